@@ -1,6 +1,6 @@
 """``sedge-edge``: the agent's command line.
 
-What only some devices or commands need is imported where it is used: a running agent's memory counts.
+Modules that only some devices or commands need are imported where they are used, to keep the agent small.
 """
 
 import argparse
@@ -137,7 +137,7 @@ def parser() -> Parser:
     predict.add_argument("inputs", type=Path, help=help_text)
     predict.add_argument("--run", help="the run whose model to use (default: the newest)")
     predict.add_argument("--out", type=Path, help="write the model's outputs (N, C) as .npy")
-    predict.add_argument("--json", action="store_true", help="one JSON object a row")
+    predict.add_argument("--json", action="store_true", help="one JSON object per row")
     predict.set_defaults(call=_predict)
     export = commands.add_parser(
         "export", help="write the personal model for other programs",
@@ -179,7 +179,7 @@ def _join(arguments: argparse.Namespace) -> int:
 
 
 def _once(arguments: argparse.Namespace) -> int:
-    """Exit when nothing has been left to do for a moment."""
+    """Exit once there has been nothing to do for a moment."""
     timeout_s: float = arguments.timeout_s
     if not (math.isfinite(timeout_s) and timeout_s >= 0):
         raise ConfigError("--timeout-s", timeout_s, "a finite number of seconds, from 0")
@@ -209,7 +209,7 @@ def _once(arguments: argparse.Namespace) -> int:
 
 
 def _run_agent(path: Path, done: Callable[[Agent], bool]) -> bool:
-    """Take part until ``done`` or a signal. Returns whether it was Ctrl-C, after which nothing is lost."""
+    """Take part until ``done`` or a signal. Returns whether Ctrl-C ended it; no work is lost then."""
     unpool_large_arrays()
     config = load_config(path)
     log_to_stderr(config.log_level, status=True)
@@ -252,7 +252,9 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> bool:
             notify("STOPPING=1")
             runtime.close()
     lock.close()
-    logging.getLogger("sedge.edge").info("stopped; nothing is lost: work goes on at the next start")
+    logging.getLogger("sedge.edge").info(
+        "stopped; all work is saved and continues at the next start"
+    )
     return loop.interrupted
 
 
@@ -289,7 +291,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    """Prune as a running agent does by itself; none may run now, because it has its state in memory."""
+    """Prune as a running agent does automatically; none may run now, as it keeps its state in memory."""
     config, dry_run = load_config(arguments.config), bool(arguments.dry_run)
     folder = act_as_owner(config.state_dir)
     with nullcontext() if dry_run else lock_folder(folder):
@@ -323,7 +325,7 @@ def _leave(arguments: argparse.Namespace) -> int:
     with as_caller(), translated("delete", config.secret_file):
         config.secret_file.unlink(missing_ok=True)
     if why:
-        print(f"the coordinator has not heard of it: {why}", file=sys.stderr)
+        print(f"the coordinator was not notified: {why}", file=sys.stderr)
         advice = f"on the coordinator, run: sedge-cloud device revoke {config.device}"
         print(advice, file=sys.stderr)
     print(f"{config.device}: state and secret deleted")

@@ -55,7 +55,7 @@ class Agent:
     ``gate`` says which gates are closed (waiting.py). ``retention`` chooses the runs to delete; ``limits``
     bounds the device's work, and None means no limits. ``permits`` tells which URLs it may request blobs
     from; None means none. An order must be covered by a signature of one of the ``pinned`` keys; None
-    requires no signature. Without ``keyring`` the device keeps the identity's keys for good.
+    requires no signature. Without ``keyring`` the device always keeps the identity's keys.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Agent:
         return self.handshake.will()
 
     def goodbye(self) -> list[AgentEffect]:
-        """Announce that we leave on purpose."""
+        """Announce that we are disconnecting on purpose."""
         return [self.handshake.goodbye()]
 
     def connected(self, now: float, max_packet_bytes: int) -> list[AgentEffect]:
@@ -173,7 +173,7 @@ class Agent:
         return effects
 
     def _say(self, now: float) -> list[AgentEffect]:
-        """The hello that is due, or that says why no work is done now."""
+        """The hello that is due, or a hello that says why no work is being done."""
         no_room = "" if self._working else self._fetches.refused
         why = self._waiting.reason(self._disk.why or no_room)
         effects: list[AgentEffect] = [*self.handshake.waits(why, now)]
@@ -185,7 +185,7 @@ class Agent:
         return [*effects, *self.handshake.poll(now)] if self._connected else effects
 
     def _work(self, now: float) -> list[AgentEffect]:
-        """Fetch, and begin a job. Behind a closed gate nothing is fetched, as nothing could begin."""
+        """Fetch, and start a job. While a gate is closed nothing is fetched, as no job could start."""
         try:
             if self._disk.disk_at is not None:
                 self._store.probe()
@@ -230,7 +230,9 @@ class Agent:
             is_new = frame.incarnation != self.state.coordinator_incarnation
             if is_new:  # its sessions, and its own request for a hello, may be lost
                 self.handshake.begin(now)
-            if isinstance(message, messages.Welcome):  # also on a full disk: hellos say that
+            if isinstance(
+                message, messages.Welcome
+            ):  # even on a full disk, which our hellos report
                 self.peer.agree(message.versions)
                 self._outbox.limit(message.max_packet)
                 effects += self.handshake.welcome(message, now)
@@ -246,7 +248,8 @@ class Agent:
             if isinstance(message, Order) and (overtaken or not self.handshake.ever_welcomed):
                 # The frame that overtook it may have been its receipt or its cancellation. Before the
                 # first welcome since our start, we cannot know what has overtaken it.
-                return [Note(logging.INFO, "dropped an overtaken order; it may come again")]
+                text = "dropped an order that a newer message overtook; it may be sent again"
+                return [Note(logging.INFO, text)]
             return [*effects, *self._message(frame, message, now), *self.poll(now)]
         except RemoteError as exc:
             self.peer.counters["refused"] += 1
@@ -261,7 +264,8 @@ class Agent:
     def finished(self, outcome: Outcome, now: float) -> list[AgentEffect]:
         """The current job is done: commit its outcome, then offer the update.
 
-        After a newer order of the run it is late: else a device slower than a round would never contribute.
+        It is kept, as late, even after a newer order of the run: otherwise a device slower than a round
+        would never contribute.
         """
         order = self._job_ended()
         try:
@@ -328,7 +332,7 @@ class Agent:
                 return self._receipt(message)
             case messages.Renew() if self._keyring is not None:
                 answer = self._keyring.answer(message.point, self.identity.hello.version)
-                text = "the coordinator gets another secret; the present one is good until that is used"
+                text = "renewing the secret; the current one stays valid until the new one is used"
                 return [Note(logging.INFO, text), self.peer.message(answer)]
             case messages.Refusal():
                 text = f"the coordinator refuses: {message.reason}: {message.detail}"

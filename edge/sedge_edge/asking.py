@@ -126,20 +126,20 @@ def ask_to_join(
                 link.send(*asking.question())
                 ask_at, again_s = now + again_s, min(LAST_S, 2 * again_s)
             if link.up and now >= silent_at:
-                tell("no answer yet: does `sedge-cloud serve` run? Still asking; Ctrl-C stops")
+                tell("no answer yet: is `sedge-cloud serve` running? Still asking; Ctrl-C stops")
             time.sleep(_STEP_S)
     finally:
         link.close()
-    raise LinkError(f"no answer within {timeout_s:.0f} s: type the same line again to go on")
+    raise LinkError(f"no answer within {timeout_s:.0f} s: enter the same line again to continue")
 
 
 def _hear(said: Joined, asking: Asking, tell: Callable[[str], None]) -> None:
     """Tell the person that a device is pending. Raises ``JoinRefused``."""
     if said.state == "refused":
-        raise JoinRefused(f"{asking.name} is refused: {said.detail or _NEW}")
+        raise JoinRefused(f"{asking.name} was refused: {said.detail or _NEW}")
     tell(
-        f"{said.device} waits to be accepted. On the coordinator: sedge-cloud device accept "
-        f"{said.device}. Ctrl-C is safe: the same line goes on"
+        f"{said.device} is waiting to be accepted. On the coordinator: sedge-cloud device accept "
+        f"{said.device}. Ctrl-C is safe: enter the same line again to continue"
     )
 
 
@@ -147,8 +147,8 @@ def _explain(reason: str, asking: Asking, tell: Callable[[str], None]) -> None:
     """Say why there is no connection. Raises ``JoinRefused`` when the broker does not know the token."""
     if is_unknown_account(reason):
         token = asking.token
-        text = f"{token.url} does not know the token {token.token}: it has expired, was revoked, or is of"
-        raise JoinRefused(f"{text} another fleet; {_NEW}")
+        text = f"{token.url} does not know the token {token.token}: it has expired, was revoked, or"
+        raise JoinRefused(f"{text} belongs to another fleet; {_NEW}")
     if time.time() < EARLIEST_CLOCK_S and "certificate" in reason:
         at = time.strftime("%F", time.gmtime())
         reason = f"{reason}; this clock says {at}: sudo date -s or timedatectl set-ntp true"

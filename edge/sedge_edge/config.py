@@ -93,12 +93,12 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BackendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[backend]: what trains the model.
+    """[backend]: the software that trains the model.
 
     - "auto": the fastest installed runtime of the model's programs that fits into this device's memory, or
-      else the smallest;
+      the smallest if none does;
     - "onnxruntime", "executorch": that runtime;
-    - "torch": your own torch module, which the key model names;
+    - "torch": your own torch module, named by the key model;
     - "my_client:fit": a function in my_client.py next to this file or anywhere importable
       (docs/own-model.md).
     """
@@ -113,7 +113,7 @@ class BackendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (module, loss, metric) if those are your own."""
 
     def __post_init__(self) -> None:
-        """Raise ``ConfigError`` for an unknown backend, and for a model without use or missing."""
+        """Raise ``ConfigError`` for an unknown backend, and for a ``model`` that is missing or unused."""
         if self.name not in BACKEND_NAMES and not FUNCTION_SOURCE.fullmatch(self.name):
             expected = f"one of {', '.join(map(repr, BACKEND_NAMES))}, or 'module:function'"
             raise ConfigError("backend.name", self.name, expected)
@@ -170,7 +170,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return parse_secret(text, str(self.secret_file))
 
     def keys(self) -> DeviceKeys:
-        """The device's present keys. Raises ``ConfigError``, ``StorageError``."""
+        """The device's current keys. Raises ``ConfigError``, ``StorageError``."""
         if not os.path.exists(self.state_dir / KEYS):
             return DeviceKeys.of(self.secret())
         return self.keyring(self.state_dir).keys

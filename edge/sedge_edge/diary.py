@@ -1,4 +1,4 @@
-"""Records a device's history for people: its link, its last error, its results, the bytes of a day.
+"""Records a device's history for people: its link, its last error, its results, the day's traffic.
 
 It is one small file in the state folder, which the running agent writes and `sedge-edge status` reads.
 Nothing depends on it, so disk errors are ignored, and a power cut may cost its last minute.

@@ -73,7 +73,7 @@ def examine(path: Path, report: Callable[[bool, str], None], bundle: Path | None
             report(False, f"{name}: {exc}")
         except MemoryError:
             failed.add(name)
-            report(False, f"{name}: the check needs more memory than is left")
+            report(False, f"{name}: the check needs more memory than is free")
     return not failed
 
 
@@ -163,7 +163,7 @@ def _range(raw: Raw, whole: Examples) -> str:
 
 
 def _manifest(config: EdgeConfig) -> BundleManifest | None:
-    """Return the manifest of the newest run; None before its bundle is here.
+    """The manifest of the newest run; None until its bundle has arrived.
 
     The newest run is that of the last order: its model may differ from that of the newest personal model.
     If the disk cannot be read, the disk's own check says why.
@@ -201,13 +201,15 @@ def gate_values(gates: Gates) -> str:
     found: list[str] = []
     for gate in gates.states():
         if gate.value is None:
-            raise ConfigError(f"gates.{gate.key}", "set", "a device that can tell, or no such gate")
+            raise ConfigError(
+                f"gates.{gate.key}", "set", "no such key: this device has no sensor for it"
+            )
         found.append(f"{gate.key} {'closed' if gate.closed else 'open'} ({gate.value})")
     return ", ".join(found) or "none is set; training starts at any time"
 
 
 def _torch(config: EdgeConfig) -> str:
-    """Warn of torch: its CUDA wheels fill the disk of a small device, which hardly ever needs it."""
+    """Warn about torch: its CUDA wheels fill the disk of a small device, which hardly ever needs it."""
     try:
         installed = version("torch")
     except PackageNotFoundError:
@@ -216,13 +218,13 @@ def _torch(config: EdgeConfig) -> str:
         return f"{installed} is installed"
     if "+cu" in installed and platform.machine() == "aarch64":
         raise ConfigError(
-            "torch", installed, "no torch: the agent does not need it, and this build brings CUDA"
+            "torch", installed, "no torch: the agent does not need it, and this build includes CUDA"
         )
     return f"{installed} is installed; the agent does not use it"
 
 
 def _unit(config: EdgeConfig, path: Path) -> str:
-    """Whether sedge-edge.service, whose file system is read-only, may write the state."""
+    """Check that sedge-edge.service, whose file system is read-only, can write the state."""
     if path.absolute().parent == SERVICE_CONFIG and config.state_dir != SERVICE_STATE:
         found, expected = str(config.state_dir), f"{SERVICE_STATE}, which sedge-edge.service writes"
         raise ConfigError("state_dir", found, expected, str(path))
@@ -230,4 +232,4 @@ def _unit(config: EdgeConfig, path: Path) -> str:
 
 
 def _broker(config: EdgeConfig) -> str:
-    return f"{config.broker.url} lets the device in; {ask_coordinator(config)}"
+    return f"{config.broker.url} accepts the device; {ask_coordinator(config)}"

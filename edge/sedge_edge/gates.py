@@ -1,12 +1,13 @@
 """Gates: whether a device may work now. All are off unless edge.toml sets them.
 
-While one is closed nothing is fetched and no training begins; a training in progress stops, and continues
-once all are open. Finished updates are still sent, unless a gate that spares the link (``unmetered``) is
-closed. The agent's own use of processor and memory counts for no gate, so training cannot close its own
-gate. Only the temperature, which a training does raise, has a hysteresis.
+While any gate is closed, nothing is fetched and no training starts; a training in progress stops, and
+continues once all gates are open. Finished updates are still sent, unless a gate that limits use of the
+link (``unmetered``) is closed. No gate counts the agent's own use of processor and memory, so training
+cannot close its own gate. Only the temperature gate has hysteresis, because training does raise the
+temperature.
 
 A gate whose value the device cannot read is open: a Raspberry Pi without a battery is on mains.
-``sedge-edge doctor`` finds a gate that can never close.
+``sedge-edge doctor`` reports a gate that can never close.
 """
 
 import re
@@ -31,10 +32,10 @@ _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 class GatesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[gates]: when this device may work; by default, always.
 
-    While a gate is closed, nothing is downloaded or trained: a training stops, and continues where it was
-    once all gates are open. Finished updates are sent. After a minute the coordinator is told; then it asks
-    this device no more, and no round waits for it. `sedge-edge status`, `sedge-cloud device list` and `run
-    show` say why; `sedge-edge doctor` shows each gate and its reading.
+    While a gate is closed, nothing is downloaded or trained: training stops, and continues from there once
+    all gates are open. Finished updates are still sent. After a minute the agent tells the coordinator,
+    which then plans no more rounds with this device and waits for it in none. `sedge-edge status`,
+    `sedge-cloud device list` and `run show` say why; `sedge-edge doctor` shows each gate and its reading.
     """
 
     mains: bool = False
@@ -56,9 +57,9 @@ class GatesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Gate(NamedTuple):
-    """One gate that is set: its ``value`` as text, None if unknown, and the reason if it is closed.
+    """A configured gate: its ``value`` as text, None if unknown, and the reason if it is closed.
 
-    ``link``: it spares the link.
+    ``link`` says whether it also holds back finished updates.
     """
 
     key: str
@@ -70,7 +71,7 @@ class Gate(NamedTuple):
 class Gates:
     """The gates of a device, checked every ``CHECK_S``. Thread-safe.
 
-    ``metered`` says whether the link costs by volume, ``local`` gives the local time of day.
+    ``metered`` says whether the link is metered, ``local`` gives the local time of day.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from sedge_protocol.errors import ConfigError, LinkError
 if TYPE_CHECKING:
     from sedge_protocol.host.web import Span
 
-# Chunks that wait for the disk; a faster server waits, too.
+# How many chunks may wait for the disk; a faster server has to wait.
 WAITING = 4
 # How often a waiting thread checks whether its download is still wanted.
 LOOK_S = 0.5
@@ -24,8 +24,8 @@ LOOK_S = 0.5
 class DownloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[download]: which web servers this device downloads large models and frozen bases from.
 
-    Where a coordinator has a web server for them, its orders name it. What the server does not deliver, or
-    delivers wrongly, comes over MQTT.
+    If the coordinator has a web server for them, its orders name it. Whatever that server does not deliver
+    correctly comes over MQTT.
     """
 
     http: Literal["any", "https", "never"] = "any"
@@ -115,7 +115,7 @@ class Downloads:
         self._hand(span, end, wake)
 
     def _hand(self, span: "Span", part: FetchedChunk | SpanEnd, wake: Callable[[], None]) -> bool:
-        """Pass a part on as soon as there is room; False once nobody wants it."""
+        """Pass a part on as soon as there is room; False once the download is stopped."""
         while not span.stopped:
             try:
                 self._parts.put(part, timeout=LOOK_S)

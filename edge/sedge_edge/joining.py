@@ -38,7 +38,7 @@ _NEXT = """\
   {check}
   {begin}"""
 _REPLACED = """\
-{device} of the fleet {fleet} has a new secret in {folder}; its edge.toml is as it was. Next:
+{device} of the fleet {fleet} has a new secret in {folder}; its edge.toml is unchanged. Next:
   {check}
   {begin}"""
 
@@ -46,9 +46,9 @@ _REPLACED = """\
 class Wanted(NamedTuple):
     """The files' destination, and the requested join.
 
-    ``out`` is the folder, by default /etc/sedge for the ``service`` and otherwise one of the device's id.
-    ``name`` is the id to ask for by a token. With ``replaces`` the device already in the folder gets a new
-    secret and keeps its edge.toml.
+    ``out`` is the folder, by default /etc/sedge for the ``service`` and otherwise one named after the
+    device. ``name`` is the id to ask for with a token. With ``replaces`` the device already in the folder
+    gets a new secret and keeps its edge.toml.
     """
 
     out: Path | None = None
@@ -97,7 +97,7 @@ def _join_by_token(token: Token, wanted: Wanted, say: Callable[[str], None]) -> 
     ca_file = None if token.ca is None else str(folder / CA)
     try:
         answer = ask_to_join(asking, ca_file, wanted.timeout_s, say)
-    except JoinRefused:  # the next line that is entered begins anew
+    except JoinRefused:  # another attempt starts over
         (folder / JOINING).unlink(missing_ok=True)
         raise
     enrolment = Enrolment(
@@ -132,7 +132,7 @@ def _files(enrolment: Enrolment, wanted: Wanted) -> Mapping[str, str]:
 
 
 def _require_free(folder: Path, enrolment: Enrolment, wanted: Wanted) -> bool:
-    """Whether this device is in the folder and is to be replaced.
+    """Whether this device is already in the folder and may be replaced.
 
     Raises ``ConfigError`` for another device's files; those of an interrupted join are reused.
     """

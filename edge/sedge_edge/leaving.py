@@ -34,7 +34,7 @@ def member(path: Path) -> EdgeConfig:
             raise
         if not isinstance(read.__cause__, FileNotFoundError):
             raise
-        text = "this device has left its fleet already, or has never had a secret"
+        text = "this device has already left its fleet, or never had a secret"
         raise StorageError(f"{exc.found} does not exist: {text}") from exc
 
 
@@ -58,7 +58,7 @@ def leave(config: EdgeConfig, folder: Path, timeout_s: float = ANSWER_S) -> str:
 
 
 def _tell(config: EdgeConfig, folder: Path, timeout_s: float) -> None:
-    """Send goodbyes until the coordinator refuses the device. Raises ``LinkError`` without an answer."""
+    """Send leaving hellos until the coordinator refuses the device. Raises ``LinkError`` otherwise."""
     keys, topic = config.keys(), topics.down(config.fleet, config.device)
     start = next_incarnation(_starts(folder), int(time.time()))
     peer = Peer(topics.up(config.fleet, config.device), keys.up, keys.down, start, 0)

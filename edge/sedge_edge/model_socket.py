@@ -2,16 +2,16 @@
 
     curl --unix-socket /run/sedge-edge/model.sock --data-binary @x.npy http://localhost/predict
 
-HTTP. The model answers one request at a time, so that nobody takes the device's memory:
+It speaks HTTP. The model answers one request at a time, which bounds its use of memory:
 
     GET  /          the model as JSON: name, input type and shape, number of classes and their labels
     POST /predict   inputs (N, ...) as .npy, or as JSON (nested lists, Content-Type application/json). The
                     answer has the same form: outputs (N, C) as .npy, or JSON {"outputs": [[...]]}, for a
                     classifier with "classes", "probabilities" and "labels"
 
-Errors in a request are answered with one line of text and a status of 400 or above. Any program that may
-open the socket may use it. A silent client keeps nobody else out: if there are too many, the one that has
-kept the others waiting longest is closed.
+A bad request is answered with one line of text and a status of 400 or above. Any program that may open the
+socket may use it. A silent client cannot lock others out: if there are too many, the one that has kept the
+others waiting longest is disconnected.
 """
 
 import contextlib
@@ -35,11 +35,11 @@ from sedge_protocol.errors import ConfigError, DataError, SedgeError
 from sedge_protocol.host.array_files import read_arrays
 from sedge_protocol.host.disk import translated
 
-# The most input bytes of one request: 27 images of 224 x 224 x 3 in float32. Larger inputs come in parts.
+# The maximum input of one request in bytes: 27 images of 224 x 224 x 3 in float32. Split larger inputs.
 MAX_BODY = 16 << 20
 # The same for JSON, whose objects in memory are twenty times as large.
 MAX_JSON = 1 << 20
-# Clients at once, and the bytes of all their inputs.
+# The maximum number of clients at once, and of bytes in all their inputs.
 MAX_CLIENTS, MAX_BYTES = 16, 2 * MAX_BODY
 # A client that is silent for this many seconds is disconnected.
 PATIENCE_S = 5.0
@@ -129,7 +129,7 @@ class _Clients:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Close all."""
+        """Disconnect all clients."""
         with self._changed:
             for client in list(self._bytes):
                 self._close(client)
@@ -169,7 +169,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.clients.close()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore exceptions of a handler: nearly always its client has gone."""
+        """Ignore exceptions in a handler: nearly always its client has disconnected."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -196,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path != "/predict":
             self._say(404, "text/plain", b"GET / or POST /predict\n")
         elif not length.isdecimal() or len(length) > 9 or int(length) > most:
-            text = f"Content-Length: found {length[:20]!r}, expected at most {most}\n"
+            text = f"Content-Length: {length[:20]!r}, expected at most {most}\n"
             self._say(413, "text/plain", text.encode())
         else:
             self._server.clients.enter(self.connection, int(length))
@@ -252,7 +252,7 @@ def _described(model: Model) -> bytes:
 def _from_npy(body: bytes) -> NDArray[np.generic]:
     found = read_arrays(io.BytesIO(body), "inputs", ".npy")
     if not isinstance(found, np.ndarray):
-        raise DataError("inputs: found an archive, expected one array as .npy")
+        raise DataError("inputs: an archive, expected one array as .npy")
     return found
 
 
@@ -285,4 +285,4 @@ def _numbers(fields: Mapping[str, object]) -> bytes:
     try:
         return json.dumps(fields, allow_nan=False).encode()
     except ValueError as exc:
-        raise DataError("outputs: found NaN or inf, which JSON has not; ask for .npy") from exc
+        raise DataError("outputs: NaN or inf cannot be written as JSON; request .npy") from exc

@@ -1,4 +1,4 @@
-"""[frozen]: bases that the device already has as files, so that they need not be sent.
+"""[frozen]: bases that the device already has as files, so that it need not download them.
 
 A base that came with the device, in an app's assets or on a mounted disk, is copied chunk by chunk, each
 checked by its digest, when an order needs it. Anything that a file lacks is downloaded as usual.
@@ -63,7 +63,7 @@ class DeviceBlobs(BlobFolder):
         return copied
 
     def _tell_of_others(self, manifest: Manifest) -> None:
-        """A line about a base that the device has no file of, and about files possibly meant for it."""
+        """Log that the device has no file of a base, and which files may have been meant for it."""
         base = known_base(manifest.sha256)
         if base is None or not self._files:
             return
@@ -72,10 +72,10 @@ class DeviceBlobs(BlobFolder):
         self._tell(manifest, "; ".join(said))
 
     def _tell(self, manifest: Manifest, what: str) -> None:
-        """One line for each blob, because an order may repeat, and with it the need."""
+        """Log once per blob, as a repeated order needs it again."""
         if manifest.sha256 not in self._told:
             self._told.add(manifest.sha256)
-            self._log.warning("base %s: %s; fetching it", manifest.sha256.hex()[:16], what)
+            self._log.warning("base %s: %s; downloading it", manifest.sha256.hex()[:16], what)
 
 
 def _described(path: Path, size: int) -> str:
@@ -87,7 +87,7 @@ def _described(path: Path, size: int) -> str:
         return f"{path}: {exc.strerror}"
     if head is None or head.size != size:
         return ""
-    return f"{path} has as many values, as {head.coding}: the base in another precision, or another one"
+    return f"{path} has as many values, as {head.coding}: another precision of the base, or another base"
 
 
 def own_files(frozen: Mapping[str, Path]) -> dict[bytes, Path]:
@@ -117,7 +117,7 @@ def check_files(files: Mapping[bytes, Path], needed: bytes | None) -> str:
             raise StorageError(f"{path}: {exc.strerror}") from exc
         if found != sha256:
             raise StorageError(f"{path} has SHA-256 {found.hex()}, expected {sha256.hex()}")
-    said = f"{len(files)} files are what their names say"
+    said = f"{len(files)} files match their SHA-256"
     if needed is None:
         return said
     return f"{said}; the newest run's base is {'one' if needed in files else 'none'} of them"

@@ -86,7 +86,9 @@ def newest(state_dir: Path, run: str | None) -> Source:
     source = sources.get(name) if name is not None else None
     if source is None:
         expected = (
-            f"one of: {', '.join(sources)}" if sources else "a run with a model, none has come"
+            f"one of: {', '.join(sources)}"
+            if sources
+            else "a run with a model, but none has arrived"
         )
         raise ConfigError("run", run or "newest", expected, str(state_dir))
     return source
@@ -104,7 +106,7 @@ def _sources(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
 
 
 def _received(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
-    """The orders that could begin, by run: a gate may delay them for long."""
+    """The orders that could begin, by run: a gate may delay them for a long time."""
     return {
         order.run: Source(None, order)
         for order in state.continued_orders(blobs.has)

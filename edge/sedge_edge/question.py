@@ -26,7 +26,7 @@ from sedge_protocol.wire.messages import DOCTOR, Hello, Refusal, Welcome, decode
 from sedge_protocol.wire.peer import Peer
 
 ANSWER_S = 10.0
-# A coordinator's start count is its clock at its start, or a little more; no right clock is behind that.
+# A coordinator's start count is its clock at its start, or slightly more; no correct clock is behind that.
 BEHIND_S = 3600.0
 # The overhead of padding's length field, and of a welcome beyond the hello that it repeats.
 AROUND_PADDING = 64
@@ -61,8 +61,8 @@ def ask_coordinator(config: EdgeConfig) -> str:
     try:
         ask(config.broker_settings(), topic, (question.topic, question.payload), answers, ANSWER_S)
     except NoAnswer:
-        text = f"fleet {config.fleet}: no coordinator answers {config.device}: `sedge-cloud serve` does not"
-        raise LinkError(f"{text} run, or secret_file is not the device's; {THERE}") from None
+        text = f"fleet {config.fleet}: no coordinator answers {config.device}: `sedge-cloud serve` is not"
+        raise LinkError(f"{text} running, or secret_file is not the device's; {THERE}") from None
     except LinkError as exc:
         raise LinkError(_explained(str(exc), config)) from exc
     version, started = said[0]
@@ -76,7 +76,7 @@ def ask_coordinator(config: EdgeConfig) -> str:
 def largest_message(config: EdgeConfig) -> str:
     """The largest message to the coordinator and back: its welcome repeats a doctor's padding.
 
-    Raises ``LinkError`` where they are too small for any run, or nothing comes back.
+    Raises ``LinkError`` if it is too small for any run, or if nothing comes back.
     """
     topic = topics.down(config.fleet, config.device)
     keys, session = config.keys(), secrets.token_bytes(4)
@@ -112,7 +112,7 @@ def largest_message(config: EdgeConfig) -> str:
             f"only messages of up to {limit} bytes come back, expected {LEAST_PACKET_BYTES} or more"
         )
         raise LinkError(
-            f"{text}: raise message_size_limit or max_packet_size of Mosquitto, or the like"
+            f"{text}: raise message_size_limit or max_packet_size (Mosquitto), or the equivalent"
         )
     larger = "" if limit == MAX_PACKET_BYTES else "; larger ones are lost"
     return f"up to {limit} bytes reach the coordinator and come back{larger}"
@@ -121,8 +121,10 @@ def largest_message(config: EdgeConfig) -> str:
 def _explained(reason: str, config: EdgeConfig) -> str:
     """A broker's refusal, with its meaning and how to fix it."""
     if "refused a message" in reason:
-        text = f"the broker lets {config.device} in, but not into fleet {config.fleet!r}: set `fleet` in"
-        return f"{text} edge.toml to the coordinator's, which `sedge-cloud doctor` names there"
+        text = (
+            f"the broker accepts {config.device}, but not in fleet {config.fleet!r}: set `fleet` in"
+        )
+        return f"{text} edge.toml to the coordinator's fleet; `sedge-cloud doctor` there shows it"
     if "refused" in reason and "Not authorized" in reason:
         text = f"{reason}: revoked, another secret (did the state folder hold a newer one?), or a "
         text += "password file that the broker has not read again"

@@ -49,9 +49,9 @@ from sedge_protocol.wire.topics import down, hint, shard_of
 
 @dataclass
 class OpenBundles:
-    """The last opened bundles, by hash. Devices in one process may share them.
+    """The bundles opened last, by hash. Devices in one process may share them.
 
-    ``state_dir`` keeps the verdicts of their programs' trials.
+    The results of their programs' trials are kept in ``state_dir``.
     """
 
     backend: str
@@ -83,9 +83,9 @@ class Runtime:
     """One device in the loop (``Station``).
 
     ``work`` starts a job, one at a time; ``wake`` is called, from any thread, when it is done. ``stop`` is
-    called once, at the end, and tells the current job that it need not finish. ``examples`` are the
-    training and test examples of the last job, in case these may change. ``downloads`` are those over HTTP.
-    ``diary`` records events for people.
+    called once, at the end, and tells the current job to stop. ``examples`` returns the training and test
+    examples of the last job, if they may change. ``downloads`` are those over HTTP. ``diary`` records
+    events for people.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Runtime:
         self._do(self.agent.poll(time.monotonic()))
 
     def _try_other_password(self) -> None:
-        """The broker may know only the other one of two successive secrets."""
+        """Try the other of two successive secrets: the broker may know only that one."""
         password = self.agent.other_password()
         if password is not None:
             self.link.settings = replace(self.link.settings, password=password)
@@ -234,12 +234,12 @@ def open_agent(
     pinned: Keys | None = None,
     keyring: Keyring | None = None,
 ) -> Agent:
-    """The agent whose blobs and journal lie in ``folder``; its start counter is at least ``clock_s``.
+    """The agent whose blobs and journal are in ``folder``; its start counter is at least ``clock_s``.
 
     ``keep`` says how much it keeps of ended runs, ``limits`` bounds its work, and ``permits`` tells which
     URLs it may request blobs from. ``files`` are blobs that the device has as files, by SHA-256. If there
-    are ``pinned`` keys, one of them must have signed for an order. Without ``keyring`` the device keeps its
-    present keys.
+    are ``pinned`` keys, an order needs a policy signed by one of them. Without ``keyring`` the device keeps
+    its current keys.
     """
     share = 1.0 if limits is None else limits.disk_share
     journal = Journal(folder / "journal", AgentState, SCHEMA)
@@ -283,10 +283,10 @@ def pooled_runtime(
     downloads: Downloads = NO_DOWNLOADS,
     diary: Diary | None = None,
 ) -> Runtime:
-    """A device that does its own jobs, with its own data, in a thread of ``pool``.
+    """A device that runs its own jobs, on its own data, in a thread of ``pool``.
 
-    Each job asks for its training and test ``examples``. The job is stopped at the end, and while ``gate``
-    is closed, which is the agent's gate, too.
+    Each job calls ``examples`` for its training and test examples. A job stops when the runtime closes and
+    when ``gate``, which is also the agent's, closes.
     """
     stopping = Event()
 

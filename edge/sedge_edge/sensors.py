@@ -1,8 +1,8 @@
 """Reads the device's own sensors: power, temperature, load, memory, and whether its link is metered.
 
-Everything but the link is read from the kernel's files below ``root``, an ordinary folder in tests. The
-link's cost is NetworkManager's property ``Metered``, asked for with systemd's busctl: a program that every
-Raspberry Pi OS has, instead of a D-Bus library. Readings that a device does not have are None.
+Everything but the link is read from the kernel's files below ``root``, an ordinary folder in tests. Whether
+the link is metered comes from NetworkManager's property ``Metered``, read with systemd's busctl, which
+every Raspberry Pi OS has, rather than a D-Bus library. Readings that a device does not have are None.
 
 Sources: Linux's Documentation/ABI/testing/sysfs-class-power and sysfs-class-thermal, proc(5),
 NetworkManager's NMMetered.

@@ -3,8 +3,8 @@
     model = sedge_edge.Model("/var/lib/sedge")
     outputs = model.predict(inputs)
 
-No agent needs to run, and none is disturbed: it replaces its journal in one step, and files that the
-journal names never change. A program that may not read that folder asks the agent's socket
+No agent needs to run, and a running agent is not disturbed: it replaces its journal atomically, and files
+that the journal names never change. A program that may not read that folder uses the agent's socket
 (model_socket.py).
 """
 
@@ -82,7 +82,7 @@ class Model:
         """The class of each input, and how likely each class is. Raises as ``predict`` does."""
         manifest, outputs = self._predicted(inputs)
         if not manifest.num_classes:
-            raise DataError(f"bundle {manifest.name!r}: found outputs that are no classes")
+            raise DataError(f"bundle {manifest.name!r}: its outputs are not classes")
         axis = manifest.class_axis(outputs.shape)
         likely = _softmax(outputs, axis)
         return Classified(outputs, outputs.argmax(axis=axis), likely, manifest.labels)

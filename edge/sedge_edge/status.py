@@ -66,8 +66,8 @@ class Status(msgspec.Struct, frozen=True):
     """A device; ``started`` is its agent's last start, by its clock, empty for none.
 
     ``waits`` is why the agent did no work when it last ran: a closed gate, a disk error. ``gates`` are the
-    configured ones in their present state. ``up`` and ``down`` are the bytes of messages of this UTC day.
-    ``error`` is the last error, since ``error_at``.
+    configured ones in their current state. ``up`` and ``down`` are the bytes of messages sent and received
+    on this UTC day. ``error`` is the last error, since ``error_at``.
     """
 
     device: str
@@ -92,7 +92,7 @@ class Status(msgspec.Struct, frozen=True):
         if not self.started:
             yield f"device {self.device} of fleet {self.fleet}: has never run"
             return
-        running = "runs" if self.running else "does not run"
+        running = "running" if self.running else "not running"
         yield f"device {self.device} of fleet {self.fleet}: {running}, last started {self.started}"
         yield from self._link_lines()
         if self.waits:
@@ -104,7 +104,7 @@ class Status(msgspec.Struct, frozen=True):
         for it in self.results[-MOST_LINES:]:
             yield f"run {it.run}, round {it.round} ({it.task}): {it.text()}"
         for order in self.orders:
-            what = "waits with" if self.waits else "working on"
+            what = "waiting with" if self.waits else "working on"
             yield f"run {order.run}: {what} round {order.round} ({order.task})"
         for update in self.pending:
             what = f"the update of round {update.round} is pending, {update.size} bytes"

@@ -1,4 +1,4 @@
-"""Which channels of a model's tensors belong together: a sub-model leaves them out everywhere.
+"""Which channels of a model's tensors belong together, so that a sub-model drops them everywhere.
 
 An axis is one stream of channels: a convolution's outputs are the inputs of the next one and of its
 normalisation, and a residual connection ties them to the outputs of other layers. A dimension of a tensor
@@ -23,7 +23,7 @@ ROUNDING = 1e-9
 
 
 def kept(channels: int, dropped: float) -> int:
-    """The number of an axis's channels that a form keeps; ``dropped`` (0 to below 1) is the rest."""
+    """The number of an axis's channels that a form keeps; it drops the share ``dropped`` (0 to below 1)."""
     return max(1, math.ceil((1 - dropped) * channels - ROUNDING))
 
 

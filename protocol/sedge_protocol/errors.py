@@ -5,8 +5,8 @@
     ├── DataError        the user's data set: wrong shape, label, type or an empty set
     ├── ExportError      a model that cannot become programs, or whose programs disagree with torch
     ├── StorageError     the disk: full, unreadable, corrupt, or of another schema
-    ├── LinkError        a broker or a server of blobs: unreachable, refused us, or cut the link
-    ├── StrategyError    what a strategy returned cannot be used: its run ends, the others go on
+    ├── LinkError        a broker or a blob server: unreachable, refused us, or cut the link
+    ├── StrategyError    a strategy returned something unusable: its run ends, the others go on
     ├── Unencodable      a vector that its coding cannot hold, such as one with an infinity
     ├── LocalError       a bug: our own code broke one of its rules; nobody else's bytes can cause it
     └── RemoteError      the peer's bytes break a rule: dropped and counted, never a crash
@@ -14,7 +14,7 @@
         │   ├── VersionError  a frame of a protocol version that we do not speak
         │   └── BodyError     a frame with a good MAC whose message breaks the schema
         ├── CodecError        a coded vector
-        ├── PolicyError       an order that no pinned key has signed for, or beyond its signed policy
+        ├── PolicyError       an order without a policy signed by a pinned key, or beyond its policy
         └── UpdateRejected    an update that does not belong to its order, with a reason code
 
 A message says what is wrong, where, and what was expected: ``update.index[17]: 90211 is not below
@@ -28,8 +28,8 @@ from typing import ClassVar
 class SedgeError(Exception):
     """Base of every error that Sedge raises on purpose.
 
-    ``exit_status`` is that of a command that ends with it: 2 for the command line and configuration, 3 for
-    data and models, 4 for the disk, 5 for the link, 6 for the rest (docs/commands.md).
+    A command that ends with the error exits with ``exit_status``: 2 for the command line and configuration,
+    3 for data and models, 4 for the disk, 5 for the link, 6 for everything else (docs/commands.md).
     """
 
     exit_status: ClassVar[int] = 6
@@ -46,7 +46,7 @@ class ConfigError(SedgeError):
         super().__init__(f"{prefix}{key}: found {found!r}, expected {expected}")
 
     def __reduce__(self) -> tuple[type["ConfigError"], tuple[str, object, str, str]]:
-        """Pickled by its parts: the emulator's workers are other processes."""
+        """Pickle the parts: the emulator's workers are other processes."""
         return type(self), (self.key, self.found, self.expected, self.where)
 
 
@@ -73,13 +73,13 @@ class StorageError(SedgeError):
 
 
 class LinkError(SedgeError):
-    """A broker, or a server of blobs, cannot be reached or does not accept us."""
+    """A broker or a blob server cannot be reached or does not accept us."""
 
     exit_status = 5
 
 
 class StrategyError(SedgeError):
-    """The result of a strategy, or what it was about to compute, cannot be used."""
+    """A strategy's result, or what it was about to compute, is unusable."""
 
 
 class Unencodable(SedgeError):

@@ -2,7 +2,7 @@
 
 For a device with last trained model th_i and the global model th_g, every element of the scored tensors
 gets a score I; K = {k : I_k > quantile_q(I)} is the device's personal set. The coordinator scores for its
-devices or, with ``scoring = "device"``, each device for itself: both use these functions and so find the
+devices or, with ``scoring = "device"``, each device for itself: both use these functions, so they find the
 same set. n = parameters of the model, s = scored elements.
 """
 
@@ -26,14 +26,14 @@ def importance(
     score: Score,
     gradient: Theta | None = None,
 ) -> NDArray[np.float32]:
-    """I (s,) of a device's history (n,) against the global theta (n,), tensor after tensor.
+    """I (s,) of a device's history (n,) against the global theta (n,), tensor by tensor.
 
         squared   (history - theta)^2             product   |(history - theta) history|
         gradient  |g|                             fisher    g^2
 
-    g is ``gradient`` (n,), that of a loss at the history. A score beyond float32's range is clipped to it,
-    so that one enormous element does not turn a norm or an average into NaN. Raises ``LocalError`` when a
-    gradient is needed and missing.
+    g is ``gradient`` (n,), a loss's gradient at the history. A score beyond float32's range is clipped to
+    it, so that one enormous element does not turn a norm or an average into NaN. Raises ``LocalError`` if a
+    gradient is needed but missing.
     """
     if score in ("gradient", "fisher") and gradient is None:
         raise LocalError(f"score {score!r}: there is no gradient")
@@ -106,7 +106,7 @@ def _largest(scores: NDArray[np.float32], k: int) -> np.float32:
     A partition of all 582,026 scores takes 4 ms. At least k+1 scores reach the (k+1)-th largest of the
     maxima of disjoint groups, so it is a lower bound, and only the few scores that reach it need to be
     partitioned: 0.3 ms at k = 41. With eight groups for each wanted score hardly more than k+1 pass; with
-    fewer than 4 scores in a group the detour does not pay.
+    fewer than 4 scores in a group the extra pass is not worth it.
     """
     groups = max(1024, 8 * (k + 1))
     depth = scores.size // groups

@@ -24,12 +24,12 @@ MAX_PARAMETERS = 2**28
 MAX_TENSORS = 4096
 # An order may name any tensor that a device keeps (messages.Name).
 MAX_NAME_CHARS = 256
-# The limit of numpy 1; that of PyTorch is 64, and real layers have at most 5.
+# numpy 1's limit; PyTorch's is 64, and real layers have at most 5 dimensions.
 MAX_RANK = 32
 
 
 class Role(StrEnum):
-    """What a tensor is for: ``statistic`` tensors (BatchNorm's) are neither scored nor averaged."""
+    """A tensor's purpose: ``statistic`` tensors (BatchNorm's) are neither scored nor averaged."""
 
     PARAMETER = "parameter"
     STATISTIC = "statistic"
@@ -90,7 +90,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
 
     @classmethod
     def of(cls, shapes: Iterable[tuple[str, tuple[int, ...], Role]]) -> "Layout":
-        """The layout of these named shapes, one after the other."""
+        """The layout of these named shapes, in this order."""
         tensors: list[Tensor] = []
         offset = 0
         for name, shape, role in shapes:
@@ -105,7 +105,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def ends(self) -> NDArray[np.int64]:
-        """For each tensor the end of its place in theta."""
+        """The end of each tensor's place in theta."""
         return np.cumsum([tensor.size for tensor in self.tensors])
 
     @cached_property
@@ -128,7 +128,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
     def normalisation(self) -> tuple[str, ...]:
         """Names of all tensors of modules with statistics: BatchNorm's, with scale and shift.
 
-        Norms without statistics (GroupNorm, LayerNorm) are not among them, as a layout cannot tell them
+        Norms without statistics (GroupNorm, LayerNorm) are not included, because a layout cannot tell them
         from other modules.
         """
         modules = {name.rpartition(".")[0] for name in self.statistics}

@@ -1,4 +1,4 @@
-"""Where the five commands start. Nothing is imported before Ctrl-C can end it in one line."""
+"""Entry points of the five commands. A Ctrl-C during the slow imports ends them with one line."""
 
 import sys
 from functools import partial

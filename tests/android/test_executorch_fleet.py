@@ -81,7 +81,7 @@ def test_a_phone_and_an_agent_in_python_train_together(
     trainer = open_trainer(load(tmp_path / "digits")[0], "executorch", 1)
     (expected,) = trainer.predictor(theta)(digits().inputs[:1])
     assert log.count("predicts nothing: ") == log.count(
-        "expected a run with a model, none has come"
+        "expected a run with a model, but none has arrived"
     )
     said = re.findall(r"^predicts (\[.*\]) true$", log, re.MULTILINE)[-1]
     np.testing.assert_array_equal(np.float32(json.loads(said)), expected)

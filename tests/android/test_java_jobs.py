@@ -303,7 +303,9 @@ def test_an_evaluation_in_which_nothing_counts_is_declined_in_the_same_words(
     for number in range(2):
         np.savez(tmp_path / f"{number}.npz", x=x, y=y)
     orders = pair.orders(1)
-    with pytest.raises(TrainingDiverged, match="the 10 examples weigh 0 together") as error:
+    with pytest.raises(
+        TrainingDiverged, match="the weights of the 10 examples add up to 0"
+    ) as error:
         pair.in_python(orders)
     assert pair.in_java(orders, class_path)[0] == str(error.value)
 

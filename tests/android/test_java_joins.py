@@ -42,7 +42,7 @@ def test_a_phone_joins_by_a_token(fleet: RealFleet, class_path: str, tmp_path: P
     assert said == ["pending", "phone-1 true"]
     again = fleet.cloud("device", "token", "add", "--accept", "--count", "2").splitlines()[-1]
     said = asks(again, "phone-1")
-    assert len(said) == 1 and "phone-1 is refused: there is a device phone-1 already" in said[0]
+    assert len(said) == 1 and "phone-1 was refused: there is a device phone-1 already" in said[0]
     said = asks(again, "phone-2")
     assert said == ["phone-2", "phone-2 true"]
 

@@ -151,7 +151,9 @@ def test_what_it_cannot_read_or_take_is_said_in_the_same_words(classifier: Phone
         f"runs run {classifier.name.hex()} {lost} {lost} -", f"predict {good} {none}", "open",
     )  # fmt: skip
     assert said[0].endswith("expected an agent's folder, with its journal")
-    assert said[1].endswith("run: found 'newest', expected a run with a model, none has come")
+    assert said[1].endswith(
+        "run: found 'newest', expected a run with a model, but none has arrived"
+    )
     assert said[2:-2] == refused
     assert said[-2] == "(3,) true"  # the old one serves
     assert lost in said[-1]

@@ -219,7 +219,7 @@ def looping() -> bytes:
             "onnxruntime",
             looping(),
             "CodecError",
-            "operator 'Loop' is not one that programs may use",
+            "operator 'Loop' is not allowed in a program",
         ),
     ],
 )
@@ -300,11 +300,11 @@ class Greedy(DriftTrainer):
 
 @pytest.mark.parametrize(
     ("said", "text"),
-    [("Unable to allocate 1.00 GiB", "Unable to allocate 1.00 GiB"), ("", "no more to be had")],
+    [("Unable to allocate 1.00 GiB", "Unable to allocate 1.00 GiB"), ("", "none left")],
 )
 def test_a_lack_of_memory_is_an_error_of_the_job(device: Harness, said: str, text: str) -> None:
     device.trainer = Greedy(said)
-    text = f"run run, round 2: memory: {text}, expected room for the job"
+    text = f"run run, round 2: out of memory while running the job: {text}"
     check_declined(device, device.order(2), "OutOfMemory", text)
 
 

@@ -319,7 +319,7 @@ def test_damage_to_what_only_the_device_has_does_not_stop_it(device: Harness, na
     damage(device, victim)
     device.give(device.order(2, keep=keep, context=known.kept.mask or b"", **coded))
     device.settle()
-    words = f"run run: the device's own {name} is (damaged|lost); going on without it"
+    words = f"run run: the device's own {name} is (damaged|lost); continuing without it"
     assert any(re.fullmatch(words, note) for note in device.notes)
     place = LAYOUT.by_name["norm.mean"].slice
     start = theta_of(2) if name == "model" else theta_of(1) + drift(1)
@@ -591,7 +591,7 @@ def test_a_device_without_room_for_a_download_says_so_until_there_is(device: Har
         assert isinstance(hello, Hello) and hello.waits == FULL
     device.now += DISK_RETRY_S
     device.pump(device.agent.poll(device.now))
-    assert ("run", 1) in device.updates and device.notes.count("going on") == 1
+    assert ("run", 1) in device.updates and device.notes.count("continuing") == 1
 
 
 def test_the_disk_is_forgotten_with_the_run_whose_outcome_it_refused(device: Harness) -> None:

@@ -54,7 +54,7 @@ def test_status_tells_what_the_agent_lived_through(
     with lock_folder(tmp_path / "state"):
         assert main(["status", "-c", str(config)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "fleet home: runs, last started" in lines[0]
+    assert "fleet home: running, last started" in lines[0]
     assert lines[1].startswith("connected to mqtt://broker since ")
     assert lines[2].startswith("last message from the fleet: ")
     assert lines[3].startswith("gate min_free_memory_mb: open (")

@@ -92,7 +92,7 @@ def test_a_healthy_device(home: Path) -> None:
     )
     assert texts["disk"].startswith(f"{home.parent / 'state'} is writable, ")
     assert "onnxruntime" in texts["backend"]
-    assert texts["broker"].startswith("mqtt://127.0.0.1:1 lets the device in; coordinator 1 of")
+    assert texts["broker"].startswith("mqtt://127.0.0.1:1 accepts the device; coordinator 1 of")
     assert not (home.parent / "state" / "doctor.tmp").exists()
 
 
@@ -228,7 +228,7 @@ def test_a_check_that_finds_no_memory_ends_the_others_not(
     monkeypatch.setattr(doctor, "read_source", full)
     healthy, found = findings(home)
     assert not healthy and list(found) == CHECKS
-    assert found["data"] == (False, "the check needs more memory than is left")
+    assert found["data"] == (False, "the check needs more memory than is free")
 
 
 def test_photographs_are_compared_with_the_model_first(

@@ -276,7 +276,7 @@ def test_every_image_that_pillow_reads_and_what_is_left_out(
     (tmp_path / "images" / "loose.png").write_bytes(b"")
     assert len(load_source("images", tmp_path).targets) == 6
     (record,) = caplog.records
-    said = "left out as no images: 2 .heic, 1 .png, 1 .txt, 1 folders, 1 without ending"
+    said = "ignored, not images: 2 .heic, 1 .png, 1 .txt, 1 folders, 1 without ending"
     assert record.message == f"{tmp_path / 'images'}: {said}"
     frames = [Image.new("L", (3, 2), shade) for shade in (0, 255)]
     frames[0].save(folder / "f.gif", save_all=True, append_images=frames[1:])
@@ -319,7 +319,7 @@ def test_arrays_that_do_not_fit_are_a_data_error(
         raise MemoryError
 
     monkeypatch.setattr(np, "ascontiguousarray", full)
-    with pytest.raises(DataError, match=r"data\.npz: the examples need more memory than is left"):
+    with pytest.raises(DataError, match=r"data\.npz: the examples need more memory than is free"):
         load_data(DataConfig(train="data.npz"), tmp_path)
 
 
@@ -372,7 +372,7 @@ def test_check_names_what_is_wrong(wrong: Wrong) -> None:
          "does not count"),
         ((5, 0, 1), 255, "y[5, 0, 1] is 255"),
         ((0, 1, 1), -1, "y[0, 1, 1] is -1"),
-        ((3,), -100, "y[3] holds -100 alone, so nothing of it counts: leave the row out"),
+        ((3,), -100, "y[3] holds only -100, so none of it counts: leave the row out"),
     ],
 )  # fmt: skip
 def test_a_label_for_each_pixel(place: tuple[int, ...], value: int, message: str) -> None:
@@ -452,7 +452,7 @@ def test_without_y_the_input_is_the_target_of_a_model_that_takes_it_so(tmp_path:
     with pytest.raises(DataError, match="there is no y, the model expects int64 targets"):
         fitting(unlabelled, manifest())
     named = load_source(write_npz(tmp_path, image=X, age=X), tmp_path)
-    with pytest.raises(DataError, match=r"there is no y, .*; found the arrays image, age$"):
+    with pytest.raises(DataError, match=r"there is no y, .*; the arrays are image, age$"):
         fitting(named, manifest())
     autoencoder = structs.replace(manifest(classes=0), target=None)
     labelled = Examples(X, Y)
@@ -534,7 +534,7 @@ def test_new_data_are_read_without_a_restart(
     assert data() is first and data() is first
     (record,) = caplog.records
     assert (
-        "new data" in record.message and "going on with the examples from before" in record.message
+        "new data" in record.message and "continuing with the previous examples" in record.message
     )
     np.savez(path, x=np.zeros((20, 2)), y=np.zeros(20, int))
     assert len(data()[0].targets) == 16

@@ -305,7 +305,7 @@ def test_status(
     lines = capsys.readouterr().out.splitlines()
     assert lines.pop().startswith("today: 0.0 kB sent") and lines.pop().startswith("disk: ")
     assert lines == [
-        "device pi-1 of fleet home: does not run, last started 2026-11-24 14:00:00 UTC",
+        "device pi-1 of fleet home: not running, last started 2026-11-24 14:00:00 UTC",
         "run first: last round 3, has a personal model",
         "run second: last round 3, has no personal model",
         "run second: the update of round 4 is pending, 123 bytes",

@@ -192,7 +192,7 @@ def test_with_a_closed_gate_nothing_is_fetched_and_the_first_hello_says_so(
     assert not device.topics and not device.chunks_sent
     config = load_config(make_home(tmp_path))
     lines = [*status(config, device.on_disk(), device.folder).lines()]
-    assert {"waits: on battery", "run run: waits with round 1 (train)"} <= {*lines}
+    assert {"waits: on battery", "run run: waiting with round 1 (train)"} <= {*lines}
     # It is not forgotten by a power cut, nor does waiting count as an attempt.
     device.pump(device.reboot())
     assert device.on_disk().orders == {"run": order} and not device.on_disk().attempts
@@ -200,7 +200,7 @@ def test_with_a_closed_gate_nothing_is_fetched_and_the_first_hello_says_so(
     assert said(device, later(device, CHECK_S)) == [""]
     device.settle()
     assert ("run", 1) in device.updates and not device.on_disk().waits
-    assert device.notes.count("going on") == 1
+    assert device.notes.count("continuing") == 1
 
 
 def test_downloads_under_way_stop_at_once_and_go_on_where_they_were(device: Harness) -> None:

@@ -24,13 +24,13 @@ def test_the_state_and_the_secret_go_even_where_no_coordinator_answers(
     assert main(["-c", str(config), "leave", "--yes"]) == 1
     said = capsys.readouterr()
     assert said.out == "pi-1: state and secret deleted\n"
-    assert "the coordinator has not heard of it: " in said.err
+    assert "the coordinator was not notified: " in said.err
     assert said.err.endswith("\non the coordinator, run: sedge-cloud device revoke pi-1\n")
     assert sorted(path.name for path in (tmp_path / "home").rglob("*")) == [
         "edge.toml", "lock", "state", "train.npz",
     ]  # fmt: skip
     assert main(["-c", str(config), "leave"]) == 4  # again
-    why = "this device has left its fleet already, or has never had a secret"
+    why = "this device has already left its fleet, or never had a secret"
     secret = tmp_path / "home" / "secret"
     assert capsys.readouterr().err == f"sedge-edge: {secret} does not exist: {why}\n"
 

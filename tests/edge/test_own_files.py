@@ -62,7 +62,7 @@ def test_a_base_that_is_here_is_not_sent(
     [
         (
             OTHER,
-            "; {path} has as many values, as bf16: the base in another precision, or another one",
+            "; {path} has as many values, as bf16: another precision of the base, or another base",
         ),
         (VALUES[:7].tobytes(), ""),
         (frozen_blob(VALUES[:7]), ""),
@@ -82,7 +82,7 @@ def test_a_base_that_is_none_of_the_files_is_one_line(
         for number in (1, 2):
             give(device, number)
             device.settle()
-    said = f"none of the files of [frozen]{what.format(path=path)}; fetching it"
+    said = f"none of the files of [frozen]{what.format(path=path)}; downloading it"
     assert caplog.messages == [f"base {BLOB.sha256.hex()[:16]}: {said}"]
 
 

@@ -145,7 +145,7 @@ def test_a_device_that_has_not_trained_yet_has_what_it_would_start_from(
 def test_a_device_that_has_never_run(tmp_path: Path) -> None:
     config = load_config(make_home(tmp_path))
     with pytest.raises(
-        ConfigError, match="found 'newest', expected a run with a model, none has come"
+        ConfigError, match="found 'newest', expected a run with a model, but none has arrived"
     ):
         personal_model(config.state_dir, None)
 

@@ -71,9 +71,7 @@ def test_neither_disturbs_the_processes_that_run(fleet: RealFleet) -> None:
 
 def test_a_wrong_fleet(fleet: RealFleet) -> None:
     (found,) = problems(edge_doctor, edited(fleet, "pi-2", 'fleet = "test"', 'fleet = "tset"'))
-    assert found.startswith(
-        "broker: the broker lets pi-2 in, but not into fleet 'tset': set `fleet`"
-    )
+    assert found.startswith("broker: the broker accepts pi-2, but not in fleet 'tset': set `fleet`")
 
 
 def test_a_clock_that_is_behind(fleet: RealFleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +92,7 @@ def test_no_coordinator(fleet: RealFleet, monkeypatch: pytest.MonkeyPatch) -> No
     fleet.processes["cloud"].send_signal(signal.SIGSTOP)
     (found,) = edge(fleet, "pi-2")
     fleet.processes["cloud"].send_signal(signal.SIGCONT)
-    assert "no coordinator answers pi-2: `sedge-cloud serve` does not run" in found
+    assert "no coordinator answers pi-2: `sedge-cloud serve` is not running" in found
 
 
 def test_passwords_that_the_broker_has_not_read(fleet: RealFleet) -> None:

@@ -135,7 +135,7 @@ def _installed() -> list[str]:
 
 
 def _version(distribution: str) -> str:
-    # Only for people, and a MiB of memory.
+    # Imported here: it takes a MiB of memory, and only people need the version.
     from importlib.metadata import PackageNotFoundError, version
 
     try:

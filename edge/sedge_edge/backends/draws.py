@@ -4,9 +4,9 @@ torch's own random functions draw from a stream that no other runtime has. Withi
 next numbers of a tensor instead: dropout, Bernoulli masks (stochastic depth), uniform, normal and
 exponential numbers. Others, such as permutations, stay torch's own, and so does a call with a generator.
 
-Functions are replaced by name where vmap must see through them: it lets no random operator pass. Operators
-are replaced for all other cases: the dropout inside ``torch.lstm``, and functions that a module bound when
-it was imported.
+Functions are replaced by name where vmap must see through them, because it refuses random operators.
+Operators are replaced for all other cases: the dropout inside ``torch.lstm``, and functions that a module
+bound when it was imported.
 """
 
 import math

@@ -1,10 +1,9 @@
 """Programs of the backend ``torch``: the user's own module instead of the bundle's programs.
 
-``backend.model`` names a function without arguments. It returns the module that was exported, or the module
-and its loss, or module, loss and metric: from outputs (B, C, ...) and targets to one number per row, (B,),
-by default the bundle's.
-autograd gives the gradient; the optimizer is the agent's own, as with every backend. It runs on the CUDA
-device where there is one, otherwise on the CPU.
+``backend.model`` names a function without arguments. It returns the exported module, or (module, loss), or
+(module, loss, metric). Loss and metric map outputs (B, C, ...) and targets to one number per row, (B,); by
+default they are the bundle's. autograd computes the gradient; the optimizer is the agent's own, as with
+every backend. It runs on the CUDA device if there is one, otherwise on the CPU.
 """
 
 import threading
@@ -71,7 +70,7 @@ class TorchProgram:
 
 
 class _Model:
-    """The three programs' functions, of tensors on the model's device."""
+    """The programs as functions of tensors on the model's device."""
 
     def __init__(self, bundle: Bundle, module: nn.Module, objective: Objective, name: str) -> None:
         layout = bundle.manifest.layout

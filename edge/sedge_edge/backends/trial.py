@@ -86,7 +86,7 @@ def fault(backend: str, package: str, bundle: Bundle, threads: int, state_dir: P
 
 
 def _subject(package: str, programs: list[str]) -> str:
-    """The key of a verdict: another runtime, processor or sandbox may end otherwise."""
+    """The key of a verdict: another runtime, processor or sandbox may give another one."""
     spec = find_spec(package)
     origin = None if spec is None else spec.origin
     installed = Path(origin).stat().st_mtime_ns if origin else 0
@@ -140,7 +140,7 @@ def _reason(ended: signal.Signals) -> str:
     if ended is signal.SIGKILL:
         return ": most likely there was too little memory"
     if not _SYSTEM.exists():
-        return f": {_SYSTEM} is not to be seen here, and runtimes read it"
+        return f": {_SYSTEM} is not visible here, and runtimes read it"
     return ""
 
 
@@ -211,7 +211,7 @@ def main() -> None:
     """The trial's own process: backend and threads are its arguments, the bundle its standard input."""
     from sedge_edge.backends import BACKENDS, NO_CODE
 
-    with suppress(OSError):  # where memory is short, the trial ends and not the agent
+    with suppress(OSError):  # if memory runs out, the kernel kills the trial and not the agent
         Path("/proc/self/oom_score_adj").write_text("1000")
     unpool_large_arrays()
     backend, threads = sys.argv[1], int(sys.argv[2])

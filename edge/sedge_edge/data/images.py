@@ -101,7 +101,7 @@ def _note(left_out: Counter[str]) -> tuple[str, ...]:
     if not left_out:
         return ()
     kinds = ", ".join(f"{count} {ending}" for ending, count in sorted(left_out.items()))
-    return (f"left out as no images: {kinds}",)
+    return (f"ignored, not images: {kinds}",)
 
 
 def _require_fit(
@@ -162,7 +162,7 @@ def _read(path: Path, work: Callable[["Image"], _Found]) -> _Found:
 
 def _require_plain(image: "Image", path: Path) -> None:
     if image.mode in _DEEP_MODES:
-        raise DataError(f"{path}: mode {image.mode}, expected 8 bits a channel")
+        raise DataError(f"{path}: mode {image.mode}, expected 8 bits per channel")
     frames: int = getattr(image, "n_frames", 1) if image.format in _MOVING else 1
     if frames > 1:
         raise DataError(f"{path}: {frames} images in one file, expected one")

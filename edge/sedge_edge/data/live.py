@@ -1,4 +1,4 @@
-"""A device's examples while it runs: read again when they have changed."""
+"""A device's examples, which it reads again when they have changed."""
 
 import logging
 from pathlib import Path
@@ -32,7 +32,7 @@ class LiveData:
                 self._seen = stamps  # otherwise read again: finishing an image changes no folder
             except DataError as exc:
                 if stamps != self._refused:  # log it once
-                    _LOG.error("new data: %s; going on with the examples from before", exc)
+                    _LOG.error("new data: %s; continuing with the previous examples", exc)
                 self._refused = stamps
         return self._examples
 

@@ -15,7 +15,7 @@ def require_room(needed: int, what: str, instead: str) -> None:
 
 def no_room(where: str) -> DataError:
     """The error for examples that did not fit after all."""
-    return DataError(f"{where}: the examples need more memory than is left")
+    return DataError(f"{where}: the examples need more memory than is free")
 
 
 def _words(size: float) -> str:

@@ -1,11 +1,11 @@
-"""Examples from a table as text: one example a line, numbers only.
+"""Examples from a text table: one example per line, numbers only.
 
 The first line may name the columns. The target is the column ``label``, ``target`` or ``y``, otherwise the
 last one; a column ``group`` names the owner of each example. All others are x, float32. The targets are
 labels if every one of them is written as a whole number, and numbers otherwise. Commas, semicolons or tabs
 separate the fields; unless commas do, a comma may be the decimal point.
 
-Names of classes are refused: each device would number the ones that it has by itself.
+Class names are refused, because every device would number its own classes in its own way.
 """
 
 import csv
@@ -131,7 +131,7 @@ def _read(file: TextIO, path: Path, inputs: int) -> Table:
             whole = whole and row[columns.target].strip().lstrip("+-").isdecimal()
     table = np.frombuffer(values, np.float64).reshape(-1, columns.count)
     if not len(table):
-        raise DataError(f"{path}: no examples below the names of the columns")
+        raise DataError(f"{path}: no examples below the column names")
     target = None if columns.target is None else table[:, columns.target]
     others = [c for c in range(columns.count) if c not in (columns.target, columns.group)]
     if not others:

@@ -19,8 +19,8 @@ from sedge_edge.rounds.waiting import OPEN, Closed, Gate
 from sedge_protocol.errors import SedgeError
 
 HOUR_S, DAY_S = 3600.0, 86400.0
-# The most orders at one moment, twice the number of runs that a device keeps, and the seconds in which as
-# many recover: the rounds of a tiny model take about 20 ms.
+# The maximum number of orders in a burst, twice the number of runs that a device keeps, and the seconds in
+# which this allowance recovers: a round of a tiny model takes about 20 ms.
 MOMENT, MOMENT_S = 32, 0.32
 # Starts of a coordinator per hour that are accepted, because each costs a commit.
 STARTS = 60
@@ -35,8 +35,9 @@ class TooManyOrders(SedgeError):
 class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[limits]: the most that this device does, whatever a coordinator asks of it.
 
-    Work beyond a limit waits or is declined, and the coordinator is told which limit it was. A limit may be
-    used up at once; it recovers evenly over the next hour or day, even while the agent does not run.
+    Work beyond a limit waits or is declined, and the device tells the coordinator which limit it was. A
+    limit may be used up at once; it recovers evenly over the next hour or day, even while the agent is not
+    running.
     """
 
     orders_per_hour: Annotated[int, Meta(ge=1, le=1_000_000)] = 3600
@@ -71,7 +72,7 @@ class Bucket:
         self._full = False
 
     def drain(self, seconds: float) -> None:
-        """Time has passed."""
+        """Let ``seconds`` pass."""
         self.spent = max(0.0, self.spent - self._rate * seconds)
 
     def take(self) -> bool:

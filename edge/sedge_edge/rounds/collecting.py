@@ -11,7 +11,7 @@ from sedge_protocol.wire.effects import Note
 
 
 class Collecting:
-    """Collects whenever the needed blobs have changed since the last time. Do not call it during a job.
+    """Collects whenever the set of needed blobs has changed. Do not call it during a job.
 
     A running job may be writing blobs that the state does not name yet.
     """

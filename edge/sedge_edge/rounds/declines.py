@@ -1,4 +1,4 @@
-"""Declines: tells the coordinator, and the log, which orders the device cannot do, and gives them up."""
+"""Gives up orders that the device cannot do, and reports them to the coordinator and the log."""
 
 import logging
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from sedge_protocol.wire.peer import Peer
 
 
 class Declines:
-    """Methods that give an order up raise ``StorageError`` when the disk refuses.
+    """Declines orders. Methods that give an order up raise ``StorageError`` when the disk refuses.
 
-    ``why`` tells why an order cannot be done, as far as this can be seen from its bundle, if that is here.
+    ``why`` returns why an order cannot be done, as far as its bundle shows, once that has arrived.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Declines:
         """Decline an order beyond the device's own limits; without ``why`` drop it; ``tells``: log it."""
         effects: list[Effect] = []
         if tells:
-            text = why or "orders arrive faster than rounds can end; the excess is dropped"
+            text = why or "orders arrive faster than rounds can end; dropping the excess"
             effects.append(Note(logging.WARNING, f"run {order.run}, round {order.round}: {text}"))
         return [*effects, self.message(order, TooManyOrders(why))] if why else effects
 
     def impossible(self) -> list[Effect]:
-        """Give up the orders that their bundles, which are here now, show to be impossible."""
+        """Give up the orders that turn out to be impossible now that their bundles have arrived."""
         effects: list[Effect] = []
         orders = self._store.state.orders
         self._possible = {run: order for run, order in self._possible.items() if run in orders}

@@ -12,9 +12,9 @@ MAX_JOB_BACKOFF_S = 1800.0
 
 
 class DiskWaits:
-    """Until when disk and jobs are left alone. ``why`` is the disk's error, until a write succeeds.
+    """The retry times of the disk and of jobs. ``why`` is the disk's error, until a write succeeds.
 
-    ``disk_at`` and ``job_at`` are the times of the next tries; None: whenever there is something to do.
+    ``disk_at`` and ``job_at`` are the times of the next tries; None: as soon as there is something to do.
     """
 
     def __init__(self, counters: Counter[str]) -> None:
@@ -25,7 +25,7 @@ class DiskWaits:
         self._job_backoff_s = 0.0
 
     def waits(self, now: float) -> bool:
-        """Whether the disk is still left alone."""
+        """Whether to leave the disk alone for now."""
         return self.disk_at is not None and now < self.disk_at
 
     def refused(self, error: StorageError, now: float) -> Note:

@@ -1,4 +1,4 @@
-"""The agent's effects on its shell, in addition to those that both sides have."""
+"""The agent's requests to its shell, in addition to those that both sides have."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -17,9 +17,9 @@ class StartJob:
 
 @dataclass(frozen=True)
 class FetchSpan:
-    """GET the chunks from ``first`` to ``end`` - 1 of a blob; each is ``fetched``, and so is the end.
+    """GET the chunks from ``first`` to ``end`` - 1 of a blob; pass each chunk, and the end, to ``fetched``.
 
-    Only one span is fetched at a time, unless the one before was stopped. Answers repeat its ``number``.
+    Only one span is fetched at a time, unless the previous one was stopped. Answers repeat its ``number``.
     """
 
     number: int

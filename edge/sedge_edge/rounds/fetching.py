@@ -67,7 +67,7 @@ class Fetches:
         return [*self._listen()]
 
     def woken(self, now: float) -> None:
-        """The coordinator is there: requests that it has left unanswered are due again."""
+        """The coordinator is online: requests that it has left unanswered are due again."""
         for fetch in self._active.values():
             fetch.woken(now)
 
@@ -186,7 +186,7 @@ class Fetches:
         """Send the requests that are due, each in the name of the first order that needs the blob."""
         effects: list[FetchEffect] = []
         if (stall_at := self.places.timer()) is not None and now >= stall_at:
-            effects += self._over_mqtt(f"no chunk came within {STALL_S:.0f} s", now)
+            effects += self._over_mqtt(f"no chunk arrived within {STALL_S:.0f} s", now)
         for transfer, fetch in self._active.items():
             missing = fetch.poll(now) if transfer in self._listening else None
             if missing is not None:

@@ -108,7 +108,7 @@ class Handshake:
             return []
         self._hello = msgspec.structs.replace(self._hello, waits=why)
         self.begin(now)
-        return [Note(logging.INFO, f"waiting: {why}" if why else "going on")]
+        return [Note(logging.INFO, f"waiting: {why}" if why else "continuing")]
 
     def has_examples(self, num_train: int, num_test: int, now: float) -> list[Effect]:
         """The device has this many examples now; if the numbers have changed, send another hello."""
@@ -168,8 +168,8 @@ class Handshake:
                 return []
             self._may_warn = False
             text = (
-                "the coordinator welcomes another process under this device's name: does a copy of its "
-                "state run elsewhere? Only one of them can take part"
+                "the coordinator welcomes another process under this device's name: is a copy of its "
+                "state in use elsewhere? Only one of them can take part"
             )
             return [Note(logging.WARNING, text)]
         first, self._due, self.ever_welcomed = self._due is not None, None, True
@@ -186,7 +186,7 @@ class Handshake:
         self._warn_at = now + WARN_EVERY_S
         text = (
             f"ignored the coordinator: its start at {start_time(incarnation)} by its clock is before "
-            f"the one at {start_time(newest)} that was heard already. If its state was wiped, restart "
-            "this agent; if not, somebody replays old frames"
+            f"the one at {start_time(newest)} that was heard earlier. If its state was wiped, restart "
+            "this agent; if not, somebody is replaying old frames"
         )
         return [Note(logging.WARNING, text)]

@@ -31,7 +31,7 @@ class KeptKeys(msgspec.Struct, frozen=True):
 
 
 class Keyring:
-    """A device's present and next keys; ``secret`` is that of its enrolment.
+    """A device's current and next keys; ``secret`` is the one from its enrolment.
 
     ``draw`` returns the requested number of secret random bytes.
     """
@@ -55,7 +55,7 @@ class Keyring:
 
     @property
     def secret(self) -> bytes:
-        """The present secret, whichever is in use."""
+        """The current secret, even while the next one is in use."""
         return self._kept.secret or self._secret
 
     @property

@@ -67,7 +67,7 @@ class Outbox:
                 del self._uploads[waiting]
 
     def woken(self, now: float) -> None:
-        """The coordinator is there: offers that it has left unanswered are due again."""
+        """The coordinator is online: offers that it has left unanswered are due again."""
         for upload in self._uploads.values():
             upload.woken(now)
 
@@ -134,7 +134,7 @@ class Outbox:
         return set(first.values())
 
     def _wait_for_disk(self, waiting: Pending, error: StorageError, now: float) -> list[Effect]:
-        """Try again later; forget an update that is lost for good, which would block its round for ever."""
+        """Try again later; drop an update that is lost, which would otherwise block its round forever."""
         self._peer.counters["storage_errors"] += 1
         effects: list[Effect] = [Note(logging.ERROR, str(error))]
         try:

@@ -1,11 +1,12 @@
-"""Blobs from HTTP servers: chooses those that come from there, one at a time, and handles failures.
+"""Blobs from HTTP servers: chooses which blobs to download there, one at a time, and handles failures.
 
-an order names a place for a blob   it is asked for there, one span of missing chunks after the other
-  -> its chunks are checked by their digests, and kept, like those that come over MQTT
-  -> a wrong chunk, an error, silence   the rest comes over MQTT, and no server is asked for another
-                                        blob before a pause, which doubles from one failure to the next
-  -> the link costs by volume now       the rest comes over MQTT where the owner wants that (``permits``)
-  -> the MQTT link goes down            nobody is asked until it is back: the network may be the device's
+an order names a place for a blob   request it there, one span of missing chunks after another
+  -> chunks are checked by their digests and kept, like those that come over MQTT
+  -> a wrong chunk, an error, silence   fetch the rest over MQTT, and ask no server for another blob
+                                        until after a pause, which doubles with each failure
+  -> the link becomes metered           fetch the rest over MQTT if the owner wants that (``permits``)
+  -> the MQTT link goes down            request nothing until it is back: the device's own network may
+                                        be at fault
 """
 
 import logging
@@ -30,9 +31,9 @@ Permits: TypeAlias = Callable[[str], bool]
 
 
 class Places:
-    """Downloads over HTTP. ``permits`` tells whether a URL may be asked now; None: no URL ever.
+    """Downloads over HTTP. ``permits`` tells whether a URL may be requested now; None: never any.
 
-    ``received`` is the number of bytes that have arrived and not been reported yet.
+    ``received`` is the number of bytes that have arrived but have not been reported yet.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class Places:
         return [] if span is None else [StopSpan(span.number)]
 
     def failed(self, why: str, now: float) -> list[SpanEffect | Note]:
-        """The server failed for this blob: do not ask it for that again, and ask no server for a while."""
+        """The server failed: do not request this blob by HTTP again, and ask no server for a while."""
         span = self._span
         if span is None:
             return []
@@ -140,7 +141,7 @@ class Places:
         self._pause_until = now + float(self._rng.uniform(0.5 * ceiling, ceiling))
         self._failures += 1
         self._counters["http_failed"] += 1
-        text = f"blob {sha256.hex()[:16]}: {why}; the rest comes over MQTT"
+        text = f"blob {sha256.hex()[:16]}: {why}; fetching the rest over MQTT"
         return [*self.halt(), Note(logging.WARNING, text)]
 
     def timer(self) -> float | None:

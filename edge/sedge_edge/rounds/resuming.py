@@ -30,7 +30,7 @@ def job_for(
         # A vector that fails its hash on reading is set aside, and is no longer here afterwards.
         if name is not None and not vectors.has(name):
             kept = msgspec.structs.replace(kept, **{what: None})
-            lost(f"the device's own {what} is damaged; going on without it")
+            lost(f"the device's own {what} is damaged; continuing without it")
     stopped, checkpoint = state.stopped.get(order.run), None
     if stopped is not None and stopped.round == order.round:
         try:

@@ -13,10 +13,10 @@ from sedge_edge.rounds.state import MAX_RUNS, AgentState
 
 
 class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[keep]: what this device keeps of its runs: models to predict with, and what training continues from.
+    """[keep]: what this device keeps of its runs: models to predict with, and state for further training.
 
     Deleted runs cannot be restored. The newest model, and runs with a waiting order or update, always stay.
-    `sedge-edge prune --dry-run` lists what would be deleted; a running agent deletes by itself.
+    `sedge-edge prune --dry-run` lists what would be deleted; a running agent deletes it automatically.
     """
 
     runs: Annotated[int, Meta(ge=1, le=MAX_RUNS)] | None = None

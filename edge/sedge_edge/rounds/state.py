@@ -31,8 +31,8 @@ SCHEMA = 3
 MAX_RUNS = 16
 # The wait after the disk has refused.
 DISK_RETRY_S = 30.0
-# An order that this many starts of the agent have begun and none has finished is refused: one may be a
-# power cut, but after three the job itself is at fault, most likely out of memory.
+# An order is refused once this many starts of the agent have begun it and none has finished it: one may be
+# a power cut, but after three the job itself is at fault, most likely out of memory.
 MAX_STARTS = 3
 
 V = TypeVar("V")
@@ -47,7 +47,7 @@ class TooManyStarts(SedgeError):
 
     @classmethod
     def of(cls, order: Order) -> "TooManyStarts":
-        """The order in question."""
+        """The error for this order."""
         where = f"run {order.run}, round {order.round}"
         return cls(TOO_MANY_STARTS.format(where=where, starts=MAX_STARTS))
 
@@ -121,7 +121,7 @@ class AgentState(msgspec.Struct, frozen=True):
     policies: dict[str, TakenPolicy] = msgspec.field(default_factory=dict[str, TakenPolicy])
 
     def pending(self, run: str, number: int) -> Pending | None:
-        """The update of a round that still awaits its receipt."""
+        """A round's update, if it still awaits its receipt."""
         return next((p for p in self.outbox if (p.run, p.round) == (run, number)), None)
 
     def newest_bundle(self) -> bytes | None:
@@ -205,8 +205,8 @@ class StateStore:
     """The state and its journal. A method that raises ``StorageError`` has changed nothing in memory.
 
     ``settle`` makes the blobs durable that a commit may name. A commit whose last step failed may still be
-    on the disk, and a crash would bring it to life: the blobs that it names are needed until another commit
-    succeeds. ``spent`` returns the use of limits that every commit records.
+    on the disk, and would take effect after a crash: the blobs that it names are needed until another
+    commit succeeds. ``spent`` returns the use of limits that every commit records.
     """
 
     def __init__(self, journal: DurableValue[AgentState], settle: Callable[[], None]) -> None:

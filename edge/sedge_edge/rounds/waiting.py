@@ -1,11 +1,11 @@
 """Tracks why a device does no work for now: which gates are closed, and when that is worth a HELLO.
 
-    a gate closes               nothing more is fetched or begun, nor sent if it spares the link
+    a gate closes               nothing more is fetched or begun, nor sent if the gate limits the link
       -> closed for COUNTS_S    the device says so, and the coordinator no longer counts on it
-    all are open                it says so, and continues
+    all are open                the device says so, and continues
 
-A gate that closes for a moment costs nothing but that moment. One that is closed when the agent starts
-counts at once.
+A gate that closes briefly costs nothing but that time. A gate that is closed when the agent starts counts
+at once.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from sedge_protocol.wire.reasons import without_numbers
 
-# How often gates are checked. Reading a dozen small files takes a millisecond, as does a step of a small
+# How often gates are checked. Reading a dozen small files takes a millisecond, as long as a step of a small
 # model.
 CHECK_S = 10.0
 COUNTS_S = 60.0
@@ -23,7 +23,7 @@ COUNTS_S = 60.0
 
 @dataclass(frozen=True)
 class Closed:
-    """Why gates are closed, empty if none is; ``link``: one of them spares the link."""
+    """Why gates are closed, empty if none is; ``link``: one of them also holds back updates."""
 
     why: str = ""
     link: bool = False

@@ -100,7 +100,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(data: bytes | None, job: bytes) -> Checkpoint:
-    """The checkpoint in ``data``; an empty one if there is none, or none of this job."""
+    """The checkpoint in ``data``; an empty one if there is none, or if it is another job's."""
     try:
         found = None if data is None else _decode(data, Checkpoint)
     except ValueError:  # msgspec's errors: another version wrote it
@@ -109,7 +109,7 @@ def decode_checkpoint(data: bytes | None, job: bytes) -> Checkpoint:
 
 
 def encode_moments(moments: Moments) -> bytes:
-    """The bytes of an optimizer's state, which a device keeps as one blob a round."""
+    """The bytes of an optimizer's state, which a device keeps as one blob per round."""
     return _encoder.encode(moments)
 
 

@@ -66,7 +66,7 @@ def fitting(examples: Examples, manifest: BundleManifest) -> Examples:
 def _fitting(examples: Examples, manifest: BundleManifest) -> Examples:
     inputs, parts = examples.inputs, examples.parts
     if manifest.target is not None and examples.targets is inputs:
-        names = f"; found the arrays {', '.join(part.name for part in parts)}" if parts else ""
+        names = f"; the arrays are {', '.join(part.name for part in parts)}" if parts else ""
         raise DataError(f"there is no y, the model expects {manifest.target.dtype} targets{names}")
     if parts:
         inputs = arranged(inputs, parts, manifest.parts, "the data")
@@ -132,7 +132,7 @@ def for_model(rows: Inputs, wanted: TensorSpec, name: str) -> Inputs:
         limit = f"at most {MAX_INTEGER} in magnitude"
         found = f"{name} is {rows.dtype} and {name}[{row}] holds {value}"
         raise DataError(
-            f"{found}, the model expects {wanted.dtype}: whole numbers are taken for it, {limit}",
+            f"{found}, the model expects {wanted.dtype}: only whole numbers are converted, {limit}",
             row,
         )
     return rows.astype(wanted.dtype)

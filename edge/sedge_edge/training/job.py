@@ -107,7 +107,7 @@ def run_job(job: Job, context: WorkerContext) -> Outcome:
         return _run_job(job, context)
     except MemoryError as exc:  # numpy's message names the size requested, Python's is empty
         where = f"run {job.order.run}, round {job.order.round}"
-        error = str(exc) or "no more to be had"
+        error = str(exc) or "none left"
         raise OutOfMemory(OUT_OF_MEMORY.format(where=where, error=error)) from exc
 
 
@@ -128,13 +128,13 @@ def _run_job(job: Job, context: WorkerContext) -> Outcome:
             meter.add(context.clock() - began, made)
         return answer
 
-    order = msgspec.structs.replace(job.order, places=())  # they may have changed meanwhile
+    order = msgspec.structs.replace(job.order, places=())  # they may have changed in the meantime
     same = job_hash(order, job.kept, prepared.train)
     earlier = decode_checkpoint(job.checkpoint, same)
     if job.checkpoint is not None and earlier.is_empty:
         where = f"run {order.run}, round {order.round}"
         _LOG.info(
-            "%s: the checkpoint is another version's or job's; the training starts over", where
+            "%s: the checkpoint is from another version or job; the training starts over", where
         )
     attempt = Attempt(earlier, ask, context.clock)
     try:

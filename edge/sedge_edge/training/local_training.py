@@ -264,18 +264,18 @@ def check_order(order: Order, layout: Layout) -> None:
         if tensor is None or tensor.role is not Role.PARAMETER:
             raise CodecError(f"scoring.tensors: no parameter named {name!r}")
     if own is not None and (order.patch_hash or personal is not None):
-        raise CodecError("scoring: found together with a patch or own_model, expected neither")
+        raise CodecError("scoring: cannot be combined with a patch or own_model")
     if order.work.choice is not None and (own is not None or personal is not None):
-        raise CodecError("choice: found together with scoring or own_model, expected neither")
+        raise CodecError("choice: cannot be combined with scoring or own_model")
     blend = order.work.blend
     if blend is not None and (own is not None or personal is not None or order.work.choice):
-        raise CodecError("blend: found together with scoring, own_model or choice, expected none")
+        raise CodecError("blend: cannot be combined with scoring, own_model or choice")
     if blend is not None and blend.prior:
         tensor_slices(layout, [blend.prior], "blend.prior")
     if personal is not None and personal.mixes and order.training.average:
-        raise CodecError("average: found together with a mixture, expected one of them")
+        raise CodecError("average: cannot be combined with a mixture")
     if personal is not None and personal.mixes and order.correction is not None:
-        raise CodecError("correction: found together with a mixture, expected one of them")
+        raise CodecError("correction: cannot be combined with a mixture")
     if personal is not None and personal.mixes and wants_gradient(order) and not order.work.then:
         raise CodecError("select: a mixture's training gives no gradient, expected 'delta'")
 

@@ -92,8 +92,8 @@ def train(
 ) -> Trained:
     """Make all ``total`` steps of a training; ``feed`` turns a step and its batch into the stepper's input.
 
-    Every loss is checked after its step, and every model after its epoch. If another processor holds them,
-    ``read`` and ``fetch`` retrieve losses and vectors at the end, so that no step waits for it. Raises
+    Every loss is checked after its step, and every model after its epoch. If losses and vectors are on
+    another processor, ``read`` and ``fetch`` retrieve them at the end, so that no step waits for it. Raises
     ``TrainingStopped`` and ``TrainingDiverged``.
     """
     losses, unread = Losses(training.local_epochs), list[list[Any]]()

@@ -30,7 +30,7 @@ class Meter:
         self._seconds, self._steps = 0.0, 0
 
     def look(self) -> None:
-        """Called before every step: reads the thermometer now and then."""
+        """Called before every step: reads the thermometer occasionally."""
         if self._looks % _LOOK_EVERY == 0:
             self._read()
         self._looks += 1

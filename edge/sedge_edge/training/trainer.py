@@ -22,7 +22,7 @@ from sedge_protocol.wire.work import Setting
 
 # Turns the mean of the rows' values into the metric that people read (``Metric.reported``).
 Reported: TypeAlias = Callable[[float], float]
-# Turns a vector (n,) into the same one elsewhere: in another order, or on another device.
+# Copies a vector (n,) into another form: in another order, or on another device.
 Move: TypeAlias = Callable[[Theta], Theta]
 
 
@@ -52,7 +52,7 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class SecondModel:
-    """The device's own part (n,) of a mixture, which a training updates, too (APFL): steppers/apfl.py.
+    """The device's own part (n,) of a mixture, which a training also updates (APFL): steppers/apfl.py.
 
     ``mix`` is its share of the mixture, which the training also updates if ``adaptive``.
     """
@@ -144,7 +144,7 @@ class Trained:
     ``gradient`` (n,), when requested, is that of the last batch's mean loss before its step, without the
     prox term; it is 0 in frozen tensors and in statistics. ``num_examples`` is how many examples it was
     trained on, or None for all. ``moments`` is the optimizer's state, where the training keeps it.
-    ``second`` is the model trained alongside, with its present mix. ``mean`` (n,) is that of the last
+    ``second`` is the model trained alongside, with its current mix. ``mean`` (n,) is that of the last
     steps' models, if the training computes one: the device predicts with it. ``arrays`` (m,) are those that
     the request's ``exchange`` asked for.
     """

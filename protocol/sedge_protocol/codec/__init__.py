@@ -5,7 +5,7 @@ masks        which elements are kept, by bitmaps or gaps
 values       byte planes in six precisions; exponent_order makes one of them compress better
 compression  zstd and zlib, under a limit
 top_k        which elements are worth sending
-grid         how these are rounded where error feedback makes up for rounding
+grid         how those are rounded if error feedback compensates for the rounding
 """
 
 from sedge_protocol.codec.compression import Compression

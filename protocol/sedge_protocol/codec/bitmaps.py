@@ -1,7 +1,7 @@
-"""Masks as packed bitmaps, and masks as changes of an earlier one.
+"""Masks as packed bitmaps, and masks as changes to an earlier mask.
 
 A bitmap of n bits has ceil(n/8) bytes; bit i of byte j stands for position 8j + i, and the bits past n are
-0. Where orders select the elements, a device's mask changes little from round to round, so the changes take
+0. If orders select the elements, a device's mask changes little from round to round, so the changes take
 fewer bytes than the mask, and none for a patch of the same elements. A change is named by its rank in the
 order of the earlier mask: first the positions that it kept, then those that it left out, both ascending.
 Dropped positions are among the first, and dense there; added ones are among the second, and sparse there.

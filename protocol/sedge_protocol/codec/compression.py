@@ -1,6 +1,6 @@
 """Compression of a coded vector's sections, and decompression to a limit known beforehand.
 
-Both compressors are general ones: zstd where its library is available, and zlib, which every standard
+Both compressors are general-purpose: zstd where its library is available, and zlib, which every standard
 library has (such as Android's ``java.util.zip.Inflater``).
 """
 
@@ -18,9 +18,9 @@ else:
     from backports import zstd as zstd
 
 # Masks and value planes of real updates have runs and uneven byte frequencies, but hardly any repeated
-# strings: the matches that level 3 finds often cost more than their literals. Only matches of seven bytes
-# and more are sought, in 64 places, and the rest is left to the Huffman code: up to 14 % fewer bytes than
-# level 3, 3 % more at worst, in a third to all of its time.
+# strings: the matches that level 3 finds often cost more than their literals. These settings look only for
+# matches of at least seven bytes, in 64 places, and leave the rest to the Huffman code: up to 14 % fewer
+# bytes than level 3, 3 % more at worst, in a third to all of its time.
 _ZSTD: dict[int, int] = {
     zstd.CompressionParameter.strategy: zstd.Strategy.fast,
     zstd.CompressionParameter.min_match: 7,
@@ -54,7 +54,7 @@ def shrink(data: bytes, compression: Compression, cuts: Sequence[int] = ()) -> b
     elif compression is Compression.ZLIB:
         # Only runs and Huffman codes: on value planes and masks of real updates within 15 % of level 6
         # with matches, often smaller, in a sixth to a tenth of its time. Blocks are at most 16 kB, so
-        # they adapt to cuts without being told.
+        # they adapt to the cuts without an explicit flush.
         compressor = zlib.compressobj(strategy=zlib.Z_RLE)
         packed = compressor.compress(data) + compressor.flush()
     else:

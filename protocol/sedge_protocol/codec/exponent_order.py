@@ -21,7 +21,7 @@ Plane = NDArray[np.uint8]
 # The sign says nothing about the next byte, and would double the number of groups.
 _EXPONENT = 0x7F
 _EXPONENTS = 128
-# A separate code costs about 50 bytes; a smaller group than this does not save as much.
+# A separate code costs about 50 bytes, more than a group smaller than this saves.
 _MIN_GROUP = 256
 
 

@@ -1,8 +1,8 @@
 """Vectors on a grid: values as multiples of a spacing with three significant bits.
 
-The values sent should be too small as often as too large. So elements are rounded to the nearest multiple,
-some up and some down. Sent unrounded, and only once they are among the largest, all elements would lag
-behind: by the change of about two rounds if 3 % of them are sent.
+The values sent should be too small as often as too large, so elements are rounded to the nearest multiple,
+some up and some down. Unrounded elements, each sent only once it is among the largest, would all lag
+behind: by about two rounds of change if 3 % of them are sent.
 """
 
 import math

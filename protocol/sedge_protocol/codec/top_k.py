@@ -1,4 +1,4 @@
-"""A vector's elements of largest magnitude, the same ones on every machine."""
+"""Selects a vector's elements of largest magnitude, identically on every machine."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ def above(vector: Theta, threshold: float, k: int) -> SparseVector:
 def largest(vector: NDArray[np.float32], k: int, threshold: float = 0.0) -> NDArray[np.uint32]:
     """The sorted indices of the ``k`` largest magnitudes of ``vector`` (n,), without zeros.
 
-    Magnitudes below ``threshold``, as a float32, are left out, too. Of equal magnitudes the lowest index
+    Magnitudes below ``threshold``, as a float32, are also left out. Of equal magnitudes the lowest index
     is kept first. Raises ``Unencodable`` for a value that is not finite, and ``LocalError`` for a negative
     k or a threshold that is negative or not finite.
     """
@@ -45,7 +45,9 @@ def largest(vector: NDArray[np.float32], k: int, threshold: float = 0.0) -> NDAr
         raise Unencodable(f"top_k: vector[{first}] is {vector[first]}, not finite")
     kept = magnitudes >= np.float32(threshold) if threshold else magnitudes > 0
     if np.count_nonzero(kept) > k > 0:
-        magnitudes.partition(magnitudes.size - k)  # in place: a vector less at the job's peak
+        magnitudes.partition(
+            magnitudes.size - k
+        )  # in place, to save a vector at the job's memory peak
         bound = magnitudes[magnitudes.size - k]
         np.abs(vector, out=magnitudes)
         kept = magnitudes >= bound

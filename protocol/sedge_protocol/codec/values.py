@@ -1,7 +1,7 @@
 """Float32 values as byte planes in one of six precisions, and back.
 
 Plane j has byte j of every value. The high planes (sign and exponent) of real updates compress to 2 of 8
-bits while the low ones hardly compress, so each plane is compressed by itself. The three coarsest
+bits while the low ones hardly compress, so each plane is compressed separately. The three coarsest
 precisions give each block of neighbours a scale, one bfloat16, and each value a code of 8, 4 or 1 bits:
 plane 0 has the codes, planes 1 and 2 the scales. The scale needs the range of a float32: fp16 would turn
 every delta below 4e-6 into 0. Arrays are (k,). Byte for byte: WIRE.md.
@@ -29,7 +29,7 @@ SIGN_BLOCK = 64
 class ValueCoding(StrEnum):
     """Precision on the wire.
 
-    Bits a value after compression and relative error, on real deltas with a tenth of the elements kept:
+    Bits per value after compression and relative error, on real deltas with a tenth of the elements kept:
     fp32 22 and 0, fp16 12 and 2e-4, bf16 9 and 2e-3, int8 7.6 and 6e-3, int4 3.5 and .09, sign .4 to .9
     and .5.
     """
@@ -88,8 +88,8 @@ def decoded_values(values: Floats, coding: ValueCoding) -> Floats:
 def _check_representable(values: Floats, coding: ValueCoding) -> None:
     if not values.size:
         return
-    # Every coding is monotonic, so only the largest magnitude can overflow, and in a block of its own its
-    # scale is the largest. Both max and min propagate NaN.
+    # Every coding is monotonic, so only the largest magnitude can overflow, and alone in a block it has the
+    # largest scale. Both max and min propagate NaN.
     with np.errstate(all="ignore"):
         largest = np.maximum(values.max(), -values.min())
         arrived = _dequantised(_quantised(np.array([largest], np.float32), coding), coding, 1)
@@ -202,7 +202,7 @@ def _mean_magnitudes(values: Floats) -> list[Plane]:
 
 
 def _nibbles(codes: NDArray[np.int8]) -> Plane:
-    """Two codes a byte, the first in the low half."""
+    """Two codes per byte, the first in the low half."""
     padded = np.zeros(codes.size + codes.size % 2, np.uint8)
     padded[: codes.size] = codes.view(np.uint8) & 15
     padded[1::2] <<= 4

@@ -2,8 +2,8 @@
 
 A coded vector is a header with every length, the mask section (``masks``) and the byte planes of the values
 (``values``), each compressed if that is shorter. If both sides have the mask of an earlier vector, its
-bitmap can be the context of the next one. ``decode`` checks every limit before it allocates the memory
-concerned. Byte for byte: WIRE.md. n = elements of the vector, k = elements kept.
+bitmap can be the context of the next one. ``decode`` checks every limit before it allocates the memory.
+Byte for byte: WIRE.md. n = elements of the vector, k = elements kept.
 """
 
 import struct
@@ -43,7 +43,7 @@ _CODINGS = (
     ValueCoding.INT4,
     ValueCoding.SIGN,
 )
-# Codings whose exponent ends in the plane below the highest, so that this one can be sorted by it.
+# Codings whose exponent ends in the second-highest plane, so that this plane can be sorted by exponent.
 _BY_EXPONENT = (ValueCoding.FP32, ValueCoding.BF16)
 # The overhead of a coded vector of all n elements over 4 bytes each: its head and five lengths.
 MAX_DENSE_OVERHEAD = _HEAD.size + 4 * 5
@@ -87,7 +87,7 @@ class SparseVector:
     def where(self) -> slice | NDArray[np.intp]:
         """The positions of the values, to index with; converted at every call.
 
-        They are in numpy's native type, with which it reads and writes twice as fast as with ``indices``.
+        They have numpy's native index type, which makes reads and writes twice as fast as ``indices``.
         """
         return slice(None) if self.indices is None else self.indices.astype(np.intp)
 
@@ -158,7 +158,7 @@ def encode(
 
 
 def decode(data: bytes | memoryview, size: int, context: bytes | None = None) -> SparseVector:
-    """The vector in ``data``, whose receiver expects n = ``size``.
+    """The vector in ``data``, expected to have n = ``size``.
 
     ``context`` is used only if the coded vector needs it. Raises ``CodecError`` for anything but a
     complete, valid, finite vector of that size, and for a context that is missing or not a bitmap of n.
@@ -178,7 +178,7 @@ class Stated(NamedTuple):
 
 
 def stated(head: bytes) -> Stated | None:
-    """Reads the first ``HEAD_BYTES`` of a coded vector; nothing else is checked."""
+    """The header in the first ``HEAD_BYTES`` of a coded vector, or None; nothing else is checked."""
     if len(head) < HEAD_BYTES or head[0] != VERSION:
         return None
     try:
@@ -189,7 +189,7 @@ def stated(head: bytes) -> Stated | None:
 
 
 def mask_bitmap(vector: SparseVector) -> bytes:
-    """Which elements are kept, as a bitmap of ceil(n/8) bytes, little bit order: a later context."""
+    """The mask of the kept elements as a bitmap of ceil(n/8) bytes, little bit order: a later context."""
     if vector.indices is None:
         return ((1 << vector.size) - 1).to_bytes(bitmap_bytes(vector.size), "little")
     return to_bitmap(vector.indices, vector.size)

@@ -1,1 +1,1 @@
-"""Both sides' access to the machine: link, loop, disk, configuration, terminal."""
+"""Access to the machine, for both sides: link, loop, disk, configuration, terminal."""

@@ -1,6 +1,6 @@
-"""Reads numpy's files without pickles, and refuses them with our own messages.
+"""Reads numpy files without pickles, and reports bad ones in our own words.
 
-For a file that is not an array, numpy's own error says how to load it unsafely.
+numpy's own error for a file that is not an array suggests loading it unsafely.
 """
 
 from typing import BinaryIO
@@ -18,7 +18,7 @@ def read_arrays(
 ) -> NDArray[np.generic] | dict[str, NDArray[np.generic]]:
     """The array of a .npy file, or the arrays of an .npz by name.
 
-    Raises ``DataError`` for anything else; it calls the file ``where`` and says what was ``expected``.
+    Raises ``DataError`` for anything else; the message calls the file ``where`` and includes ``expected``.
     """
     start = file.read(len(_NPY))
     if not start:
@@ -34,12 +34,12 @@ def read_arrays(
         arrays: dict[str, NDArray[np.generic]] = {}
         for name in loaded.files:
             member: object = loaded[name]
-            if not isinstance(member, np.ndarray):  # bytes that are no array
+            if not isinstance(member, np.ndarray):  # raw bytes
                 raise TypeError(name)
             arrays[name] = member
         return arrays
     except MemoryError as exc:
-        raise DataError(f"{where}: larger than the memory that is left") from exc
+        raise DataError(f"{where}: larger than the free memory") from exc
     except Exception as exc:  # numpy, zipfile and zlib raise ten kinds of error for a damaged file
         objects = "Object arrays" in str(exc)
         wrong = "holds Python objects" if objects else f"is damaged ({type(exc).__name__})"

@@ -2,16 +2,16 @@
 
     blobs/abcdef…               a whole blob; visible only when complete, checked and flushed
     parts/<owner>-<hash>.part   the chunks of a blob that have arrived; holes where chunks are missing
-    parts/<owner>-<hash>.taken  empty; this owner's part has become the blob, and is not settled yet
+    parts/<owner>-<hash>.taken  empty; this owner's part has become the blob, but is not settled yet
     parts/<hash>.<random>.tmp   a blob being written
     blobs/abcdef….corrupt       a blob that failed its hash on reading, kept for inspection
 
 A part belongs to (owner, blob), whatever the chunk size, so a transfer that continues with smaller chunks
-continues with the same file. The folder does not know which blobs are wanted; ``collect`` is told.
+uses the same file. The folder does not know which blobs are needed; callers tell ``collect``.
 
-An fsync wears an SD card, so there are few. A chunk is written without one: after a power cut the digests
-tell which chunks are intact. A blob's content is flushed before it gets its name. The names are flushed
-together, by ``settle``, which must come before anything durable that names a blob.
+An fsync wears an SD card, so there are few. Chunks are written without one: after a power cut the digests
+show which chunks are intact. A blob's content is flushed before it gets its name. ``settle`` flushes all
+new names together; call it before storing anything durable that names a blob.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from sedge_protocol.host.disk import (
 from sedge_protocol.wire.transfer import Manifest
 
 # The space that blobs leave free for the journals and the rest of the system: 5 %, as ext4 reserves for
-# root, but no more than 64 MiB, enough for any journal many times over.
+# root, but at most 64 MiB, many times the size of any journal.
 FREE_FRACTION = 0.05
 FREE_MAX_BYTES = 64 * 2**20
 READ_BYTES = 2**20
@@ -57,9 +57,9 @@ class BlobFolder:
     of its size and the free space. Every method raises ``StorageError`` when the disk fails. Threads may
     share one folder, as long as no two write the same part.
 
-    A power cut may take whole blobs that were written since the last ``settle`` of the process that wrote
-    them. With ``durable`` false nothing is flushed: blobs outlive this process, but not a power cut. That
-    is for emulation and simulations only.
+    A power cut may lose whole blobs that were written since their process last called ``settle``. With
+    ``durable`` false nothing is flushed: blobs outlive this process, but not a power cut. That is for
+    emulation and simulations only.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class BlobFolder:
         self._used, self._measure_at = 0, -math.inf
         self._durable = durable
         self._settling = threading.Lock()
-        self._settled = not durable  # an earlier process may have been killed before it could
+        self._settled = not durable  # an earlier process may have been killed before it settled
         self._blobs = root / "blobs"
         self._parts = root / "parts"
         make_folder(self._blobs)
@@ -92,8 +92,8 @@ class BlobFolder:
         path = self._blob(sha256)
         if self.has(sha256):
             with translated("keep blob", path):
-                os.utime(path)  # so that collect does not take an old one that is wanted again
-            self._settled = not self._durable  # its writer may be another process, and be killed
+                os.utime(path)  # so that collect does not delete an old blob that is needed again
+            self._settled = not self._durable  # its writer may be another process that gets killed
             return sha256
         self._require_room(len(data), path)
         with translated("write blob", path):
@@ -103,11 +103,11 @@ class BlobFolder:
         return sha256
 
     def settle(self) -> None:
-        """Make every blob in the folder durable, whichever thread has written it."""
+        """Make every blob in the folder durable, whichever thread wrote it."""
         with self._settling:
             if self._settled:
                 return
-            # Before the fsync, which may miss what another thread writes meanwhile.
+            # Set before the fsync, which may miss what another thread writes in the meantime.
             self._settled = True
             try:
                 with translated("flush the names in", self._blobs):
@@ -163,8 +163,8 @@ class BlobFolder:
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
         """The chunks that have already arrived, by their digests; reads one chunk at a time.
 
-        ``owner`` is a device id or "fleet". Refuses a transfer whose remaining chunks would not fit. All
-        chunks may be there, if a crash came before ``finish_part``.
+        ``owner`` is a device id or "fleet". Refuses a transfer whose remaining chunks would not fit. After
+        a crash just before ``finish_part``, all chunks are there.
         """
         path = self._part(owner, manifest)
         held: set[int] = set()
@@ -179,7 +179,7 @@ class BlobFolder:
         return held
 
     def write_part(self, owner: str, manifest: Manifest, index: int, data: bytes) -> None:
-        """Write a chunk, already checked against its digest, to its place; not durable yet."""
+        """Write a chunk, already checked against its digest, at its offset; not durable yet."""
         path = self._part(owner, manifest)
         if not 0 <= index < manifest.count or len(data) != manifest.span(index)[1]:
             raise LocalError(
@@ -190,9 +190,10 @@ class BlobFolder:
             write_at(descriptor, data, manifest.span(index)[0])
 
     def finish_part(self, owner: str, manifest: Manifest) -> bool:
-        """Turn a complete part into a blob, durable once settled; if its hash is wrong, discard it: False.
+        """Turn a complete part into a blob, durable once settled.
 
-        Also True if the blob exists and the part does not: an earlier call had finished before a crash.
+        Returns False, and discards the part, if its hash is wrong. Also returns True if only the blob
+        exists: an earlier call had finished before a crash.
         """
         part, blob = self._part(owner, manifest), self._blob(manifest.sha256)
         with translated("finish part", part):
@@ -203,7 +204,7 @@ class BlobFolder:
     def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
         """Turn a complete part into a blob, durable once settled, and read it; None if its hash is wrong.
 
-        Until ``discard_part`` its owner, and no other, may take it again, for example after a crash.
+        Until ``discard_part`` only its owner may take it again, for example after a crash.
         """
         part, pieces = self._part(owner, manifest), list[bytes]()
         with translated("take part", part):
@@ -214,7 +215,7 @@ class BlobFolder:
         return self.read(manifest.sha256) if taken else None
 
     def read_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """The bytes of a complete part, which is kept; if their hash is wrong, discard it: None."""
+        """The bytes of a complete part, which stays; if its hash is wrong, discard it and return None."""
         part, pieces = self._part(owner, manifest), list[bytes]()
         with translated("read part", part):
             sound = _is_sound(part, manifest, False, pieces.append)
@@ -223,7 +224,7 @@ class BlobFolder:
         return b"".join(pieces) if sound else None
 
     def discard_part(self, owner: str, manifest: Manifest) -> None:
-        """Delete the chunks that have arrived of a blob, and the mark that it was this owner's."""
+        """Delete an owner's received chunks of a blob, and the mark that it has taken the blob."""
         path = self._part(owner, manifest)
         with translated("remove part", path):
             path.unlink(missing_ok=True)
@@ -234,7 +235,7 @@ class BlobFolder:
         mine = self._part(owner, manifest)
         length = len(
             mine.name
-        )  # an owner's name may begin as another's: the hash has a fixed length
+        )  # one owner's name may be a prefix of another's; the hash has a fixed length
         with translated("look for parts in", self._parts):
             found = self._parts.glob(f"{owner}-*{mine.suffix}")
             parts = [path for path in found if len(path.name) == length and path != mine]
@@ -246,12 +247,12 @@ class BlobFolder:
     def collect(
         self, keep: Set[bytes], min_age_s: float, min_part_age_s: float | None = None
     ) -> int:
-        """Delete files neither in ``keep`` nor younger than ``min_age_s``. Returns the bytes freed.
+        """Delete files that are neither in ``keep`` nor younger than ``min_age_s``. Returns bytes freed.
 
-        These are blobs that are not in ``keep``, parts of such blobs or of existing ones, temporary files
+        It deletes blobs that are not in ``keep``, parts of such blobs or of existing ones, temporary files
         and corrupt blobs. Parts may have another minimum age, as their sender may be away for a day. The
-        age protects files that their writer has yet to name elsewhere; a clock that jumps back only makes
-        files look younger. An age of 0 protects nothing.
+        age protects files that their writer has yet to reference elsewhere; a clock that jumps back only
+        makes files look younger. An age of 0 protects nothing.
         """
         names = {sha256.hex() for sha256 in keep}
         now = time.time()
@@ -280,9 +281,9 @@ class BlobFolder:
         look: Callable[[bytes], object],
         mark: Path | None = None,
     ) -> bool:
-        """Turn a part into its blob; if it is not sound, discard it: False. Raises ``OSError``.
+        """Turn a part into its blob, or discard it and return False if it is not sound. Raises ``OSError``.
 
-        ``mark`` is created in between. A power cut may lose it: then the part is sent again.
+        ``mark`` is created just before the rename. If a power cut loses it, the part is sent again.
         """
         blob = self._blob(manifest.sha256)
         if not _is_sound(part, manifest, self._durable, look):
@@ -314,7 +315,7 @@ class BlobFolder:
             self._used += length if reserve else 0
 
     def _require_share(self, length: int, free: int, path: Path) -> None:
-        """Usage is measured occasionally and estimated in between: a download has many chunks."""
+        """Measure the usage occasionally and estimate it in between: a download has many chunks."""
         now = time.monotonic()
         if now >= self._measure_at:
             with translated("look through", self._root):
@@ -354,7 +355,7 @@ def _taken(part: Path) -> Path:
 def _held_chunks(part: Path, manifest: Manifest) -> set[int]:
     """The chunks that a part has completely. Raises ``OSError``.
 
-    It does not use mmap, with which an unreadable sector would cause a SIGBUS instead of an error.
+    It does not use mmap, because an unreadable sector would then cause a SIGBUS instead of an error.
     """
     held: set[int] = set()
     with opened(part, os.O_RDONLY) as descriptor:

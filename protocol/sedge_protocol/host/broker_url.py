@@ -27,7 +27,7 @@ def parse_url(url: str) -> Endpoint:
         raise ConfigError("broker.url", url, URLS) from None
     if parts.username is not None:  # the URL may have a password, which must not be printed
         shown = f"{parts.scheme}://...@{parts.hostname}"
-        raise ConfigError("broker.url", shown, f"{URLS}; the password has a setting of its own")
+        raise ConfigError("broker.url", shown, f"{URLS}; set the password separately")
     web = parts.scheme in ("ws", "wss")
     if (
         not url.isprintable()

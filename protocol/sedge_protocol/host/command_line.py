@@ -25,10 +25,10 @@ _OPTION = re.compile(r"--[a-z][\w-]*")
 
 
 class Parser(argparse.ArgumentParser):
-    """A command, or a command of a command.
+    """A command or subcommand.
 
-    ``config`` is the name of the file that ``-c`` replaces, empty for a command that reads none; commands
-    below have the same unless they say otherwise. ``examples`` end the help.
+    ``config`` is the name of the file that ``-c`` replaces, empty for a command that reads none;
+    subcommands inherit it unless they set their own. ``examples`` appear at the end of the help.
     """
 
     def __init__(self, *, config: str = "", examples: Sequence[str] = (), **others: Any) -> None:
@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
             )
 
     def add_commands(self) -> "Commands":
-        """Where to add this command's own commands; one of them must be named."""
+        """The object to which subcommands are added; the user must name one of them."""
         inherits = cast(type[Parser], partial(Parser, config=self.config))
         return self.add_subparsers(required=True, metavar="COMMAND", parser_class=inherits)
 
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help() + (examples and f"\nexamples:\n{examples}")
 
     def parse_known_args(self, *args: Any, **named: Any) -> Any:
-        """As in argparse, but a command refuses an option that it does not know with its own usage."""
+        """As in argparse, but a subcommand refuses an unknown option with its own usage."""
         found, unknown = super().parse_known_args(*args, **named)
         if unknown:
             options = _OPTION.findall(self.format_help())
@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        """End with a line that names the nearest word instead of all."""
+        """Exit with a message that suggests the nearest word instead of listing all."""
         if match := _CHOICE.search(message):
             near = _nearest(match["word"], [word.strip("'") for word in match["known"].split(", ")])
             message = message[: match.start()] + (
@@ -90,7 +90,7 @@ class Parser(argparse.ArgumentParser):
         return {**others, **table, (): [*own, *others.get((), ())]}
 
 
-# Where a command's own commands are added; argparse has no public name for it.
+# The object to which subcommands are added; argparse has no public name for it.
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
@@ -116,8 +116,8 @@ def parsed(
 ) -> argparse.Namespace:
     """The arguments; ``config`` is the path of the configuration for a command that reads one.
 
-    Raises ``ConfigError`` where none is named and none is there, and on Windows ``SedgeError`` first for a
-    program that ``needs_posix``; its ``--help`` works there.
+    Raises ``ConfigError`` if none is named and none exists. On Windows it first raises ``SedgeError`` for a
+    program that ``needs_posix``, whose ``--help`` still works there.
     """
     arguments = parser.parse_args(argv)
     if needs_posix:
@@ -131,7 +131,7 @@ def parsed(
 
 
 def exit_status(name: str, call: Callable[[], int]) -> int:
-    """Make the call. Returns its result, or after one line on stderr what the error says."""
+    """Make the call and return its result, or print an error as one line and return its exit status."""
     try:
         with printing():
             return call()

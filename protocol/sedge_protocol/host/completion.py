@@ -1,7 +1,7 @@
-"""Scripts with which bash, zsh and fish complete a command: its commands, choices and options.
+"""Completion scripts for bash, zsh and fish: a command's subcommands, choices and options.
 
-They are generated from a table of the words that may follow each chain of commands, and contain nothing
-else: where the table has no words, the shell completes file names.
+They are generated from a table of the words that may follow each chain of commands. Where the table has no
+words, the shell completes file names.
 """
 
 import re
@@ -69,7 +69,7 @@ _FORMS = {
 
 
 def script(shell: str, prog: str, words: Words) -> str:
-    """The script that a person's shell reads to complete the command ``prog``."""
+    """The completion script of the command ``prog`` for a shell."""
     form, case, between = _FORMS[shell]
     chains = {path: shlex.quote("".join(f" {word}" for word in path)) for path in words}
     cases = [

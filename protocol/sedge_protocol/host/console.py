@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-# Characters that we print and that some encodings lack. Others are reduced to their letters, or to "?".
+# Replacements for characters that we print and some encodings lack; others become their base letter or "?".
 _WORDS = {
     "↑": "up",
     "↓": "down",
@@ -27,10 +27,10 @@ _WORDS = {
 
 @contextmanager
 def printing() -> Generator[None]:
-    """Inside, a command can print anything on stdout and stderr, which stay so.
+    """Inside, and from then on, a command can print any text on stdout and stderr.
 
-    A sign that a stream's encoding lacks is printed as a word. When the reader leaves (``| head``), the
-    command ends as SIGPIPE ends others: without a traceback.
+    A character that a stream's encoding lacks is printed as a word. If the reader closes the pipe
+    (``| head``), the command ends without a traceback, as if killed by SIGPIPE.
     """
     codecs.register_error("sedge.words", _in_words)
     for stream in (sys.stdout, sys.stderr):
@@ -42,7 +42,7 @@ def printing() -> Generator[None]:
     except BrokenPipeError:
         if not _reader_has_left():
             raise  # some other pipe
-        # The interpreter flushes stdout once more at its end, and would report the error then.
+        # The interpreter flushes stdout again at exit, and would report the error then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(128 + signal.SIGPIPE) from None
 

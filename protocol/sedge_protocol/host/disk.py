@@ -1,8 +1,8 @@
-"""Writing files so that they survive a power cut.
+"""Writes files so that they survive a power cut.
 
-A file that must be whole or absent is written under another name, fsynced and renamed to its own name;
-then its folder is fsynced, without which the rename itself may be lost (LWN 457667). ``translated`` turns
-``OSError`` into ``StorageError``; blobs.py and journal.py build on this file.
+A file that must be whole or absent is written under a temporary name, fsynced and renamed; then its folder
+is fsynced, because otherwise the rename itself may be lost (LWN 457667). ``translated`` turns ``OSError``
+into ``StorageError``; blobs.py and journal.py build on this file.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from sedge_protocol.errors import StorageError
 # Models and secrets must not be readable by other users of the machine.
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
-# Windows, where only the emulator uses this file, has none of these flags but the last.
+# Windows, where only the emulator uses this file, has only the last of these flags.
 _DIRECTORY, _NOFOLLOW = (getattr(os, name, 0) for name in ("O_DIRECTORY", "O_NOFOLLOW"))
 _ALWAYS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
@@ -31,9 +31,9 @@ def translated(doing: str, path: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def opened(path: Path, flags: int) -> Generator[int]:
-    """A file descriptor that is closed at the end; a created file is for its owner only.
+    """A file descriptor that is closed at the end; only the owner may access a file that it creates.
 
-    A link in place of a file is refused; a folder may be one, as systemd's state folders are.
+    A symbolic link in place of a file is refused; a folder may be one, as systemd's state folders are.
     """
     nofollow = 0 if flags & _DIRECTORY else _NOFOLLOW
     descriptor = os.open(path, flags | nofollow | _ALWAYS, FILE_MODE)
@@ -51,20 +51,20 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """A folder, for its owner only, durable together with every parent it needed.
+    """Create a folder for its owner only, durable together with any parents that it needed.
 
-    Raises ``StorageError`` when it cannot be made, or cannot be written to.
+    Raises ``StorageError`` if it cannot be created or written to.
     """
     with translated("make folder", folder):
         for path in reversed([p for p in (folder, *folder.parents) if not p.is_dir()]):
-            path.mkdir(FOLDER_MODE, exist_ok=True)  # another thread may have been faster
+            path.mkdir(FOLDER_MODE, exist_ok=True)  # another thread may have created it
             sync_folder(path.parent)
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise StorageError(f"folder {folder}: not readable and writable by this user")
 
 
 def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
-    """Write all of ``data`` at ``offset``, in several steps if the kernel asks. Raises ``OSError``."""
+    """Write all of ``data`` at ``offset``, in several calls if need be. Raises ``OSError``."""
     view = memoryview(data)
     while view:
         written = _pwrite(descriptor, view, offset)
@@ -101,8 +101,8 @@ def write_and_rename(path: Path, data: bytes, temporary: Path, flush: bool = Tru
                 os.fsync(descriptor)
         os.replace(temporary, path)
     except OSError:
-        # After a failed fsync the file's content is unknown for good: a second fsync would report
-        # success for pages that the kernel has already given up.
+        # After a failed fsync the file's content stays unknown: a second fsync would report success for
+        # pages that the kernel has already dropped.
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise

@@ -1,6 +1,6 @@
-"""A device's enrolment: the files that it runs from, or the same in one line of text (spec/enrolment.md).
+"""A device's enrolment: the files that it runs from, or the same data in one line (spec/enrolment.md).
 
-The coordinator's side writes both. A device that was given the line writes the files itself.
+The coordinator's side writes both. A device that gets the line writes the files itself.
 """
 
 import base64
@@ -41,7 +41,7 @@ train = "train.npz"
 
 
 class Places(NamedTuple):
-    """The places of the secret and the state, as written to ``edge.toml``."""
+    """The paths of the secret and the state, as written to ``edge.toml``."""
 
     secret_file: str
     state_dir: str
@@ -52,9 +52,9 @@ OF_SERVICE = Places("$CREDENTIALS_DIRECTORY/sedge-secret", "/var/lib/sedge")
 
 
 class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything that a device needs in order to connect. ``secret`` is 64 hex digits, ``ca`` PEM.
+    """Everything that a device needs to connect. ``secret`` is 64 hex digits, ``ca`` PEM.
 
-    ``trust`` are the public keys that it pins, 64 hex digits each.
+    ``trust`` lists the public keys that it pins, 64 hex digits each.
     """
 
     device: str
@@ -74,14 +74,14 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
             parse_public(key)
 
     def join_text(self) -> str:
-        """The line of rule E7, which is as secret as the secret."""
+        """The line of rule E7; keep it as secret as the secret in it."""
         return _line(self)
 
     def public_files(self, places: Places = BESIDE, remark: str = "") -> dict[str, str]:
-        """The texts of rule E2's files, except the secret, by name; ``remark`` joins the lines on TLS."""
+        """The texts of rule E2's files by name, without the secret; ``remark`` follows the TLS lines."""
         ca = {} if self.ca is None else {CA: self.ca}
         tls = f'ca_file = "{CA}"\n{remark}' if ca else remark
-        url = json.dumps(self.url, ensure_ascii=False)  # which is a string of TOML, too
+        url = json.dumps(self.url, ensure_ascii=False)  # a JSON string is a TOML string, too
         keys = ", ".join(f'"{key}"' for key in self.trust)
         trust = f"\n[trust]\n# Whose signature orders need.\nkeys = [{keys}]\n" if keys else ""
         text = EDGE_TOML.format(
@@ -104,9 +104,9 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Token(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All that a device needs to join with a token. ``key`` and ``point`` are hex digits, ``ca`` PEM.
+    """Everything that a device needs to join by token. ``key`` and ``point`` are hex digits, ``ca`` PEM.
 
-    ``device`` is the id of the one device that the token is for, or empty, ``trust`` as in ``Enrolment``.
+    ``device`` is the id of the only device that may use the token, or empty; ``trust`` as in ``Enrolment``.
     """
 
     token: str
@@ -151,7 +151,7 @@ def _line(said: Enrolment | Token) -> str:
 
 
 class _Kind(msgspec.Struct):
-    """Says which of the two lines it is."""
+    """Tells the two kinds of line apart."""
 
     token: str | None = None
 
@@ -160,7 +160,7 @@ def parse_join_text(text: str) -> Enrolment | Token:
     """Parse a line of rule E7 or E8. Raises ``ConfigError``, which never shows a secret."""
     line = text.strip()
     if not line.startswith(PREFIX):
-        raise ConfigError("join text", f"no {PREFIX} at its beginning", _EXPECTED)
+        raise ConfigError("join text", f"no {PREFIX} at the start", _EXPECTED)
     coded = line.removeprefix(PREFIX).encode(errors="replace")
     padded = coded.rstrip(b"=") + b"=" * (-len(coded.rstrip(b"=")) % 4)
     try:

@@ -1,10 +1,10 @@
-"""One struct in a file that is replaced atomically and durable after every commit.
+"""One struct in a file, replaced atomically by every commit and then durable.
 
     8 bytes "SEDGEJNL" | u32 schema | 32 bytes SHA-256 of schema and body | body (MessagePack)
 
-It holds the state that a program must remember (the agent's outbox, a resume point); large data is in
-blobs. A file with another schema is refused, not converted, and so is a damaged one. The free-space floor
-of blobs.py does not apply here, so that a full disk can still be recorded.
+It holds the state that a program must remember (the agent's outbox, a resume point); large data goes to
+blobs. A file that is damaged or has another schema is refused, not converted. The free-space floor of
+blobs.py does not apply here, so that the program can still record that the disk is full.
 """
 
 import hashlib
@@ -52,9 +52,9 @@ class Journal(Generic[T]):
     def commit(self, value: T) -> None:
         """Replace the value; durable on return.
 
-        Raises ``StorageError`` when the disk refuses: the file then has the old value or, if only the last
-        step failed, the new one, and never a mixture. Raises ``LocalError`` for a value that ``load`` would
-        refuse.
+        Raises ``StorageError`` when the disk refuses: the file then holds the old value or, if only the
+        last step failed, the new one, never a mixture. Raises ``LocalError`` for a value that ``load``
+        would refuse.
         """
         try:
             body = msgspec.msgpack.encode(value)
@@ -68,7 +68,7 @@ class Journal(Generic[T]):
 
     def _decode(self, data: bytes) -> T:
         if data[: len(MAGIC)] != MAGIC or len(data) < _BODY:
-            raise self._damaged(f"{len(data)} bytes that are no journal")
+            raise self._damaged(f"its {len(data)} bytes are not a journal")
         head = data[len(MAGIC) : len(MAGIC) + _SCHEMA.size]
         sha256, body = data[len(MAGIC) + _SCHEMA.size : _BODY], data[_BODY:]
         if hashlib.sha256(head + body).digest() != sha256:
@@ -86,6 +86,6 @@ class Journal(Generic[T]):
 
     def _damaged(self, what: str) -> StorageError:
         return StorageError(
-            f"journal {self._path}: damaged, {what}; restore the file, or move it away to begin anew "
-            "without what it held"
+            f"journal {self._path}: damaged, {what}; restore the file, or move it away to start over "
+            "without its contents"
         )

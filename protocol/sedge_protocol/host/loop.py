@@ -110,7 +110,7 @@ class Loop:
 
 
 def lock_folder(folder: Path) -> IO[bytes]:
-    """Hold a state folder for this process. Raises ``StorageError`` when another one holds it."""
+    """Lock a state folder for this process. Raises ``StorageError`` if another process has it."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with opened(folder / "lock", os.O_WRONLY | os.O_CREAT) as descriptor:

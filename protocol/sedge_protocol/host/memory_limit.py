@@ -1,6 +1,6 @@
 """The memory that this process may use: the machine's, or less in a container or a systemd unit.
 
-``unpool_large_arrays`` and ``release_memory`` return memory to the system that a job no longer needs.
+``unpool_large_arrays`` and ``release_memory`` return memory that a job no longer needs to the system.
 """
 
 import ctypes
@@ -11,12 +11,12 @@ from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
-# glibc's malloc.h; and the size in bytes from which an array gets separate pages.
+# From glibc's malloc.h, and the size in bytes from which an array gets pages of its own.
 _M_MMAP_THRESHOLD, _LARGE = -3, 2**20
 
 
 def memory_mb() -> int:
-    """Memory in MB: the least of the machine's, the control groups' and the process's; 0 when unknown."""
+    """Memory in MB: the minimum of the machine's, the cgroups' and the process's limit; 0 if unknown."""
     limits = [*_machine(), *_limits(_OWN, _CGROUPS), *_address_space()]
     return min(limits, default=0) // 10**6
 
@@ -24,10 +24,10 @@ def memory_mb() -> int:
 def unpool_large_arrays() -> None:
     """Let the C library, if it can, return every large array to the system as soon as it is freed.
 
-    By default glibc pools arrays up to 32 MiB once one of their size was freed. The pool of a thread then
-    holds vectors of the model that no later array fits into: a job with an MLP (4.9 million parameters,
+    By default glibc pools arrays up to 32 MiB once one of that size has been freed. A thread's pool then
+    keeps freed model vectors into which no later array fits: a job with an MLP (4.9 million parameters,
     batch 8) peaked at 208 MB instead of 192 in ONNX Runtime and at 186 instead of 166 in ExecuTorch, and
-    ended with up to 100 MB more. Its steps take as long as before.
+    ended with up to 100 MB more. Steps take as long as before.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -65,7 +65,7 @@ def _address_space() -> Iterator[int]:
 
 
 def _limits(own: Path, root: Path) -> Iterator[int]:
-    """The limits of this process's control groups and their parents, version 2 and version 1."""
+    """The limits of this process's cgroups and their parents, version 2 and version 1."""
     try:
         lines = own.read_text().splitlines()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""A model as one file for other programs: its tensors by name, or its ``predict`` with these inside.
+"""Writes a model as one file for other programs: its tensors by name, or ``predict`` with them built in.
 
     .npz          numpy.load
     .safetensors  safetensors (extra "safetensors")
@@ -6,7 +6,7 @@
     .onnx         x (B, ...) to logits (B, C), B being the bundle's batch size; its metadata say how
                   8-bit pixels become x (``pixels``), what comes out (``outputs``), and the classes' names
 
-The ending of the name decides. torch and safetensors are imported only where they are asked for.
+The file's suffix selects the format. torch and safetensors are imported only when needed.
 """
 
 import io
@@ -27,7 +27,7 @@ from sedge_protocol.layout import Theta
 from sedge_protocol.wire.binding import bound_predict, described
 from sedge_protocol.wire.bundle import Bundle
 
-# As every device's data are read (sedge_edge.data).
+# The way every device reads its data (sedge_edge.data).
 PIXELS = "unsigned 8-bit values divided by 255"
 IMAGE_NDIM = 3  # (C, H, W)
 
@@ -35,10 +35,10 @@ Tensors = Mapping[str, NDArray[np.float32]]
 
 
 def write_model(bundle: Bundle, theta: Theta, path: Path) -> None:
-    """Write a bundle's model with theta (n,): whole or not at all, frozen tensors included.
+    """Write a bundle's model with theta (n,), including frozen tensors: whole or not at all.
 
-    Raises ``ConfigError`` for another ending or a library that is missing, ``CodecError`` for a bundle
-    without an ONNX program, ``StorageError`` when the disk refuses.
+    Raises ``ConfigError`` for another suffix or a missing library, ``CodecError`` for a bundle without an
+    ONNX program, ``StorageError`` when the disk refuses.
     """
     if path.suffix == ".onnx":
         data = _onnx(bundle, theta)
@@ -75,7 +75,7 @@ def _onnx(bundle: Bundle, theta: Theta) -> bytes:
 
 def _npz(tensors: Tensors, path: Path) -> bytes:
     file = io.BytesIO()
-    with ZipFile(file, "w") as archive:  # np.savez takes no tensor of the name "file"
+    with ZipFile(file, "w") as archive:  # np.savez accepts no tensor named "file"
         for name, values in tensors.items():
             with archive.open(f"{name}.npy", "w") as member:
                 np.save(member, values)

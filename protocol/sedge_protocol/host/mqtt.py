@@ -1,10 +1,10 @@
-"""The one file that owns paho-mqtt, and the socket and clock of a link; both sides use it.
+"""The only file that uses paho-mqtt; it also owns the socket and clock of a link. Both sides use it.
 
-A link reconnects by itself, with jitter, and promises nothing else: a message passed to ``send`` may be
+A link reconnects automatically, with jitter, and promises nothing else: a message passed to ``send`` may be
 lost, repeated or late, and the cores repair that. So everything travels at QoS 0, and every connection has
 a new paho client and a clean session. With QoS 1, a Mosquitto whose queue for a client is full also drops
 the PUBACKs for that client, and its send window never opens again. The client id ends in 128 random bits,
-so that nobody can guess it and take over the session. MQTT 5 is tried first, then 3.1.1 where a broker
+so that nobody can guess it and take over the session. A link tries MQTT 5 first, then 3.1.1 if the broker
 refuses it or does not answer. Callbacks only append to a list, after asking whether a message is wanted.
 """
 
@@ -33,17 +33,17 @@ from sedge_protocol.wire.reconnect import Ended, Reconnect
 
 KEEPALIVE_S = 30
 CONNECT_TIMEOUT_S = 10.0
-# A connection on which we sent and received nothing for so long is replaced, under a new client id. The
+# A connection on which we sent but received nothing for this long is replaced, under a new client id. The
 # time doubles with each such connection, as the other side may simply not be running.
 DEAF_S = 60.0
 DEAF_MAX_S = 3600.0
-# Frames passed to paho and not yet written to the socket; others wait in the core, as indices of chunks and
-# not as copies.
+# The number of frames passed to paho but not yet written to the socket; others wait in the core, as chunk
+# indices rather than copies.
 WINDOW = 16
 READS_PER_STEP = 64
-# How long a closing link waits for the broker to take its last messages.
+# How long a closing link waits for the broker to receive its last messages.
 CLOSE_S = 2.0
-# How often paho must check its keepalive: a tenth of the shortest that brokers ask for.
+# How often paho must check its keepalive: a tenth of the shortest keepalive that brokers ask for.
 SERVE_S = 1.0
 # How OpenSSL names a TLS alert in an error's text, and what the ones about our own certificate mean.
 _ALERT = re.compile(r"\[SSL: \w*_ALERT_(\w+)\]")
@@ -89,14 +89,14 @@ class Connected:
 
 @dataclass(frozen=True)
 class Disconnected:
-    """There is no link; ``reason`` says why in one line. ``is_news``: the log does not say so yet."""
+    """There is no link; ``reason`` says why in one line. ``is_news``: it has not been logged yet."""
 
     reason: str
     retry_s: float
     is_news: bool = True
 
     def log(self, log: logging.Logger) -> None:
-        """Write it down: at every try of a long outage only for those who look for everything."""
+        """Log it as a warning, or at debug level if a long outage only repeats itself."""
         level = logging.WARNING if self.is_news else logging.DEBUG
         log.log(level, "%s; next try in %.0f s", self.reason, self.retry_s)
 
@@ -142,10 +142,10 @@ class LinkCounters:
 class MqttLink:
     """A link to the broker, driven by ``step``; single-threaded.
 
-    ``subscriptions`` are made on every connection, and may change between two. ``will``, if given, is
-    called for a (topic, payload) before every connection. With ``retain`` the broker keeps the will and all
-    messages. ``admit`` is asked about every message that arrives, by topic and payload; one that it refuses
-    is dropped at once. ``reconnect`` says how long it waits between connections.
+    ``subscriptions`` are made on every connection, and may change between connections. ``will``, if given,
+    returns a (topic, payload) before every connection. With ``retain`` the broker keeps the will and all
+    messages. ``admit`` decides by topic and payload whether to keep an arriving message; others are dropped
+    at once. ``reconnect`` determines the wait between connections.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class MqttLink:
         self._up = False
         self._random = secrets.token_hex(16)
         self._unwritten = self._failures = 0
-        self._unconfirmed = set[int | None]()  # requests to listen or not to listen
+        self._unconfirmed = set[int | None]()  # requests to subscribe or unsubscribe
         self._leaving: int | None = None
         self._deaf_at: float | None = None
         self._patience_s = DEAF_S
@@ -197,7 +197,7 @@ class MqttLink:
         return None if sock is None else sock.fileno()
 
     def wants_write(self) -> bool:
-        """Whether bytes wait for the socket to take them."""
+        """Whether bytes are waiting to be written to the socket."""
         return self._client is not None and self._client.want_write()
 
     def timer(self) -> float:
@@ -219,9 +219,9 @@ class MqttLink:
         return events
 
     def send(self, topic: str, payload: bytes, confirmed: bool = False) -> None:
-        """Send one message; it is dropped when there is no link, as any message may be.
+        """Send one message; it is dropped if there is no link, as any message may be.
 
-        A ``confirmed`` one ends the connection if the broker refuses it; only a doctor asks for that.
+        If the broker refuses a ``confirmed`` message, the connection ends; only a doctor uses that.
         """
         if self._client is None or not self._up:
             return
@@ -237,21 +237,21 @@ class MqttLink:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the broker has confirmed which topics we listen to: what it sent before is here."""
+        """Whether the broker has confirmed our subscriptions; all it sent before has then arrived."""
         return self._up and not self._unconfirmed
 
     def subscribe(self, topic: str) -> None:
-        """Listen to one more topic until this connection ends."""
+        """Subscribe to one more topic until this connection ends."""
         if self._client is not None and self._up:
             self._unconfirmed.add(self._client.subscribe(topic)[1])
 
     def unsubscribe(self, topic: str) -> None:
-        """Stop listening to a topic."""
+        """Unsubscribe from a topic."""
         if self._client is not None and self._up:
             self._unconfirmed.add(self._client.unsubscribe(topic)[1])
 
     def close(self) -> None:
-        """Close in order, after everything sent has arrived; the will is not sent.
+        """Close cleanly, after everything sent has arrived; the will is not sent.
 
         A broker answers in order: once it confirms that we have unsubscribed, it has read everything before
         that and sends nothing more. Closing a socket with unread bytes would reset the connection, and the
@@ -351,7 +351,7 @@ class MqttLink:
             self._drop_deaf()
 
     def _drop_deaf(self) -> None:
-        """Give up a connection on which nothing arrives. The next try is soon: the broker was reachable."""
+        """Drop a connection on which nothing arrives. The next try is soon: the broker was reachable."""
         reason = f"{self.settings.url}: heard nothing for {self._patience_s:.0f} s, though we spoke"
         self._patience_s = min(2 * self._patience_s, DEAF_MAX_S)
         self._random = secrets.token_hex(16)
@@ -363,7 +363,7 @@ class MqttLink:
         self._version = MQTTProtocolVersion.MQTTv5 if old else MQTTProtocolVersion.MQTTv311
 
     def _drop(self, reason: str, ended: Ended) -> None:
-        """Forget the connection and choose when to try again."""
+        """Drop the connection and decide when to try again."""
         client, self._client = self._client, None
         if client is not None:
             self._count(client.socket())
@@ -371,7 +371,7 @@ class MqttLink:
             client.disconnect()
             client.loop_misc()
         if self._up and not self._refuses_5:
-            # A hang-up that made us try 3.1.1 may have been a restart behind a proxy.
+            # The disconnect that made us try 3.1.1 may have been a restart behind a proxy.
             self._version = MQTTProtocolVersion.MQTTv5
         self._up, self._unwritten, self._leaving, self._deaf_at = False, 0, None, None
         now = time.monotonic()
@@ -441,13 +441,13 @@ class MqttLink:
             self._drop(refused or f"{self.settings.url}: {self._hung_up(str(reason))}", ended)
 
     def _hung_up(self, reason: str) -> str:
-        """Why a connection ended; with a guess where it never worked and ended without a reason."""
+        """Why a connection ended, with a guess if none ever worked and no reason was given."""
         if reason != "Unspecified error":
             return reason
         hint = ""
         if self._alert in REFUSED_CERTIFICATES:
             return f"the broker refuses us: {REFUSED_CERTIFICATES[self._alert]}"
-        if not self.counters.connections:  # later it is known to be false
+        if not self.counters.connections:  # once one has worked, the guess is wrong
             hint = " (does it expect TLS, mqtts?)"
             if self._tls:
                 own = self.settings.client_pem or self.settings.cert_file

@@ -1,8 +1,8 @@
 """The one place that loads onnxruntime and opens a program in it.
 
-From 1.29 on the package reports to its maker, on Linux, too: it looks up a telemetry host, and writes a
-device id and a queue of events to the user's cache folder. Only this variable, set before the import, stops
-all of it; ``disable_telemetry_events`` comes too late.
+Since 1.29 the package sends telemetry to its maker, even on Linux: it looks up a telemetry host and writes
+a device id and a queue of events to the user's cache folder. Only this variable, set before the import,
+stops all of it; ``disable_telemetry_events`` comes too late.
 """
 
 import os

@@ -1,7 +1,6 @@
-"""What Windows lacks: file locks, and other bases of coordinator, agent and brokers.
+"""POSIX features that Windows lacks: file locks, and others on which coordinator, agent and brokers rely.
 
-The emulator in virtual time and the exporter run there all the same. Nothing else of the project imports
-fcntl.
+The emulator in virtual time and the exporter run on Windows all the same. No other file imports fcntl.
 """
 
 from importlib import import_module
@@ -19,9 +18,9 @@ def require_posix(what: str = "") -> None:
 
 
 def lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> None:
-    """Lock a file until it is closed, against all others or, ``shared``, against those who are not.
+    """Lock a file until it is closed, exclusively or, if ``shared``, only against exclusive locks.
 
-    Raises ``BlockingIOError`` when another process holds it and we do not ``wait``. On Windows nothing is
+    Raises ``BlockingIOError`` if another process holds a lock and ``wait`` is false. On Windows nothing is
     locked: two emulations must not share a folder there.
     """
     try:

@@ -1,10 +1,9 @@
-"""Commands run by root work in a state folder as the folder's owner.
+"""Makes commands run by root act as the owner of the state folder that they use.
 
-An unprivileged service owns its state folder, so it may replace any file there by a link, whose target root
-would then open with root's rights. So a command that root runs takes the owner's identity before it opens
-anything in the folder: it reaches only what the owner can reach, and what it creates belongs to the owner.
-The caller's own files (outputs, secrets, the broker's passwords) are opened before that, or within
-``as_caller``.
+An unprivileged service owns its state folder, so it could replace any file there with a link, whose target
+root would then open with root's rights. So a command run by root takes the owner's identity before it opens
+anything in the folder: it can access only what the owner can, and its files belong to the owner. It opens
+the caller's own files (outputs, secrets, the broker's passwords) before that, or within ``as_caller``.
 """
 
 import contextlib
@@ -19,9 +18,9 @@ from sedge_protocol.host.disk import translated
 def act_as_owner(folder: Path, for_good: bool = False) -> Path:
     """Take the identity of a state folder's owner, if we are root and the owner is not.
 
-    A missing folder counts as the nearest parent's owner's. ``for_good`` gives up root altogether, for
-    processes that run long or run others' code. Returns the path by which the owner can reach the folder:
-    with systemd's DynamicUser only root may enter its parent. Raises ``StorageError``.
+    A missing folder counts as owned by its nearest parent's owner. ``for_good`` gives up root permanently,
+    for processes that run long or run others' code. Returns the path by which the owner can reach the
+    folder: with systemd's DynamicUser only root may enter its parent. Raises ``StorageError``.
     """
     if os.geteuid() != 0:
         return folder
@@ -56,14 +55,14 @@ def _require_library(folder: Path, user: int) -> None:
     for path in (os.__file__, __file__):
         if not os.access(path, os.R_OK):
             text = (
-                f"{folder} belongs to user {user}, as whom this runs from here on, and who may not"
+                f"{folder} belongs to user {user}; this command now runs as that user, who cannot"
             )
-            raise StorageError(f"{text} read {path}: install Python and Sedge where it may")
+            raise StorageError(f"{text} read {path}: install Python and Sedge where that user can")
 
 
 @contextlib.contextmanager
 def as_caller() -> Generator[None]:
-    """Act with the caller's own identity inside, for files that are the caller's."""
+    """Inside, act with the caller's own identity, for the caller's files."""
     if not hasattr(os, "geteuid"):  # Windows, where we never act as anybody else
         yield
         return

@@ -1,7 +1,7 @@
-"""A single connection to the broker, with which a doctor checks whether it works.
+"""A single connection with which a doctor checks that the broker works.
 
-It has its own client id and no will: it takes no session from a process that runs under the same
-account.
+It has its own client id and no will, so it does not take over the session of a process that runs under the
+same account.
 """
 
 import secrets
@@ -22,14 +22,14 @@ from sedge_protocol.host.mqtt import (
 from sedge_protocol.wire.frame import packet_bytes
 from sedge_protocol.wire.message_limit import LimitProbe
 
-# How long a subscription that is refused, or a question, may take before it is told or asked again.
+# How long the broker may take to refuse a subscription, and how long to wait before asking again.
 SETTLED_S = 0.5
 AGAIN_S = 2.0
 _NUMBER = struct.Struct("<Q")
 
 
 class NoAnswer(LinkError):
-    """The broker let us in, and nothing came back."""
+    """The broker accepted us, but nothing came back."""
 
 
 def probe(
@@ -40,7 +40,7 @@ def probe(
 ) -> None:
     """Connect once and subscribe to a topic. Raises ``LinkError``, which says why it failed.
 
-    With ``question``, a topic, a random message is sent there and must come back on ``topic``.
+    With ``question``, a topic, it sends a random message there, which must come back on ``topic``.
     """
     if question is not None:
         asked = secrets.token_bytes(8)
@@ -63,7 +63,7 @@ def probe(
 
 
 def numbered(token: bytes, number: int, topic: str, packet: int) -> bytes:
-    """A message to ourselves that takes about ``packet`` bytes as an MQTT packet, and never more."""
+    """A message to ourselves whose MQTT packet has about ``packet`` bytes, never more."""
     head = token + _NUMBER.pack(number)
     return head + bytes(max(0, packet - packet_bytes(topic, head)))
 
@@ -85,8 +85,8 @@ def measure(
 ) -> int:
     """The largest MQTT packet, in bytes, that comes back on ``topic`` (wire/message_limit.py).
 
-    ``make`` gives topic and payload of the message with a number and a packet size, ``number`` reads the
-    number of one that has come. Raises ``LinkError`` when the broker refuses us, ``NoAnswer`` where it is
+    ``make`` returns the topic and payload of a message for a number and a packet size; ``number`` reads the
+    number of a received one. Raises ``LinkError`` if the broker refuses us, ``NoAnswer`` if the result is
     not known after ``timeout_s``.
     """
     link, limits = MqttLink(settings, (topic,)), LimitProbe()
@@ -97,7 +97,7 @@ def measure(
                 match event:
                     case Connected():
                         limits.connected(event.max_packet_bytes, now)
-                    case Disconnected():  # perhaps for a message's size: then another connection tells
+                    case Disconnected():  # perhaps because of a message's size: reconnect to find out
                         limits.disconnected()
                         why = event.reason
                     case Received():
@@ -122,10 +122,10 @@ def ask(
     answers: Callable[[bytes], bool],
     timeout_s: float,
 ) -> None:
-    """Send a message (topic, payload) until ``answers`` accepts one that comes on ``topic``.
+    """Send a message (topic, payload) repeatedly until ``answers`` accepts one received on ``topic``.
 
-    Raises ``LinkError`` when the broker refuses us or the message, ``NoAnswer`` after ``timeout_s``, and
-    what ``answers`` raises.
+    Raises ``LinkError`` if the broker refuses us or the message, ``NoAnswer`` after ``timeout_s``, and
+    whatever ``answers`` raises.
     """
     link = MqttLink(settings, (topic,))
     deadline, again_at = time.monotonic() + timeout_s, 0.0

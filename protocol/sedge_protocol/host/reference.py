@@ -1,7 +1,7 @@
-"""Every key of a configuration file, as Markdown made from the structs that read it.
+"""Documents every key of a configuration file, as Markdown generated from the structs that read it.
 
-A key's type, range and default come from the struct itself. What it does is said by the sentence below the
-field, and what its table is for by the docstring of the struct.
+A key's type, range and default come from the struct itself, its description from the sentence below the
+field, and its table's description from the struct's docstring.
 """
 
 import inspect as source
@@ -20,7 +20,7 @@ _ARRAYS: Final = (inspect.ListType, inspect.VarTupleType)
 
 
 def reference(title: str, struct: type[msgspec.Struct]) -> str:
-    """A file's keys, then each of its tables in the order of their keys; ends with one line feed."""
+    """A file's keys, then its tables in the order of their keys; ends with one line feed."""
     return "\n".join([f"## {title}", "", *_table(struct, (), {})])
 
 
@@ -54,7 +54,7 @@ def _table(
 ) -> Iterator[str]:
     """The docstring and the keys of a struct, then its tables.
 
-    ``path`` is where it stands in the file, ``shown`` has the headers of the tables before it.
+    ``path`` is its place in the file; ``shown`` has the headers of the tables before it.
     """
     yield from (prose(struct), "")
     own = fields(struct)

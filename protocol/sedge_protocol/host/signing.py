@@ -1,6 +1,6 @@
-"""Ed25519 keys (RFC 8032) in files, and their signatures, by the library ``cryptography``.
+"""Ed25519 keys (RFC 8032) in files, and their signatures, using the library ``cryptography``.
 
-It is imported where a key is used: an agent without pinned keys does not load it.
+The library is imported only when a key is used: an agent without pinned keys does not load it.
 """
 
 import os
@@ -19,27 +19,27 @@ from sedge_protocol.wire.policy import Policy, Sealed, key_id
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-# Whether a signature of 64 bytes is that of a key for these bytes.
+# Whether a signature of 64 bytes, the first argument, is valid for the bytes in the second.
 Verify: TypeAlias = Callable[[bytes, bytes], bool]
 _EXPECTED = "an Ed25519 key in PEM, without a password"
 
 
 class TrustConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[trust]: the keys of which one must have signed for what a run asks (docs/security.md).
+    """[trust]: the keys, one of which must have signed what a run may ask (docs/security.md).
 
-    A device then takes no other order (pip install 'sedge-fl[signed]'). The coordinator gives its own list
-    to new devices, and begins no run without a signature.
+    A device then accepts no other orders (pip install 'sedge-fl[signed]'). The coordinator gives its own
+    list to new devices, and starts no run without a signature.
     """
 
     keys: tuple[str, ...] = ()
     """Public keys, 64 hex digits each, as `sedge-cloud key show` prints them; by default, no signature is
-    asked for."""
+    required."""
 
 
 def new_key(path: Path) -> str:
     """Write a new private key, which only its owner may read, and return its public key as hex digits.
 
-    Raises ``ConfigError`` where the file is there already, ``StorageError``.
+    Raises ``ConfigError`` if the file already exists, and ``StorageError``.
     """
     require_library("key new")
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -51,7 +51,7 @@ def new_key(path: Path) -> str:
 
     key = Ed25519PrivateKey.generate()
     if path.exists():
-        raise ConfigError("key new", str(path), "a file that is not there yet")
+        raise ConfigError("key new", str(path), "a file that does not exist yet")
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     with (
         translated("write a key to", path),
@@ -62,7 +62,7 @@ def new_key(path: Path) -> str:
 
 
 def read_key(path: Path) -> "Ed25519PrivateKey":
-    """The private key in a PEM file, also one that openssl has made. Raises ``ConfigError``."""
+    """The private key in a PEM file, such as one made by openssl. Raises ``ConfigError``."""
     require_library("--key")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -71,7 +71,7 @@ def read_key(path: Path) -> "Ed25519PrivateKey":
     text = named_text(path, "--key")
     try:
         key = load_pem_private_key(text.encode(), None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # of which none shows what the file holds
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # their messages must not reveal the key
         raise ConfigError("--key", str(path), _EXPECTED) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError("--key", f"{path} ({type(key).__name__})", _EXPECTED)
@@ -84,15 +84,15 @@ def public_hex(key: "Ed25519PrivateKey") -> str:
 
 
 def sign(policy: Policy, key: "Ed25519PrivateKey") -> bytes:
-    """The policy, sealed. Raises ``PolicyError`` for one that no order has room for."""
+    """The policy, sealed. Raises ``PolicyError`` for one that is too large for an order."""
     signed = policy.signed
     return Sealed(key_id(bytes.fromhex(public_hex(key))), key.sign(signed), signed).bytes()
 
 
 def verifiers(keys: Iterable[str]) -> Mapping[bytes, Verify]:
-    """What checks the signatures of these public keys (64 hex digits each), by the keys' ids.
+    """Functions that verify signatures of these public keys (64 hex digits each), by key id.
 
-    Raises ``ConfigError`` for a text that is no key, and where the library is missing.
+    Raises ``ConfigError`` for a text that is not a key, and if the library is missing.
     """
     found: dict[bytes, Verify] = {}
     for text in keys:
@@ -132,7 +132,7 @@ def _verify(public: bytes) -> Verify:
 
 
 def require_library(key: str) -> None:
-    """Raise ``ConfigError`` without the library."""
+    """Raise ``ConfigError`` if the library is missing."""
     if find_spec("cryptography") is None:
         expected = "the library cryptography: pip install 'sedge-fl[signed]'"
         raise ConfigError(key, "no library for signatures", expected)

@@ -10,9 +10,9 @@ _TCP_INFO_RECEIVED, _TCP_INFO_SENT = 128, 200
 
 
 def socket_bytes(sock: Any) -> tuple[int, int]:
-    """TCP payload bytes sent and received, from Linux's TCP_INFO; zeros where there is none.
+    """TCP payload bytes sent and received, from Linux's TCP_INFO; zeros if that is unavailable.
 
-    Offsets of ``tcpi_bytes_sent`` (kernel 4.19) and ``tcpi_bytes_received`` (4.1) in struct tcp_info.
+    It reads ``tcpi_bytes_sent`` (kernel 4.19) and ``tcpi_bytes_received`` (4.1) from struct tcp_info.
     """
     if not hasattr(socket, "TCP_INFO"):
         return 0, 0
@@ -28,7 +28,7 @@ def socket_bytes(sock: Any) -> tuple[int, int]:
 
 
 def bare(sock: Any) -> Any:
-    """The socket inside paho's websocket; paho reads from it no more than it has been asked for."""
+    """The socket inside paho's websocket; paho never reads more from it than was asked for."""
     return getattr(sock, "_socket", sock)
 
 

@@ -1,4 +1,4 @@
-"""A struct's fields in words: what a value may be, its default, and the sentence below the field.
+"""Describes a struct's fields: the allowed values, the default, and the sentence below each field.
 
 The sentence is the string below the field in the class, which editors show as its docstring. It is read
 from the source, so that it costs a running program nothing.
@@ -32,9 +32,9 @@ _RANGES: Final = (
 
 
 class Field(NamedTuple):
-    """One field: its name when encoded, its type, and the last three in words.
+    """One field: its encoded name, its type, and type, default and description in words.
 
-    ``default`` is TOML, "" for None, or "required". ``description`` is "" where nobody wrote one.
+    ``default`` is TOML, "" for None, or "required". ``description`` is "" if there is none.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Field(NamedTuple):
 
 @functools.cache  # reading a class's source takes milliseconds
 def fields(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
-    """The fields of a struct in their order, those that it inherits included."""
+    """The fields of a struct in order, including inherited ones."""
     sentences = dict(_sentences(struct))
     return tuple(
         Field(

@@ -39,9 +39,9 @@ def watchdog_interval_s() -> float | None:
 
 
 def log_to_stderr(level: str, status: bool = False) -> None:
-    """Log lines from this level on, as suits the reader of standard error: a person, or the journal.
+    """Log lines from this level on, formatted for the reader of standard error: a person or the journal.
 
-    With ``status`` the last line is also what ``systemctl status`` shows.
+    With ``status``, ``systemctl status`` also shows the last line.
     """
     handler = logging.StreamHandler()
     if is_journal(2):
@@ -53,7 +53,7 @@ def log_to_stderr(level: str, status: bool = False) -> None:
 
 
 def is_journal(descriptor: int) -> bool:
-    """Whether a file descriptor leads to systemd's journal, which says which one does."""
+    """Whether a file descriptor leads to systemd's journal, going by ``JOURNAL_STREAM``."""
     with contextlib.suppress(OSError):
         found = os.fstat(descriptor)
         return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
@@ -61,10 +61,10 @@ def is_journal(descriptor: int) -> bool:
 
 
 class JournalFormatter(logging.Formatter):
-    """Lines with the journal's priority in front, which it takes off; the journal knows the time."""
+    """Puts a priority in front of each line, which the journal strips; the journal adds the time itself."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """A record's lines, each with the priority: a traceback has many."""
+        """A record's lines, each with the priority, as a traceback has several."""
         levels = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
         priority = next((number for level, number in levels if record.levelno >= level), 7)
         return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())

@@ -1,4 +1,4 @@
-"""Strict TOML for every program of Sedge: a file fits its struct exactly, or it is refused.
+"""Strict TOML for every program of Sedge: a file either fits its struct exactly or is refused.
 
 Programs describe their configuration as frozen msgspec structs with ``forbid_unknown_fields=True`` and
 ``Meta`` limits. A value that does not fit raises one ``ConfigError``, which names the file, the key
@@ -58,15 +58,15 @@ class _Words(str):
 
 
 def default_path(name: str) -> Path:
-    """The file in the working folder if it is there and we may look, otherwise the system's.
+    """The file in the working folder if it exists and is accessible, otherwise the system's.
 
-    Raises ``ConfigError`` where there is neither.
+    Raises ``ConfigError`` if there is neither.
     """
     here, system = Path(name), Path("/etc/sedge") / name
     with contextlib.suppress(OSError):
         if here.exists():
             return here
-    with contextlib.suppress(PermissionError):  # its reader says why it cannot be read
+    with contextlib.suppress(PermissionError):  # reading it reports the error
         if not system.exists():
             found = _Words(f"neither here nor in {system.parent}")
             raise ConfigError(
@@ -88,7 +88,7 @@ def load(path: Path, type: type[T]) -> T:
 
 
 def load_text(text: str, type: type[T], where: str) -> T:
-    """The configuration in a text that came from ``where``. Raises ``ConfigError`` as ``load`` does."""
+    """The configuration in a text, which errors call ``where``. Raises ``ConfigError`` as ``load`` does."""
     try:
         table: Table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
@@ -121,7 +121,7 @@ def _decode(type: type[object], value: object) -> object:
 
 
 def _refuse_infinities(node: object, path: tuple[str | int, ...], where: str) -> None:
-    """TOML has inf and nan, and msgspec lets inf pass every lower limit."""
+    """Refuse inf and nan, which TOML allows: inf would satisfy any lower limit of msgspec."""
     if isinstance(node, float) and not math.isfinite(node):
         raise ConfigError(_dotted(path), node, "a finite number", where)
     for key, child in _children(node):
@@ -156,7 +156,7 @@ def _explained(
 def _locate(
     node: object, steps: list[str], type: type[msgspec.Struct], message: str
 ) -> tuple[tuple[str | int, ...], object]:
-    """Where msgspec's location leads, and the value there; its ``[...]`` stands for any key of a table."""
+    """The path at msgspec's location, and the value there; its ``[...]`` stands for any key of a table."""
     root = node
     path: tuple[str | int, ...] = ()
     for step in steps:

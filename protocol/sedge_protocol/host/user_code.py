@@ -1,4 +1,4 @@
-"""The user's own code, which a configuration file or a command line names "module:function"."""
+"""Imports the user's own code, named "module:function" in a configuration file or on a command line."""
 
 import importlib
 import sys
@@ -12,7 +12,7 @@ from sedge_protocol.errors import ConfigError
 
 @contextmanager
 def importable(folder: Path) -> Generator[None]:
-    """Within, modules are looked for in ``folder`` first."""
+    """Inside, imports search ``folder`` first."""
     place = str(folder.absolute())
     sys.path.insert(0, place)
     try:
@@ -22,10 +22,10 @@ def importable(folder: Path) -> Generator[None]:
 
 
 def imported(name: str, folder: Path, key: str) -> Callable[..., Any]:
-    """The function that "module:function" names, looked for in ``folder`` first.
+    """The function that "module:function" names; ``folder`` is searched first.
 
-    Raises ``ConfigError`` about ``key`` for whatever importing raises (``sys.exit`` too, which must not
-    end the process), and for a name that is not callable.
+    Raises ``ConfigError`` about ``key`` for whatever the import raises (including ``sys.exit``, which must
+    not end the process), and for a name that is not callable.
     """
     module, _, attribute = name.partition(":")
     try:

@@ -1,7 +1,7 @@
-"""A span of a blob from an HTTP server, as the blob's chunks. This file owns http.client.
+"""Downloads a span of a blob from an HTTP server, chunk by chunk. Only this file uses http.client.
 
-No header says who asks: no cookie, no password, nothing of the fleet. Nothing larger than a chunk is held
-in memory. What comes is the caller's to check.
+No header identifies the device: no cookie, no password, nothing about the fleet. It holds at most one chunk
+in memory. The caller must check what arrives.
 """
 
 import contextlib
@@ -59,10 +59,10 @@ def shown(url: str) -> str:
 
 
 class Span:
-    """The chunks from ``first`` to ``end`` - 1 of a blob that ``url`` names.
+    """The chunks from ``first`` to ``end`` - 1 of the blob at ``url``.
 
-    A redirection leads only where ``permits`` allows, and never from https to http. ``ca_file`` (PEM) takes
-    the place of the system's authorities. ``ranged`` says whether the server sent the span alone.
+    Redirects are followed only where ``permits`` allows, and never from https to http. ``ca_file`` (PEM)
+    replaces the system's authorities. ``ranged`` says whether the server sent only the span.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class Span:
         self.stopped = False
 
     def chunks(self) -> Iterator[tuple[int, bytes]]:
-        """Number and bytes of one chunk after the other.
+        """Each chunk's index and bytes, in order.
 
-        A server that knows no ranges sends the whole blob, and all of it is given: one answer fills every
-        hole. Raises ``LinkError`` for everything that goes wrong, in one line.
+        A server without range support sends the whole blob, and then every chunk is returned, so that one
+        response fills every hole. Raises ``LinkError``, in one line, for anything that goes wrong.
         """
         try:
             response = self._answer()
@@ -99,7 +99,7 @@ class Span:
                 self._connection.close()
 
     def stop(self) -> None:
-        """End it from another thread: what waits for bytes there raises ``LinkError``."""
+        """Stop the download from another thread: the pending read raises ``LinkError``."""
         self.stopped = True
         if self._socket is not None:
             with contextlib.suppress(OSError):
@@ -113,7 +113,7 @@ class Span:
                 raise LinkError(f"{shown(self._url)}: redirects from https to {shown(url)}")
             if not self._permits(url):
                 raise LinkError(
-                    f"{shown(self._url)}: redirects to {shown(url)}, which edge.toml excludes"
+                    f"{shown(self._url)}: redirects to {shown(url)}, which edge.toml does not allow"
                 )
             was_tls = address.tls
             response = self._get(address)
@@ -129,7 +129,7 @@ class Span:
             self._connection.close()
         self._connection = connection = self._to(address)
         connection.connect()
-        # http.client lets go of a socket that the server will close.
+        # http.client drops its reference to a socket that the server will close.
         self._socket = connection.sock
         if self.stopped:
             raise LinkError(f"{shown(self._url)}: stopped")
@@ -149,7 +149,7 @@ class Span:
         return HTTPSConnection(host, port, timeout=SILENCE_S, context=context)
 
     def _check(self, response: HTTPResponse) -> None:
-        """Raise ``LinkError`` for an answer that is not this span, nor the whole blob."""
+        """Raise ``LinkError`` for a response that is neither this span nor the whole blob."""
         size, start = self._manifest.size, self._manifest.span(self._first)[0]
         found = ""
         if response.getheader("Content-Encoding", "identity") != "identity":
@@ -171,13 +171,13 @@ class Span:
         length = self._manifest.span(index)[1]
         data = response.read(length)
         if len(data) != length:
-            raise LinkError(f"{shown(self._url)}: ended on the way")
+            raise LinkError(f"{shown(self._url)}: the response was cut off")
         return data
 
 
 def _why(exc: Exception) -> str:
     if isinstance(exc, ssl.SSLCertVerificationError):
-        return f"its certificate: {exc.verify_message}"
+        return f"invalid certificate: {exc.verify_message}"
     if isinstance(exc, TimeoutError):
         return f"silent for {SILENCE_S:.0f} s"
     if isinstance(exc, OSError) and exc.strerror:

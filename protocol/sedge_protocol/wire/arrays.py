@@ -1,4 +1,4 @@
-"""The settings and small named arrays of an order's work, packed and checked, and its guided loss.
+"""Packs and checks the settings and small named arrays of an order's work, and checks its guided loss.
 
 A name is an identifier of at most 64 characters. An array is float32, little endian, of one axis.
 """
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 def pack_array(array: NDArray[np.float32]) -> bytes:
-    """An array's values in their wire form, last axis fastest."""
+    """An array's values in wire form, in C order."""
     return np.ascontiguousarray(array, "<f4").tobytes()
 
 
@@ -62,10 +62,10 @@ def check_guided(work: Work, guide: Guide | None) -> None:
     if guide is None or guide.name != work.loss:
         has = "no guided loss" if guide is None else f"{guide.name!r}"
         raise CodecError(
-            f"work.loss: {work.loss!r}, but the bundle has {has}: export it with this one"
+            f"work.loss: {work.loss!r}, but the bundle has {has}: export it with this loss"
         )
     if work.own_model is not None and work.own_model.mixes:
-        raise CodecError("work.loss: found together with a mixture, expected one of them")
+        raise CodecError("work.loss: cannot be combined with a mixture")
     found = len(work.arrays.get(CONSTANTS, b"")) // 4
     if found != guide.constants:
         raise CodecError(

@@ -1,4 +1,4 @@
-"""An ONNX program with the value of an input written into it.
+"""Writes the value of an input into an ONNX program.
 
 onnxruntime can then do at load time whatever depends on that value alone, such as cutting theta into
 tensors. The field numbers are those of onnx.proto.
@@ -30,7 +30,7 @@ def bound_predict(bundle: Bundle, theta: Theta) -> bytes:
 
 
 def bound(program: bytes, name: str, values: Theta) -> bytes:
-    """The program without its input ``name`` (n,), whose values it holds instead.
+    """The program with its input ``name`` (n,) replaced by a constant of these values.
 
     Raises ``CodecError`` for a program that has no such input.
     """
@@ -59,7 +59,7 @@ def bound(program: bytes, name: str, values: Theta) -> bytes:
 
 
 def described(program: bytes, facts: Mapping[str, str]) -> bytes:
-    """The program with these facts as its metadata; programs on devices may not have any."""
+    """The program with these facts as its metadata; devices refuse programs with metadata."""
     entries = (
         field(_KEY, key.encode()) + field(_VALUE, text.encode()) for key, text in facts.items()
     )

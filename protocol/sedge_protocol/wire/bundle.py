@@ -44,7 +44,7 @@ FUNCTION = "function"
 WITHOUT_PROGRAMS = frozenset({TORCH, FUNCTION})
 # The memory of an agent with a runtime's library loaded, in bytes, on x86-64.
 AGENT_BYTES = {ONNXRUNTIME: 70 * 10**6, EXECUTORCH: 52 * 10**6}
-# A train program of ResNet-8 has 0.2 MB, as weights are inputs, not constants. 64 MiB leave room for
+# A train program of ResNet-8 takes 0.2 MB, because weights are inputs, not constants. 64 MiB leave room for
 # programs with delegated blobs and still fit the smallest device.
 MAX_BUNDLE_BYTES = 64 * 2**20
 
@@ -62,10 +62,10 @@ class TensorSpec(msgspec.Struct, frozen=True):
 class Program(msgspec.Struct, frozen=True):
     """One executable graph: its name, the backend that runs it, its file and the file's hash.
 
-    ``memory_bytes`` of ``gradient`` is the runtime's memory in a job for all programs, as the exporter
-    measured it, not counting its library and the model's vectors; that of ``guided`` is the same for a job
-    with the guided loss. ``multiply_adds`` counts the multiply-adds of a batch's convolutions and products.
-    0 means unknown.
+    For ``gradient``, ``memory_bytes`` is the memory that the runtime takes in a job for all programs, as
+    measured by the exporter, without its library and the model's vectors; for ``guided``, the same in a job
+    with the guided loss. ``multiply_adds`` counts the multiply-adds in the convolutions and matrix products
+    of one batch. 0 means unknown.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Verification(msgspec.Struct, frozen=True):
 
     Errors are max |difference of gradients| divided by max |gradient|: ``step_error`` at the first step,
     ``epoch_error`` the largest of an epoch's steps, each of which starts from float64's theta.
-    ``torch_error`` is the largest of eager torch in float32 at the same steps. Each tensor's gradient is
+    ``torch_error`` is eager torch's largest, in float32 at the same steps. Each tensor's gradient is
     off by at most ``tolerance`` of its largest value plus a small multiple of eager torch's own error;
     otherwise no bundle is written. ``kinks`` names the operator of each batch that was replaced because
     rounding decides its gradient. ``frozen`` gives the cost of rounding frozen data, if that was measured.
@@ -152,7 +152,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
         """The memory, in MB, that an agent with these backends needs for a job; 0 if that is unknown.
 
         The job trains with ``program`` and holds this number of ``vectors`` of the model (``Work.program``
-        and ``Work.vectors``). The backend that needs least counts; the device's data come on top.
+        and ``Work.vectors``). The backend that needs least counts; the device's data are not included.
         """
         runs = [p for p in self.programs if p.name == program and p.backend in backends]
         if not all(p.memory_bytes for p in runs) or not WITHOUT_PROGRAMS.isdisjoint(backends):

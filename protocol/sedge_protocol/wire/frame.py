@@ -53,7 +53,7 @@ PUBLISH_BYTES = 64
 # leaves too few numbers, as every start needs one.
 MAX_INCARNATION = 2**32 - 1
 LATEST_CLOCK_S = MAX_INCARNATION - 2**24
-# The start count used by a device's doctor, which only asks whether it would be heard. No agent has it.
+# The start count of a device's doctor, which only checks that the coordinator hears it. No agent uses it.
 ASKING = 0
 # A clock earlier than this software (2026-01-01) has not been set since power came back.
 EARLIEST_CLOCK_S = 1_767_225_600

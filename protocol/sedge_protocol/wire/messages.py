@@ -60,31 +60,30 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     version: Short
     """The version of the agent's software, for people."""
     backends: Annotated[tuple[Short, ...], Meta(max_length=16)] = ()
-    """What trains there: runtimes of programs, ``onnxruntime`` and ``executorch``; or the device's
-    own code, ``torch`` and ``function``, which needs no program (B14)."""
+    """What it can train with: the program runtimes ``onnxruntime`` and ``executorch``, or the device's own
+    code, ``torch`` and ``function``, which needs no program (B14)."""
     compressions: Annotated[tuple[Short, ...], Meta(max_length=16)] = ()
-    """What it can decompress: ``zstd``; ``zlib`` and ``none`` go without saying and may be named."""
+    """The compressions that it can read: ``zstd``; ``zlib`` and ``none`` are implied and may be listed."""
     codecs: Annotated[tuple[Short, ...], Meta(max_length=32)] = ()
     """The words of its extensions (extensions.md)."""
     num_train: Count = 0
-    """How many training examples it has (5.28)."""
+    """The number of its training examples (5.28)."""
     num_test: Count = 0
-    """How many test examples it has."""
+    """The number of its test examples."""
     memory_mb: Count = 0
-    """The machine's memory in units of 10^6 bytes; 0: unknown, nothing is refused for it."""
+    """The machine's memory in units of 10^6 bytes; 0: unknown, so no work is withheld for lack of it."""
     versions: Versions = (1,)
     """The versions of this protocol that it speaks."""
     waits: Detail = ""
-    """For people: why it does not begin orders, or one of them, for now, such as an empty battery. The
-    coordinator does not count on it meanwhile (C16)."""
+    """For people: why it is not starting orders, or one of them, such as a low battery. Meanwhile the
+    coordinator does not count on it (C16)."""
     max_packet: Count = 0
-    """Its broker's Maximum Packet Size in bytes, where that is below 266304; 0: the broker
-    announces none."""
+    """Its broker's Maximum Packet Size in bytes, if below 266304; 0: the broker announces none."""
     padding: Padding = b""
-    """In a doctor's HELLO only (3.4): the WELCOME to it carries the same."""
+    """In a doctor's HELLO only (3.4): the answering WELCOME carries the same padding."""
     holds: Annotated[tuple[Id, ...], Meta(max_length=16)] | None = None
-    """The runs of which it keeps anything (5.12), so that an order does not rely on what is not there; nil:
-    not said."""
+    """The runs for which it keeps state (5.12), so that an order does not rely on state that is missing;
+    nil: not stated."""
     leaves: bool = False
     """The device leaves the fleet for good (5.4)."""
 
@@ -99,10 +98,10 @@ class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
     versions: Versions = (1,)
     """The versions of this protocol that the coordinator speaks."""
     devices: Count = 0
-    """How many devices the fleet has, by which they spread their connections (1.9); 0: not said."""
+    """The number of devices in the fleet, over which they spread their connections (1.9); 0: not stated."""
     max_packet: Count = 0
-    """The largest packet that the coordinator's broker lets through, in bytes, where that is below 266304;
-    0: there is no such limit."""
+    """The largest packet that the coordinator's broker lets through, in bytes, if below 266304; 0: there is
+    no such limit."""
     padding: Padding = b""
     """The padding of a doctor's HELLO."""
 
@@ -118,41 +117,41 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One device's work in one round."""
 
     run: Id
-    """The run that the round is of."""
+    """The round's run."""
     round: Round
     """The number of the round."""
     task: Task
-    """``evaluate``: train as ordered, report, and keep and send nothing of it."""
+    """``evaluate``: train as ordered and report, but neither keep nor send the result."""
     bundle: Manifest
     """The packed bundle (bundle.md)."""
     model: Manifest
-    """The whole global model, or what takes its place for this device: a coded vector, sent with k = n (the
+    """The whole global model, or this device's replacement for it: a coded vector, sent with k = n (the
     device checks its hash, not k)."""
     model_hash: Hash
     """The SHA-256 of the decoded model, n float32 little endian."""
     steps: Annotated[tuple[Step, ...], Meta(max_length=MAX_STEPS)] = ()
-    """Deltas that lead to the model, oldest first; the last one ends there."""
+    """Deltas that lead to the model, oldest first; the last one produces it."""
     patch: Annotated[bytes, Meta(max_length=MAX_INLINE_BYTES)] = b""
-    """A coded vector of absolute values to write over the model; empty: none."""
+    """A coded vector of absolute values that overwrite elements of the model; empty: none."""
     patch_blob: Manifest | None = None
-    """The patch where it is larger."""
+    """The patch, if it is too large to travel inline."""
     patch_hash: Annotated[bytes, Meta(max_length=32)] = b""
-    """The SHA-256 of the coded patch; empty where there is none."""
+    """The SHA-256 of the coded patch; empty if there is none."""
     patch_context: Manifest | None = None
     """Extension ``select``: the mask that the patch's mask is coded against."""
     correction: Manifest | None = None
-    """Extension ``correction``: a coded vector that is added to every gradient of the model that is
-    sent."""
+    """Extension ``correction``: a coded vector that the device adds to every gradient of the model that it
+    sends."""
     frozen: Manifest | None = None
-    """Extension ``frozen`` (X15): the bundle's frozen blob, where it is cut otherwise than the
-    bundle says."""
+    """Extension ``frozen`` (X15): the manifest of the bundle's frozen blob, if its chunks differ from those
+    in the bundle."""
     places: Annotated[tuple[Place, ...], Meta(max_length=MAX_PLACES)] = ()
-    """Extension ``places`` (X19): HTTP servers that have some of these blobs as well; a device may
-    ignore it."""
+    """Extension ``places`` (X19): HTTP servers that also have some of these blobs; a device may ignore
+    them."""
     work: Work = Work()
-    """What the device is asked to do with the start vector."""
+    """What the device does with the start vector."""
     codec: Codec = Codec()
-    """How the update should be coded."""
+    """How the device codes its update."""
     context: Annotated[bytes, Meta(max_length=32)] = b""
     """Extension ``select``: the SHA-256 of the mask that the coordinator holds, a bitmap of n bits; empty:
     none."""
@@ -168,7 +167,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class OrderName(msgspec.Struct, frozen=True):
-    """The order's identity: all that can be read if a value is unknown to this version."""
+    """The order's identity: all that this version can read of an order with an unknown value."""
 
     run: Id
     """The order's run."""
@@ -210,7 +209,7 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
     manifest: Manifest
     """The manifest of the update blob."""
     number: Count
-    """Counts the offers of one transfer; the HAVE that answers repeats it."""
+    """Counts the offers of one transfer; the answering HAVE repeats it."""
     data: Annotated[bytes, Meta(max_length=MAX_INLINE_BYTES)] = b""
     """The whole blob if it is small; otherwise empty."""
 
@@ -227,7 +226,7 @@ class Have(msgspec.Struct, frozen=True):
 
 
 class Committed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The receipt: the blob is stored for good."""
+    """The receipt: the blob is stored durably."""
 
     run: Id
     """The offer's run."""
@@ -287,7 +286,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Join(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A device asks on its token's topic to take part (E9), or on its own one for another secret (E14)."""
+    """A device asks to join, on its token's topic (E9), or for a new secret, on its own topic (E14)."""
 
     point: Point
     """The device's public key, a point of P-256."""
@@ -300,10 +299,10 @@ class Join(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Joined(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The coordinator's answer to a JOIN, or what became of it since."""
+    """The coordinator's answer to a JOIN, or a later decision on it."""
 
     of: Nonce
-    """The first 16 bytes of the SHA-256 of the public key that asked."""
+    """The first 16 bytes of the SHA-256 of the public key in the JOIN."""
     state: JoinState
     """``pending``: a person has yet to accept it; ``accepted``; ``refused``."""
     device: Annotated[str, Meta(max_length=48)] = ""
@@ -317,7 +316,7 @@ class Joined(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Renew(msgspec.Struct, frozen=True):
-    """The device is to change its secret (E14); it answers with a JOIN."""
+    """Asks the device to change its secret (E14); it answers with a JOIN."""
 
     point: Point
     """The coordinator's public key, a point of P-256."""

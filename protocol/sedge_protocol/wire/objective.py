@@ -20,7 +20,7 @@ IGNORED = -100
 MAX_METRIC_CHARS = 64
 # Inputs of a guided loss's program.
 CONSTANTS, COUNTS = "constants", "counts"
-# As many as an order's arrays hold.
+# As many float32 numbers as an order's arrays can hold.
 MAX_CONSTANTS = 8192
 _Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 
@@ -40,10 +40,10 @@ class Loss(msgspec.Struct, frozen=True, omit_defaults=True):
 class Guide(msgspec.Struct, frozen=True, omit_defaults=True):
     """The inputs of a bundle's guided loss, besides outputs and targets.
 
-    It is one of ours by name, or the user's "module:function". ``models`` (n,) are reference models:
+    ``name`` is a built-in loss or the user's "module:function". ``models`` (n,) are reference models:
     ``start``, with which the round began, and ``previous``, the device's last trained model. ``constants``
-    is the number m of numbers (m,) that an order gives it. With ``counts`` it also takes the number of
-    training examples per class (C,), which the device counts itself.
+    is how many numbers (m,) an order supplies to it. With ``counts`` it also takes the number of training
+    examples per class (C,), which the device counts itself.
     """
 
     name: _Name
@@ -80,7 +80,7 @@ class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
         return math.exp(mean) if mean < math.log(sys.float_info.max) else math.inf
 
     def badness(self, value: float) -> float:
-        """The value as a number that is higher the worse it is."""
+        """The value, negated if higher is better, so that a higher number is worse."""
         return -value if self.better == "higher" else value
 
 
@@ -129,9 +129,9 @@ def contradiction(target: TargetKind, num_classes: int, loss: Loss, metric: Metr
         expected = "at least 1" if labels else "0"
         return f"target {target!r} with {num_classes} classes, expected {expected}"
     if loss.name in LOSSES and (loss.name == "cross_entropy") != labels:
-        return f"the loss {loss.name} with the target {target!r}, expected another of them"
+        return f"the loss {loss.name} does not fit the target {target!r}"
     if metric != LOSS and metric.name in METRICS and (metric in (ACCURACY, PERPLEXITY)) != labels:
-        return f"the metric {metric.name} with the target {target!r}, expected another of them"
+        return f"the metric {metric.name} does not fit the target {target!r}"
     if loss.name != "cross_entropy" and loss != Loss(loss.name):
         return f"label_smoothing or class_weights with {loss.name}, expected cross_entropy"
     if len(loss.class_weights) not in (0, num_classes):

@@ -18,7 +18,7 @@ from sedge_protocol.wire.protobuf import Field, text
 FLOAT, INT64, BOOL = 1, 7, 9
 ELEMENT_BYTES = {FLOAT: 4, INT64: 8, BOOL: 1}
 SCAN = "Scan"
-# Every operator that the exporter writes. All are ONNX's own; none reads anything outside, one has a body.
+# Every operator that the exporter writes. All are standard ONNX; none does I/O, and only Scan has a body.
 OPERATORS = frozenset([
     "Abs", "Add", "And", "ArgMax", "AveragePool", "BatchNormalization", "Cast", "Ceil", "Concat",
     "ConstantOfShape", "Conv", "ConvTranspose", "Cos", "CumSum", "Div", "Elu", "Equal", "Erf",
@@ -117,9 +117,9 @@ class Names:
         self._constants: dict[bytes, Constant] = {}
 
     def define(self, name: bytes, kind: int, where: str, constant: Constant | None = None) -> None:
-        """Add a name. Raises ``CodecError`` for an empty or known one."""
+        """Add a name. Raises ``CodecError`` for an empty name or one that is already defined."""
         if not name:
-            raise CodecError(f"{where}: defines a name without text")
+            raise CodecError(f"{where}: defines an empty name")
         if name in self._kinds or (self.outer is not None and name in self.outer._kinds):
             raise CodecError(f"{where}: defines {text(name)!r} again")
         self._kinds[name] = kind
@@ -131,7 +131,7 @@ class Names:
         if name in self._kinds:
             return self._kinds[name]
         if self.outer is None:
-            raise CodecError(f"{where}: input {text(name)!r} is defined nowhere before")
+            raise CodecError(f"{where}: input {text(name)!r} is not defined before it")
         return self.outer.kind(name, where)
 
     def constant(self, name: bytes) -> Constant | None:
@@ -146,7 +146,7 @@ def check_node(node: Node, names: Names) -> list[int]:
     held: set[str] = set()
     for one in node.attributes:
         if one.name in held:
-            raise CodecError(f"{node.where}: attribute {one.name!r} twice")
+            raise CodecError(f"{node.where}: attribute {one.name!r} appears twice")
         held.add(one.name)
         _check_attribute(one, node.where)
     kinds: list[int] = []
@@ -158,7 +158,7 @@ def check_node(node: Node, names: Names) -> list[int]:
         if index >= constant_from and names.constant(name) is None:
             raise CodecError(f"{node.where}: input {index} of {node.operator} must be a constant")
     if not kinds:
-        raise CodecError(f"{node.where}: {node.operator} without inputs")
+        raise CodecError(f"{node.where}: {node.operator} has no inputs")
     if node.operator in ("Div", "Mod") and kinds != [FLOAT, FLOAT]:
         _check_divisor(node, names)
     return kinds
@@ -168,13 +168,13 @@ def _check_attribute(one: Attribute, where: str) -> None:
     if one.name in OTHER_ATTRIBUTES:
         return
     if one.name not in NUMBERS:
-        raise CodecError(f"{where}: attribute {one.name!r} is not one that programs may use")
+        raise CodecError(f"{where}: attribute {one.name!r} is not allowed in a program")
     field, low, high = NUMBERS[one.name]
     good = one.fields.keys() - {"name", "type"} == {field}
     if not good or min(one.numbers) < low or max(one.numbers) > high:
         found = ", ".join(map(str, one.numbers[:8])) or "none"
         expected = f"whole numbers from {low} to {high} as {field}"
-        raise CodecError(f"{where}: attribute {one.name!r}: found {found}, expected {expected}")
+        raise CodecError(f"{where}: attribute {one.name!r}: {found}, expected {expected}")
 
 
 def _check_divisor(node: Node, names: Names) -> None:
@@ -184,8 +184,8 @@ def _check_divisor(node: Node, names: Names) -> None:
         values = np.frombuffer(constant.raw, np.uint8)
         if values.size % 8 == 0 and not np.isin(values.view("<i8"), (0, -1)).any():
             return
-    expected = "a constant int64, in raw_data, without 0 and -1"
-    raise CodecError(f"{node.where}: {node.operator} of whole numbers, expected by {expected}")
+    expected = "a constant int64 divisor in raw_data, without 0 or -1"
+    raise CodecError(f"{node.where}: {node.operator} of integers, expected {expected}")
 
 
 def output_kinds(node: Node, kinds: list[int]) -> list[int]:

@@ -1,6 +1,6 @@
-"""Several named inputs of a model as one float32 row: a program takes one input, whatever its model takes.
+"""Packs several named inputs of a model into one float32 row, because a program takes a single input.
 
-The parts lie one after the other, each in C order. Integers travel as float32, which is exact up to 2^24 in
+The parts follow one another, each in C order. Integers travel as float32, which is exact up to 2^24 in
 magnitude; larger ones are refused.
 """
 
@@ -35,7 +35,7 @@ class InputPart(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """How many numbers it has in a row."""
+        """How many numbers one row of it has."""
         return math.prod(self.shape)
 
 
@@ -54,7 +54,9 @@ def pack(
     count, parts = len(next(iter(arrays.values()))), list[InputPart]()
     for name, array in arrays.items():
         if len(array) != count:
-            raise DataError(f"{where}: {name} has {len(array)} rows, expected {count} as the first")
+            raise DataError(
+                f"{where}: {name} has {len(array)} rows, expected {count} like the first"
+            )
         integers = array.dtype.kind == "i"
         if integers:
             for extreme in (int(array.min(initial=0)), int(array.max(initial=0))):
@@ -92,12 +94,12 @@ def arranged(
         return one is not None and one.shape == part.shape and _serves(given[part.name], part)
 
     if not wanted or not all(map(has, wanted)):
-        raise DataError(f"{where}: found {_words(found)}, the model takes {_words(wanted)}")
+        raise DataError(f"{where}: {_words(found)}, but the model takes {_words(wanted)}")
     return pack({part.name: given[part.name] for part in wanted}, where)[1]
 
 
 def _serves(rows: Rows, part: InputPart) -> bool:
-    """Whether the values have the part's type, or stay the same in it; a part's integers must be exact."""
+    """Whether the part's type represents the values exactly."""
     return part.dtype == "float32" or bool((rows == np.rint(rows)).all())
 
 

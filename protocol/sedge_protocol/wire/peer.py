@@ -112,7 +112,9 @@ class Peer:
             self._greeted = frame.incarnation, frame.seq
         message = decode_body(frame.kind, frame.body)
         if isinstance(message, Offer) and message.manifest.transfer != frame.transfer:
-            raise FrameError(f"OFFER of transfer {frame.transfer.hex()} with another's manifest")
+            raise FrameError(
+                f"OFFER of transfer {frame.transfer.hex()} with another blob's manifest"
+            )
         return frame, message
 
     def peek(self, payload: bytes, topic: str) -> Frame:

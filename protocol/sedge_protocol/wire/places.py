@@ -1,4 +1,4 @@
-"""Where else a blob is: any HTTP server named by an order; the manifest's digests verify its bytes."""
+"""HTTP servers that an order names as further sources of blobs; the manifest's digests verify them."""
 
 from typing import Annotated
 
@@ -11,10 +11,10 @@ MAX_PLACES = 8
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The blob with this SHA-256 is also what a GET of ``url`` returns, http:// or https://."""
+    """A URL, http:// or https://, from which the blob with this SHA-256 can also be downloaded."""
 
     sha256: Annotated[bytes, Meta(min_length=32, max_length=32)]
-    """Which of the order's blobs, those of its bundle's ``frozen`` included; any other is ignored."""
+    """One of the order's blobs, including its bundle's ``frozen``; any other is ignored."""
     url: Annotated[str, Meta(max_length=MAX_URL)]
-    """``http://`` or ``https://``, printable ASCII, no user, no fragment: a GET of it returns the
-    blob's bytes. Any other is ignored."""
+    """A GET of this URL returns the blob's bytes: ``http://`` or ``https://``, printable ASCII, no user, no
+    fragment. Any other is ignored."""

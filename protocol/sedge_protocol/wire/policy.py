@@ -30,7 +30,7 @@ from sedge_protocol.wire.work import Hash
 
 KEY_ID_BYTES, SIGNATURE_BYTES = 8, 64
 HEAD_BYTES = KEY_ID_BYTES + SIGNATURE_BYTES
-# The signed bytes begin with this, so that a signature for another purpose never counts for a policy.
+# The signed bytes begin with this, so that a signature made for another purpose is not valid for a policy.
 CONTEXT = b"sedge policy 1\n"
 # A number in a policy; its limit is above any number in a training.
 Bound: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
@@ -42,15 +42,15 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     run: Id
     """The run whose orders it allows."""
     version: Annotated[int, Meta(ge=1, le=2**40)]
-    """Grows with every policy of the run: a device takes none below the last that it has taken."""
+    """Grows with every policy of the run: a device refuses a version below the last one it accepted."""
     bundles: Annotated[tuple[Hash, ...], Meta(min_length=1, max_length=64)]
     """The SHA-256 of the manifest (B1) of each bundle that an order may name."""
     last_round: Round
-    """The highest round that an order may be of."""
+    """The last round for which it allows orders."""
     tasks: Annotated[tuple[Task, ...], Meta(min_length=1, max_length=2)]
-    """The tasks that an order may have."""
+    """The tasks that it allows."""
     local_epochs: Annotated[int, Meta(ge=1, le=10_000)]
-    """The most passes over its examples that a device makes in all trainings of an order together."""
+    """The maximum number of passes over a device's examples, in all trainings of an order together."""
     learning_rate: Bound
     """The largest learning rate that a step of any training may reach."""
     momentum: Bound = 0.0
@@ -60,7 +60,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     words: Annotated[tuple[Short, ...], Meta(max_length=32)] = ()
     """The words of the extensions that an order may use."""
     expires: Count = 0
-    """The Unix time from which on no order is taken with it; 0: never."""
+    """The Unix time at which it expires; 0: never."""
 
     @property
     def signed(self) -> bytes:
@@ -123,7 +123,7 @@ def require_allowed(policy: Policy, order: Order, bundle: bytes | None) -> None:
 
 
 def _beyond(policy: Policy, order: Order) -> Iterator[str]:
-    """The points in which an order exceeds its policy, in words."""
+    """The reasons why an order exceeds its policy, in words."""
     if policy.run != order.run:
         yield OTHER_RUN.format(run=policy.run)
     if order.round > policy.last_round:

@@ -3,8 +3,8 @@
 A bundle is untrusted input, and an ONNX file can do more than compute. A tensor may name a file or an
 address to be read in its place, metadata may set options of the runtime, an operator may come from a
 library, and a loop need not end. So this module lists every allowed field and refuses all others;
-operators.py does the same for operators' inputs. A graph within the graph is allowed only as the body of a
-Scan. It contains no other Scan, and a constant of the program says how often it runs.
+operators.py does the same for operators' inputs. A nested graph is allowed only as the body of a Scan. It
+contains no other Scan, and a constant of the program says how often it runs.
 
 The size of intermediate results is not checked here, because only the operators determine it. The device
 limits that memory while the program runs (``sedge_edge.backends.onnx_runtime``). Nothing limits the time
@@ -219,7 +219,7 @@ class _Check:
                 attributes.append(self._attribute(field.data, place))
         if domain or operator not in OPERATORS:
             found = f"{domain}.{operator}" if domain else operator
-            raise CodecError(f"{where}: operator {found!r} is not one that programs may use")
+            raise CodecError(f"{where}: operator {found!r} is not allowed in a program")
         for index, attribute in enumerate(attributes):
             if "g" in attribute.fields and (operator, attribute.name) != (SCAN, BODY):
                 raise CodecError(f"{where}.attribute[{index}]: g is not allowed in a program")
@@ -269,7 +269,7 @@ class _Check:
         for _, dim, place in self._read(_SHAPE, found["shape"].data, where):
             extent = self._held(_DIMENSION, dim.data, place)
             if "dim_value" not in extent:
-                raise CodecError(f"{place}: found no dim_value, expected a fixed shape")
+                raise CodecError(f"{place}: no dim_value, expected a fixed shape")
             dims.append(extent["dim_value"].value)
             _require_rank(dims, place)
         if math.prod(dims) > MAX_ELEMENTS:
@@ -300,7 +300,7 @@ class _Check:
                 raise CodecError(f"{where}.{name}: wire type {field.wire}, expected {wires}")
             index = counts[name] = counts.get(name, -1) + 1
             if index and name == label:
-                raise CodecError(f"{where}: {name} twice")
+                raise CodecError(f"{where}: {name} appears twice")
             yield name, field, f"{where}.{name}" if name == label else f"{where}.{name}[{index}]"
 
 
@@ -315,7 +315,7 @@ def _fields(data: memoryview, where: str) -> Iterator[Field]:
 
 
 def _numbers(packed: memoryview, where: str) -> list[int]:
-    """A packed field's numbers, cut off once there are more than the largest rank."""
+    """A packed field's numbers, cut off one past the largest rank."""
     try:
         return list(islice(numbers(packed), MAX_RANK + 1))
     except CodecError as exc:

@@ -39,8 +39,8 @@ def signatures(
 ) -> dict[str, Signature]:  # fmt: skip
     """The programs of a model by name, with or without statistics and random numbers.
 
-    With ``has_frozen`` each takes the tensors that are not in theta. ``guide`` describes the bundle's
-    guided loss, if it has one.
+    With ``has_frozen`` each program also takes the tensors that are not in theta. ``guide`` describes the
+    bundle's guided loss, if it has one.
     """
     values = ("theta", *((FROZEN,) if has_frozen else ()))
     batch = (*values, "x", "y", "w")

@@ -61,7 +61,7 @@ def nested(number: int, parts: Sequence[bytes | memoryview]) -> list[bytes | mem
 
 
 def again(known: Field) -> bytes:
-    """The bytes of a field that was read."""
+    """A field that was read, encoded again."""
     if known.wire in _FIXED:
         return _encoded(known.number << 3 | known.wire) + bytes(known.data)
     return field(known.number, known.value if known.wire == VARINT else known.data)

@@ -1,7 +1,7 @@
 """The blob that a device sends at the end of a round: a report and the coded delta.
 
-u32 header length | MessagePack ``Report`` | the arrays that it names, one after the other, float32 little
-endian | coded vector (codec/vector.py), empty if none was ordered
+u32 header length | MessagePack ``Report`` | the arrays that it names, in order, float32 little endian |
+coded vector (codec/vector.py), empty if none was ordered
 """
 
 import struct
@@ -18,7 +18,7 @@ from sedge_protocol.wire.messages import Count, Id, Round, Task
 from sedge_protocol.wire.work import MAX_ARRAY_BYTES, Hash, Lengths, Share, Work
 
 _LENGTH = struct.Struct("<I")
-# A report has some 300 bytes; 4 KiB leave room for later versions.
+# A report takes about 300 bytes; 4 KiB leave room for later versions.
 MAX_REPORT_BYTES = 4096
 # A coded vector is at most its float32 values and a bitmap of a 32nd of that. A sixteenth covers headers.
 DENSE_SLACK = 16
@@ -32,7 +32,7 @@ class Metrics(msgspec.Struct, frozen=True):
     loss: float
     """The mean loss over the examples."""
     metric: float
-    """The mean of the bundle's ``metric`` over the examples; from 0 to 1 where that is a share."""
+    """The mean of the bundle's ``metric`` over the examples; from 0 to 1 if the metric is a share."""
     num_examples: Count
     """The number of test examples."""
 
@@ -59,16 +59,16 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     after: Metrics
     """The evaluation of the trained model."""
     train_loss: float
-    """The mean over the last epoch's batches, for the model that is sent (T5)."""
+    """The mean loss over the last epoch's batches, of the model that is sent (T5)."""
     steps: Count
     """The number of steps of all trainings (T5)."""
     seconds: Annotated[float, Meta(ge=0)]
-    """From the beginning of the work to the report, for people."""
+    """Seconds from the start of the work to the report, for people."""
     mix: Share | None = None
-    """Extension ``own_model`` (X3): where the own model's share of the mixture ended."""
+    """Extension ``own_model`` (X3): the final share of the own model in the mixture."""
     sparse: Metrics | None = None
-    """Extension ``select`` (X5): the evaluation with 0 in every element that ``select`` could have
-    chosen and did not."""
+    """Extension ``select`` (X5): the evaluation with every element set to 0 that ``select`` could have
+    chosen but did not."""
     patched: bool | None = None
     """Extension ``choice`` (X9): whether the device chose to apply its patch."""
     step_s: Annotated[float, Meta(ge=0)] | None = None
@@ -76,9 +76,9 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     temperature_c: float | None = None
     """The highest temperature during the work, in °C."""
     energy_j: Annotated[float, Meta(ge=0)] | None = None
-    """An estimate of the energy that the work took, in joules."""
+    """An estimate of the energy used by the work, in joules."""
     http_bytes: Count = 0
-    """Extension ``places``: bytes of blobs that came over HTTP since the last report, as far as the device
+    """Extension ``places``: bytes of blobs received over HTTP since the last report, as far as the device
     knows."""
     arrays: Lengths = {}
     """Extension ``arrays``: the arrays between report and payload, in order, each with its number of

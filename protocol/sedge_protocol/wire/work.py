@@ -16,7 +16,7 @@ from sedge_protocol.wire.transfer import Manifest
 Hash: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Seed: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-# The most trainings of one order, one after the other; FedRep has two.
+# The maximum number of consecutive trainings in one order; FedRep has two.
 MAX_PHASES = 8
 # Limits on the data exchanged between a device's own training function and a strategy, each way: on named
 # numbers and texts, on named arrays, and on the total bytes of the arrays' values.
@@ -39,18 +39,18 @@ Lengths: TypeAlias = Annotated[dict[str, Length], Meta(max_length=MAX_ARRAYS)]
 class OwnModel(msgspec.Struct, frozen=True, omit_defaults=True):
     """A second model, which never leaves the device and with which it evaluates and predicts.
 
-    It starts where it ended last time, at first from the round's start vector. It is trained after the sent
-    model, and ``prox`` pulls it towards the round's start vector (Ditto). With ``mix`` below 1 the device
-    evaluates the mixture mix * own + (1 - mix) * sent, whose gradient trains the own model; both models are
-    trained together, step by step, by the order's first training (APFL).
+    It continues from where it last ended, the first time from the round's start vector. It is trained after
+    the sent model, and ``prox`` pulls it towards the round's start vector (Ditto). With ``mix`` below 1 the
+    device evaluates the mixture mix * own + (1 - mix) * sent, whose gradient trains the own model; both
+    models are trained together, step by step, by the order's first training (APFL).
     """
 
     training: Training = Training()
     """How it is trained, unless it is part of a mixture."""
     mix: Share = 1.0
-    """The own model's share of the mixture; 1: there is no mixture, unless ``adaptive``."""
+    """The own model's share of the mixture; 1: no mixture, unless ``adaptive``."""
     adaptive: bool = False
-    """The device adjusts ``mix`` by its own gradient, and reports where it ended."""
+    """The device adjusts ``mix`` by its own gradient and reports the final value."""
 
     @property
     def mixes(self) -> bool:
@@ -62,9 +62,9 @@ class UpdateSelection(msgspec.Struct, frozen=True, omit_defaults=True):
     """A device sends the elements on which its loss depends most, tensor by tensor (FedPURIN, FedCAC).
 
     c = |g theta| of every element of the trained model, or |-g theta + (g theta)^2 / 2| with ``hessian``.
-    Of each parameter tensor that the device does not keep, the elements with the largest c are sent, with
-    all that tie with the last of them. If the last one's c is not above ``cutoff``, everything above
-    ``cutoff`` is sent instead. The codec's own fraction, threshold and error feedback do not apply.
+    Of each parameter tensor that the device does not keep, it sends the elements with the largest c,
+    including all that tie with the last of them. If the last one's c is not above ``cutoff``, it sends all
+    elements above ``cutoff`` instead. The codec's own fraction, threshold and error feedback do not apply.
     """
 
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.5
@@ -75,7 +75,7 @@ class UpdateSelection(msgspec.Struct, frozen=True, omit_defaults=True):
     hessian: bool = False
     """Adds the second-order term to c."""
     cutoff: Share = 1e-10
-    """Sends no element with c at or below this, rounded to binary32."""
+    """No element with c at or below this, rounded to binary32, is sent."""
     half: bool = False
     """Rounds g to the nearest binary16 within -65504 to 65504 first, as the authors' code does."""
 
@@ -83,8 +83,8 @@ class UpdateSelection(msgspec.Struct, frozen=True, omit_defaults=True):
 class DeviceScoring(msgspec.Struct, frozen=True, omit_defaults=True):
     """The device finds its personal elements itself, in its last trained model.
 
-    For FedOBP with ``scoring = "device"``: the update is then coded against the global model. The scores
-    are those of ``importance.py``.
+    FedOBP uses it with ``scoring = "device"``: the update is then coded against the global model. The
+    scores are those of ``importance.py``.
     """
 
     quantile: Share
@@ -94,55 +94,55 @@ class DeviceScoring(msgspec.Struct, frozen=True, omit_defaults=True):
     ``fisher``: g², where g is that of ``last`` in X5, from the previous order."""
     norm: Literal["none", "global", "layer"] = "none"
     """``layer`` replaces a score by (score - least) / (greatest - least) within its tensor, or by 0
-    where all are equal; ``global`` is ``none``."""
+    if all are equal; ``global`` is ``none``."""
     tensors: Names = ()
-    """The tensors that are scored; none: all of role ``parameter``."""
+    """The tensors that are scored; empty: all with the role ``parameter``."""
 
 
 class PatchChoice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The device chooses whether to apply its patch, judged on examples that it does not train on.
+    """The device decides whether to apply its patch, by testing it on examples that it does not train on.
 
-    It starts with the patch if the metric is better with it, or as good with less loss.
+    It applies the patch if that gives a better metric, or the same metric and a lower loss.
     """
 
     holdout: Annotated[float, Meta(gt=0, lt=1)]
-    """The share of the training examples that is held out; ``num_examples`` in the report counts
-    the others."""
+    """The share of the training examples that is held out; the report's ``num_examples`` counts the
+    others."""
     seed: Seed = 0
     """Draws the held-out examples; it is the same in every order of a run."""
 
 
 class Blend(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The device predicts with mix * own + (1 - mix) * theta, where own is what it last predicted with.
+    """The device predicts with mix * own + (1 - mix) * theta.
 
-    theta is the start before the training and the trained model after it, which becomes own. A device
-    without a model of its own has theta alone. To the bias of the start's head it may add the logarithms of
-    its class shares, which it does if the metric on its training examples is better with them, or as good
-    with less loss. What is trained and sent is as without.
+    own is the model that it last predicted with; theta is the start before training and the trained model
+    after it. A device without a model of its own uses theta alone. It may add the logarithms of its class
+    shares to the bias of the start's head; it does so if that gives a better metric on its training
+    examples, or the same metric and a lower loss. Blending does not change what is trained and sent.
     """
 
     mix: Annotated[float, Meta(ge=0, lt=1)]
-    """The own last model's share."""
+    """The share of the device's own last model."""
     prior: Name = ""
-    """The bias of the head, one element a class; empty: nothing is added."""
+    """The bias of the head, one element per class; empty: nothing is added."""
 
 
 class Codec(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a device codes its update.
 
-    bf16 sends a ``fraction`` below 1 with ``error_feedback`` rounded to multiples (codec/grid.py).
+    With bf16, a ``fraction`` below 1 and ``error_feedback``, values are rounded to a grid (codec/grid.py).
     """
 
     values: ValueCoding = ValueCoding.FP32
     """The precision of the values; ``int4`` and ``sign`` are extensions."""
     fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    """The share of the elements that is sent, those largest in magnitude; at least one element."""
+    """The share of the elements that is sent, the largest in magnitude; at least one element."""
     threshold: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
-    """Of these, only magnitudes of at least this much are sent; 0: all."""
+    """Of these, only elements of at least this magnitude are sent; 0: all."""
     compression: Compression = Compression.ZSTD
     """How the coded vector is compressed."""
     error_feedback: bool = True
-    """Adds what was not sent to the next round's delta (T9)."""
+    """The next round's delta includes what was not sent (T9)."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -157,33 +157,32 @@ class Step(msgspec.Struct, frozen=True):
 class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a strategy asks of a device in one round, besides the vector that it starts from.
 
-    Without ``training`` a strategy means the run's, and an order the defaults.
+    If ``training`` is None, a strategy's work uses the run's training, and an order's the defaults.
     """
 
     keep: Names = ()
-    """The tensors that the device takes from its own last model (T1), and whose delta it sends as 0
-    (T3)."""
+    """The tensors that the device takes from its own last model (T1) and whose delta it sends as 0 (T3)."""
     upload: bool = True
-    """Whether the update has a payload; without one only metrics come back."""
+    """Whether the update has a payload; without one the device sends only metrics."""
     training: Training | None = None
-    """How the device trains; nil: by the defaults."""
+    """How the device trains; nil: with the defaults."""
     then: Annotated[tuple[Training, ...], Meta(max_length=MAX_PHASES)] = ()
-    """Extension ``phases``: further trainings, each from where the one before ended."""
+    """Extension ``phases``: further trainings, each of which continues from the one before."""
     own_model: OwnModel | None = None
     """Extension ``own_model``: a second model, which stays on the device."""
     select: UpdateSelection | None = None
     """Extension ``select``: which elements of the update the device sends."""
     scoring: DeviceScoring | None = None
-    """Extension ``scoring``: how the device finds its personal elements itself."""
+    """Extension ``scoring``: how the device itself finds its personal elements."""
     choice: PatchChoice | None = None
-    """Extension ``choice``: how the device decides whether it applies its patch."""
+    """Extension ``choice``: how the device decides whether to apply its patch."""
     blend: Blend | None = None
     """Extension ``blend``: the device predicts with a mean over its rounds."""
     remember: bool = False
-    """Extension ``remember``: the device keeps what it sent as a patch, which a later order can name."""
+    """Extension ``remember``: the device keeps what it sent as a patch that a later order can name."""
     loss: Annotated[str, Meta(max_length=256)] = ""
-    """Extension ``loss``: name of the bundle's guided loss, with which the model that is sent is trained;
-    empty: the bundle's own loss."""
+    """Extension ``loss``: the name of the bundle's guided loss, which trains the model that is sent; empty:
+    the bundle's own loss."""
     settings: Settings = {}
     """Extension ``settings``: numbers and texts by name, for the device's own training function."""
     arrays: PackedArrays = {}

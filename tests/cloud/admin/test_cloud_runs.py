@@ -57,7 +57,7 @@ def reading() -> bytes:
     ("program", "said"),
     [
         (reading(), r"model.graph.initializer\[0\]: external_data is not allowed"),
-        (DIVIDING, r"model.graph.node\[6\]: Div of whole numbers, expected by a constant"),
+        (DIVIDING, r"model.graph.node\[6\]: Div of integers, expected a constant"),
     ],
 )
 def test_a_program_that_devices_refuse(

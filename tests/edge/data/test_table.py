@@ -69,7 +69,7 @@ def test_a_last_column_taken_as_the_target_is_said(
     ("text", "message"),
     [
         ("", "empty, expected a table"),
-        ("a,b,y\n", "no examples below the names of the columns"),
+        ("a,b,y\n", "no examples below the column names"),
         ("a\n1\n", "one column, expected the inputs and the target"),
         ("group,y\nann,1\n", "no column but the target"),
         ("a,b,y\n1,,0\n", r"line 2, column 2 \(b\): empty, expected a number: fill it in or leave"),

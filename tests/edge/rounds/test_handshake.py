@@ -97,8 +97,8 @@ def test_another_of_our_name_is_told_once_and_not_answered(device: Harness) -> N
         assert device.tell(foreign) == []  # perhaps to the last connection's hello
         device.tell(Welcome(nonce, "1", VERSIONS))
         words = (
-            "the coordinator welcomes another process under this device's name: does a copy of its "
-            "state run elsewhere? Only one of them can take part"
+            "the coordinator welcomes another process under this device's name: is a copy of its "
+            "state in use elsewhere? Only one of them can take part"
         )
         assert noted(device.tell(foreign)) == [(30, words)]
         assert device.tell(foreign) == [] and device.agent.welcomed

@@ -78,7 +78,7 @@ def test_large_blobs_come_over_http_and_the_report_says_how_much(
     ("manner", "kept", "why"),
     [
         ("lies", 2, "the digest does not match"),
-        ("cuts", 2, "ended on the way"),
+        ("cuts", 2, "the response was cut off"),
         ("skews", 0, "for the bytes from 0"),
         ("larger", 0, "expected"),
         ("circles", 0, "more than 4 redirections"),
@@ -117,7 +117,7 @@ def test_nobody_there(device: Harness) -> None:
     device.give(order)
     device.settle()
     assert device.report().http_bytes == 0
-    assert any("Connection refused; the rest comes over MQTT" in note for note in device.notes)
+    assert any("Connection refused; fetching the rest over MQTT" in note for note in device.notes)
 
 
 def test_a_server_that_failed_is_asked_again_after_a_pause(

@@ -101,7 +101,7 @@ def over_all(device: Harness) -> Order:
 
 Make = Callable[[Harness], Order]
 REFUSED: dict[str, tuple[Make, str]] = {
-    "nothing signed": (lambda d: d.order(1), "no signed policy, expected one by a key"),
+    "nothing signed": (lambda d: d.order(1), "no signed policy, expected one signed by a key"),
     "a signature that is cut off": (
         lambda d: d.order(1, policy=sign(POLICY, KEY)[:HEAD_BYTES]),
         f"a policy of {HEAD_BYTES} bytes",
@@ -112,14 +112,14 @@ REFUSED: dict[str, tuple[Make, str]] = {
     ),
     "a foreign key that names a pinned one": (
         lambda d: d.order(1, policy=sign(POLICY, KEY)[:8] + sign(POLICY, FOREIGN)[8:]),
-        "not the one that the key",
+        "does not match its signature",
     ),
     "a changed signature": (
         lambda d: d.order(1, policy=flipped(sign(POLICY, KEY), 20)),
-        "not the one that the key",
+        "does not match its signature",
     ),
-    "a changed policy": (tampered, "not the one that the key"),
-    "mix and match: the policy of another run": (other_run, "that of run other"),
+    "a changed policy": (tampered, "does not match its signature"),
+    "mix and match: the policy of another run": (other_run, "is for run other"),
     "a round after the last": (signed(10), "ends with round 9"),
     "a task": (lambda d: signed()(d, task="evaluate"), "the task evaluate"),
     "an optimizer": (lambda d: signed()(d, work=training(optimizer="adam")), "allow optimizer"),
@@ -177,7 +177,7 @@ def test_rollback_an_older_version_is_refused_also_after_a_restart(device: Harne
     pinning(device, KEY, incarnation=2)
     device.give(signed(2, version=2)(device))
     assert device.declines[-1].detail == (
-        "its policy has version 2, this device has taken version 3"
+        "its policy has version 2, this device has already accepted version 3"
     )
     device.give(signed(2, run="another", version=1)(device, run="another"))
     device.give(signed(3, version=4)(device))

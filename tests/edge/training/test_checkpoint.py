@@ -174,7 +174,7 @@ def test_a_checkpoint_of_other_shuffles_starts_over_and_says_so(
         assert attempt(device, job, 1000) == attempt(device, Job(order), 1000)
     assert trainer.steps == 2 * STEPS
     (said,) = caplog.messages
-    assert said.startswith("run run, round 1: the checkpoint is another version's")
+    assert said.startswith("run run, round 1: the checkpoint is from another version")
 
 
 def test_a_full_disk_costs_the_checkpoint_and_nothing_else(
@@ -259,7 +259,7 @@ def test_a_damaged_checkpoint_costs_only_the_steps_it_had(device: Harness) -> No
     device.pump(device.reboot())
     device.settle()
     assert isinstance(device.trainer, Stepping) and device.trainer.steps == 3 + STEPS
-    words = r"the training starts over|own checkpoint is lost; going on without it"
+    words = r"the training starts over|own checkpoint is lost; continuing without it"
     assert any(re.search(words, note) for note in device.notes)
 
 

@@ -112,7 +112,7 @@ def test_a_device_predicts_with_the_mean_and_sends_the_last_step() -> None:
 
 def test_a_mixture_has_no_mean() -> None:
     order = order_of(training=Training(average=0.5), own_model=OwnModel(mix=0.5))
-    with pytest.raises(CodecError, match="average: found together with a mixture"):
+    with pytest.raises(CodecError, match="average: cannot be combined with a mixture"):
         check_order(order, LAYOUT)
 
 
@@ -222,15 +222,15 @@ FROZEN = Training(freeze=("body.weight", "tail"))
         ),
         (
             {"scoring": DeviceScoring(0.5), "patch_hash": bytes(32)},
-            "scoring: found together with a patch",
+            "scoring: cannot be combined with a patch",
         ),
         (
             {"scoring": DeviceScoring(0.5), "own_model": OwnModel()},
-            "scoring: found together with a patch",
+            "scoring: cannot be combined with a patch",
         ),
         (
             {"own_model": OwnModel(mix=0.5), "correction": describe(b"d")},
-            "correction: found together with a mixture, expected one of them",
+            "correction: cannot be combined with a mixture",
         ),
         (
             {"own_model": OwnModel(mix=0.5), "select": UpdateSelection()},
@@ -306,5 +306,5 @@ def test_a_device_without_a_patch_has_nothing_to_pick_from() -> None:
     "other", [{"scoring": DeviceScoring(0.5)}, {"own_model": OwnModel()}], ids=str
 )
 def test_a_choice_is_of_a_patch_alone(other: Any) -> None:
-    with pytest.raises(CodecError, match="choice: found together with scoring or own_model"):
+    with pytest.raises(CodecError, match="choice: cannot be combined with scoring or own_model"):
         check_order(order_of(choice=PatchChoice(0.5), **other), LAYOUT)

@@ -78,10 +78,13 @@ def test_inputs_that_are_not_the_models_are_named(
 ) -> None:
     manifest, inputs = exported[0].manifest, arrays()
     for changed, message in (
-        ({"tokens": inputs["tokens"] + np.float32(0.5)}, r"tokens float32 \(4,\), the model takes"),
+        (
+            {"tokens": inputs["tokens"] + np.float32(0.5)},
+            r"tokens float32 \(4,\), but the model takes",
+        ),
         (
             {"table": inputs["table"][:, :1]},
-            r"table float32 \(1,\), tokens .*, the model takes image",
+            r"table float32 \(1,\), tokens .*, but the model takes image",
         ),
         ({"tokens": inputs["tokens"] + MAX_INTEGER}, f"tokens holds .*at most {MAX_INTEGER}"),
         ({"table": inputs["table"][1:]}, "table has 23 rows, expected 24"),

@@ -167,4 +167,4 @@ def test_root_is_given_up_for_good(service: Path, mode: int) -> None:
     three = (NOBODY, NOBODY, NOBODY)
     assert ids == f"{three} {three}" and "PermissionError" in done.stderr
     assert len(errors) == (mode == 0o600)
-    assert all(f"user {NOBODY}, as whom this runs" in text for text in errors)
+    assert all(f"user {NOBODY}; this command now runs as that user" in text for text in errors)

@@ -23,7 +23,7 @@ def test_a_key_is_its_owners_alone_and_is_not_written_twice(tmp_path: Path) -> N
     public = new_key(path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert public_hex(read_key(path)) == public
-    with pytest.raises(ConfigError, match="expected a file that is not there yet"):
+    with pytest.raises(ConfigError, match="expected a file that does not exist yet"):
         new_key(path)
 
 

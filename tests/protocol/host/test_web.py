@@ -35,7 +35,7 @@ def test_a_span_over_tls(certificates: Path) -> None:
         assert b"".join(data for _, data in span.chunks()) == BLOB[4096:]
         for ca_file in (None, str(certificates / "other.crt")):
             span = Span(f"{server.url}/{NAME}", MANIFEST, 0, 5, ca_file=ca_file)
-            with pytest.raises(LinkError, match="its certificate: "):
+            with pytest.raises(LinkError, match="invalid certificate: "):
                 list(span.chunks())
 
 
@@ -46,7 +46,7 @@ def test_a_redirection_never_leaves_tls_nor_the_hosts_that_are_allowed(certifica
         url = f"{server.url}/{NAME}"
         assert len(list(Span(url, MANIFEST, 0, 5, ca_file=ca_file).chunks())) == 5
         only_first = Span(url, MANIFEST, 0, 5, lambda where: "/there/" not in where, ca_file)
-        with pytest.raises(LinkError, match=r"which edge\.toml excludes"):
+        with pytest.raises(LinkError, match=r"which edge\.toml does not allow"):
             list(only_first.chunks())
         for elsewhere, why in ((plain.url, "from https to http"), ("file:///etc", "expected http")):
             server.elsewhere = elsewhere

@@ -36,10 +36,16 @@ def test_a_default_never_contradicts(target: TargetKind, loss: Loss | None, metr
 CONTRADICTIONS: list[tuple[TargetKind, int, Loss, Metric, str]] = [
     ("class", 0, Loss(), ACCURACY, "target 'class' with 0 classes, expected at least 1"),
     ("none", 3, Loss("mse"), LOSS, "target 'none' with 3 classes, expected 0"),
-    ("class", 3, Loss("mse"), ACCURACY, "the loss mse with the target 'class'"),
-    ("float", 0, Loss(), LOSS, "the loss cross_entropy with the target 'float'"),
-    ("float", 0, Loss("mse"), ACCURACY, "the metric accuracy with the target 'float'"),
-    ("class", 3, Loss(), ABSOLUTE_ERROR, "the metric mean_absolute_error with the target 'class'"),
+    ("class", 3, Loss("mse"), ACCURACY, "the loss mse does not fit the target 'class'"),
+    ("float", 0, Loss(), LOSS, "the loss cross_entropy does not fit the target 'float'"),
+    ("float", 0, Loss("mse"), ACCURACY, "the metric accuracy does not fit the target 'float'"),
+    (
+        "class",
+        3,
+        Loss(),
+        ABSOLUTE_ERROR,
+        "the metric mean_absolute_error does not fit the target 'class'",
+    ),
     ("float", 0, Loss("l1", 0.1), LOSS, "label_smoothing or class_weights with l1"),
     ("class", 3, Loss(class_weights=(1.0, 2.0)), ACCURACY, "2 class_weights, expected 3"),
 ]

@@ -83,7 +83,7 @@ def test_an_offer_must_carry_its_own_transfer_id() -> None:
     offer = encode_body(messages.Offer("r", 1, BLOB, 1))
     for transfer in (bytes(16), describe(b"another").transfer):
         frame = Frame(Kind.OFFER, offer, 1, 1, transfer)
-        with pytest.raises(FrameError, match="another's manifest"):
+        with pytest.raises(FrameError, match="another blob's manifest"):
             coordinator().open(seal(frame, UP, KEYS.up), UP)
 
 

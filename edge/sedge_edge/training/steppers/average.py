@@ -1,7 +1,7 @@
 """The mean of the models that a training passes through, computed without changing the training.
 
-With a constant learning rate the last model is one of many around the best one; their mean is closer to it.
-The device evaluates, keeps and predicts with the mean, and sends the last model.
+With a constant learning rate the last model is one of many around the best model; their mean is closer to
+it. The device evaluates, keeps and predicts with the mean, and sends the last model.
 
 Sources: Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging; Izmailov et al.
 2018, Averaging weights leads to wider optima and better generalization.
@@ -23,7 +23,7 @@ def mean_weight(training: Training, step: int, steps: int) -> float:
 
 
 def add_to_mean(mean: Theta, theta: Theta, weight: Any) -> None:
-    """Take models (..., n) into their mean (..., n), in place; ``weight`` is one for all, or (..., 1)."""
+    """Add models (..., n) to their mean (..., n), in place; ``weight`` is one number, or (..., 1)."""
     change = theta - mean
     change *= weight
     mean += change

@@ -21,8 +21,8 @@ from sedge_protocol.layout import Layout, Theta
 class Differentiated(NamedTuple):
     """A batch's gradient (..., n), its mean loss (...), and the statistics after it, (..., s).
 
-    The caller may overwrite the gradient. ``statistics`` has the layout's statistics one after the other;
-    it is None for a layout without any.
+    The caller may overwrite the gradient. ``statistics`` has the layout's statistics in order; it is None
+    for a layout without any.
     """
 
     gradient: Theta

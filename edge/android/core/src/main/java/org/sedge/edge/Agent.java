@@ -38,19 +38,19 @@ import java.util.logging.Level;
 import java.util.logging.Logger;
 
 /**
- * A device of a fleet, for an app: joins, trains when it is asked, sends its updates.
+ * A device of a fleet, for an app: joins, trains on request, sends its updates.
  *
- * <p>One thread runs it; a second one reads the link, and a third one trains. Their results come to the first as tasks,
- * so that nothing here needs a lock. One agent is run once.
+ * <p>One thread runs the agent, a second one reads the link, and a third one trains. They pass their results to the
+ * first as tasks, so that nothing here needs a lock. An agent can be run only once.
  */
 public final class Agent {
     public static final String VERSION = "0.1.0";
 
     private static final Logger LOG = Logger.getLogger("org.sedge.edge");
     private static final double TEST_FRACTION = 0.2;
-    /** After its welcome a device waits so long for an order before it has nothing to do. */
+    /** How long a device waits for an order after its welcome before it counts as idle. */
     private static final double SETTLE_S = 5;
-    /** A link that is stuck when it is to be closed is cut; after so long it ends by its own silence. */
+    /** How long {@link #stop} watches for a stuck link to cut; after that the link's own silence ends it. */
     private static final int WATCHED_S = 120;
 
     private final AgentListener listener;
@@ -60,7 +60,7 @@ public final class Agent {
     private final Link link;
     private final LockFile lock;
     private final SecureRandom random = new SecureRandom();
-    /** Few, as each may hold a chunk: a link that is faster than the disk waits. */
+    /** Few, because each may hold a chunk: a link that is faster than the disk has to wait. */
     private final BlockingQueue<Runnable> tasks = new LinkedBlockingQueue<>(16);
     private final CountDownLatch ended = new CountDownLatch(1);
     private volatile boolean stopping;
@@ -76,10 +76,10 @@ public final class Agent {
     private WebSpan download;
 
     /**
-     * Opens the device's state in a folder of its own.
+     * Opens the device's state in a separate folder.
      *
-     * @param backends what may run a bundle's programs; the first one that it has programs for does
-     * @param sandbox where each bundle's programs run before they run in this process
+     * @param backends the runtimes for a bundle's programs; the first one for which it has programs is used
+     * @param sandbox runs each bundle's programs before they run in this process
      * @throws SedgeException for examples that cannot be split into a training and a test part, and for a folder that
      *     cannot be used, holds damaged state, or is in use by another agent
      */
@@ -111,7 +111,7 @@ public final class Agent {
         link = new Link(config, keys.keys().password, core.upTopic(), core.downTopic(), new Ends(), random, tasks);
     }
 
-    /** The keys of a device whose state lies in this folder. */
+    /** The keys of a device whose state is in this folder. */
     static Keyring keyring(AgentConfig config, File stateFolder) throws StorageError {
         return new Keyring(config.secret(), config.fleet, config.device, new Journal(new File(stateFolder, "keys")));
     }
@@ -155,8 +155,8 @@ public final class Agent {
     }
 
     /**
-     * Ends {@link #run} from another thread: a training stops at its next step, and goes on from there next time. A
-     * link that takes no bytes is cut.
+     * Ends {@link #run} from another thread: a training stops at its next step and continues from there next time. A
+     * link that accepts no bytes is cut.
      */
     public void stop() {
         stopping = true;
@@ -172,7 +172,7 @@ public final class Agent {
                         link.cutIfStuck();
                     }
                 } catch (InterruptedException error) {
-                    interrupt(); // nobody's wish; the link's own silence ends it then
+                    interrupt(); // unexpected; the link's own silence ends it then
                 }
             }
         };
@@ -181,17 +181,17 @@ public final class Agent {
     }
 
     /**
-     * Leaves the fleet for good: tells the coordinator, which hears the device no more, and deletes what the state folder
-     * holds, models and all. The secret is the caller's to delete. Waits for an agent that is being stopped.
+     * Leaves the fleet permanently: notifies the coordinator, which then ignores the device, and deletes everything in
+     * the state folder, including models. The caller must delete the secret. Waits for an agent that is being stopped.
      *
-     * @return whether the coordinator has answered in this time; otherwise somebody has to revoke the device there
-     * @throws SedgeException while an agent uses the folder, and where the disk refuses
+     * @return whether the coordinator has answered in time; otherwise somebody has to revoke the device there
+     * @throws SedgeException while an agent uses the folder, and if the disk refuses
      */
     public static boolean leave(AgentConfig config, File stateFolder, long maxMillis) throws SedgeException {
         return Leaving.leave(config, stateFolder, maxMillis);
     }
 
-    /** Whether the coordinator has welcomed the device, and there has been neither order nor update for a while. */
+    /** Whether the coordinator has welcomed the device and no order or update has been pending for a while. */
     public boolean idle() {
         return idle;
     }
@@ -223,12 +223,12 @@ public final class Agent {
         }
     }
 
-    /** After an error of our own: waits for a training, which writes to the folder until its next step. */
+    /** After an internal error: waits for a running training, which writes to the folder until its next step. */
     private void abandonWorker() {
         boolean interrupted = false;
         while (worker != null && worker.isAlive()) {
             try {
-                tasks.poll(1, TimeUnit.SECONDS); // its end needs room there
+                tasks.poll(1, TimeUnit.SECONDS); // makes room for its result
             } catch (InterruptedException error) {
                 interrupted = true;
             }
@@ -238,7 +238,7 @@ public final class Agent {
         }
     }
 
-    /** Does the tasks that are there, or waits for one so long. */
+    /** Runs the tasks in the queue, or waits up to this long for one. */
     private void next(double seconds) {
         try {
             Runnable task = tasks.poll((long) (seconds * 1000) + 1, TimeUnit.MILLISECONDS);
@@ -249,7 +249,7 @@ public final class Agent {
             if (task != null) {
                 task.run();
             }
-        } catch (InterruptedException error) { // the thread's owner wants its end
+        } catch (InterruptedException error) { // the thread's owner wants it to end
             stopping = true;
         }
     }
@@ -260,7 +260,7 @@ public final class Agent {
         idle = quiet && now - quietSince >= SETTLE_S;
     }
 
-    /** What the link tells the core. */
+    /** Passes the link's events to the core. */
     private final class Ends implements Link.Owner {
         @Override
         public byte[] will() {
@@ -293,7 +293,7 @@ public final class Agent {
         }
     }
 
-    /** Does what the core asks. */
+    /** Carries out the core's requests. */
     private final class Shell implements Effects {
         @Override
         public void send(String topic, byte[] payload) {
@@ -332,7 +332,7 @@ public final class Agent {
                         try {
                             tasks.put(ended);
                             handed = true;
-                        } catch (InterruptedException error) { // nobody's wish: its result is wanted
+                        } catch (InterruptedException error) { // unexpected: its result is still needed
                             LOG.log(Level.WARNING, "the thread of a training was interrupted", error);
                         }
                     }
@@ -342,7 +342,7 @@ public final class Agent {
             worker.start();
         }
 
-        /** Does the job; what tells the core of its end. */
+        /** Runs the job. Returns a task that reports its end to the core. */
         private Runnable ended(Job job) {
             try {
                 return new Ended(runner.run(job, isStopping), null, null);
@@ -350,7 +350,7 @@ public final class Agent {
                 return new Ended(null, stop, null);
             } catch (SedgeException error) {
                 return new Ended(null, null, error);
-            } catch (RuntimeException | Error error) { // of a backend, whose faults must not end the app
+            } catch (RuntimeException | Error error) { // a backend's fault must not end the app
                 LOG.log(Level.SEVERE, "a job failed", error);
                 return new Ended(null, null, new CodecError("a backend failed: " + error, error));
             }
@@ -364,7 +364,7 @@ public final class Agent {
         download = null;
     }
 
-    /** Asks web servers, in a thread of its own. */
+    /** Downloads from web servers, in a separate thread. */
     private final class Web implements Downloader {
         private static final long CLOSED_CHECK_MS = 200;
         private final Downloads allowed;
@@ -386,7 +386,7 @@ public final class Agent {
         @Override
         public void fetch(final Span span) {
             stopDownload();
-            if (stopping) { // its parts would find nobody
+            if (stopping) { // nobody would take its parts
                 return;
             }
             final WebSpan begun = new WebSpan(span, allowed);
@@ -407,7 +407,7 @@ public final class Agent {
             thread.start();
         }
 
-        /** Waits for room among the tasks; whether anybody still wants it. */
+        /** Waits for room in the queue. False once the download has been stopped. */
         private boolean hand(WebSpan begun, Runnable part) {
             try {
                 while (!begun.stopped()) {
@@ -415,7 +415,7 @@ public final class Agent {
                         return true;
                     }
                 }
-            } catch (InterruptedException error) { // nobody's wish; the core's own patience ends it then
+            } catch (InterruptedException error) { // unexpected; the core's own timeout ends it then
                 Thread.currentThread().interrupt();
             }
             return false;
@@ -446,7 +446,7 @@ public final class Agent {
         }
     }
 
-    /** The end of a job: one of the three is there. */
+    /** The end of a job: exactly one of the three fields is set. */
     private final class Ended implements Runnable {
         private final Outcome outcome;
         private final JobStopped stop;

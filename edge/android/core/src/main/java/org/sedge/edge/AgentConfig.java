@@ -15,7 +15,7 @@ import java.security.cert.CertificateFactory;
 import java.util.Collection;
 import java.util.regex.Pattern;
 
-/** Who a device is, and where its broker is (protocol/spec/enrolment.md). */
+/** A device's identity and its broker (protocol/spec/enrolment.md). */
 public final class AgentConfig {
     private static final Pattern ID = Pattern.compile("[a-z0-9][a-z0-9-]{0,47}");
 
@@ -29,15 +29,15 @@ public final class AgentConfig {
     public final String host;
     public final int port;
     public final boolean tls;
-    /** What the device does at most. */
+    /** The limits on the device's work. */
     public final Limits limits;
-    /** Which web servers it may ask for large blobs. */
+    /** The web servers from which it may download large blobs. */
     public final Downloads downloads;
-    /** The keys of which one must have signed for an order; none: every order is taken. */
+    /** An order needs a policy signed by one of these keys; none: every order is accepted. */
     public final PinnedKeys pinned;
     private final byte[] secret;
 
-    /** Throws {@code ConfigError} for a value that cannot be used. */
+    /** Throws {@code ConfigError} for an invalid value. */
     public AgentConfig(String device, String fleet, String url, byte[] secret, @Nullable String caPem)
             throws SedgeException {
         this(device, fleet, url, secret, caPem, Limits.DEFAULT, Downloads.ANY, PinnedKeys.NONE);
@@ -93,7 +93,7 @@ public final class AgentConfig {
         return JoinText.parse(text);
     }
 
-    /** The certificates of {@link #caPem}; null: the system's count. Throws {@code ConfigError} for a text without any. */
+    /** The certificates of {@link #caPem}; null: the system's. Throws {@code ConfigError} for a text without any. */
     public @Nullable Collection<? extends Certificate> certificates() throws SedgeException {
         return caPem == null ? null : certificates(caPem, "broker.ca_file");
     }
@@ -141,7 +141,7 @@ public final class AgentConfig {
         throw refused(url);
     }
 
-    /** Without what stands before an @, as it may be a password. */
+    /** The error without anything before an @, as that may be a password. */
     private static SedgeException refused(String url) {
         int at = url.lastIndexOf('@');
         int user = url.indexOf("://") + 3;

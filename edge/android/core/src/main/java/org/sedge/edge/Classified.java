@@ -6,18 +6,18 @@ import org.sedge.edge.wire.Bundle;
 import java.util.Collections;
 import java.util.List;
 
-/** What a classifier says of N inputs: of each, or of each place in it (a pixel, a token), for C classes. */
+/** A classifier's results for N inputs and C classes: for each input, or for each place in it (a pixel, a token). */
 public final class Classified {
     private final Rows outputs;
     private final Rows classes;
     private final Rows probabilities;
     private final List<String> labels;
 
-    /** @param outputs (N, C, ...), or (N, ..., C) where the bundle's labels are (N, ...) */
+    /** @param outputs (N, C, ...), or (N, ..., C) if the bundle's labels are (N, ...) */
     Classified(Rows outputs, Bundle bundle) throws SedgeException {
         long[] shape = outputs.shape();
         if (shape.length == 0) {
-            throw new DataError("found outputs of one number, expected (C, ...)");
+            throw new DataError("the model outputs a single number, expected (C, ...)");
         }
         boolean first = bundle.classesFirst(shape);
         int count = (int) shape[first ? 0 : shape.length - 1];
@@ -38,7 +38,7 @@ public final class Classified {
         probabilities = new Rows(powers, shape);
     }
 
-    /** Fills the probabilities of one place; its class, as numpy's argmax finds it: the first of the largest, or of NaN. */
+    /** Fills in one place's probabilities. Returns its class, as numpy's argmax: the first largest value, or the first NaN. */
     private static int softmax(Rows outputs, float[] powers, int from, int count, int step) {
         int best = 0;
         for (int c = 1; c < count; c++) {
@@ -58,7 +58,7 @@ public final class Classified {
         return best;
     }
 
-    /** What the model says, (N, C, ...) or (N, ..., C): logits. */
+    /** The model's outputs, (N, C, ...) or (N, ..., C): logits. */
     public Rows outputs() {
         return outputs;
     }
@@ -68,12 +68,12 @@ public final class Classified {
         return classes;
     }
 
-    /** How likely each class is, in the shape of the outputs. */
+    /** The probability of each class, in the shape of the outputs. */
     public Rows probabilities() {
         return probabilities;
     }
 
-    /** The name of each class; empty where the bundle has none. */
+    /** The name of each class; empty if the bundle has none. */
     public List<String> labels() {
         return labels;
     }

@@ -11,14 +11,14 @@ import java.util.HashSet;
 import java.util.Locale;
 import java.util.Set;
 
-/** Which web servers a device may ask for the large blobs of an order that names them; the rest comes over MQTT. */
+/** The web servers from which a device may download large blobs, if an order names them; all others come over MQTT. */
 public final class Downloads {
-    /** Whatever orders name; Android itself lets apps use plain http only where their manifest says so. */
+    /** Any server that orders name; Android itself lets apps use plain http only if their manifest says so. */
     public static final Downloads ANY = new Downloads(true, true, Collections.<String>emptySet(), null);
     public static final Downloads NEVER = new Downloads(false, false, Collections.<String>emptySet(), null);
     private static final int MAX_URL = 2048;
 
-    /** The certificates of the servers' authority; null: the system's count. */
+    /** The certificates of the servers' authority; null: the system's authorities. */
     public final @Nullable Collection<? extends Certificate> authorities;
     private final boolean secure;
     private final boolean plain;
@@ -32,9 +32,9 @@ public final class Downloads {
     }
 
     /**
-     * Servers that may be asked.
+     * The servers from which downloads are allowed.
      *
-     * @param plain whether over http, too, and not over https alone
+     * @param plain whether http is allowed in addition to https
      * @param hosts their names; empty: any
      * @param caPem the authority of their certificates, PEM; null: the system's authorities
      * @throws SedgeException for a text without certificates
@@ -48,7 +48,7 @@ public final class Downloads {
                 caPem == null ? null : AgentConfig.certificates(caPem, "download.ca_file"));
     }
 
-    /** Whether a URL is one of those that may be asked. */
+    /** Whether a URL may be requested. */
     public boolean permits(String url) {
         try {
             URI parts = new URI(url);

@@ -29,9 +29,9 @@ public final class Examples {
     }
 
     /**
-     * The training and the test part: the same rows as the Python agent's split, each part ascending.
+     * The training and the test part: the same rows as in the Python agent's split, each part in ascending order.
      *
-     * @param testFraction share of the test part, which has at least one example, and not all
+     * @param testFraction share of the test part, which gets at least one example but not all
      */
     public Examples[] split(double testFraction, long seed) throws SedgeException {
         if (count() < 2) {

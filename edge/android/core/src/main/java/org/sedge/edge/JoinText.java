@@ -38,7 +38,7 @@ public final class JoinText {
         }
     }
 
-    /** The token in the text (E8), or null where it is a device's own text. Throws {@code ConfigError}. */
+    /** The token in the text (E8), or null if it is a device's own text. Throws {@code ConfigError}. */
     public static @Nullable JoinToken token(String text) throws SedgeException {
         try {
             Map<?, ?> found = said(text);

@@ -1,10 +1,10 @@
 package org.sedge.edge;
 
-/** A token by which devices join a fleet (protocol/spec/enrolment.md, E8). */
+/** A token with which devices join a fleet (protocol/spec/enrolment.md, E8). */
 public final class JoinToken {
-    /** The token's account at the broker: its id in the place of a device's, its key in that of a secret. */
+    /** The token's account at the broker: its id in place of a device's, its key in place of a secret. */
     public final AgentConfig account;
-    /** The id of the one device that it is for; empty: of any. */
+    /** The id of the only device that may use it; empty: any device. */
     public final String device;
     final byte[] point;
 

@@ -20,7 +20,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
-/** Asks to join a fleet by a token until there is an answer (protocol/spec/enrolment.md, E9 to E13). */
+/** Asks to join a fleet with a token until there is an answer (protocol/spec/enrolment.md, E9 to E13). */
 public final class Joining implements Link.Owner {
     private static final double FIRST_S = 1;
     private static final double LAST_S = 30;
@@ -42,9 +42,9 @@ public final class Joining implements Link.Owner {
     private @Nullable String unknown;
 
     /**
-     * With the device's key pair, which is kept until it has joined, so that a join that was cut off goes on.
+     * Uses the device's key pair, which is kept until it has joined, so that an interrupted join can continue.
      *
-     * @throws ConfigError for a token or an id that cannot be used
+     * @throws ConfigError for an invalid token or id
      */
     public Joining(JoinToken token, String name, Agreement.Pair pair) throws SedgeException {
         AgentConfig account = token.account;
@@ -64,8 +64,8 @@ public final class Joining implements Link.Owner {
     }
 
     /**
-     * The configuration of this device, or null while it waits to be accepted after {@code maxMillis}. Not for an app's
-     * main thread.
+     * The configuration of this device, or null if it is still waiting to be accepted after {@code maxMillis}. Not for
+     * an app's main thread.
      *
      * @throws ConfigError when the coordinator refuses the device, or the broker the token
      */
@@ -84,19 +84,19 @@ public final class Joining implements Link.Owner {
                     task.run();
                 }
             }
-        } catch (InterruptedException error) { // the thread's owner wants its end
+        } catch (InterruptedException error) { // the thread's owner wants it to end
             Thread.currentThread().interrupt();
         } finally {
             link.close();
         }
         if (unknown != null) {
-            throw new ConfigError(unknown + ": the token has expired, was revoked, or is of another fleet");
+            throw new ConfigError(unknown + ": the token has expired, was revoked, or belongs to another fleet");
         }
         if (answer == null || answer.state.equals("pending")) {
             return null;
         }
         if (answer.state.equals("refused")) {
-            throw new ConfigError(name + " is refused: " + answer.detail);
+            throw new ConfigError(name + " was refused: " + answer.detail);
         }
         return configured(answer.device);
     }
@@ -115,7 +115,7 @@ public final class Joining implements Link.Owner {
 
     @Override
     public byte[] will() {
-        return question(); // once more changes nothing
+        return question(); // a repeated request changes nothing
     }
 
     @Override

@@ -22,7 +22,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
-/** Leaves a fleet for good (WIRE.md, 5.4): says so until the coordinator refuses the device, then deletes its state. */
+/** Leaves a fleet permanently (WIRE.md, 5.4): says so until the coordinator refuses the device, then deletes its state. */
 final class Leaving implements Link.Owner {
     private static final double AGAIN_S = 2;
     private static final long LOOK_MILLIS = 100;
@@ -46,7 +46,7 @@ final class Leaving implements Link.Owner {
         link = new Link(config, keys.password, peer.topic, downTopic, this, random, tasks);
     }
 
-    /** Whether the coordinator has heard it; what is in the folder is deleted in either case. */
+    /** Whether the coordinator was notified; the folder's contents are deleted in either case. */
     static boolean leave(AgentConfig config, File stateFolder, long maxMillis) throws SedgeException {
         double deadline = Link.now() + maxMillis / 1000.0;
         Disk.makeFolder(stateFolder);
@@ -77,7 +77,7 @@ final class Leaving implements Link.Owner {
         }
     }
 
-    /** The device's start count; 0 where its state cannot be read, as it is about to be deleted. */
+    /** The device's start count; 0 if its state, which is about to be deleted, cannot be read. */
     private static long starts(File stateFolder) {
         try {
             return StateStore.starts(new Journal(new File(stateFolder, "journal")));
@@ -86,7 +86,7 @@ final class Leaving implements Link.Owner {
         }
     }
 
-    /** The device's present keys; those of its enrolment where others cannot be read. */
+    /** The device's current keys, or those of its enrolment if the current ones cannot be read. */
     private static DeviceKeys keys(AgentConfig config, File stateFolder) {
         try {
             return Agent.keyring(config, stateFolder).keys();
@@ -108,7 +108,7 @@ final class Leaving implements Link.Owner {
                     task.run();
                 }
             }
-        } catch (InterruptedException error) { // the thread's owner wants its end
+        } catch (InterruptedException error) { // the thread's owner wants it to end
             Thread.currentThread().interrupt();
         } finally {
             link.close();

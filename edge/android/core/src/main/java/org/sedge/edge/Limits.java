@@ -1,16 +1,16 @@
 package org.sedge.edge;
 
-/** What a device does at most, whatever a coordinator asks of it; the defaults are those of edge.toml. */
+/** The most that a device does, whatever a coordinator asks of it; the defaults are those of edge.toml. */
 public final class Limits {
     public static final Limits DEFAULT = new Limits(3600, 10_000, 16, 0.5);
 
-    /** Orders that it takes on in an hour; never more than 32 at one moment. */
+    /** Orders to accept per hour; never more than 32 at once. */
     public final int ordersPerHour;
-    /** Megabytes that come down in a day. */
+    /** Megabytes to download per day. */
     public final double megabytesPerDay;
-    /** Hours in which it trains in a day. */
+    /** Hours of training per day. */
     public final double trainingHoursPerDay;
-    /** The share that the state folder may take of what it takes and what is free. */
+    /** Share of the free disk space, its own files included, that the state folder may use. */
     public final double diskShare;
 
     /** Throws {@code IllegalArgumentException} for a value out of bounds. */

@@ -14,14 +14,14 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** A model as one file for other programs: host/model_files.py of the protocol, of which the core writes two forms. */
+/** Writes a model as one file for other programs: two of the formats of the protocol's host/model_files.py. */
 final class ModelFile {
     private static final String PIXELS = "unsigned 8-bit values divided by 255";
     private static final int IMAGE_NDIM = 3; // (C, H, W)
 
     private ModelFile() {}
 
-    /** Writes a bundle's model with theta (n,), whole or not at all. */
+    /** Writes a bundle's model with theta (n,): whole or not at all. */
     static void write(Bundle bundle, float[] theta, File file) throws SedgeException {
         String name = file.getName();
         byte[] data;

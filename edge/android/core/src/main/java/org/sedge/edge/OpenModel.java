@@ -25,7 +25,7 @@ import java.util.concurrent.TimeUnit;
 
 /** The newest model of an agent's state folder, ready to run; it follows the agent's journal. Not thread-safe. */
 final class OpenModel implements AutoCloseable {
-    /** While it is read the agent may replace it, and delete what it was. */
+    /** The agent may replace the model and delete the old one while it is being read. */
     private static final int TRIES = 5;
     private static final long PAUSE_MILLIS = 50;
 
@@ -61,7 +61,7 @@ final class OpenModel implements AutoCloseable {
         }
     }
 
-    /** Takes over a newer model. The old one serves on while that cannot be read. */
+    /** Switches to a newer model. The old one stays in use while the new one cannot be read. */
     Bundle newest() {
         if (closed) {
             throw new IllegalStateException("the model has been closed");
@@ -78,7 +78,7 @@ final class OpenModel implements AutoCloseable {
         return bundle;
     }
 
-    /** The outputs, a row for each row of inputs, which fit the bundle. */
+    /** The outputs, one row for each row of inputs, which fit the bundle. */
     Rows predict(Rows inputs) throws SedgeException {
         return predictor.predict(inputs);
     }
@@ -93,7 +93,7 @@ final class OpenModel implements AutoCloseable {
         return source.trained;
     }
 
-    /** Another one after each commit of the agent's journal; null while there is none. */
+    /** A value that changes with each commit of the agent's journal; null while there is no journal. */
     private String stamp() {
         try {
             BasicFileAttributes found =
@@ -117,7 +117,7 @@ final class OpenModel implements AutoCloseable {
         float[] theta = found.read(blobs, newer.layout.size);
         if (!same) {
             Predictor opened = opened(newer, found, sources);
-            release(); // it has served until this one was ready
+            release(); // the old one stayed in use until this one was ready
             bundle = newer;
             predictor = opened;
         }
@@ -125,7 +125,7 @@ final class OpenModel implements AutoCloseable {
         source = found;
     }
 
-    /** Loads the program from a file of the bundle's name, and deletes those of bundles that the device has no more. */
+    /** Loads the program from a file named after the bundle, and deletes the files of bundles that the device no longer has. */
     private Predictor opened(Bundle newer, ModelSource found, ModelSource.Sources sources) throws SedgeException {
         LockFile alone = taken();
         try {

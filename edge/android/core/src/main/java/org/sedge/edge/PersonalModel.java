@@ -16,24 +16,25 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * A device's own model: always the newest that its agent has, or what the device would start from while it has trained
- * none. Threads may share it.
+ * A device's own model: always the newest that its agent has, or the one it would start from if it has not trained yet.
+ * Thread-safe.
  *
- * <p>No agent needs to run, and none is disturbed, in this process or another: it replaces its journal in one step, and
- * the files that the journal names never change. Where a newer model cannot be read the old one serves on.
+ * <p>No agent needs to run, and a running agent, in this process or another, is not disturbed: it replaces its journal
+ * atomically, and the files that the journal names never change. If a newer model cannot be read, the old one stays in
+ * use.
  */
 public final class PersonalModel implements AutoCloseable {
     private final OpenModel open;
 
     /**
-     * Opens the model in an agent's state folder. Takes a moment, and minutes where the agent has not tried the bundle's
-     * programs yet: not for an app's main thread.
+     * Opens the model in an agent's state folder. This takes a moment, or minutes if the agent has not tried the
+     * bundle's programs yet: not for an app's main thread.
      *
-     * @param run the run whose model it is; null: the newest
-     * @param backends what may run it, the preferred first
-     * @param sandbox where programs run before they run in this process
-     * @throws SedgeException {@code ConfigError} without a model, or a backend that runs it; {@code StorageError} or
-     *     {@code CodecError} for one that cannot be read
+     * @param run the run whose model to open; null: the newest
+     * @param backends the runtimes that may run it, the preferred one first
+     * @param sandbox runs programs before they run in this process
+     * @throws SedgeException {@code ConfigError} if there is no model, or no backend that runs it; {@code StorageError}
+     *     or {@code CodecError} if it cannot be read
      */
     public PersonalModel(File stateFolder, @Nullable String run, List<Backend> backends, Sandbox sandbox)
             throws SedgeException {
@@ -43,7 +44,7 @@ public final class PersonalModel implements AutoCloseable {
         open = new OpenModel(stateFolder, run, backends, sandbox);
     }
 
-    /** The outputs (N, ...) for inputs (N, ...). Throws {@code DataError} for what the model cannot take. */
+    /** The outputs (N, ...) for inputs (N, ...). Throws {@code DataError} for inputs that the model cannot take. */
     public Rows predict(Rows inputs) throws SedgeException {
         synchronized (open) {
             Bundle bundle = open.newest();
@@ -56,12 +57,12 @@ public final class PersonalModel implements AutoCloseable {
         return predict(packed(inputs));
     }
 
-    /** The class of each input, and how likely each class is. Throws {@code DataError} for a model that does not classify. */
+    /** The class of each input, and each class's probability. Throws {@code DataError} if the model does not classify. */
     public Classified classify(Rows inputs) throws SedgeException {
         synchronized (open) {
             Bundle bundle = open.newest();
             if (bundle.numClasses == 0) {
-                throw new DataError("bundle '" + bundle.name + "': found outputs that are no classes");
+                throw new DataError("bundle '" + bundle.name + "': its outputs are not classes");
             }
             return new Classified(open.predict(Fitting.inputs(inputs, bundle, "inputs: x")), bundle);
         }
@@ -79,9 +80,10 @@ public final class PersonalModel implements AutoCloseable {
     }
 
     /**
-     * Writes the model for other programs, as it is now: {@code .npz} has its tensors by name, from which
-     * {@code sedge-export personal --weights} makes files for an app's runtime; {@code .onnx} predicts with these inside,
-     * from x to logits. Throws {@code CodecError} for {@code .onnx} where the bundle has no program for ONNX Runtime.
+     * Writes the current model for other programs: {@code .npz} has its tensors by name, from which
+     * {@code sedge-export personal --weights} makes files for an app's runtime; {@code .onnx} is a program with the
+     * tensors built in, from x to logits. Throws {@code CodecError} for {@code .onnx} if the bundle has no program for
+     * ONNX Runtime.
      */
     public void export(File file) throws SedgeException {
         synchronized (open) {
@@ -90,7 +92,7 @@ public final class PersonalModel implements AutoCloseable {
         }
     }
 
-    /** Whether this device has trained the model; otherwise it is what the device would start from. */
+    /** Whether this device has trained the model; otherwise it is the one from which the device would start. */
     public boolean trained() {
         synchronized (open) {
             open.newest();
@@ -98,7 +100,7 @@ public final class PersonalModel implements AutoCloseable {
         }
     }
 
-    /** The names of the classes; empty where the model has none. */
+    /** The names of the classes; empty if the model has none. */
     public List<String> labels() {
         synchronized (open) {
             return Collections.unmodifiableList(open.newest().labels);

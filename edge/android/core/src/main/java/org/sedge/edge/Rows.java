@@ -30,12 +30,12 @@ public final class Rows {
         long size = 1;
         for (long extent : shape) {
             if (extent < 1 || size * extent > Integer.MAX_VALUE) {
-                throw new DataError("found rows of shape " + tuple(shape) + ", expected positive extents, at most 2^31 in all");
+                throw new DataError("rows of shape " + tuple(shape) + ", expected positive extents, at most 2^31 in all");
             }
             size *= extent;
         }
         if (found % size != 0) {
-            throw new DataError("found " + found + " numbers, expected rows of shape " + tuple(shape));
+            throw new DataError(found + " numbers, expected rows of shape " + tuple(shape));
         }
         this.type = type;
         this.floats = floats;
@@ -55,12 +55,12 @@ public final class Rows {
         return floats != null;
     }
 
-    /** The numbers in all rows. */
+    /** How many numbers all rows have together. */
     public int size() {
         return count * rowSize;
     }
 
-    /** A number of float32 rows, which lie one after the other, each in row-major order. */
+    /** A number of float32 rows, which follow one another, each in row-major order. */
     public float floatAt(int i) {
         return floats[i];
     }
@@ -85,7 +85,7 @@ public final class Rows {
         return new Rows(type, floats, longs, size(), other);
     }
 
-    /** These rows. */
+    /** A copy of these rows. */
     Rows at(int[] rows) throws SedgeException {
         float[] someFloats = floats == null ? null : new float[rows.length * rowSize];
         long[] someLongs = longs == null ? null : new long[rows.length * rowSize];
@@ -96,7 +96,7 @@ public final class Rows {
         return new Rows(type, someFloats, someLongs, rows.length * rowSize, shape);
     }
 
-    /** Puts a row into a buffer of little-endian bytes, which moves on. */
+    /** Writes a row into a buffer of little-endian bytes and advances it. */
     public void put(int row, ByteBuffer out) {
         if (floats == null) {
             out.asLongBuffer().put(longs, row * rowSize, rowSize);
@@ -106,7 +106,7 @@ public final class Rows {
         out.position(out.position() + type.size * rowSize);
     }
 
-    /** Where an element is, as numpy says it: its row, and its place in it. */
+    /** An element's position in numpy's notation: its row, and its indices in the row. */
     public String place(int element) {
         StringBuilder place = new StringBuilder();
         int rest = element % rowSize;
@@ -117,7 +117,7 @@ public final class Rows {
         return element / rowSize + place.toString();
     }
 
-    /** A shape as people write it: (), (3,), (1, 28, 28). */
+    /** A shape in Python's notation: (), (3,), (1, 28, 28). */
     public static String tuple(long[] shape) {
         String inner = Arrays.toString(shape);
         return "(" + inner.substring(1, inner.length() - 1) + (shape.length == 1 ? ",)" : ")");

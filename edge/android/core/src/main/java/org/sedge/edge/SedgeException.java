@@ -21,18 +21,18 @@ public abstract class SedgeException extends Exception {
         this.reason = reason;
     }
 
-    /** The class of the error by the name that DECLINE gives it (WIRE.md, section 10). */
+    /** The name of the error's class in a DECLINE (WIRE.md, section 10). */
     public final String reason() {
         return reason;
     }
 
-    /** A configuration value that is missing or cannot be used. */
+    /** A configuration value that is missing or invalid. */
     public static final class ConfigError extends SedgeException {
         public ConfigError(String message) {
             super("ConfigError", message, null);
         }
 
-        /** In the words of the Python agent; a text that was found comes in quotation marks. */
+        /** Worded like the Python agent's; a {@code found} text needs quotation marks. */
         public ConfigError(String key, String found, String expected) {
             this(key + ": found " + found + ", expected " + expected);
         }
@@ -59,7 +59,7 @@ public abstract class SedgeException extends Exception {
         }
     }
 
-    /** More orders have come than the device's limits allow. */
+    /** More orders have arrived than the device's limits allow. */
     public static final class TooManyOrders extends SedgeException {
         public TooManyOrders(String message) {
             super("TooManyOrders", message, null);
@@ -80,7 +80,7 @@ public abstract class SedgeException extends Exception {
         }
     }
 
-    /** A job needs more memory than there is. */
+    /** A job needs more memory than the device has. */
     public static final class OutOfMemory extends SedgeException {
         public OutOfMemory(String message, Throwable cause) {
             super("OutOfMemory", message, cause);
@@ -114,7 +114,7 @@ public abstract class SedgeException extends Exception {
             this.order = order.clone();
         }
 
-        /** The body of an ORDER, of which run and round may still be readable; empty for other kinds. */
+        /** The body of an ORDER, whose run and round may still be readable; empty for other kinds. */
         public byte[] order() {
             return order.clone();
         }
@@ -138,7 +138,7 @@ public abstract class SedgeException extends Exception {
         }
     }
 
-    /** An order's steps do not lead to its model; the whole model may still do. */
+    /** An order's steps do not lead to its model; the whole model may still work. */
     public static final class BrokenSteps extends CodecError {
         public BrokenSteps(String message) {
             super(message);

@@ -1,4 +1,4 @@
-/** The agent of one device, and its model; an app needs this package, and {@code backends} for runtimes of its own. */
+/** The agent of one device, and its model. An app needs this package, and {@code backends} for its own runtimes. */
 @NullMarked
 package org.sedge.edge;
 

@@ -4,21 +4,22 @@ import org.sedge.edge.SedgeException.ConfigError;
 
 import java.io.File;
 
-/** A runtime that executes a bundle's programs, as {@code backends/} of the Python agent. */
+/** A runtime that executes a bundle's programs, like {@code backends/} of the Python agent. */
 public interface Backend {
-    /** The name that HELLO announces and the bundle's manifest files programs under: "executorch", "onnxruntime". */
+    /** The runtime's name in HELLO and in the bundle's manifest: "executorch", "onnxruntime". */
     String name();
 
     /**
      * Loads one program.
      *
      * @param file the program file of the bundle, already verified by its digest
-     * @param method the method within the file (ExecuTorch), or null where a file holds one program (ONNX)
+     * @param method the method within the file (ExecuTorch), or null if a file holds one program (ONNX)
      */
     Program load(File file, String method) throws BackendException;
 
     /**
-     * A new backend of a class, which needs a public constructor without arguments: a trial makes one in its process.
+     * A new instance of a backend class, which needs a public constructor without arguments, as a trial's process makes
+     * its own instance.
      *
      * @throws ConfigError for any other name
      */

@@ -1,6 +1,6 @@
 package org.sedge.edge.backends;
 
-/** The runtime could not load or execute a program. The message names what, where and what was expected. */
+/** The runtime could not load or execute a program. The message says what is wrong, where, and what was expected. */
 public class BackendException extends Exception {
     private static final long serialVersionUID = 1L;
 

@@ -33,12 +33,12 @@ final class Buffers {
         return Tensor.zeros(Tensor.Type.valueOf(row.dtype.toUpperCase(Locale.ROOT)), shape);
     }
 
-    /** Takes theta (n,). */
+    /** Stores theta (n,). */
     void put(float[] model) {
         tensors.get("theta").data().asFloatBuffer().put(model);
     }
 
-    /** Takes what a guided loss does, by the names of its program's inputs; a job without one has no room for it. */
+    /** Stores a guided loss's inputs, by the names in its program; without one, no memory is allocated for them. */
     void put(Map<String, float[]> guidance) {
         for (Map.Entry<String, float[]> entry : guidance.entrySet()) {
             String name = entry.getKey();
@@ -50,7 +50,7 @@ final class Buffers {
         }
     }
 
-    /** Takes a batch. */
+    /** Stores a batch. */
     void fill(Examples examples, Batches.Batch batch) {
         put(examples.inputs, batch.rows, tensors.get("x").data());
         if (tensors.get("y") != tensors.get("x")) {
@@ -62,7 +62,7 @@ final class Buffers {
         }
     }
 
-    /** Draws the random numbers of a step, where the model takes any (T12). */
+    /** Draws the random numbers of a step, if the model takes any (T12). */
     void draw(long seed, long step) {
         FloatBuffer out = tensors.get("noise").data().asFloatBuffer();
         if (out.hasRemaining()) {
@@ -70,7 +70,7 @@ final class Buffers {
         }
     }
 
-    /** What a program takes, of what was put in last; valid until the next. */
+    /** A program's inputs, from what was stored last; valid until something else is stored. */
     Tensor[] inputs(Signature signature) {
         Tensor[] found = new Tensor[signature.inputs.size()];
         for (int i = 0; i < found.length; i++) {

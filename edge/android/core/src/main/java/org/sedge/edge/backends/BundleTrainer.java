@@ -20,7 +20,7 @@ import org.sedge.edge.wire.Signature;
 
 import java.util.function.BooleanSupplier;
 
-/** A trainer over the programs of a bundle, whatever executes them (spec/training.md, T4 to T8). */
+/** A trainer over the programs of a bundle, on any runtime (spec/training.md, T4 to T8). */
 final class BundleTrainer implements Trainer {
     private final Bundle bundle;
     /** "gradient", or "guided" for an order that asks for the guided loss. */
@@ -101,7 +101,7 @@ final class BundleTrainer implements Trainer {
         }
     }
 
-    /** How many numbers an output has. */
+    /** The number of elements of an output. */
     private int size(String output) {
         return output.equals("gradient") ? bundle.layout.size : output.equals("statistics") ? statistics : 1;
     }

@@ -23,7 +23,7 @@ public final class Predictor implements AutoCloseable {
         x = Buffers.rows(bundle.input, bundle.batchSize);
     }
 
-    /** Takes theta (n,). */
+    /** Stores theta (n,). */
     public void put(float[] model) {
         theta.data().asFloatBuffer().put(model);
     }
@@ -35,7 +35,7 @@ public final class Predictor implements AutoCloseable {
         return model;
     }
 
-    /** The outputs, a row for each row of inputs, which fit the bundle. Throws {@code CodecError} for a program that fails. */
+    /** The outputs, one row for each row of inputs, which fit the bundle. Throws {@code CodecError} if the program fails. */
     public Rows predict(Rows inputs) throws SedgeException {
         float[] outputs = null;
         long[] shape = null;

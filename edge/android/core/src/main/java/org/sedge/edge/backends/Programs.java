@@ -18,7 +18,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.function.BooleanSupplier;
 
-/** A bundle's programs, in the first backend that it has them for and in which they passed their trial. */
+/** A bundle's programs, in the first backend for which it has them and in which they passed their trial. */
 public final class Programs implements Trainer.Opener {
     private static final BooleanSupplier NEVER = new BooleanSupplier() {
         @Override
@@ -30,14 +30,14 @@ public final class Programs implements Trainer.Opener {
     private final List<Backend> backends;
     private final Trials trials;
 
-    /** The folder is theirs alone; it holds the files of the last job's programs. */
+    /** The folder must not be used otherwise; it holds the files of the last job's programs. */
     public Programs(File folder, List<Backend> backends, Trials trials) {
         this.folder = folder;
         this.backends = backends;
         this.trials = trials;
     }
 
-    /** Loads what the job's training needs. No program runs in this process that has not passed a trial in another one. */
+    /** Loads the programs of the job's training. They run in this process only after a trial in another one. */
     @Override
     public Trainer open(Bundle bundle, Job job, BooleanSupplier stopped)
             throws CodecError, ConfigError, StorageError, JobStopped {
@@ -51,7 +51,7 @@ public final class Programs implements Trainer.Opener {
         return open(bundle, backend, step);
     }
 
-    /** The bundle's {@code predict}, from a file of this name in the folder, which must stay as long as it is open. */
+    /** The bundle's {@code predict}, from a file of this name in the folder, which must exist as long as it is open. */
     public Predictor predictor(Bundle bundle, byte[] sha256, String file)
             throws CodecError, ConfigError, StorageError, JobStopped {
         Backend backend = passing(bundle, sha256, NEVER, "predict");
@@ -59,7 +59,7 @@ public final class Programs implements Trainer.Opener {
         return new Predictor(bundle, load(new File(folder, file), bundle, backend, "predict", program));
     }
 
-    /** The first backend that has these programs, and in which all of the bundle's have passed their trial. */
+    /** The first backend that has these programs and in which all the bundle's programs have passed their trial. */
     private Backend passing(Bundle bundle, byte[] sha256, BooleanSupplier stopped, String... programs)
             throws CodecError, ConfigError, StorageError, JobStopped {
         StringBuilder tried = new StringBuilder();
@@ -72,7 +72,7 @@ public final class Programs implements Trainer.Opener {
             if (complete) {
                 if (bundle.frozenLayout != null) {
                     throw new CodecError(
-                            "bundle '" + bundle.name + "': frozen data, which this device has not announced");
+                            "bundle '" + bundle.name + "': has frozen data, which this device has not announced");
                 }
                 String fault = trials.fault(bundle, sha256, backend, stopped);
                 if (fault.isEmpty()) {
@@ -124,7 +124,7 @@ public final class Programs implements Trainer.Opener {
         return new File(folder, Hex.encode(Digests.sha256(program)));
     }
 
-    /** Throws {@code CodecError} for any program of a backend that no runtime may read. */
+    /** Throws {@code CodecError} if any of a backend's programs must not be read by a runtime. */
     static void check(Bundle bundle, Backend backend) throws CodecError {
         for (String name : Tryout.PROGRAMS) {
             byte[] data = bundle.program(name, backend.name());
@@ -149,7 +149,7 @@ public final class Programs implements Trainer.Opener {
                 + error.getMessage(), error);
     }
 
-    /** Loads one program by way of a file. */
+    /** Loads one program, via a file. */
     static Program load(File file, Bundle bundle, Backend backend, String name, byte[] data)
             throws CodecError, StorageError {
         if (!file.isFile() || !Arrays.equals(Disk.read(file), data)) {

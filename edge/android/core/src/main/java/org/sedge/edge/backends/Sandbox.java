@@ -4,15 +4,15 @@ package org.sedge.edge.backends;
 import java.io.File;
 import java.io.IOException;
 
-/** Starts the processes in which programs are tried; how depends on the system. */
+/** Starts the processes in which programs are tried, in a way that depends on the system. */
 public interface Sandbox {
-    /** Identifies the installation and the system: a verdict holds for no other, as its trial may end differently. */
+    /** Identifies the installation and the system: a verdict holds only there, as a trial elsewhere may end differently. */
     String host();
 
     /**
-     * Asks for a process that runs the programs of the bundle in a folder ({@link Tryout}), without waiting for it.
+     * Requests a process that runs the programs of the bundle in a folder ({@link Tryout}), without waiting for it.
      *
-     * @param backend that process makes an instance of its class
+     * @param backend the process makes an instance of its class
      * @throws IOException if the system refuses, with the reason
      */
     Trial begin(File folder, Backend backend) throws IOException;
@@ -23,12 +23,12 @@ public interface Sandbox {
          * Runs one program on one of {@link Tryout#SAMPLES}; waits for its end, however long that takes.
          *
          * @return whether any program could be loaded so far
-         * @throws Crash if the process ends meanwhile
-         * @throws IOException if the process cannot begin, with the reason
+         * @throws Crash if the process ends while the program runs
+         * @throws IOException if the process cannot start, with the reason
          */
         boolean run(String program, int sample) throws IOException, Crash;
 
-        /** Ends the process; a {@link #run} that another thread waits in then fails. */
+        /** Ends the process; a {@link #run} in another thread then fails. */
         @Override
         void close();
     }
@@ -36,7 +36,7 @@ public interface Sandbox {
     /** A program has ended its process. The message says how: "signal 11". */
     @SuppressWarnings("serial")
     final class Crash extends Exception {
-        /** Whether another trial would end the same way; not for lack of memory, or an unknown reason. */
+        /** Whether another trial would end the same way; false for lack of memory or an unknown reason. */
         public final boolean lasting;
 
         public Crash(String how, boolean lasting) {

@@ -29,7 +29,7 @@ public final class Tensor {
     /**
      * Wraps a buffer without copying it.
      *
-     * @throws IllegalArgumentException if the buffer is not direct, or its size is not that of the shape
+     * @throws IllegalArgumentException if the buffer is not direct, or its size does not match the shape
      */
     public Tensor(Type type, long[] shape, ByteBuffer data) {
         long elements = 1;
@@ -67,7 +67,7 @@ public final class Tensor {
         return shape.clone();
     }
 
-    /** The elements, position 0 to limit, little-endian; a view of its own position on the shared bytes. */
+    /** The elements, position 0 to limit, little-endian; a view of the shared bytes with a position of its own. */
     public ByteBuffer data() {
         return data.duplicate().order(ByteOrder.LITTLE_ENDIAN);
     }

@@ -32,14 +32,15 @@ import java.util.concurrent.TimeoutException;
 import java.util.function.BooleanSupplier;
 
 /**
- * Runs every program of a bundle in a process of its own first, as backends/trial.py of the Python agent does.
+ * Runs every program of a bundle in a separate process first, like backends/trial.py of the Python agent.
  *
  * <p>A verdict holds for these programs, this runtime and this machine. The journal {@code trials} in the state folder
- * keeps it in the Python agent's form: a map {@code found} from what was tried to how its trial ended, oldest first; ""
- * for a pass. What another start may not meet is only remembered: lack of memory, and a trial that took too long.
+ * keeps it in the Python agent's format: a map {@code found} from each subject to how its trial ended, oldest first; ""
+ * means a pass. Outcomes that another start may not repeat are kept only in memory: lack of memory, and a trial that
+ * took too long.
  */
 public final class Trials {
-    /** Some five steps of training. The slowest step that a device could live with takes seconds. */
+    /** About five steps of training. The slowest tolerable training step takes seconds. */
     private static final long TIMEOUT_MILLIS = 300_000;
     /** How often a trial checks whether it must stop. */
     private static final long LOOK_MILLIS = 100;
@@ -58,7 +59,7 @@ public final class Trials {
     private final File busy;
     private final Map<String, String> known = new HashMap<>();
 
-    /** @param blobs where the bundles are */
+    /** @param blobs the bundles */
     public Trials(File stateFolder, Sandbox sandbox, Blobs blobs) throws StorageError {
         this(stateFolder, sandbox, blobs, TIMEOUT_MILLIS);
     }
@@ -75,10 +76,10 @@ public final class Trials {
 
     /**
      * Returns why this process must not run the programs of a bundle, the blob {@code sha256}, for a backend, or "" if
-     * it may. There is one trial at a time, in all processes that use the state folder.
+     * it may. Only one trial runs at a time, among all processes that use the state folder.
      *
-     * <p>Throws {@code CodecError} for a program that no runtime may read, {@code JobStopped} once {@code stopped} says
-     * so.
+     * <p>Throws {@code CodecError} for a program that no runtime may read, {@code JobStopped} once {@code stopped}
+     * returns true.
      */
     String fault(Bundle bundle, byte[] sha256, Backend backend, BooleanSupplier stopped)
             throws CodecError, StorageError, JobStopped {
@@ -90,7 +91,7 @@ public final class Trials {
         }
         LockFile alone = taken(stopped);
         try {
-            Map<String, String> kept = kept(); // the holder before may have tried the same
+            Map<String, String> kept = kept(); // the previous holder may have tried the same
             fault = verdict(subject, kept);
             if (fault == null) {
                 Verdict verdict = tried(bundle, sha256, backend, stopped);
@@ -129,7 +130,7 @@ public final class Trials {
         return new JobStopped("a trial run was stopped", null);
     }
 
-    /** The verdicts in the folder; none where they cannot be read, as a trial can be repeated. */
+    /** The verdicts in the folder; none if they cannot be read, because a trial can be repeated. */
     private Map<String, String> kept() {
         try {
             byte[] saved = journal.load();
@@ -153,7 +154,7 @@ public final class Trials {
         }
     }
 
-    /** How a trial ended, and whether it would end so again. */
+    /** How a trial ended, and whether it would end the same way again. */
     private static final class Verdict {
         final String fault;
         final boolean lasting;
@@ -169,7 +170,7 @@ public final class Trials {
         clear();
         byte[] packed = blobs.read(sha256);
         long room = packed.length;
-        for (String name : Tryout.PROGRAMS) { // that process writes them as files
+        for (String name : Tryout.PROGRAMS) { // the trial's process writes them as files
             byte[] program = bundle.program(name, backend.name());
             room += program == null ? 0 : program.length;
         }
@@ -195,7 +196,7 @@ public final class Trials {
         return new Verdict("a trial run could not begin: " + error.getMessage(), false);
     }
 
-    /** Lets the steps run in a thread, as nothing bounds how long one takes. */
+    /** Runs the steps in a thread, because nothing bounds how long a step takes. */
     private Verdict watched(Steps steps, BooleanSupplier stopped) throws JobStopped {
         FutureTask<Boolean> task = new FutureTask<>(steps);
         Thread thread = new Thread(task, "sedge-trial");
@@ -204,7 +205,7 @@ public final class Trials {
         long began = System.nanoTime();
         while (!stopped.getAsBoolean()) {
             try {
-                return new Verdict("", task.get(LOOK_MILLIS, TimeUnit.MILLISECONDS)); // kept where any could be loaded
+                return new Verdict("", task.get(LOOK_MILLIS, TimeUnit.MILLISECONDS)); // kept if any program could be loaded
             } catch (TimeoutException waiting) {
                 if (System.nanoTime() - began > timeoutMillis * 1_000_000) {
                     String end = " did not end within " + timeoutMillis / 1000 + " s";
@@ -215,7 +216,7 @@ public final class Trials {
                 if (verdict.lasting || !stopsSoon(stopped)) {
                     return verdict;
                 }
-            } catch (InterruptedException error) { // the thread's owner wants its end
+            } catch (InterruptedException error) { // the thread's owner wants it to end
                 Thread.currentThread().interrupt();
                 break;
             }
@@ -223,7 +224,7 @@ public final class Trials {
         throw stopped();
     }
 
-    /** Whoever stops the agent may stop all of its processes at once, this trial's first. */
+    /** Stopping the agent may stop all its processes at once, and this trial's first, so wait a moment. */
     private static boolean stopsSoon(BooleanSupplier stopped) {
         try {
             Thread.sleep(LOOK_MILLIS);
@@ -262,7 +263,7 @@ public final class Trials {
             return any;
         }
 
-        /** The program that began last, for a message. */
+        /** The program that was started last, for a message. */
         String which() {
             return last == null ? "" : " of '" + last + "'";
         }

@@ -17,12 +17,12 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 
-/** Runs a bundle's programs on samples, in the process of a trial, which a crash ends. */
+/** Runs a bundle's programs on samples, in the process of a trial, so that a crash ends only that one. */
 public final class Tryout {
     /** The programs in the order of their trial. */
     public static final List<String> PROGRAMS =
             Collections.unmodifiableList(Arrays.asList("gradient", "guided", "evaluate", "predict"));
-    /** Zeros, ordinary numbers, and what diverged training leaves: NaN. */
+    /** Zeros, ordinary numbers, and NaN, as a diverged training leaves. */
     public static final int SAMPLES = 3;
     /** The file with the packed bundle. */
     static final String BUNDLE = "bundle";
@@ -36,7 +36,7 @@ public final class Tryout {
      * Opens the bundle in a folder.
      *
      * @param backendClass the name of a class that is a {@link Backend}
-     * @throws SedgeException for a bundle that cannot be read, and a class that cannot be used
+     * @throws SedgeException for a bundle that cannot be read, or an unusable class
      */
     public Tryout(File folder, String backendClass) throws SedgeException {
         this.folder = folder;
@@ -45,10 +45,10 @@ public final class Tryout {
     }
 
     /**
-     * Runs a program on a sample. An error that the runtime reports is not a crash: the training process will meet it.
+     * Runs a program on a sample. An error that the runtime reports is not a crash: the training process will get it too.
      *
      * @return whether any program could be loaded so far
-     * @throws SedgeException where the disk refuses the program's file
+     * @throws SedgeException if the disk refuses the program's file
      */
     public boolean run(String name, int sample) throws SedgeException {
         byte[] data = bundle.program(name, backend.name());
@@ -65,7 +65,7 @@ public final class Tryout {
         return !loaded.isEmpty();
     }
 
-    /** A program's inputs. Whole numbers stay 0: a runtime may rely on indices that the model has. */
+    /** A program's inputs. Whole numbers stay 0, because a runtime may rely on valid indices. */
     private Tensor[] inputs(String name, int sample) throws SedgeException {
         Random random = new Random(0);
         Rows targets = bundle.target == null ? null : rows(bundle.target, 0, random);

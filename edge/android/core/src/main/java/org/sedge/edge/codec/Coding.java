@@ -16,7 +16,7 @@ public enum Coding {
     INT4(32, 3),
     SIGN(64, 3);
 
-    /** Values that share a scale; 0 where there is none. */
+    /** How many values share a scale; 0 if there is none. */
     private final int block;
     final int planes;
 
@@ -25,12 +25,12 @@ public enum Coding {
         this.planes = planes;
     }
 
-    /** Whether the exponent ends in the plane below the highest, so that this one can be sorted by it. */
+    /** Whether the exponent ends in the second-highest plane, so that this plane can be sorted by exponent. */
     boolean orders() {
         return this == FP32 || this == BF16;
     }
 
-    /** The length of a plane of so many values. */
+    /** The length of a plane of {@code count} values. */
     int planeBytes(int plane, int count) {
         if (plane > 0 && block > 0) {
             return (count + block - 1) / block;
@@ -38,7 +38,7 @@ public enum Coding {
         return this == INT4 ? (count + 1) / 2 : this == SIGN ? (count + 7) / 8 : count;
     }
 
-    /** The values as the receiver decodes them. Throws {@code CodecError} where one would not be finite. */
+    /** The values as the receiver decodes them. Throws {@code CodecError} if one would not be finite. */
     public float[] decoded(float[] values) throws CodecError {
         float[] found = read(toPlanes(values), values.length);
         int largest = 0;
@@ -51,14 +51,14 @@ public enum Coding {
         return found;
     }
 
-    /** Throws {@code CodecError} for a value that is not finite, in which another is spoken of. */
+    /** Throws {@code CodecError} if {@code value} is not finite; the message shows {@code said} instead. */
     static void requireFinite(float value, int i, float said, String words) throws CodecError {
         if (Float.isNaN(value) || Float.isInfinite(value)) {
             throw new CodecError("value[" + i + "]: " + digits(said) + words);
         }
     }
 
-    /** As Python has it: four digits, a half to even. */
+    /** Formatted as in Python: four digits, ties to even. */
     private static String digits(float value) {
         if (Float.isNaN(value)) {
             return "nan";
@@ -87,7 +87,7 @@ public enum Coding {
         return made;
     }
 
-    /** The values in planes of the right lengths. Throws {@code CodecError} for a code, scale or value that is none. */
+    /** The values in planes of the right lengths. Throws {@code CodecError} for an invalid code, scale or value. */
     float[] fromPlanes(byte[][] coded, int count) throws CodecError {
         float[] values = read(coded, count);
         for (int i = 0; i < count; i++) {
@@ -139,7 +139,7 @@ public enum Coding {
             sum += Math.abs(values[i]);
         }
         int most = this == INT8 ? 127 : 7;
-        // Rounded up, so that no code is above the most; the mean of magnitudes to the nearest.
+        // Rounded up, so that no code exceeds the maximum; the mean of magnitudes is rounded to nearest.
         int scaleBits = this == SIGN ? nearestBf16(Float.floatToRawIntBits((float) (sum / (to - from))))
                 : Float.floatToRawIntBits(largest / most) + 0xffff >>> 16;
         put(made, 1, from / block, scaleBits);

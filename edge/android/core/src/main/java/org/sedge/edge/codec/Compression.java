@@ -7,12 +7,12 @@ import java.util.zip.DataFormatException;
 import java.util.zip.Deflater;
 import java.util.zip.Inflater;
 
-/** Compression of a coded vector's sections, in the order of their codes; zstd, the next, is not announced. */
+/** Compressions of a coded vector's sections, in the order of their codes; the next, zstd, is not announced. */
 public enum Compression {
     NONE,
     ZLIB;
 
-    /** The bytes compressed, or as they are where that is not longer. */
+    /** The bytes compressed, or unchanged if compression does not make them shorter. */
     byte[] shrink(byte[] data) {
         byte[] packed = this == NONE || data.length == 0 ? data : deflated(data);
         return packed.length < data.length ? packed : data;
@@ -31,7 +31,7 @@ public enum Compression {
 
     private static byte[] deflated(byte[] data) {
         Deflater deflater = new Deflater();
-        deflater.setStrategy(Deflater.FILTERED); // sections have uneven bytes, and hardly any strings that repeat
+        deflater.setStrategy(Deflater.FILTERED); // sections have uneven byte frequencies and hardly any repeated strings
         deflater.setInput(data);
         deflater.finish();
         ByteArrayOutputStream out = new ByteArrayOutputStream();

@@ -4,7 +4,7 @@ import org.sedge.edge.SedgeException.CodecError;
 
 import java.io.ByteArrayOutputStream;
 
-/** Which positions a coded vector keeps: mask forms 0 to 3 (spec/coded-vector.md, Mask section). */
+/** Codes which positions a coded vector keeps: mask forms 0 to 3 (spec/coded-vector.md, Mask section). */
 final class Masks {
     static final int EMPTY = 0;
     static final int DENSE = 1;
@@ -12,7 +12,7 @@ final class Masks {
     private static final int GAPS = 3;
     private static final int MAX_VARINT_BYTES = 4;
 
-    /** A form, how it is compressed, and its bytes. */
+    /** A mask's form, its compression and its bytes. */
     static final class Section {
         final int form;
         final Compression compression;

@@ -4,14 +4,14 @@ import org.sedge.edge.SedgeException.CodecError;
 
 import java.util.Arrays;
 
-/** Which elements of a delta are sent (spec/training.md, T10). */
+/** Selects the elements of a delta to send (spec/training.md, T10). */
 public final class Selection {
     private Selection() {}
 
     /**
      * The elements of delta (n,) to send.
      *
-     * @param rounds whether they are rounded to multiples of a spacing, as bf16 with error feedback is
+     * @param rounds whether they are rounded to multiples of a spacing, as with bf16 and error feedback
      */
     public static SparseVector select(float[] delta, double fraction, double threshold, boolean rounds)
             throws CodecError {
@@ -26,7 +26,7 @@ public final class Selection {
         return rounds ? nearestMultiples(chosen, Math.max(1, (int) (3L * k / 4))) : chosen;
     }
 
-    /** The k largest magnitudes that are at least {@code least}; of equal ones the lowest index first. */
+    /** The k largest magnitudes that are at least {@code least}; among equal ones the lowest index comes first. */
     private static SparseVector largest(float[] vector, int k, float least) throws CodecError {
         int[] magnitudes = new int[vector.length]; // as bits, which sort like the numbers
         for (int i = 0; i < vector.length; i++) {
@@ -54,7 +54,7 @@ public final class Selection {
         return new SparseVector(vector.length, indices.length == vector.length ? null : indices, values);
     }
 
-    /** The nearest multiples of a spacing that follows from the magnitude of this rank, without zeros. */
+    /** The nearest multiples, without zeros, of a spacing derived from the magnitude of this rank. */
     private static SparseVector nearestMultiples(SparseVector chosen, int rank) {
         float[] sorted = new float[chosen.values.length];
         for (int i = 0; i < sorted.length; i++) {

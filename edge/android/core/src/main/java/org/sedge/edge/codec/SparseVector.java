@@ -15,7 +15,7 @@ public final class SparseVector {
     /** Below this number of values, sorting by exponent saves nothing. */
     private static final int MIN_ORDERED = 512;
 
-    /** n, the elements of the vector. */
+    /** n, the number of elements of the vector. */
     public final int size;
     /** The positions of the values; null: all n. */
     public final int[] indices;
@@ -40,7 +40,7 @@ public final class SparseVector {
         }
     }
 
-    /** Writes the values over theta (n,). */
+    /** Writes the values into theta (n,). */
     public void writeTo(float[] theta) {
         for (int i = 0; i < values.length; i++) {
             theta[at(i)] = values[i];
@@ -75,7 +75,7 @@ public final class SparseVector {
                 .array();
     }
 
-    /** The vector in the bytes, of which n is expected. Throws {@code CodecError} for the first broken rule. */
+    /** The vector in the bytes, expected to have this n. Throws {@code CodecError} for the first broken rule. */
     public static SparseVector decode(byte[] data, int expected) throws CodecError {
         if (data.length > 0 && data[0] != VERSION) {
             throw new CodecError("coded vector: version " + data[0] + ", this codec reads " + VERSION);
@@ -133,7 +133,7 @@ public final class SparseVector {
         return found;
     }
 
-    /** A plane sorted by the exponents in the highest one, or back in its place; equal exponents keep their order. */
+    /** A plane sorted by the exponents in the highest plane, or in its original order; equal exponents keep theirs. */
     private static byte[] moved(byte[] plane, byte[] highest, boolean sort) {
         int[] next = new int[129];
         for (byte b : highest) {

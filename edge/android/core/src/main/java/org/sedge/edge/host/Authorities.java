@@ -9,11 +9,11 @@ import java.util.Collection;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
 
-/** Whose certificates count. */
+/** TLS with a choice of certificate authorities. */
 final class Authorities {
     private Authorities() {}
 
-    /** TLS that trusts these alone; null: those of the system. */
+    /** TLS that trusts only these authorities; null: those of the system. */
     static SSLContext context(Collection<? extends Certificate> own) throws GeneralSecurityException, IOException {
         SSLContext context = SSLContext.getInstance("TLS");
         if (own == null) {

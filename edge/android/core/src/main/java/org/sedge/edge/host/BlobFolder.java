@@ -15,8 +15,8 @@ import java.util.BitSet;
 import java.util.Set;
 
 /**
- * Blobs as files: {@code blobs/HASH}, visible only when whole, checked and flushed, and {@code parts/HASH}, with what
- * has arrived of one. Chunks are written without flushing: after a power cut the digests tell what is there.
+ * Blobs as files: {@code blobs/HASH}, visible only when whole, checked and flushed, and {@code parts/HASH} with the
+ * chunks that have arrived. Chunks are written without flushing: after a power cut the digests show which are intact.
  */
 public final class BlobFolder implements Blobs {
     private static final long MEASURE_NS = 10_000_000_000L;
@@ -27,7 +27,7 @@ public final class BlobFolder implements Blobs {
     private long used;
     private long measureAt = Long.MIN_VALUE;
 
-    /** @param share the largest share of what it takes and what is free together that it may take; 1: any */
+    /** @param share the share of its own size plus the free space that it may use; 1: no limit */
     public BlobFolder(File root, double share) throws StorageError {
         this.share = share;
         blobs = new File(root, "blobs");
@@ -118,7 +118,7 @@ public final class BlobFolder implements Blobs {
         }
     }
 
-    /** What it takes is measured now and then, and reckoned in between: a download has many chunks. */
+    /** Measures the usage occasionally and estimates it in between: a download has many chunks. */
     private synchronized void requireRoom(File folder, long length) throws StorageError {
         Disk.requireRoom(folder, length);
         if (share == 1) {
@@ -152,7 +152,7 @@ public final class BlobFolder implements Blobs {
                 return false;
             }
         } catch (IOException error) {
-            part.delete(); // after a failed flush its content is unknown for good
+            part.delete(); // after a failed flush its content stays unknown
             throw Disk.failed("finish part", part, error);
         }
         if (!part.renameTo(file(blobs, manifest.sha256))) {

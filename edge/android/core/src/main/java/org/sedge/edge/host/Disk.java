@@ -12,9 +12,9 @@ import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.FileAttribute;
 import java.nio.file.attribute.PosixFilePermissions;
 
-/** Writing files so that they survive a power cut; every {@code IOException} becomes a {@code StorageError}. */
+/** Writes files so that they survive a power cut; every {@code IOException} becomes a {@code StorageError}. */
 public final class Disk {
-    /** Space that stays free, for the journal and for the rest of the system. */
+    /** Space that stays free for the journal and the rest of the system. */
     private static final long MIN_FREE_BYTES = 16 << 20;
     // Models and examples' traces must not be readable by other users of the machine.
     private static final FileAttribute<?> OWNERS_FOLDER =
@@ -33,7 +33,7 @@ public final class Disk {
         }
     }
 
-    /** Makes a folder and its parents, for this user alone. */
+    /** Creates a folder and its parents, for this user only. */
     public static void makeFolder(File folder) throws StorageError {
         try {
             Files.createDirectories(folder.toPath(), OWNERS_FOLDER);
@@ -42,7 +42,7 @@ public final class Disk {
         }
     }
 
-    /** Throws {@code StorageError} where so many bytes more would leave too little space. */
+    /** Throws {@code StorageError} if {@code length} more bytes would leave too little space. */
     public static void requireRoom(File folder, long length) throws StorageError {
         long free = folder.getUsableSpace();
         if (free - length < MIN_FREE_BYTES) {
@@ -51,7 +51,7 @@ public final class Disk {
         }
     }
 
-    /** The bytes of the files in a folder. */
+    /** The total size of the files in a folder, in bytes. */
     static long size(File folder) {
         long size = 0;
         File[] files = folder.listFiles();
@@ -61,7 +61,7 @@ public final class Disk {
         return size;
     }
 
-    /** Removes a file where it is there. */
+    /** Removes a file if it exists. */
     public static void remove(File file) throws StorageError {
         try {
             Files.deleteIfExists(file.toPath());
@@ -70,7 +70,7 @@ public final class Disk {
         }
     }
 
-    /** Removes everything in a folder, and below it, but one file; of a symbolic link the link alone. */
+    /** Removes everything in a folder and below it except one file; a symbolic link is removed, not followed. */
     public static void removeAllBut(File folder, File kept) throws StorageError {
         File[] files = folder.listFiles();
         for (File file : files == null ? new File[0] : files) {
@@ -83,7 +83,7 @@ public final class Disk {
         }
     }
 
-    /** Makes an empty file, for this user alone. */
+    /** Creates an empty file, for this user only. */
     static void create(File file) throws IOException {
         Files.createFile(file.toPath(), OWNERS_FILE);
     }
@@ -94,7 +94,7 @@ public final class Disk {
         syncFolder(file.getParentFile());
     }
 
-    /** As {@link #replace}, but a power cut may undo the name until the folder is flushed. */
+    /** As {@link #replace}, but a power cut may undo the renaming until the folder is flushed. */
     static void write(File file, byte[] data) throws StorageError {
         File temporary = new File(file.getPath() + ".tmp");
         try {
@@ -107,12 +107,12 @@ public final class Disk {
             Files.move(temporary.toPath(), file.toPath(), StandardCopyOption.ATOMIC_MOVE,
                     StandardCopyOption.REPLACE_EXISTING);
         } catch (IOException error) {
-            temporary.delete(); // after a failed flush its content is unknown for good
+            temporary.delete(); // after a failed flush its content stays unknown
             throw failed("write", file, error);
         }
     }
 
-    /** Makes the names in a folder durable. Where the system opens no folder, its file system orders the renames. */
+    /** Makes the names in a folder durable. If the system cannot open folders, its file system orders the renames. */
     static void syncFolder(File folder) throws StorageError {
         FileChannel opened;
         try {

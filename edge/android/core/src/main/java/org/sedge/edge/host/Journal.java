@@ -30,7 +30,7 @@ public final class Journal implements DurableBytes {
         byte[] data = Disk.read(file);
         boolean ours = Arrays.equals(Arrays.copyOf(data, SCHEMA_AT), Arrays.copyOf(MAGIC, SCHEMA_AT));
         if (data.length < HEAD_BYTES || !ours) {
-            throw damaged(data.length + " bytes that are no journal");
+            throw damaged("its " + data.length + " bytes are not a journal");
         }
         if (data[SCHEMA_AT] != MAGIC[SCHEMA_AT]) {
             throw new StorageError("journal " + file + ": schema " + (char) data[SCHEMA_AT] + ", this version reads "
@@ -45,7 +45,7 @@ public final class Journal implements DurableBytes {
 
     private StorageError damaged(String what) {
         return new StorageError("journal " + file + ": damaged, " + what + "; restore the file, or move it away to "
-                + "begin anew without what it held", null);
+                + "start over without its contents", null);
     }
 
     @Override

@@ -13,18 +13,18 @@ import java.util.logging.Level;
 import java.util.logging.Logger;
 
 /**
- * The link to the broker: one connection after the other (WIRE.md, 1.2, 1.7 and 1.9).
+ * The link to the broker: one connection after another (WIRE.md, 1.2, 1.7 and 1.9).
  *
- * <p>Everything runs on the owner's thread: what happens on a connection comes to it as a task.
+ * <p>Everything runs on the owner's thread: a connection's events arrive there as tasks.
  */
 public final class Link {
     private static final Logger LOG = Logger.getLogger("org.sedge.edge");
-    /** A connection that brings nothing for so long after we spoke is given up; doubled each time, up to the most. */
+    /** A connection that brings nothing for this long after we sent something is dropped; doubles each time, up to a limit. */
     private static final double DEAF_S = 60;
     private static final double DEAF_MAX_S = 3600;
     private static final long CLOSED_CHECK_MS = 200;
 
-    /** Whom the link serves. */
+    /** The link's owner. */
     public interface Owner {
         /** The will of a new connection. */
         byte[] will();
@@ -35,7 +35,7 @@ public final class Link {
 
         void disconnected(String reason);
 
-        /** How many devices the fleet has; 0: the coordinator has not said it. */
+        /** The number of devices in the fleet; 0: the coordinator has not announced it. */
         long fleetDevices();
     }
 
@@ -70,22 +70,22 @@ public final class Link {
         clientId = newClientId();
     }
 
-    /** Whether a reason to have no connection is that the broker does not know the user name with this password. */
+    /** Whether the reason for a lost connection is that the broker does not know the user name with this password. */
     public static boolean isUnknownAccount(String reason) {
         return reason.contains("Not authorized") || reason.contains("Bad user name or password");
     }
 
-    /** The next connections are with this password. */
+    /** Uses this password for further connections. */
     public void usePassword(String other) {
         password = other;
     }
 
-    /** Seconds of a clock that never goes back. */
+    /** Monotonic time in seconds. */
     public static double now() {
         return System.nanoTime() / 1e9;
     }
 
-    /** Connects where it is time to, keeps alive, and gives up a connection that brings nothing; once a second. */
+    /** Connects if it is time, keeps the connection alive, and drops one that brings nothing; call it once a second. */
     public void keep() {
         double now = now();
         if (connection == null && now >= retryAt) {
@@ -127,7 +127,7 @@ public final class Link {
         }
     }
 
-    /** From another thread: cuts a connection that takes no bytes, on which the owner's thread would wait. */
+    /** From another thread: cuts a connection that accepts no bytes, on which the owner's thread would wait. */
     public void cutIfStuck() {
         MqttConnection stuck = connection;
         if (stuck != null && stuck.stuck()) {
@@ -135,7 +135,7 @@ public final class Link {
         }
     }
 
-    /** Ends the connection in order, so that the will is not sent. The owner takes no task any more. */
+    /** Closes the connection cleanly, so that the will is not sent. The owner gets no more tasks. */
     public void close() {
         closed = true;
         if (up) {
@@ -165,11 +165,11 @@ public final class Link {
         owner.disconnected(reason);
     }
 
-    /** Hands what happens on a connection to the owner's thread. */
+    /** Passes a connection's events to the owner's thread. */
     private final class Events implements MqttConnection.Events {
         private MqttConnection mine;
 
-        /** Waits for room among the tasks; drops the event once nobody takes them. */
+        /** Waits for room in the queue; drops the event once the link is closed. */
         private void hand(Event event) throws InterruptedException {
             boolean handed = false;
             while (!handed && !closed) {
@@ -177,7 +177,7 @@ public final class Link {
             }
         }
 
-        /** Something that happened, of no interest once there is another connection. */
+        /** An event, ignored once there is another connection. */
         private abstract class Event implements Runnable {
             abstract void happen();
 

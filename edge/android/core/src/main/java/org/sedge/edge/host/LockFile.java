@@ -9,10 +9,10 @@ import java.nio.channels.OverlappingFileLockException;
 import java.util.HashSet;
 import java.util.Set;
 
-/** A file that one holder at a time has, of all threads of all processes. The system frees that of a process that ends. */
+/** A file that only one thread of all processes can hold at a time. The system releases it when its process ends. */
 public final class LockFile implements AutoCloseable {
-    // Closing any descriptor of a file frees the process's lock on it, so no second one may be opened, whatever links
-    // lead to it: these are canonical paths.
+    // Closing any descriptor of a file releases the process's lock on it, so a second one must not be opened, through
+    // whatever links: these are canonical paths.
     private static final Set<String> HELD = new HashSet<>();
 
     private final String path;
@@ -23,7 +23,7 @@ public final class LockFile implements AutoCloseable {
         this.open = open;
     }
 
-    /** Takes the file; null where somebody has it. */
+    /** Takes the file; null if somebody else holds it. */
     public static LockFile tryTake(File file) throws StorageError {
         synchronized (HELD) {
             String path = canonical(file);
@@ -49,7 +49,7 @@ public final class LockFile implements AutoCloseable {
         }
     }
 
-    /** Whether this process has it. */
+    /** Whether this process holds it. */
     public static boolean heldHere(File file) throws StorageError {
         synchronized (HELD) {
             return HELD.contains(canonical(file));

@@ -9,16 +9,16 @@ import java.nio.charset.StandardCharsets;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
-/** What Linux, and so Android, says of the machine. */
+/** Facts about the machine, as Linux, and so Android, reports them. */
 public final class Machine {
     private static final Pattern TOTAL = Pattern.compile("MemTotal: +([0-9]+) kB");
 
     private Machine() {}
 
     /**
-     * The machine's memory in MB; 0 is unknown. The coordinator compares it with what a runtime needs for a step, which
-     * lies outside of the heap. The heap holds some ten vectors of the model: a job for which that is too little is
-     * declined as OutOfMemory.
+     * The machine's memory in MB; 0 is unknown. The coordinator compares it with the memory that a runtime needs for a
+     * step, outside the heap. The heap holds about ten vectors of the model: a job for which it is too small is declined
+     * as OutOfMemory.
      */
     public static long memoryMb() {
         try (BufferedReader lines = new BufferedReader(new InputStreamReader(

@@ -25,20 +25,20 @@ import javax.net.ssl.SSLParameters;
 import javax.net.ssl.SSLSocket;
 
 /**
- * One connection to the broker in MQTT 3.1.1, as far as the protocol has it: a clean session, a will, QoS 0.
+ * One connection to the broker in MQTT 3.1.1, as far as the protocol uses it: a clean session, a will, QoS 0.
  *
- * <p>That is ten kinds of packets. The one Java client that Debian 12 has brings two further libraries for the rest.
+ * <p>That takes ten packet types. The only Java client in Debian 12 needs two further libraries for the others.
  */
 public final class MqttConnection {
     public static final int KEEPALIVE_S = 30;
     private static final int CONNECT_TIMEOUT_MS = 10_000;
-    /** A broker that sends neither a message nor an answer to a ping for so long is gone. */
+    /** A broker that sends neither a message nor an answer to a ping for this long is gone. */
     private static final int SILENCE_MS = 4 * KEEPALIVE_S * 1000;
     private static final int CLOSE_MS = 2000;
     private static final long STUCK_MS = 2000;
     private static final int CONNECT = 0x10;
     private static final int CONNACK = 2;
-    /** What the codes of a CONNACK mean; the last one also stands for all others. */
+    /** The meanings of a CONNACK's codes; the last one also stands for all others. */
     private static final String[] REFUSALS = {"Success", "Unsupported protocol version", "Client identifier not valid",
         "Server unavailable", "Bad user name or password", "Not authorized", "Unspecified error"};
     private static final int PUBLISH = 3;
@@ -48,21 +48,21 @@ public final class MqttConnection {
     private static final int PING = 0xc0;
     private static final int DISCONNECT = 0xe0;
 
-    /** What happens on a connection; called on a thread of its own. */
+    /** A connection's events; called on a separate thread. */
     public interface Events {
         /** The broker has accepted it. */
         void up() throws InterruptedException;
 
         void received(String topic, byte[] payload) throws InterruptedException;
 
-        /** It is over, for this reason; the last call. */
+        /** The connection has ended, for this reason; the last call. */
         void down(String reason, Ended ended) throws InterruptedException;
 
         /** Whether the broker has ever accepted a connection. */
         boolean worked();
     }
 
-    /** The broker refuses something. */
+    /** The broker refused something. */
     @SuppressWarnings("serial")
     private static final class Refused extends IOException {
         Refused(String what) {
@@ -86,7 +86,7 @@ public final class MqttConnection {
         this.events = events;
     }
 
-    /** Begins to connect, and subscribes to one topic. */
+    /** Starts to connect, and subscribes to one topic. */
     public static MqttConnection open(AgentConfig config, String clientId, String password, String willTopic,
             byte[] will, String subscription, Events events) {
         MqttConnection connection = new MqttConnection(config, events);
@@ -103,7 +103,7 @@ public final class MqttConnection {
                     ended = connection.ended(null);
                 } catch (InterruptedException closed) {
                     reason = config.url + ": closed";
-                } catch (Exception | Error error) { // without memory, too, the owner has to hear of the end
+                } catch (Exception | Error error) { // even out of memory, the owner has to learn of the end
                     reason = connection.said(error);
                     ended = connection.ended(error);
                 }
@@ -111,7 +111,7 @@ public final class MqttConnection {
                 try {
                     events.down(reason, ended);
                 } catch (InterruptedException closed) {
-                    interrupt(); // nobody waits for it any more
+                    interrupt(); // nobody is waiting for it any more
                 }
             }
         };
@@ -120,7 +120,7 @@ public final class MqttConnection {
         return connection;
     }
 
-    /** Why it is over, in the Python agent's words as far as the systems have the same. */
+    /** Why the connection ended, in the Python agent's words as far as both systems share them. */
     private String said(Throwable error) {
         if (error instanceof Refused) {
             return config.url + " refused " + error.getMessage();
@@ -140,7 +140,7 @@ public final class MqttConnection {
         return config.url + ": the broker closed the connection" + hint;
     }
 
-    /** What the end of a connection without a message says of the network. */
+    /** What the end of a connection without a message reveals about the network. */
     private Ended ended(Throwable error) {
         if (accepted || error instanceof Refused) {
             return Ended.TURNED_AWAY;
@@ -159,7 +159,7 @@ public final class MqttConnection {
                 : error.getMessage() == null ? error.toString() : error.getMessage();
     }
 
-    /** Sends one message; it is dropped where the link is down, as any message may be. */
+    /** Sends one message; it is dropped if the link is down, as any message may be. */
     public void send(String topic, byte[] payload) {
         attempt(PUBLISH << 4, topic.getBytes(StandardCharsets.UTF_8), payload, false);
     }
@@ -181,11 +181,11 @@ public final class MqttConnection {
         }
     }
 
-    /** Closes in order, so that the will is not sent; what was sent before has arrived. */
+    /** Closes cleanly, so that the will is not sent; everything sent before has then arrived. */
     public void close() {
         try {
             write(DISCONNECT, new byte[0]);
-            thread.join(CLOSE_MS); // until the broker has read it all, and hangs up
+            thread.join(CLOSE_MS); // until the broker has read everything and hangs up
         } catch (IOException error) {
             hangUp();
         } catch (InterruptedException error) {
@@ -194,7 +194,7 @@ public final class MqttConnection {
         hangUp();
     }
 
-    /** Whether a write has waited for the broker for longer than a broker that works lets it. */
+    /** Whether a write has been waiting for longer than a working broker would make it wait. */
     public boolean stuck() {
         long since = writingSince;
         return since != 0 && System.nanoTime() - since > STUCK_MS * 1_000_000;
@@ -206,7 +206,7 @@ public final class MqttConnection {
             bare.close();
             socket.close();
         } catch (IOException error) {
-            return; // it is closed all the same
+            return; // it is closed anyway
         }
         if (Thread.currentThread() != thread) {
             thread.interrupt();
@@ -226,7 +226,7 @@ public final class MqttConnection {
             out.write(rest);
             write(head, body.toByteArray());
         } catch (IOException error) {
-            hangUp(); // the reading thread says so
+            hangUp(); // the reading thread reports it
         }
     }
 
@@ -316,7 +316,7 @@ public final class MqttConnection {
 
     private void published(int head, byte[] body) throws IOException, InterruptedException {
         int name = body.length < 2 ? body.length : (body[0] & 0xff) << 8 | body[1] & 0xff;
-        int from = 2 + name + ((head & 6) == 0 ? 0 : 2); // a packet id, where the broker chose another QoS
+        int from = 2 + name + ((head & 6) == 0 ? 0 : 2); // a packet id, if the broker chose another QoS
         if (from > body.length) {
             throw new IOException("a message that ends within its topic");
         }

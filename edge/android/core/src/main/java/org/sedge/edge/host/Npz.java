@@ -29,12 +29,12 @@ public final class Npz {
     private static final Pattern HEADER = Pattern.compile(
             "'descr': *'([<|](?:f[48]|[iub][1248]))'.*'fortran_order': *False.*'shape': *\\(([0-9, ]*)\\)");
 
-    /** Names by which people call y. */
+    /** Names that people use for y. */
     private static final Pattern TARGET = Pattern.compile("(?im)^(?:y|y_.*|labels?|targets?)\\.npy$");
     private static final List<String> NOT_INPUTS = Arrays.asList("y", "group");
     private static final int IMAGES_NDIM = 4;
 
-    /** One array: its type by numpy's letter, its shape, its numbers. */
+    /** One array: its type as numpy's letter, its shape, its numbers. */
     private static final class Array {
         final char kind;
         final int size;
@@ -125,12 +125,12 @@ public final class Npz {
                 out.write(file.array());
             }
         } catch (IOException error) {
-            throw new IllegalStateException(error); // not of memory
+            throw new IllegalStateException(error); // cannot happen in memory
         }
         return made.toByteArray();
     }
 
-    /** The inputs in a file by name, read as {@link #read} does: all arrays but y and group. */
+    /** The inputs in a file by name, read as by {@link #read}: all arrays except y and group. */
     public static Map<String, Rows> readInputs(File file) throws SedgeException {
         Map<String, Rows> found = new LinkedHashMap<>();
         for (Map.Entry<String, Array> entry : read(file, "of inputs by name").entrySet()) {
@@ -158,7 +158,7 @@ public final class Npz {
         return array.size == 1 && array.kind != 'i' ? bytes(array, name) : rows(array, name);
     }
 
-    /** Unsigned bytes and truth values: pixels, or the numbers that they are. */
+    /** Unsigned bytes and truth values, as scaled pixels or plain numbers. */
     private static Rows bytes(Array x, String name) throws SedgeException {
         float full = x.kind == 'u' && x.shape.length == IMAGES_NDIM ? 255f : 1f;
         float[] scaled = new float[x.count()];

@@ -18,18 +18,18 @@ import java.util.regex.Pattern;
 import javax.net.ssl.HttpsURLConnection;
 
 /**
- * A span of a blob from an HTTP server, as the blob's chunks.
+ * Downloads a span of a blob from an HTTP server, chunk by chunk.
  *
- * <p>No header says who asks. Nothing larger than a chunk is held in memory. What comes is the core's to check.
+ * <p>No header identifies the device. At most one chunk is held in memory. The core must check what arrives.
  */
 public final class WebSpan {
     private static final int SILENCE_MS = 20_000;
     private static final int MAX_REDIRECTS = 4;
     private static final Pattern RANGE = Pattern.compile("bytes (\\d{1,10})-(\\d{1,10})/(\\d{1,10}|\\*)");
 
-    /** Who takes the chunks. */
+    /** Receives the chunks. */
     public interface Taker {
-        /** Whether more is wanted. */
+        /** Takes a chunk. Returns whether to continue. */
         boolean chunk(int index, byte[] data);
     }
 
@@ -43,7 +43,7 @@ public final class WebSpan {
         this.downloads = downloads;
     }
 
-    /** Ends it from another thread, which does not wait for that: a JVM lets nobody close what is being read. */
+    /** Stops the download from another thread, without waiting: on a JVM, closing a connection waits for its reader. */
     public void stop() {
         stopped = true;
         final HttpURLConnection open = connection;
@@ -64,10 +64,10 @@ public final class WebSpan {
         return stopped;
     }
 
-    /** Fetches one chunk after the other. Why it failed, in one line; null where all have come. */
+    /** Fetches one chunk after another. Returns why it failed, in one line; null if all have arrived. */
     public String fetch(Taker taker) {
         try {
-            boolean ranged = answered(); // where not, all of the blob comes, and fills every hole
+            boolean ranged = answered(); // otherwise the whole blob comes, and fills every hole
             int end = ranged ? span.end : span.manifest.count;
             try (DataInputStream in = new DataInputStream(connection.getInputStream())) {
                 for (int index = ranged ? span.first : 0; index < end; index++) {
@@ -80,10 +80,10 @@ public final class WebSpan {
             }
             return null;
         } catch (EOFException error) {
-            return shown(span.url) + ": ended on the way";
+            return shown(span.url) + ": the response was cut off";
         } catch (SocketTimeoutException error) {
             return shown(span.url) + ": silent for " + SILENCE_MS / 1000 + " s";
-        } catch (IOException | GeneralSecurityException | RuntimeException error) { // the platform's own, of odd answers
+        } catch (IOException | GeneralSecurityException | RuntimeException error) { // the platform's, for odd responses
             return shown(span.url) + ": " + (error.getMessage() == null ? error : error.getMessage());
         } finally {
             if (connection != null) {
@@ -92,7 +92,7 @@ public final class WebSpan {
         }
     }
 
-    /** Asks, also where it is sent on to. Whether the answer is the span alone, and not the whole blob. */
+    /** Sends the request, following redirects. Returns whether the response is only the span, not the whole blob. */
     private boolean answered() throws IOException, GeneralSecurityException {
         URL url = new URL(span.url);
         for (int asked = 0; asked <= MAX_REDIRECTS; asked++) {
@@ -107,7 +107,7 @@ public final class WebSpan {
                 throw new ProtocolException("redirects from https to " + shown(next.toString()));
             }
             if (!downloads.permits(next.toString())) {
-                throw new ProtocolException("redirects to " + shown(next.toString()) + ", which is excluded");
+                throw new ProtocolException("redirects to " + shown(next.toString()) + ", which is not allowed");
             }
             url = next;
         }
@@ -137,7 +137,7 @@ public final class WebSpan {
         connection = open;
     }
 
-    /** Throws for an answer that is neither the span nor the whole blob. */
+    /** Whether the response is only the span. Throws if it is neither the span nor the whole blob. */
     private boolean ranged(int status) throws ProtocolException {
         String encoding = connection.getContentEncoding();
         if (encoding != null && !encoding.equals("identity")) {
@@ -165,7 +165,7 @@ public final class WebSpan {
         return false;
     }
 
-    /** A URL for people, without its query, which may be as good as a password. */
+    /** A URL for display, without its query, which may amount to a password. */
     private static String shown(String url) {
         return url.split("\\?")[0];
     }

@@ -13,13 +13,13 @@ public interface Blobs {
     /** A blob, its hash checked; one that fails the check is removed. */
     byte[] read(byte[] sha256) throws StorageError;
 
-    /** A part of a blob, without a check. */
+    /** A part of a blob, without a hash check. */
     byte[] readSpan(byte[] sha256, int offset, int length) throws StorageError;
 
     /** Stores a blob, durable once settled. Returns its SHA-256. */
     byte[] write(byte[] data) throws StorageError;
 
-    /** Makes every blob durable; before each commit, which may name any of them. */
+    /** Makes every blob durable. Call it before each commit, which may name any of them. */
     void settle() throws StorageError;
 
     /** The chunks of a blob that have arrived, by the digests of what is on disk. */
@@ -27,9 +27,9 @@ public interface Blobs {
 
     void writePart(Manifest manifest, int index, byte[] data) throws StorageError;
 
-    /** Turns a complete part into a blob. False, and the part is gone, where its hash is wrong. */
+    /** Turns a complete part into a blob. Returns false, and deletes the part, if its hash is wrong. */
     boolean finishPart(Manifest manifest) throws StorageError;
 
-    /** Deletes everything whose name, in hexadecimal digits, is not among these. */
+    /** Deletes everything whose name, in hexadecimal digits, is not in {@code keep}. */
     void collect(Set<String> keep) throws StorageError;
 }

@@ -19,11 +19,11 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** The order's global model: here already, made by steps from an older one, or fetched whole (WIRE.md, 8.1 and 8.2). */
+/** The order's global model: already here, rebuilt by steps from an older one, or fetched whole (WIRE.md, 8.1, 8.2). */
 public final class GlobalModel {
     private GlobalModel() {}
 
-    /** The steps from the newest version that is here: none for the model itself; null without any version. */
+    /** The steps from the newest version that is here: none for the model itself; null if no version is here. */
     private static List<Step> stepsLeft(Order order, Blobs blobs) {
         if (blobs.has(order.modelHash)) {
             return Collections.emptyList();
@@ -53,7 +53,7 @@ public final class GlobalModel {
         return found;
     }
 
-    /** The order, with its blobs cut, and in the places, as in its repetition. */
+    /** The order, with its blobs split into chunks and located as in its repetition. */
     public static Order recut(Order order, Order repeated) {
         Map<String, Manifest> cut = new HashMap<>();
         List<Manifest> named = ownBlobs(repeated);
@@ -84,7 +84,7 @@ public final class GlobalModel {
         return Hex.encode(manifest.sha256) + " " + manifest.size;
     }
 
-    /** The patch and the correction, where they are blobs. */
+    /** The patch and the correction, if they are blobs. */
     public static List<Manifest> ownBlobs(Order order) {
         List<Manifest> found = new ArrayList<>(
                 Arrays.asList(order.patchBlob, order.correction));
@@ -119,7 +119,7 @@ public final class GlobalModel {
         return theta;
     }
 
-    /** An order as messages name it. */
+    /** An order's name in messages. */
     public static String where(Order order) {
         return "run " + order.run + ", round " + order.round;
     }

@@ -3,10 +3,10 @@ package org.sedge.edge.jobs;
 import org.sedge.edge.wire.Messages.Report;
 import org.sedge.edge.wire.Metric;
 
-/** What a job leaves: its update, a blob, and what the device keeps of the run from now on. */
+/** A job's results: its update, a blob, and the state that the device keeps from now on. */
 public final class Outcome {
     public final byte[] update;
-    /** The head of the update, for a person. */
+    /** The update's report, for people. */
     public final Report report;
     public final Metric metric;
     /** Names of blobs; of the schema {@link Kept}. */

@@ -11,7 +11,7 @@ import org.sedge.edge.wire.Refusals;
 import java.util.Arrays;
 import java.util.List;
 
-/** What a device starts a round from (spec/training.md, T1). */
+/** The vector from which a device starts a round (spec/training.md, T1). */
 public final class StartVector {
     private StartVector() {}
 
@@ -20,7 +20,7 @@ public final class StartVector {
         return patched(GlobalModel.read(order, blobs, size), order, blobs);
     }
 
-    /** The same, and over it the tensors {@code kept} of the device's own model; the global model stays as a blob. */
+    /** The same, overwritten with the tensors {@code kept} of the device's own model; stores the global model as a blob. */
     public static float[] of(Job job, Blobs blobs, int size, List<Tensor> kept) throws StorageError, CodecError {
         float[] theta = GlobalModel.read(job.order, blobs, size);
         if (!blobs.has(job.order.modelHash)) {

@@ -23,7 +23,7 @@ public final class Vectors {
         return floats(data);
     }
 
-    /** The vector in bytes that {@link #bytes} made. */
+    /** The vector in bytes made by {@link #bytes}. */
     public static float[] floats(byte[] data) {
         float[] found = new float[data.length / 4];
         ByteBuffer.wrap(data).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer().get(found);
@@ -46,7 +46,7 @@ public final class Vectors {
         return coded;
     }
 
-    /** The vectors in bytes that {@link #coded} made. */
+    /** The vectors in bytes made by {@link #coded}. */
     public static List<float[]> decoded(List<byte[]> coded) {
         List<float[]> vectors = new ArrayList<>();
         for (byte[] data : coded) {

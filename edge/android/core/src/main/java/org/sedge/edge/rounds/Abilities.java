@@ -11,23 +11,23 @@ import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
 
-/** What this device does of spec/extensions.md. */
+/** The extensions of spec/extensions.md that this device supports. */
 public final class Abilities {
-    /** As HELLO announces it. */
+    /** The words announced in HELLO. */
     public static final List<String> CODECS = Collections.unmodifiableList(
             Arrays.asList("int4", "sign", "freeze", "phases", "correction", "optimizer", "schedule", "average",
                     "blend", "loss"));
 
     private Abilities() {}
 
-    /** The extensions that an order asks for and this device has not announced; empty: none. */
+    /** The extensions that an order uses but this device has not announced; empty: none. */
     static String lacking(Order order) {
         Set<String> words = words(order);
         words.removeAll(CODECS);
         return String.join(", ", words);
     }
 
-    /** The extensions that an order uses, in alphabetical order; {@code frozen} is its bundle's. */
+    /** The extensions that an order uses, in alphabetical order, except {@code frozen}, which its bundle uses. */
     static Set<String> words(Order order) {
         Work work = order.work;
         Set<String> found = new TreeSet<>();

@@ -53,8 +53,8 @@ import java.util.logging.Level;
  *   -> receipt    only then is the update deleted
  * </pre>
  *
- * <p>Every arrow is one commit, so a crash repeats at most the step that it interrupted. {@code now} is in seconds of a
- * clock that never goes back.
+ * <p>Every arrow is one commit, so a crash repeats at most the step that it interrupted. {@code now} is monotonic
+ * seconds.
  */
 public final class AgentCore {
     private final String down;
@@ -79,10 +79,10 @@ public final class AgentCore {
     private Set<String> collected;
     private double collectAt = Double.NEGATIVE_INFINITY;
 
-    /** Begins a new start of the device; {@code clockS} are Unix seconds, which need not be right.
+    /** Begins a new start of the device; {@code clockS} is in Unix seconds, which need not be right.
      *
-     * @param most what the device does at most; null: anything
-     * @param pinned the keys of which one must have signed for an order
+     * @param most the limits on the device's work; null: no limits
+     * @param pinned an order needs a policy signed by one of these keys
      */
     public AgentCore(String fleet, String device, Keyring keys, Hello hello, Blobs blobs, DurableBytes journal,
             Random random, long clockS, Limits most, PinnedKeys pinned, Effects effects, AgentListener listener)
@@ -108,7 +108,7 @@ public final class AgentCore {
         declines = new Declines(peer, this.effects, listener);
     }
 
-    /** From now on blobs may come over HTTP as well. */
+    /** Allows blobs to come over HTTP, too, from now on. */
     public void allow(Downloader downloader) {
         fetches.places.allow(downloader);
     }
@@ -118,7 +118,7 @@ public final class AgentCore {
         return connected && handshake.welcomed();
     }
 
-    /** How many devices the fleet has; 0: the coordinator has not said it. */
+    /** The number of devices in the fleet; 0: the coordinator has not announced it. */
     public long fleetDevices() {
         return handshake.fleetDevices();
     }
@@ -128,22 +128,22 @@ public final class AgentCore {
         return store.state().orders.isEmpty() && store.state().outbox.isEmpty();
     }
 
-    /** Where the will is published. */
+    /** The topic of the will. */
     public String upTopic() {
         return peer.topic;
     }
 
-    /** The topic of all that comes to this device alone. */
+    /** The topic of messages for this device only. */
     public String downTopic() {
         return down;
     }
 
-    /** The payload of a new connection's MQTT will; begins a session. */
+    /** The payload of a new connection's MQTT will; begins a new session. */
     public byte[] will() {
         return handshake.will();
     }
 
-    /** Says that we leave on purpose. */
+    /** Announces that we are disconnecting on purpose. */
     public void goodbye() {
         effects.send(peer.topic, handshake.goodbye());
     }
@@ -158,7 +158,7 @@ public final class AgentCore {
         poll(now);
     }
 
-    /** Uses the other keys from now on, as the broker refuses these: their password; null where there are none. */
+    /** Switches to the other keys, because the broker refuses these. Returns their password; null if there are none. */
     public String otherPassword() {
         if (!keyring.turn()) {
             return null;
@@ -167,7 +167,7 @@ public final class AgentCore {
         return keyring.keys().password;
     }
 
-    /** The link is down; jobs go on without it. */
+    /** The link is down; jobs continue without it. */
     public void disconnected() {
         connected = false;
         fetches.disconnected();
@@ -191,7 +191,7 @@ public final class AgentCore {
         }
     }
 
-    /** The hello that is due, or that says why no work is done now. */
+    /** Sends the hello that is due, or one that says why no work is being done. */
     private void say(double now) {
         boolean disk = working != null || !waits.why().isEmpty();
         String limit = budget.closed();
@@ -256,10 +256,10 @@ public final class AgentCore {
                 return;
             }
             boolean isNew = opened.frame.incarnation != store.state().coordinator;
-            if (isNew) { // it knows nobody, and its own request for a hello may have been lost
+            if (isNew) { // it knows nobody, and its request for a hello may have been lost
                 handshake.begin(now);
             }
-            if (opened.frame.kind == Kind.WELCOME) { // also while the disk refuses: hellos say that
+            if (opened.frame.kind == Kind.WELCOME) { // even on a full disk, which our hellos report
                 welcome((Welcome) opened.message, now);
                 keyring.welcomed();
             }
@@ -273,8 +273,8 @@ public final class AgentCore {
             }
             boolean overtaken = opened.frame.seq < peer.window.top();
             if (opened.frame.kind == Kind.ORDER && (overtaken || !handshake.everWelcomed())) {
-                // What overtook it may have been its receipt; and before the first welcome nothing tells.
-                effects.note(Level.INFO, "dropped an overtaken order; it may come again");
+                // What overtook it may have been its receipt. Before the first welcome we cannot know.
+                effects.note(Level.INFO, "dropped an order that a newer message overtook; it may be sent again");
                 return;
             }
             message(opened.frame, opened.message, now);
@@ -285,14 +285,14 @@ public final class AgentCore {
                 declines.unreadable((BodyError) error);
             }
         } catch (StorageError error) {
-            if (!waits.disk(now)) { // one line for all the chunks in flight
+            if (!waits.disk(now)) { // one log line for all the chunks in flight
                 waits.begin(error, now);
                 say(now);
             }
         }
     }
 
-    /** A chunk of a span has come over HTTP; it is not checked yet. */
+    /** A chunk of a span has arrived over HTTP; it is not checked yet. */
     public void fetched(int number, int index, byte[] data, double now) {
         effects.received(data);
         budget.passed(now);
@@ -308,13 +308,13 @@ public final class AgentCore {
         }
     }
 
-    /** Nothing more comes of a span. {@code error}: why; null where it is whole. */
+    /** A span has ended. {@code error} says why; null if it is complete. */
     public void fetchEnded(int number, String error, double now) {
         fetches.fetchEnded(number, error, now, effects);
         poll(now);
     }
 
-    /** Whether the job that runs has used up what the device trains in a day; from any thread. */
+    /** Whether the running job has used up the day's training time; callable from any thread. */
     public boolean mustStop(double now) {
         return budget.mustStop(now);
     }
@@ -327,7 +327,7 @@ public final class AgentCore {
         return order;
     }
 
-    /** The current job is done: commits its outcome, then offers the update, late where a newer order has come. */
+    /** The current job is done: commits its outcome, then offers the update, as late if a newer order has arrived. */
     public void finished(Outcome outcome, double now) {
         Order order = jobEnded();
         try {
@@ -335,7 +335,7 @@ public final class AgentCore {
                 store.finish(order, outcome);
                 fetches.places.received -= outcome.report.httpBytes;
             }
-        } catch (StorageError error) { // the order stays, and is done again
+        } catch (StorageError error) { // the order stays and is done again
             waits.beginJob(error, now);
             say(now);
             return;
@@ -357,7 +357,7 @@ public final class AgentCore {
         Order current = store.state().orders.get(order.run);
         try {
             if (current != null && StateStore.same(current, order)) {
-                if (error instanceof BrokenSteps) { // the whole model may still do
+                if (error instanceof BrokenSteps) { // the whole model may still work
                     store.strikeSteps(current);
                     effects.note(Level.WARNING, GlobalModel.where(order) + ": fetching the whole model instead");
                 } else {
@@ -373,7 +373,7 @@ public final class AgentCore {
         poll(now);
     }
 
-    /** The current job was stopped on purpose; its order stays, to go on from this blob, or anew without one. */
+    /** The current job was stopped on purpose; its order stays and continues from this blob, or starts over without one. */
     public void interrupted(byte[] checkpoint) {
         Order order = jobEnded();
         try {
@@ -412,7 +412,7 @@ public final class AgentCore {
             case RENEW:
                 Struct<?> answer = keyring.answer(((Renew) message).point, version);
                 effects.note(Level.INFO,
-                        "the coordinator gets another secret; the present one is good until that is used");
+                        "renewing the secret; the current one stays valid until the new one is used");
                 effects.send(peer.topic, peer.seal(Kind.JOIN, answer, null));
                 break;
             case REFUSED:
@@ -490,7 +490,7 @@ public final class AgentCore {
         }
     }
 
-    /** @param rejected why it was rejected; null where it was not */
+    /** @param rejected why it was rejected; null if it was accepted */
     private void receipt(String run, long round, byte[] sha256, String rejected, String said) throws StorageError {
         Pending waiting = store.pending(run, round);
         if (waiting == null || !Arrays.equals(waiting.blob, sha256)) {
@@ -552,7 +552,7 @@ public final class AgentCore {
         }
     }
 
-    /** Gives up the orders of which a bundle that has arrived shows that they cannot be done. */
+    /** Gives up the orders that turn out to be impossible now that their bundles have arrived. */
     private void refuseImpossible() throws StorageError {
         for (Order order : new ArrayList<>(store.state().orders.values())) {
             refuseImpossible(order);
@@ -571,7 +571,7 @@ public final class AgentCore {
         }
     }
 
-    /** Throws {@code RemoteError} for an order that cannot be done, or may not, as far as is known. */
+    /** Throws {@code RemoteError} for an order that cannot or may not be done, as far as is known. */
     private void requirePossible(Order order) throws RemoteError, StorageError {
         limits.check(order);
         trust.check(order);

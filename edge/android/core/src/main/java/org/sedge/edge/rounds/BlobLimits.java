@@ -14,18 +14,18 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
-/** The largest blobs that an order can need, by its bundle's layout: asked before a byte is fetched (WIRE.md, 5.11). */
+/** The largest blobs that an order can need, by its bundle's layout: checked before a byte is fetched (WIRE.md, 5.11). */
 final class BlobLimits {
     private static final int MAX_BUNDLE_BYTES = 1 << 26;
-    /** Larger blobs wait until the bundle is here, and says whether they can be. */
+    /** Larger blobs wait until the bundle is here and shows whether they can be valid. */
     private static final int FIRST_BYTES = 1 << 24;
-    /** More bundles than the runs that a device keeps. */
+    /** More bundles than a device keeps runs. */
     private static final int CAPACITY = 64;
 
     private final Blobs blobs;
     private final Map<String, Facts> known = new LinkedHashMap<>();
 
-    /** What is asked of a bundle more than once. */
+    /** Facts about a bundle that are needed more than once. */
     private static final class Facts {
         final int size;
         final byte[] manifestHash;
@@ -58,7 +58,7 @@ final class BlobLimits {
         check("a correction", order.correction, size);
     }
 
-    /** Whether a blob of an order that passed the check may be fetched now, or its bundle comes first. */
+    /** Whether a blob of an order that passed the check may be fetched now, or only after its bundle. */
     boolean mayBegin(Order order, Manifest manifest) {
         Manifest bundle = order.bundle;
         return manifest.size <= FIRST_BYTES || Arrays.equals(manifest.sha256, bundle.sha256) || blobs.has(bundle.sha256);

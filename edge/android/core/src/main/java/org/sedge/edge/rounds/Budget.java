@@ -6,22 +6,22 @@ import org.sedge.edge.rounds.State.Spent;
 import java.util.Locale;
 
 /**
- * What a device may still do, by its own limits; without any, anything.
+ * The remaining allowance of a device's own limits; without limits, everything is allowed.
  *
- * <p>Each limit is a bucket that fills with what is spent and drains evenly, an hour's worth in an hour or a day's in a
- * day. A full one closes until a tenth of it has drained. Time does not go back while the agent runs; what was spent is
- * committed with the rest of the state, and drains over the time from the last commit to a new start, by the device's
- * clock, but at most over a day. So neither a clock that starts in the past nor a restart gives anything.
+ * <p>Each limit is a bucket that spending fills and that drains evenly, an hour's worth in an hour or a day's in a day.
+ * A full bucket stays closed until a tenth of it has drained. Time is monotonic while the agent runs. The amounts spent
+ * are committed with the rest of the state, and drain over the time from the last commit to a new start, by the device's
+ * clock, but at most over a day. So neither a clock that starts in the past nor a restart gains anything.
  */
 final class Budget {
     private static final double HOUR_S = 3600;
     private static final double DAY_S = 86400;
-    /** Orders at one moment, and the seconds in which as many come back. */
+    /** The maximum number of orders in a burst, and the seconds in which this allowance recovers. */
     private static final int MOMENT = 32;
     private static final double MOMENT_S = 0.32;
-    /** Starts of a coordinator in an hour, each of which costs a commit. */
+    /** Accepted starts of a coordinator per hour; each costs a commit. */
     private static final int STARTS = 60;
-    /** What may be spent before it is committed by itself; every other commit carries it too. */
+    /** The amount that may be spent before it gets its own commit; every other commit carries it too. */
     private static final double COMMIT_BYTES = 64e6;
     private static final double COMMIT_S = 600;
 
@@ -49,7 +49,7 @@ final class Budget {
             return true;
         }
 
-        /** Seconds that it stays closed, from full until a tenth has drained; 0 while it is open. */
+        /** Seconds that a full bucket stays closed, until a tenth has drained; 0 while it is open. */
         double closedS() {
             double openAt = 0.9 * limit;
             full = spent >= limit || (full && spent > openAt);
@@ -69,7 +69,7 @@ final class Budget {
     private double newBytes;
     private double newS;
     private double tellAt = Double.NEGATIVE_INFINITY;
-    /** When a job that runs must stop; read by its own thread. */
+    /** When a running job must stop; read by the job's thread. */
     private volatile double stopAt = Double.POSITIVE_INFINITY;
 
     /** @param clockS Unix seconds at this start, which need not be right */
@@ -103,7 +103,7 @@ final class Budget {
         stopAt = limited && net > 0 ? now + Math.max(0, training.limit - training.spent) / net : Double.POSITIVE_INFINITY;
     }
 
-    /** Unix seconds by the device's clock, as it was set at this start. */
+    /** The device's Unix time, counted on from its clock at this start. */
     double clockS() {
         return clockS;
     }
@@ -118,12 +118,12 @@ final class Budget {
         working = begins;
     }
 
-    /** Whether frames of another start of the coordinator are heard. */
+    /** Whether frames of another start of the coordinator are still accepted. */
     boolean start() {
         return !limited || starts.take();
     }
 
-    /** What becomes of an order: null is taken on, "" dropped, anything else is why it is declined. */
+    /** The decision on an order: null accepts it, "" drops it, other text is the reason to decline. */
     String order() {
         if (!limited) {
             return null;
@@ -131,7 +131,7 @@ final class Budget {
         if (!moment.take()) {
             return "";
         }
-        return orders.take() ? null : "the limit of orders an hour: more than " + Math.round(orders.limit)
+        return orders.take() ? null : "the limit of orders per hour: more than " + Math.round(orders.limit)
                 + " orders in an hour, expected fewer, or a higher limit";
     }
 
@@ -144,12 +144,12 @@ final class Budget {
         return true;
     }
 
-    /** Why nothing is fetched or begun now; empty when it may be. */
+    /** Why nothing may be fetched or begun now; empty if it may. */
     String closed() {
         double bytesS = limited ? bytes.closedS() : 0;
         double trainingS = limited ? training.closedS() : 0;
-        String first = bytesS > 0 ? reason("megabytes a day: no more downloads", bytesS) : "";
-        String second = trainingS > 0 ? reason("training hours a day: no more training", trainingS) : "";
+        String first = bytesS > 0 ? reason("megabytes per day: no more downloads", bytesS) : "";
+        String second = trainingS > 0 ? reason("training hours per day: no more training", trainingS) : "";
         return first + (first.isEmpty() || second.isEmpty() ? "" : "; ") + second;
     }
 
@@ -157,17 +157,17 @@ final class Budget {
         return String.format(Locale.ROOT, "the limit of %s for another %.1f hours", what, seconds / HOUR_S);
     }
 
-    /** Whether the job that runs has used the training time up; from any thread. */
+    /** Whether the running job has used up the training time; callable from any thread. */
     boolean mustStop(double time) {
         return time >= stopAt;
     }
 
-    /** Whether so much was spent since the last commit that it deserves one of its own. */
+    /** Whether enough was spent since the last commit to deserve a separate one. */
     boolean owes() {
         return limited && (newBytes >= COMMIT_BYTES || newS >= COMMIT_S);
     }
 
-    /** What to commit, with whatever else is committed. */
+    /** The amounts spent, to be committed together with other state. */
     Spent commit() {
         newBytes = 0;
         newS = 0;

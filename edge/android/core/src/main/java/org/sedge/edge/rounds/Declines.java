@@ -15,7 +15,7 @@ import org.sedge.edge.wire.Refusals;
 
 import java.util.logging.Level;
 
-/** Tells the coordinator, and the device's owner, what the device cannot do. */
+/** Tells the coordinator and the device's owner which orders the device cannot do. */
 final class Declines {
     private static final int MAX_DETAIL = 1000;
 
@@ -36,24 +36,24 @@ final class Declines {
         listener.declined(run, (int) round, error.reason() + ": " + detail);
     }
 
-    /** The order cannot be done: says so to the coordinator and in the log. */
+    /** The order cannot be done: tells the coordinator and the log. */
     void send(Order order, SedgeException error) {
         effects.note(Level.SEVERE, GlobalModel.where(order) + ": " + error.getMessage());
         send(order.run, order.round, error);
     }
 
-    /** Declines an order beyond the device's own limits; drops it without {@code why}; {@code tells}: logs it. */
+    /** Declines an order beyond the device's own limits, or drops it if {@code why} is empty; {@code tells}: logs it. */
     void beyondLimits(Order order, String why, boolean tells) {
         if (tells) {
             effects.note(Level.WARNING, GlobalModel.where(order) + ": "
-                    + (why.isEmpty() ? "orders arrive faster than rounds can end; the excess is dropped" : why));
+                    + (why.isEmpty() ? "orders arrive faster than rounds can end; dropping the excess" : why));
         }
         if (!why.isEmpty()) {
             send(order.run, order.round, new TooManyOrders(why));
         }
     }
 
-    /** Declines an order that keeps killing the agent, so that the other runs can go on. */
+    /** Declines an order that keeps killing the agent, so that other runs can continue. */
     void exhausted(Order order) {
         SedgeException error =
                 new TooManyStarts(Refusals.tooManyStarts(GlobalModel.where(order), StateStore.MAX_STARTS));
@@ -61,19 +61,19 @@ final class Declines {
         send(order.run, order.round, error);
     }
 
-    /** The beginning of a text, as much as a message's detail takes. */
+    /** The beginning of a text, as much as a message's detail can hold. */
     static String cut(String text) {
         int length = Math.min(MAX_DETAIL, text.codePointCount(0, text.length()));
         return text.substring(0, text.offsetByCodePoints(0, length));
     }
 
-    /** Declines an order with a value that is not known; dropped in silence it would come again for ever. */
+    /** Declines an order with an unknown value; dropped silently, it would be sent again forever. */
     void unreadable(BodyError error) {
         try {
             OrderName name = OrderName.SCHEMA.decode(error.order());
             send(name.run, name.round, error);
-        } catch (IllegalArgumentException unnamed) { // or no order
-            effects.note(Level.INFO, "a message that cannot be answered");
+        } catch (IllegalArgumentException unnamed) { // or not an order
+            effects.note(Level.INFO, "dropped a message that cannot be answered");
         }
     }
 }

@@ -5,7 +5,7 @@ import org.sedge.edge.wire.Backoff;
 
 import java.util.logging.Level;
 
-/** When to try again what the disk has refused: everything that writes, and jobs, whose work is dear. */
+/** When to retry after the disk has refused: for all writes, and for jobs, whose work is expensive. */
 final class DiskWaits {
     static final double RETRY_S = 30;
     private static final double MAX_JOB_BACKOFF_S = 1800;
@@ -25,7 +25,7 @@ final class DiskWaits {
         return Double.isNaN(diskAt) ? Backoff.earlier(otherwise, jobAt) : diskAt;
     }
 
-    /** Whether the disk is still left alone. */
+    /** Whether to leave the disk alone for now. */
     boolean disk(double now) {
         return now < diskAt;
     }
@@ -34,17 +34,17 @@ final class DiskWaits {
         return now < jobAt;
     }
 
-    /** Whether the disk has refused, and has not taken anything since. */
+    /** Whether the disk has refused and has not accepted anything since. */
     boolean untried() {
         return !Double.isNaN(diskAt);
     }
 
-    /** What the disk said; empty once it takes writes again, as large as a job's if those were refused. */
+    /** The disk's error; empty once it accepts writes again, as large as a job's if those were refused. */
     String why() {
         return why;
     }
 
-    /** The disk takes writes again, though perhaps not as large as those of a job, while there is one. */
+    /** The disk accepts writes again, though perhaps not as large as a job's, if one is waiting. */
     void works(boolean hasJobs) {
         diskAt = Double.NaN;
         if (!hasJobs) {
@@ -55,7 +55,7 @@ final class DiskWaits {
         }
     }
 
-    /** A job may be tried at once; what it lacked may be there. */
+    /** A job may be tried at once: there may be room for it now. */
     void jobTried() {
         jobAt = Double.NaN;
     }
@@ -76,7 +76,7 @@ final class DiskWaits {
         effects.note(Level.SEVERE, error.getMessage());
     }
 
-    /** The disk refused a job's input or outcome: the work was in vain, so each retry waits twice as long. */
+    /** The disk refused a job's input or outcome: the work was wasted, so each retry waits twice as long. */
     void beginJob(StorageError error, double now) {
         jobBackoffS = Math.min(Math.max(RETRY_S, 2 * jobBackoffS), MAX_JOB_BACKOFF_S);
         jobAt = now + jobBackoffS;

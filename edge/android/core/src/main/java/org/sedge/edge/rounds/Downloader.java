@@ -2,15 +2,15 @@ package org.sedge.edge.rounds;
 
 import org.sedge.edge.wire.Manifest;
 
-/** Fetches spans of blobs over HTTP, one at a time; what comes of one it tells the core. */
+/** Fetches spans of blobs over HTTP, one at a time, and passes the results to the core. */
 public interface Downloader {
-    /** Whether a URL may be asked now. */
+    /** Whether a URL may be requested now. */
     boolean permits(String url);
 
-    /** GET these chunks; then {@code fetched} for each and {@code fetchEnded}, with the span's number. */
+    /** GET these chunks; then call {@code fetched} for each, and {@code fetchEnded}, with the span's number. */
     void fetch(Span span);
 
-    /** Give up what is under way. */
+    /** Abandon the current request. */
     void stop();
 
     /** Chunks of a blob, from {@code first} to {@code end} - 1, at a URL. */

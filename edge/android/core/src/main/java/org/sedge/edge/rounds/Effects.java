@@ -4,16 +4,16 @@ import org.sedge.edge.jobs.Job;
 
 import java.util.logging.Level;
 
-/** What the core asks its shell to do, in this order; what is announced is on disk already. */
+/** The core's requests to its shell, in order; the state that they announce is already on disk. */
 public interface Effects {
-    /** Publish one frame at QoS 0: what matters is answered, and repeated until then. */
+    /** Publish one frame at QoS 0: important frames are repeated until they are answered. */
     void send(String topic, byte[] payload);
 
     void subscribe(String topic);
 
     void unsubscribe(String topic);
 
-    /** Do this job beside the core, then call {@code finished}, {@code failed} or {@code interrupted}. */
+    /** Do this job in another thread, then call {@code finished}, {@code failed} or {@code interrupted}. */
     void start(Job job);
 
     /** One line for the log. */

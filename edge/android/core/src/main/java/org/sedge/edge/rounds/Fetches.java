@@ -29,7 +29,7 @@ import java.util.Random;
 import java.util.Set;
 import java.util.logging.Level;
 
-/** The downloads: the blobs that the orders need and the disk does not hold. Keys are transfer ids in hex. */
+/** Downloads: the blobs that the orders need and the disk does not hold yet. Keys are transfer ids in hex. */
 final class Fetches {
     private final String fleet;
     private final Blobs blobs;
@@ -63,7 +63,7 @@ final class Fetches {
         listen(effects);
     }
 
-    /** The coordinator is there: what it has left unanswered is due. */
+    /** The coordinator is online: requests that it has left unanswered are due again. */
     void woken(double now) {
         for (Fetch fetch : active.values()) {
             fetch.woken(now);
@@ -78,7 +78,7 @@ final class Fetches {
         }
     }
 
-    /** The blobs that an order needs and that are not here. */
+    /** The blobs that an order needs and that are not here yet. */
     List<Manifest> missing(Order order) {
         List<Manifest> found = new ArrayList<>();
         for (Manifest manifest : GlobalModel.needed(order, blobs)) {
@@ -89,12 +89,12 @@ final class Fetches {
         return found;
     }
 
-    /** Why the disk takes one of the blobs not now; empty while it takes all. */
+    /** Why the disk cannot take one of the blobs now; empty if it can take all. */
     String refused() {
         return refused.isEmpty() ? "" : refused.values().iterator().next();
     }
 
-    /** Fetches exactly what these orders need; without room ({@link #refused}), tries again later. */
+    /** Fetches exactly the blobs that these orders need; without room ({@link #refused}), tries again later. */
     void sync(Collection<Order> orders, double now, Effects effects) throws StorageError {
         Map<String, Manifest> manifests = new LinkedHashMap<>();
         Map<String, String> urls = new HashMap<>();
@@ -141,14 +141,14 @@ final class Fetches {
             if (connected) {
                 fetch.connected(now);
             }
-        } catch (StorageError error) { // one without room must not stop those of other orders
+        } catch (StorageError error) { // one without room must not stop the downloads of other orders
             retryAt.put(transfer, now + DiskWaits.RETRY_S);
             refused.put(transfer, error.getMessage());
             effects.note(Level.SEVERE, error.getMessage());
         }
     }
 
-    /** Stores a chunk. Whether its blob is being fetched; throws {@code FrameError} for one that is not the blob's. */
+    /** Stores a chunk. Returns whether its blob is being fetched; throws {@code FrameError} if it is not the blob's. */
     boolean chunk(Frame frame, double now, Effects effects) throws StorageError, FrameError {
         String transfer = Hex.encode(frame.transfer);
         Fetch fetch = active.get(transfer);
@@ -175,14 +175,14 @@ final class Fetches {
         }
     }
 
-    /** The download that a span over HTTP is for; null for a span that was stopped. */
+    /** The download to which a span over HTTP belongs; null for a span that was stopped. */
     private Fetch spanned(int number) {
         Downloader.Span span = places.asked();
         boolean current = span != null && span.number == number;
         return current ? active.get(Hex.encode(span.manifest.transfer)) : null;
     }
 
-    /** Stores a chunk that has come over HTTP. Whether something else follows from it. */
+    /** Stores a chunk that has arrived over HTTP. Returns whether to poll again. */
     boolean fetched(int number, int index, byte[] data, double now, Effects effects) throws StorageError {
         Fetch fetch = spanned(number);
         if (fetch == null) {
@@ -201,7 +201,7 @@ final class Fetches {
         return fetch.complete();
     }
 
-    /** Nothing more comes of a span. {@code error}: why; null where it is whole. */
+    /** A span has ended. {@code error} says why; null if it is complete. */
     void fetchEnded(int number, String error, double now, Effects effects) {
         if (spanned(number) != null && error != null) {
             overMqtt(error, now, effects);
@@ -210,7 +210,7 @@ final class Fetches {
         }
     }
 
-    /** The server failed: what was to come from it comes over MQTT, from what is here on. */
+    /** The server failed: fetches the remaining chunks over MQTT. */
     private void overMqtt(String why, double now, Effects effects) {
         List<Fetch> left = new ArrayList<>();
         for (Map.Entry<String, Fetch> entry : active.entrySet()) {
@@ -230,7 +230,7 @@ final class Fetches {
     /** Sends the requests that are due, each in the name of the first order that needs the blob. */
     void poll(double now, Effects effects) {
         if (places.stalled(now)) {
-            overMqtt("no chunk came within " + Math.round(Places.STALL_S) + " s", now, effects);
+            overMqtt("no chunk arrived within " + Math.round(Places.STALL_S) + " s", now, effects);
         }
         for (Map.Entry<String, Fetch> entry : active.entrySet()) {
             Fetch fetch = entry.getValue();
@@ -256,7 +256,7 @@ final class Fetches {
         return due;
     }
 
-    /** Makes the blob of its chunks; where its hash is wrong, begins anew later: disk or manifest is at fault. */
+    /** Assembles the blob from its chunks; if its hash is wrong, starts over later: disk or manifest is at fault. */
     private void complete(String transfer, double now, Effects effects) throws StorageError {
         if (!blobs.finishPart(active.get(transfer).manifest)) {
             retryAt.put(transfer, now + DiskWaits.RETRY_S);
@@ -267,7 +267,7 @@ final class Fetches {
         active.remove(transfer);
     }
 
-    /** The difference is worked out anew each time, so that an error in between loses no subscription. */
+    /** Computes the difference afresh each time, so that an error in between loses no subscription. */
     private void listen(Effects effects) {
         if (!connected) {
             return;

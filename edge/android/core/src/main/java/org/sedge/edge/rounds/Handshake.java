@@ -19,20 +19,20 @@ import java.util.Deque;
 import java.util.Random;
 import java.util.logging.Level;
 
-/** The hello of each connection, repeated until the coordinator welcomes it. */
+/** Sends each connection's hello, and repeats it until the coordinator welcomes it. */
 final class Handshake {
-    /** A coordinator that receives hellos answers one well before so many, which take some 20 seconds. */
+    /** A coordinator that receives hellos answers well before this many have been sent, which takes about 20 seconds. */
     private static final int WARN_AFTER_HELLOS = 6;
-    /** Whoever can publish on our topic must not be able to fill the log. */
+    /** Other parties that can publish on our topic must not be able to fill the log. */
     private static final double WARN_EVERY_S = 3600;
-    /** A hint has no MAC: so many are answered at once, and then no more in so long. */
+    /** A hint has no MAC: this many are answered at once, then no more for {@link #HINTS_S} seconds. */
     private static final int HINTS = 3;
     private static final double HINTS_S = 180;
-    /** Roughly how many hellos of a fleet come in a second after a hint. */
+    /** Roughly how many hellos of a fleet arrive per second after a hint. */
     private static final double HELLOS_A_SECOND = 200;
     private static final DateTimeFormatter START_TIME =
             DateTimeFormatter.ofPattern("yyyy-MM-dd HH:mm:ss 'UTC'").withZone(ZoneOffset.UTC);
-    /** How the nonce of a doctor's hello begins. */
+    /** The prefix of the nonce in a doctor's hello. */
     private static final byte[] DOCTOR = {'d', 'o', 'c', 't', 'o', 'r', 0, 0};
 
     private Hello hello;
@@ -42,10 +42,10 @@ final class Handshake {
     private double due = Double.NaN;
     private int attempt;
     private boolean everWelcomed;
-    private long fleetDevices; // as the last welcome says; 0: unknown
+    private long fleetDevices; // from the last welcome; 0: unknown
     private double warnAt = Double.NEGATIVE_INFINITY;
-    private final Deque<Double> hinted = new ArrayDeque<>(); // when the last hints were, or will be, answered
-    private boolean mayWarn = true; // of another process under our name; once for each connection
+    private final Deque<Double> hinted = new ArrayDeque<>(); // when the last hints were answered, or will be
+    private boolean mayWarn = true; // of another process under our name; once per connection
 
     Handshake(Hello hello, Peer peer, Random random) {
         this.hello = hello;
@@ -53,12 +53,12 @@ final class Handshake {
         this.random = random;
     }
 
-    /** Whether any hello since the start was welcomed. */
+    /** Whether any hello since the agent started was welcomed. */
     boolean everWelcomed() {
         return everWelcomed;
     }
 
-    /** How many devices the fleet has; 0: the coordinator has not said it. */
+    /** The number of devices in the fleet; 0: the coordinator has not announced it. */
     long fleetDevices() {
         return fleetDevices;
     }
@@ -101,15 +101,15 @@ final class Handshake {
     }
 
     /**
-     * Why the device does no work now, empty when it does: says so in another hello when that is news. A number that
-     * moves is none.
+     * Why the device does no work now, empty if it does: when that changes, says so in another hello. A change of
+     * numbers alone does not count.
      */
     void waits(String reason, double now, Effects effects) {
         String why = Declines.cut(reason);
         if (!withoutNumbers(why).equals(withoutNumbers(hello.waits))) {
             hello = hello.with(Hello.WAITS, why);
             begin(now);
-            effects.note(Level.INFO, why.isEmpty() ? "going on" : "waiting: " + why);
+            effects.note(Level.INFO, why.isEmpty() ? "continuing" : "waiting: " + why);
         }
     }
 
@@ -121,7 +121,7 @@ final class Handshake {
         return due;
     }
 
-    /** @param runs those of which the device keeps a model */
+    /** @param runs the runs whose models the device keeps */
     void poll(double now, Collection<String> runs, Effects effects) {
         if (!(now >= due)) {
             return;
@@ -138,7 +138,7 @@ final class Handshake {
         }
     }
 
-    /** Handles the answer, or the welcome with which a coordinator announces its start. True: newly welcomed. */
+    /** Handles the answer, or the welcome with which a coordinator announces its start. Returns true if newly welcomed. */
     boolean welcome(Welcome message, double now, Effects effects) {
         byte[] answered = message.nonce;
         fleetDevices = message.devices;
@@ -146,12 +146,12 @@ final class Handshake {
             begin(now);
             return false;
         }
-        if (!Arrays.equals(answered, nonce)) { // a late answer, or to a second process under our name
+        if (!Arrays.equals(answered, nonce)) { // a late answer, or one to a second process under our name
             boolean doctors = Arrays.equals(Arrays.copyOf(answered, DOCTOR.length), DOCTOR);
             if (!doctors && mayWarn && welcomed()) {
                 mayWarn = false;
-                effects.note(Level.WARNING, "the coordinator welcomes another process under this device's name: does a "
-                        + "copy of its state run elsewhere? Only one of them can take part");
+                effects.note(Level.WARNING, "the coordinator welcomes another process under this device's name: is a "
+                        + "copy of its state in use elsewhere? Only one of them can take part");
             }
             return false;
         }
@@ -165,20 +165,20 @@ final class Handshake {
         return first;
     }
 
-    /** When a start was, by the sender's clock, for people: a start count is at least its Unix seconds. */
+    /** The time of a start by the sender's clock, for people: a start count is at least its Unix seconds. */
     private static String startTime(long incarnation) {
         return START_TIME.format(Instant.ofEpochSecond(incarnation));
     }
 
-    /** A frame that the replay window has refused: warns where a coordinator may be talking in vain. */
+    /** A frame that the replay window refused: warns if a coordinator may be waiting for an answer. */
     void replayed(Frame frame, double now, Effects effects) {
         long newest = peer.window.incarnation();
-        // A repeat within one start is the broker's doing, and harmless.
+        // A repeat within one start comes from the broker and is harmless.
         if (frame.incarnation < newest && now >= warnAt) {
             warnAt = now + WARN_EVERY_S;
             effects.note(Level.WARNING, "ignored the coordinator: its start at " + startTime(frame.incarnation)
-                    + " by its clock is before the one at " + startTime(newest) + " that was heard already. If its state "
-                    + "was wiped, restart this agent; if not, somebody replays old frames");
+                    + " by its clock is before the one at " + startTime(newest) + " that was heard earlier. If its state "
+                    + "was wiped, restart this agent; if not, somebody is replaying old frames");
         }
     }
 }

@@ -12,11 +12,11 @@ import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 
 /**
- * The secret of a device, and the one that is to follow it (protocol/spec/enrolment.md, E14 to E17).
+ * The secret of a device, and its successor (protocol/spec/enrolment.md, E14 to E17).
  *
- * <p>What the device keeps of them belongs to the secret that it was enrolled with: another one makes it void. It is five
- * lines of hex digits: that secret's fingerprint, the present secret, the coordinator's key, and the device's own pair
- * from which the next secret follows; each is empty where there is none.
+ * <p>The stored state belongs to the secret that the device was enrolled with: another secret invalidates it. It is five
+ * lines of hex digits: that secret's fingerprint, the current secret, the coordinator's key, and the two halves of the
+ * device's own key pair, from which the next secret is derived; a line is empty if there is no such value.
  */
 public final class Keyring {
     private static final int LINES = 5;
@@ -52,24 +52,24 @@ public final class Keyring {
         return new DeviceKeys(usesNext ? next().secret : secret);
     }
 
-    /** The JOIN that answers RENEW with this key of the coordinator; the pair is on disk before. */
+    /** The JOIN that answers RENEW with this key of the coordinator; the key pair is already on disk. */
     Join answer(byte[] asked, String version) throws FrameError, StorageError {
         if (pair == null || !Arrays.equals(point, asked)) {
             Agreement.Pair made = Agreement.Pair.make();
-            new Agreement(made, asked, fleet, device); // which refuses what is no point
+            new Agreement(made, asked, fleet, device); // throws for anything but a point on the curve
             save(secret, asked, made);
         }
         return Join.SCHEMA.empty().with(Join.POINT, pair.point).with(Join.DEVICE, device)
                 .with(Join.PROOF, next().asks(device)).with(Join.VERSION, version);
     }
 
-    /** Uses the other keys from now on, as the broker refuses these; false where there are none. */
+    /** Switches to the other keys, because the broker refuses these; false if there are none. */
     boolean turn() {
         usesNext = pair != null && !usesNext;
         return pair != null;
     }
 
-    /** The coordinator hears the keys in use: those alone are kept. */
+    /** The coordinator accepts the keys in use: keeps only those. */
     void welcomed() throws StorageError {
         if (usesNext) {
             save(next().secret, new byte[0], null);
@@ -90,7 +90,7 @@ public final class Keyring {
         try {
             return new Agreement(pair, point, fleet, device);
         } catch (FrameError error) {
-            throw new IllegalStateException(error); // it was a point when it was kept
+            throw new IllegalStateException(error); // it was checked before it was stored
         }
     }
 }

@@ -22,13 +22,13 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** Where the model of a run is: what the device keeps of it, or an order whose blobs are all here. It is only read. */
+/** The place of a run's model: the device's kept state, or an order whose blobs are all here. Read-only. */
 public final class ModelSource {
     /** The bundle, a blob. */
     public final byte[] bundle;
     /** Whether the device has trained the model. */
     public final boolean trained;
-    /** Another one when the model is another. */
+    /** A value that changes with the model. */
     public final String identity;
     private final Kept kept;
     private final Order order;
@@ -55,7 +55,7 @@ public final class ModelSource {
         private final Map<String, ModelSource> byRun = new LinkedHashMap<>();
         private final Set<String> bundles = new HashSet<>();
 
-        /** Those that the journal names now; {@code where} says for people where they are. */
+        /** The models that the journal names now; {@code where} is their place, for people. */
         public Sources(DurableBytes journal, String where, Blobs blobs) throws StorageError {
             this.where = where;
             byte[] saved = journal.load();
@@ -78,14 +78,14 @@ public final class ModelSource {
                 }
             }
             for (Map.Entry<String, Kept> run : state.runs.entrySet()) {
-                if (run.getValue().model != null) { // behind the others, the newest last
+                if (run.getValue().model != null) { // after the others, the newest last
                     byRun.remove(run.getKey());
                     byRun.put(run.getKey(), new ModelSource(run.getValue()));
                 }
             }
         }
 
-        /** Whether all of its blobs are here: conditions may hold it up for long. */
+        /** Whether all of its blobs are here: the order may still be waiting for conditions such as charging. */
         private static boolean complete(Order order, Blobs blobs) {
             boolean complete = true;
             for (Manifest manifest : GlobalModel.needed(order, blobs)) {
@@ -99,12 +99,12 @@ public final class ModelSource {
             return bundles;
         }
 
-        /** That of a run; null: the newest that the device has trained or, without one, received. */
+        /** A run's model; null: the newest that the device has trained or, without any, received. */
         public ModelSource find(String run) throws ConfigError {
             List<String> names = new ArrayList<>(byRun.keySet());
             String name = run == null && !names.isEmpty() ? names.get(names.size() - 1) : run;
             if (!byRun.containsKey(name)) {
-                String expected = names.isEmpty() ? "a run with a model, none has come" : "one of: " + String.join(", ", names);
+                String expected = names.isEmpty() ? "a run with a model, but none has arrived" : "one of: " + String.join(", ", names);
                 throw new ConfigError(where + ": run", "'" + (run == null ? "newest" : run) + "'", expected);
             }
             return byRun.get(name);
@@ -124,7 +124,7 @@ public final class ModelSource {
         return trained ? kept.model : untrained;
     }
 
-    /** Whether both are of one bundle. */
+    /** Whether both belong to the same bundle. */
     public boolean sameBundle(ModelSource other) {
         return Arrays.equals(bundle, other.bundle);
     }

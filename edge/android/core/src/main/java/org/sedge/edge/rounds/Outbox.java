@@ -27,9 +27,9 @@ import java.util.Random;
 import java.util.Set;
 import java.util.logging.Level;
 
-/** The uploads: every pending update is offered until its receipt; of each run, one sends its chunks. */
+/** Uploads: every pending update is offered until its receipt arrives; only one of each run sends its chunks. */
 final class Outbox {
-    /** An OFFER's packet besides the digests, at most. */
+    /** The largest size of an OFFER's packet without the digests. */
     private static final int OFFER_BYTES = 1024;
 
     private final StateStore store;
@@ -39,7 +39,7 @@ final class Outbox {
     private final Map<String, Upload> uploads = new LinkedHashMap<>(); // by the update's hash in hex
     private final Map<String, Double> retryAt = new HashMap<>();
     private boolean connected;
-    /** The largest packets that the broker announces, and that the coordinator's lets through. */
+    /** The largest packet sizes that the broker announces, and that the coordinator's broker lets through. */
     private int announced = Frame.MAX_PACKET;
     private int welcomed = Frame.MAX_PACKET;
 
@@ -58,7 +58,7 @@ final class Outbox {
         return Manifest.fittingChunk(maxPacket(), (int) store.state().chunkBytes);
     }
 
-    /** The link is up, to a broker that announces this largest packet: offer everything. */
+    /** The link is up, to a broker that announces this maximum packet size: offers everything. */
     void connected(double now, int maxPacket) {
         connected = true;
         announced = Math.min(maxPacket, Frame.MAX_PACKET);
@@ -74,7 +74,7 @@ final class Outbox {
         cutAgain();
     }
 
-    /** Drops the uploads whose chunks are too large now; {@link #poll} makes them anew. */
+    /** Drops uploads whose chunks are now too large; {@link #poll} recreates them. */
     private void cutAgain() {
         for (Iterator<Upload> all = uploads.values().iterator(); all.hasNext();) {
             Manifest manifest = all.next().manifest;
@@ -84,7 +84,7 @@ final class Outbox {
         }
     }
 
-    /** The coordinator is there: what it has left unanswered is due. */
+    /** The coordinator is online: offers that it has left unanswered are due again. */
     void woken(double now) {
         for (Upload upload : uploads.values()) {
             upload.woken(now);
@@ -154,8 +154,8 @@ final class Outbox {
     }
 
     /**
-     * Of each run the update that sends: one already begun, or else the newest. One that the coordinator has put off
-     * comes after the others: their open transfers may be what it waits for.
+     * The update to send for each run: one already begun, or else the newest. One that the coordinator has put off comes
+     * after the others: their open transfers may be what it is waiting for.
      */
     private Map<String, Pending> sending() {
         Map<String, Pending> found = new HashMap<>();
@@ -202,7 +202,7 @@ final class Outbox {
         }
     }
 
-    /** No chunks are small enough to let this update through: drops it, and says so on both sides. */
+    /** No chunk size is small enough for this update: drops it, and reports that on both sides. */
     private void giveUp(Pending waiting, int size, int packet, Effects effects) throws StorageError {
         store.removeUpdate(waiting);
         uploads.remove(name(waiting));
@@ -225,12 +225,12 @@ final class Outbox {
     private byte[] chunk(Manifest manifest, int index) throws StorageError {
         byte[] data = blobs.readSpan(manifest.sha256, manifest.offset(index), manifest.length(index));
         if (!manifest.matches(index, data)) {
-            blobs.read(manifest.sha256); // damaged: the check of the whole says so, and sets it aside
+            blobs.read(manifest.sha256); // damaged: reading the whole blob checks its hash and removes it
         }
         return peer.chunk(manifest.transfer, index, data);
     }
 
-    /** Tries again later; forgets an update that is gone for good, which would block its round for ever. */
+    /** Tries again later; drops an update that is lost, which would otherwise block its round forever. */
     private void waitForDisk(Pending waiting, StorageError error, double now, Effects effects) {
         effects.note(Level.SEVERE, error.getMessage());
         try {

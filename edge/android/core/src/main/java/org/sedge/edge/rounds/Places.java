@@ -13,21 +13,21 @@ import java.util.Set;
 import java.util.logging.Level;
 
 /**
- * The blobs that come from HTTP servers, one at a time, and what follows when that fails (spec/extensions.md, X19 to
- * X22). Keys are transfer ids in hex.
+ * Blobs from HTTP servers: chooses which to download there, one at a time, and handles failures (spec/extensions.md, X19
+ * to X22). Keys are transfer ids in hex.
  */
 final class Places {
-    /** Without a whole chunk for so long MQTT may do better, and does no worse. */
+    /** After this long without a whole chunk, MQTT may do better and does no worse. */
     static final double STALL_S = 60;
     private static final double PAUSE_FIRST_S = 60;
     private static final double PAUSE_MAX_S = 3600;
-    /** Blobs whose place was wrong, remembered until there are so many. */
+    /** How many blobs with a wrong place are remembered. */
     private static final int MAX_DROPPED = 64;
 
-    /** Bytes that have come and have not been reported. */
+    /** Bytes that have arrived but have not been reported yet. */
     long received;
     private final Random random;
-    private final Map<String, String> chosen = new LinkedHashMap<>(); // the URL of each that comes from a place
+    private final Map<String, String> chosen = new LinkedHashMap<>(); // the URL of each transfer that comes from a place
     private final Set<String> seen = new HashSet<>();
     private final Set<String> dropped = new LinkedHashSet<>(); // SHA-256 of blobs
     private Downloader downloader;
@@ -45,17 +45,17 @@ final class Places {
         this.downloader = downloader;
     }
 
-    /** Whether this blob comes from a place, so that nothing of it is asked for over MQTT. */
+    /** Whether this blob comes from a web server, so that no part of it is requested over MQTT. */
     boolean takes(String transfer) {
         return chosen.containsKey(transfer);
     }
 
-    /** What is under way; null: nothing. */
+    /** The current request; null: none. */
     Span asked() {
         return span;
     }
 
-    /** Chooses a source for each download that has begun, and asks for the next span where the MQTT link is up. */
+    /** Chooses a source for each download that has begun, and requests the next span if the MQTT link is up. */
     void sync(Map<String, Fetch> active, Map<String, String> urls, double now, boolean connected) {
         chosen.keySet().retainAll(active.keySet());
         seen.retainAll(active.keySet());
@@ -87,20 +87,20 @@ final class Places {
         downloader.fetch(span);
     }
 
-    /** A good chunk has come. */
+    /** A valid chunk has arrived. */
     void heard(int size, double now) {
         received += size;
         failures = 0;
         stallAt = now + STALL_S;
     }
 
-    /** The span that was asked for has ended, and all of it has come. */
+    /** The requested span has ended, and all of it has arrived. */
     void ended() {
         span = null;
         stallAt = Double.NaN;
     }
 
-    /** Stops what is under way; it may be asked for again. */
+    /** Stops the current request; it may be repeated later. */
     void halt() {
         if (span != null) {
             ended();
@@ -108,7 +108,7 @@ final class Places {
         }
     }
 
-    /** The server failed for this blob: it is not asked for that again, and nobody is for a while. */
+    /** The server failed: this blob is not requested by HTTP again, and no server is asked for a while. */
     void failed(String why, double now, Effects effects) {
         String sha256 = Hex.encode(span.manifest.sha256);
         chosen.clear();
@@ -120,7 +120,7 @@ final class Places {
         pauseUntil = now + ceiling * (0.5 + 0.5 * random.nextDouble());
         failures++;
         halt();
-        effects.note(Level.WARNING, "blob " + sha256.substring(0, 16) + ": " + why + "; the rest comes over MQTT");
+        effects.note(Level.WARNING, "blob " + sha256.substring(0, 16) + ": " + why + "; fetching the rest over MQTT");
     }
 
     /** Whether the server has been silent for too long. */

@@ -9,11 +9,11 @@ import org.sedge.edge.wire.Schema.Field;
 import java.util.Arrays;
 import java.util.logging.Level;
 
-/** What a job starts from besides its order: what the device has kept of the run, and a checkpoint. */
+/** Collects a job's inputs: the state kept from the run, and a checkpoint if there is one. */
 final class Resuming {
     private Resuming() {}
 
-    /** The order's job, without what the disk has lost, of which there is a note. */
+    /** The order's job; anything that the disk has lost is left out and noted. */
     static Job job(Order order, StateStore store, Blobs blobs, Effects effects, long httpBytes) {
         Kept found = store.keptFor(order);
         Kept kept = found == null ? Kept.SCHEMA.empty() : found;
@@ -29,7 +29,7 @@ final class Resuming {
             return name;
         }
         effects.note(Level.SEVERE, "run " + order.run + ": the device's own " + what
-                + " is lost; going on without it");
+                + " is lost; continuing without it");
         return null;
     }
 }

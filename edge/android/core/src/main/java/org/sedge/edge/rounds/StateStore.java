@@ -28,20 +28,20 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** The durable state and every change of it. A change that throws {@code StorageError} has not happened. */
+/** The durable state and every change to it. A change that throws {@code StorageError} has no effect. */
 public final class StateStore {
     static final int MAX_RUNS = 16;
-    /** An order that so many starts have begun and none has finished is refused: the job itself kills the agent. */
+    /** An order is refused once this many starts have begun it and none has finished it: the job kills the agent. */
     static final int MAX_STARTS = 3;
-    /** The runs whose policies' versions are remembered, also of runs that were given up. */
+    /** The number of runs whose policy versions are remembered, including runs that were given up. */
     private static final int MAX_POLICIES = 64;
 
     private final DurableBytes journal;
     private final Blobs blobs;
     private State state;
-    /** What every commit records as spent; null: as before. */
+    /** The amounts spent, which every commit records; null: unchanged. */
     private Budget budget;
-    /** The blobs of states that failed commits may have left on disk, to be found by the next start. */
+    /** The blobs of states that failed commits may have left on disk, where the next start would find them. */
     private final Set<String> uncertain = new HashSet<>();
     private String declined;
 
@@ -53,7 +53,7 @@ public final class StateStore {
             state = saved == null ? State.SCHEMA.empty() : State.SCHEMA.decode(saved);
         } catch (IllegalArgumentException error) {
             throw new StorageError("journal: damaged, " + error.getMessage() + "; restore the file, or move it away to "
-                    + "begin anew without what it held", error);
+                    + "start over without its contents", error);
         }
     }
 
@@ -70,7 +70,7 @@ public final class StateStore {
         return state;
     }
 
-    /** Begins a new start. With new keys both start counts begin anew, as no older frame has their MAC. */
+    /** Begins a new start. With new keys both start counts start over, because no old frame has their MAC. */
     void start(long clockS, byte[] key) throws StorageError {
         State begun = state;
         if (state.key.length > 0 && !Arrays.equals(state.key, key)) {
@@ -80,7 +80,7 @@ public final class StateStore {
         save(begun.with(State.INCARNATION, incarnation).with(State.KEY, key));
     }
 
-    /** Commits the state as it is, to see whether the disk takes it. */
+    /** Commits the unchanged state to test whether the disk works. */
     void probe() throws StorageError {
         save(state);
     }
@@ -91,7 +91,7 @@ public final class StateStore {
         }
     }
 
-    /** The update of a round that still waits for its receipt; null where there is none. */
+    /** A round's update, if it still awaits its receipt; otherwise null. */
     Pending pending(String run, long round) {
         for (Pending waiting : state.outbox) {
             if (waiting.run.equals(run) && waiting.round == round) {
@@ -101,7 +101,7 @@ public final class StateStore {
         return null;
     }
 
-    /** What is kept of an order's run; null where that is nothing, or belongs to another bundle. */
+    /** The kept state of an order's run; null if there is none, or if it belongs to another bundle. */
     Kept keptFor(Order order) {
         Kept run = state.runs.get(order.run);
         return run == null || !Arrays.equals(run.bundle, order.bundle.sha256) ? null : run;
@@ -124,7 +124,7 @@ public final class StateStore {
                 && last.incarnation != state.incarnation;
     }
 
-    /** The attempts at this very order; another coordinator may use its run's name again. */
+    /** The attempts at this very order; another coordinator may reuse its run's name. */
     private Attempt attempt(Order order) {
         Attempt last = state.attempts.get(order.run);
         boolean same = last != null && last.round == order.round
@@ -133,9 +133,9 @@ public final class StateStore {
     }
 
     /**
-     * Accepts an order in place of its run's older one. Returns the run that made room for it; null: none had to.
+     * Accepts an order in place of its run's older one. Returns the run that was evicted for it; null: none.
      *
-     * @param policy what allows it; null where the device asks for none
+     * @param policy the policy that allows it; null if the device requires none
      */
     String accept(Order order, TakenPolicy policy) throws StorageError, TooManyRuns {
         String run = order.run;
@@ -164,7 +164,7 @@ public final class StateStore {
         return evicted;
     }
 
-    /** The policies by run, the newest last, with one more; those of the longest unused runs go. */
+    /** The policies by run, newest last, with one more; those of the runs unused for longest are dropped. */
     private Map<String, TakenPolicy> remembered(String run, TakenPolicy policy) {
         Map<String, TakenPolicy> found = new LinkedHashMap<>(without(state.policies, run));
         found.put(run, policy);
@@ -174,7 +174,7 @@ public final class StateStore {
         return found;
     }
 
-    /** Fetches an order's blobs in the chunks of its repetition; what is here of them stays. */
+    /** Fetches an order's blobs in the chunks of its repetition; chunks already here are kept. */
     void recut(Order order, Order repeated) throws StorageError {
         Order again = GlobalModel.recut(order, repeated);
         if (!Arrays.equals(again.encode(), order.encode())) {
@@ -182,13 +182,13 @@ public final class StateStore {
         }
     }
 
-    /** Gives up the steps of an order: some are wrong. */
+    /** Discards the steps of an order, because some are wrong. */
     void strikeSteps(Order order) throws StorageError {
         Order bare = order.with(Order.STEPS, Collections.emptyList());
         save(state.with(State.ORDERS, with(state.orders, order.run, bare)));
     }
 
-    /** An order's job begins; counted once for each start of the agent. */
+    /** An order's job begins; counted once per start of the agent. */
     void begin(Order order) throws StorageError {
         Attempt last = attempt(order);
         if (last != null && last.incarnation == state.incarnation) {
@@ -217,7 +217,7 @@ public final class StateStore {
         save(state.with(State.ATTEMPTS, without(state.attempts, run)).with(State.STOPPED, stopped));
     }
 
-    /** The blob to go on from; null where there is none. */
+    /** The blob to continue from; null if there is none. */
     byte[] checkpoint(Order order) {
         return checkpoint(state, order);
     }
@@ -248,7 +248,7 @@ public final class StateStore {
     void finish(Order order, Outcome outcome) throws StorageError {
         String run = order.run;
         Kept entry = state.runs.get(run);
-        // An evaluation with another bundle keeps what belongs to the last training's.
+        // An evaluation with another bundle leaves the state that belongs to the last training's bundle.
         if (order.task.equals("train") || entry == null || keptFor(order) != null) {
             entry = outcome.kept.with(Kept.BUNDLE, order.bundle.sha256)
                     .with(Kept.BASE, order.modelHash);
@@ -280,8 +280,8 @@ public final class StateStore {
     }
 
     /**
-     * The names of all blobs that are still needed. The bundle of the last order that was declined is among them: the
-     * next order may name it, too.
+     * The names of all blobs that are still needed. They include the bundle of the last declined order, because the next
+     * order may name it, too.
      */
     Set<String> needed() {
         Set<String> names = needed(state);

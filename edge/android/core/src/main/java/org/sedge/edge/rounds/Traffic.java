@@ -6,7 +6,7 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.logging.Level;
 
-/** The shell's effects, and how many bytes went up and came down since a run's order came, to tell a person. */
+/** Passes effects to the shell and counts the bytes sent and received since a run's order arrived, for people. */
 final class Traffic implements Effects {
     private final Effects shell;
     private final Map<String, long[]> began = new HashMap<>();
@@ -25,7 +25,7 @@ final class Traffic implements Effects {
         began.put(run, new long[] {up, down});
     }
 
-    /** Bytes up and down since then, or since the start of the process. */
+    /** Bytes sent and received since then, or since the start of the process. */
     long[] since(String run) {
         long[] then = began.containsKey(run) ? began.get(run) : new long[2];
         return new long[] {up - then[0], down - then[1]};

@@ -18,7 +18,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Set;
 
-/** Whose orders the device takes: those that a pinned key has signed a policy for (spec/policy.md). */
+/** Decides whose orders the device accepts: those under a policy signed by a pinned key (spec/policy.md). */
 final class Trust {
     private static final int SIGNATURE_BYTES = 64;
     private static final int HEAD_BYTES = PinnedKeys.ID_BYTES + SIGNATURE_BYTES;
@@ -45,7 +45,7 @@ final class Trust {
         return TakenPolicy.SCHEMA.empty().with(TakenPolicy.VERSION, policy(order).version).with(TakenPolicy.KEY, key);
     }
 
-    /** Throws {@code PolicyError} for an order that may not be done, as far as is known while its bundle is not here. */
+    /** Throws {@code PolicyError} for an order that may not be done, as far as is known before its bundle is here. */
     void check(Order order) throws PolicyError, CodecError, StorageError {
         if (keys.isEmpty()) {
             return;
@@ -89,7 +89,7 @@ final class Trust {
 
     private void requireCurrent(String run, Policy policy) throws PolicyError {
         TakenPolicy last = store.state().policies.get(run);
-        // What a key has signed that is pinned no more shuts nobody out: it may have been stolen.
+        // Policies of a key that is no longer pinned exclude nobody: the key may have been stolen.
         if (last != null && keys.has(Hex.encode(last.key)) && policy.version < last.version) {
             throw new PolicyError(Refusals.oldPolicy(policy.version, last.version));
         }

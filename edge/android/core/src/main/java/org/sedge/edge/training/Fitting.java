@@ -106,7 +106,7 @@ public final class Fitting {
             throws DataError {
         if (!isExact) {
             throw new DataError(name + " is " + type(rows) + " and " + name + "[" + i / rows.rowSize + "] holds " + value
-                    + ", the model expects " + wanted.dtype + ": whole numbers are taken for it, at most " + MAX_INTEGER
+                    + ", the model expects " + wanted.dtype + ": only whole numbers are converted, at most " + MAX_INTEGER
                     + " in magnitude");
         }
     }

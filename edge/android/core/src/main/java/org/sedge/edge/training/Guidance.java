@@ -30,7 +30,7 @@ final class Guidance {
         if (guide == null || !guide.name.equals(work.loss)) {
             String has = guide == null ? "no guided loss" : "'" + guide.name + "'";
             throw new CodecError("work.loss: '" + work.loss + "', but the bundle has " + has
-                    + ": export it with this one");
+                    + ": export it with this loss");
         }
         Map<String, float[]> found = new HashMap<>();
         found.put("start", start);

@@ -68,7 +68,7 @@ public final class JobRunner {
         try {
             return done(job, stopped);
         } catch (OutOfMemoryError error) {
-            String said = error.getMessage() == null ? "no more to be had" : error.getMessage();
+            String said = error.getMessage() == null ? "none left" : error.getMessage();
             throw new OutOfMemory(Refusals.outOfMemory(GlobalModel.where(job.order), said), error);
         }
     }

@@ -32,12 +32,12 @@ public final class NamedInputs {
         for (Bundle.Part part : bundle.parts) {
             Rows rows = given.get(part.name);
             if (rows == null || !Arrays.equals(rows.shape(), part.row.shape) || !serves(rows, part.row)) {
-                throw new DataError(where + ": found " + words(given) + ", the model takes " + words(bundle.parts));
+                throw new DataError(where + ": " + words(given) + ", but the model takes " + words(bundle.parts));
             }
             wanted.add(rows);
         }
         if (wanted.isEmpty()) {
-            throw new DataError(where + ": found " + words(given) + ", the model takes one input without a name");
+            throw new DataError(where + ": " + words(given) + ", but the model takes one input without a name");
         }
         float[] packed = new float[Math.multiplyExact(count, (int) bundle.input.size())];
         for (int row = 0, at = 0; row < count; row++) {
@@ -52,7 +52,7 @@ public final class NamedInputs {
 
     private static void check(String name, Rows rows, int count, String where) throws DataError {
         if (rows.count != count) {
-            throw new DataError(where + ": " + name + " has " + rows.count + " rows, expected " + count + " as the first");
+            throw new DataError(where + ": " + name + " has " + rows.count + " rows, expected " + count + " like the first");
         }
         for (int i = 0; !rows.isFloat() && i < rows.size(); i++) {
             if (Math.abs(rows.longAt(i)) > Fitting.MAX_INTEGER || rows.longAt(i) == Long.MIN_VALUE) {

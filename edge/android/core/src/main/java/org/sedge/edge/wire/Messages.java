@@ -138,9 +138,9 @@ public final class Messages {
 
         /** How it is trained, unless it is part of a mixture. */
         public final Training training;
-        /** The own model's share of the mixture; 1: there is no mixture, unless {@code adaptive}. */
+        /** The own model's share of the mixture; 1: no mixture, unless {@code adaptive}. */
         public final double mix;
-        /** The device adjusts {@code mix} by its own gradient, and reports where it ended. */
+        /** The device adjusts {@code mix} by its own gradient and reports the final value. */
         public final boolean adaptive;
 
         private OwnModel(Object[] given) {
@@ -177,7 +177,7 @@ public final class Messages {
         public final String gradient;
         /** Adds the second-order term to c. */
         public final boolean hessian;
-        /** Sends no element with c at or below this, rounded to binary32. */
+        /** No element with c at or below this, rounded to binary32, is sent. */
         public final double cutoff;
         /** Rounds g to the nearest binary16 within -65504 to 65504 first, as the authors' code does. */
         public final boolean half;
@@ -217,11 +217,11 @@ public final class Messages {
          */
         public final String score;
         /**
-         * {@code layer} replaces a score by (score - least) / (greatest - least) within its tensor, or by 0 where all
-         * are equal; {@code global} is {@code none}.
+         * {@code layer} replaces a score by (score - least) / (greatest - least) within its tensor, or by 0 if all are
+         * equal; {@code global} is {@code none}.
          */
         public final String norm;
-        /** The tensors that are scored; none: all of role {@code parameter}. */
+        /** The tensors that are scored; empty: all with the role {@code parameter}. */
         public final List<String> tensors;
 
         private DeviceScoring(Object[] given) {
@@ -233,7 +233,7 @@ public final class Messages {
         }
     }
 
-    /** The device chooses whether to apply its patch, judged on examples that it does not train on. */
+    /** The device decides whether to apply its patch, by testing it on examples that it does not train on. */
     public static final class PatchChoice extends Struct<PatchChoice> {
         public static final Schema<PatchChoice> SCHEMA = new Schema<PatchChoice>(true) {
             @Override
@@ -246,9 +246,7 @@ public final class Messages {
         public static final Field<PatchChoice, Long> SEED =
                 SCHEMA.optional("seed", Type.integer(0, Long.MAX_VALUE), 0L);
 
-        /**
-         * The share of the training examples that is held out; {@code num_examples} in the report counts the others.
-         */
+        /** The share of the training examples that is held out; the report's {@code num_examples} counts the others. */
         public final double holdout;
         /** Draws the held-out examples; it is the same in every order of a run. */
         public final long seed;
@@ -260,7 +258,7 @@ public final class Messages {
         }
     }
 
-    /** The device predicts with mix * own + (1 - mix) * theta, where own is what it last predicted with. */
+    /** The device predicts with mix * own + (1 - mix) * theta. */
     public static final class Blend extends Struct<Blend> {
         public static final Schema<Blend> SCHEMA = new Schema<Blend>(true) {
             @Override
@@ -272,9 +270,9 @@ public final class Messages {
                 SCHEMA.required("mix", Type.number(0, false, Math.nextDown(1.0)));
         public static final Field<Blend, String> PRIOR = SCHEMA.optional("prior", Type.text(0, 256), "");
 
-        /** The own last model's share. */
+        /** The share of the device's own last model. */
         public final double mix;
-        /** The bias of the head, one element a class; empty: nothing is added. */
+        /** The bias of the head, one element per class; empty: nothing is added. */
         public final String prior;
 
         private Blend(Object[] given) {
@@ -303,13 +301,13 @@ public final class Messages {
 
         /** The precision of the values; {@code int4} and {@code sign} are extensions. */
         public final String values;
-        /** The share of the elements that is sent, those largest in magnitude; at least one element. */
+        /** The share of the elements that is sent, the largest in magnitude; at least one element. */
         public final double fraction;
-        /** Of these, only magnitudes of at least this much are sent; 0: all. */
+        /** Of these, only elements of at least this magnitude are sent; 0: all. */
         public final double threshold;
         /** How the coded vector is compressed. */
         public final String compression;
-        /** Adds what was not sent to the next round's delta (T9). */
+        /** The next round's delta includes what was not sent (T9). */
         public final boolean errorFeedback;
 
         private Codec(Object[] given) {
@@ -345,7 +343,7 @@ public final class Messages {
         }
     }
 
-    /** The blob with this SHA-256 is also what a GET of {@code url} returns, http:// or https://. */
+    /** A URL, http:// or https://, from which the blob with this SHA-256 can also be downloaded. */
     public static final class Place extends Struct<Place> {
         public static final Schema<Place> SCHEMA = new Schema<Place>(false) {
             @Override
@@ -356,11 +354,11 @@ public final class Messages {
         public static final Field<Place, byte[]> SHA256 = SCHEMA.required("sha256", Type.HASH);
         public static final Field<Place, String> URL = SCHEMA.required("url", Type.text(0, 2048));
 
-        /** Which of the order's blobs, those of its bundle's {@code frozen} included; any other is ignored. */
+        /** One of the order's blobs, including its bundle's {@code frozen}; any other is ignored. */
         public final byte[] sha256;
         /**
-         * {@code http://} or {@code https://}, printable ASCII, no user, no fragment: a GET of it returns the blob's
-         * bytes. Any other is ignored.
+         * A GET of this URL returns the blob's bytes: {@code http://} or {@code https://}, printable ASCII, no user, no
+         * fragment. Any other is ignored.
          */
         public final String url;
 
@@ -405,29 +403,29 @@ public final class Messages {
         public static final Field<Work, Map<String, Long>> RETURNS =
                 SCHEMA.optional("returns", Type.map(Type.integer(1, 8192), 16), Collections.emptyMap());
 
-        /** The tensors that the device takes from its own last model (T1), and whose delta it sends as 0 (T3). */
+        /** The tensors that the device takes from its own last model (T1) and whose delta it sends as 0 (T3). */
         public final List<String> keep;
-        /** Whether the update has a payload; without one only metrics come back. */
+        /** Whether the update has a payload; without one the device sends only metrics. */
         public final boolean upload;
-        /** How the device trains; nil: by the defaults. */
+        /** How the device trains; nil: with the defaults. */
         public final Training training;
-        /** Extension {@code phases}: further trainings, each from where the one before ended. */
+        /** Extension {@code phases}: further trainings, each of which continues from the one before. */
         public final List<Training> then;
         /** Extension {@code own_model}: a second model, which stays on the device. */
         public final OwnModel ownModel;
         /** Extension {@code select}: which elements of the update the device sends. */
         public final UpdateSelection select;
-        /** Extension {@code scoring}: how the device finds its personal elements itself. */
+        /** Extension {@code scoring}: how the device itself finds its personal elements. */
         public final DeviceScoring scoring;
-        /** Extension {@code choice}: how the device decides whether it applies its patch. */
+        /** Extension {@code choice}: how the device decides whether to apply its patch. */
         public final PatchChoice choice;
         /** Extension {@code blend}: the device predicts with a mean over its rounds. */
         public final Blend blend;
-        /** Extension {@code remember}: the device keeps what it sent as a patch, which a later order can name. */
+        /** Extension {@code remember}: the device keeps what it sent as a patch that a later order can name. */
         public final boolean remember;
         /**
-         * Extension {@code loss}: name of the bundle's guided loss, with which the model that is sent is trained;
-         * empty: the bundle's own loss.
+         * Extension {@code loss}: the name of the bundle's guided loss, which trains the model that is sent; empty: the
+         * bundle's own loss.
          */
         public final String loss;
         /** Extension {@code settings}: numbers and texts by name, for the device's own training function. */
@@ -490,34 +488,36 @@ public final class Messages {
         /** The version of the agent's software, for people. */
         public final String version;
         /**
-         * What trains there: runtimes of programs, {@code onnxruntime} and {@code executorch}; or the device's own
+         * What it can train with: the program runtimes {@code onnxruntime} and {@code executorch}, or the device's own
          * code, {@code torch} and {@code function}, which needs no program (B14).
          */
         public final List<String> backends;
-        /** What it can decompress: {@code zstd}; {@code zlib} and {@code none} go without saying and may be named. */
+        /**
+         * The compressions that it can read: {@code zstd}; {@code zlib} and {@code none} are implied and may be listed.
+         */
         public final List<String> compressions;
         /** The words of its extensions (extensions.md). */
         public final List<String> codecs;
-        /** How many training examples it has (5.28). */
+        /** The number of its training examples (5.28). */
         public final long numTrain;
-        /** How many test examples it has. */
+        /** The number of its test examples. */
         public final long numTest;
-        /** The machine's memory in units of 10^6 bytes; 0: unknown, nothing is refused for it. */
+        /** The machine's memory in units of 10^6 bytes; 0: unknown, so no work is withheld for lack of it. */
         public final long memoryMb;
         /** The versions of this protocol that it speaks. */
         public final List<Long> versions;
         /**
-         * For people: why it does not begin orders, or one of them, for now, such as an empty battery. The coordinator
-         * does not count on it meanwhile (C16).
+         * For people: why it is not starting orders, or one of them, such as a low battery. Meanwhile the coordinator
+         * does not count on it (C16).
          */
         public final String waits;
-        /** Its broker's Maximum Packet Size in bytes, where that is below 266304; 0: the broker announces none. */
+        /** Its broker's Maximum Packet Size in bytes, if below 266304; 0: the broker announces none. */
         public final long maxPacket;
-        /** In a doctor's HELLO only (3.4): the WELCOME to it carries the same. */
+        /** In a doctor's HELLO only (3.4): the answering WELCOME carries the same padding. */
         public final byte[] padding;
         /**
-         * The runs of which it keeps anything (5.12), so that an order does not rely on what is not there; nil: not
-         * said.
+         * The runs for which it keeps state (5.12), so that an order does not rely on state that is missing; nil: not
+         * stated.
          */
         public final List<String> holds;
         /** The device leaves the fleet for good (5.4). */
@@ -565,11 +565,11 @@ public final class Messages {
         public final String version;
         /** The versions of this protocol that the coordinator speaks. */
         public final List<Long> versions;
-        /** How many devices the fleet has, by which they spread their connections (1.9); 0: not said. */
+        /** The number of devices in the fleet, over which they spread their connections (1.9); 0: not stated. */
         public final long devices;
         /**
-         * The largest packet that the coordinator's broker lets through, in bytes, where that is below 266304; 0: there
-         * is no such limit.
+         * The largest packet that the coordinator's broker lets through, in bytes, if below 266304; 0: there is no such
+         * limit.
          */
         public final long maxPacket;
         /** The padding of a doctor's HELLO. */
@@ -621,42 +621,48 @@ public final class Messages {
         public static final Field<Order, Long> SEED = SCHEMA.optional("seed", Type.integer(0, Long.MAX_VALUE), 0L);
         public static final Field<Order, byte[]> POLICY = SCHEMA.optional("policy", Type.bytes(0, 4096), new byte[0]);
 
-        /** The run that the round is of. */
+        /** The round's run. */
         public final String run;
         /** The number of the round. */
         public final long round;
-        /** {@code evaluate}: train as ordered, report, and keep and send nothing of it. */
+        /** {@code evaluate}: train as ordered and report, but neither keep nor send the result. */
         public final String task;
         /** The packed bundle (bundle.md). */
         public final Manifest bundle;
         /**
-         * The whole global model, or what takes its place for this device: a coded vector, sent with k = n (the device
+         * The whole global model, or this device's replacement for it: a coded vector, sent with k = n (the device
          * checks its hash, not k).
          */
         public final Manifest model;
         /** The SHA-256 of the decoded model, n float32 little endian. */
         public final byte[] modelHash;
-        /** Deltas that lead to the model, oldest first; the last one ends there. */
+        /** Deltas that lead to the model, oldest first; the last one produces it. */
         public final List<Step> steps;
-        /** A coded vector of absolute values to write over the model; empty: none. */
+        /** A coded vector of absolute values that overwrite elements of the model; empty: none. */
         public final byte[] patch;
-        /** The patch where it is larger. */
+        /** The patch, if it is too large to travel inline. */
         public final Manifest patchBlob;
-        /** The SHA-256 of the coded patch; empty where there is none. */
+        /** The SHA-256 of the coded patch; empty if there is none. */
         public final byte[] patchHash;
         /** Extension {@code select}: the mask that the patch's mask is coded against. */
         public final Manifest patchContext;
-        /** Extension {@code correction}: a coded vector that is added to every gradient of the model that is sent. */
+        /**
+         * Extension {@code correction}: a coded vector that the device adds to every gradient of the model that it
+         * sends.
+         */
         public final Manifest correction;
-        /** Extension {@code frozen} (X15): the bundle's frozen blob, where it is cut otherwise than the bundle says. */
+        /**
+         * Extension {@code frozen} (X15): the manifest of the bundle's frozen blob, if its chunks differ from those in
+         * the bundle.
+         */
         public final Manifest frozen;
         /**
-         * Extension {@code places} (X19): HTTP servers that have some of these blobs as well; a device may ignore it.
+         * Extension {@code places} (X19): HTTP servers that also have some of these blobs; a device may ignore them.
          */
         public final List<Place> places;
-        /** What the device is asked to do with the start vector. */
+        /** What the device does with the start vector. */
         public final Work work;
-        /** How the update should be coded. */
+        /** How the device codes its update. */
         public final Codec codec;
         /**
          * Extension {@code select}: the SHA-256 of the mask that the coordinator holds, a bitmap of n bits; empty:
@@ -758,7 +764,7 @@ public final class Messages {
         public final long round;
         /** The manifest of the update blob. */
         public final Manifest manifest;
-        /** Counts the offers of one transfer; the HAVE that answers repeats it. */
+        /** Counts the offers of one transfer; the answering HAVE repeats it. */
         public final long number;
         /** The whole blob if it is small; otherwise empty. */
         public final byte[] data;
@@ -800,7 +806,7 @@ public final class Messages {
         }
     }
 
-    /** The receipt: the blob is stored for good. */
+    /** The receipt: the blob is stored durably. */
     public static final class Committed extends Struct<Committed> {
         public static final Schema<Committed> SCHEMA = new Schema<Committed>(true) {
             @Override
@@ -970,7 +976,7 @@ public final class Messages {
         }
     }
 
-    /** A device asks on its token's topic to take part (E9), or on its own one for another secret (E14). */
+    /** A device asks to join, on its token's topic (E9), or for a new secret, on its own topic (E14). */
     public static final class Join extends Struct<Join> {
         public static final Schema<Join> SCHEMA = new Schema<Join>(true) {
             @Override
@@ -1001,7 +1007,7 @@ public final class Messages {
         }
     }
 
-    /** The coordinator's answer to a JOIN, or what became of it since. */
+    /** The coordinator's answer to a JOIN, or a later decision on it. */
     public static final class Joined extends Struct<Joined> {
         public static final Schema<Joined> SCHEMA = new Schema<Joined>(true) {
             @Override
@@ -1018,7 +1024,7 @@ public final class Messages {
                 SCHEMA.optional("tags", Type.list(Type.text(0, 100), 0, 32), Collections.emptyList());
         public static final Field<Joined, String> DETAIL = SCHEMA.optional("detail", Type.text(0, 1000), "");
 
-        /** The first 16 bytes of the SHA-256 of the public key that asked. */
+        /** The first 16 bytes of the SHA-256 of the public key in the JOIN. */
         public final byte[] of;
         /** {@code pending}: a person has yet to accept it; {@code accepted}; {@code refused}. */
         public final String state;
@@ -1042,7 +1048,7 @@ public final class Messages {
         }
     }
 
-    /** The device is to change its secret (E14); it answers with a JOIN. */
+    /** Asks the device to change its secret (E14); it answers with a JOIN. */
     public static final class Renew extends Struct<Renew> {
         public static final Schema<Renew> SCHEMA = new Schema<Renew>(false) {
             @Override
@@ -1061,7 +1067,7 @@ public final class Messages {
         }
     }
 
-    /** The order's identity: all that can be read if a value is unknown to this version. */
+    /** The order's identity: all that this version can read of an order with an unknown value. */
     public static final class OrderName extends Struct<OrderName> {
         public static final Schema<OrderName> SCHEMA = new Schema<OrderName>(false) {
             @Override
@@ -1112,15 +1118,15 @@ public final class Messages {
 
         /** The run whose orders it allows. */
         public final String run;
-        /** Grows with every policy of the run: a device takes none below the last that it has taken. */
+        /** Grows with every policy of the run: a device refuses a version below the last one it accepted. */
         public final long version;
         /** The SHA-256 of the manifest (B1) of each bundle that an order may name. */
         public final List<byte[]> bundles;
-        /** The highest round that an order may be of. */
+        /** The last round for which it allows orders. */
         public final long lastRound;
-        /** The tasks that an order may have. */
+        /** The tasks that it allows. */
         public final List<String> tasks;
-        /** The most passes over its examples that a device makes in all trainings of an order together. */
+        /** The maximum number of passes over a device's examples, in all trainings of an order together. */
         public final long localEpochs;
         /** The largest learning rate that a step of any training may reach. */
         public final double learningRate;
@@ -1130,7 +1136,7 @@ public final class Messages {
         public final double prox;
         /** The words of the extensions that an order may use. */
         public final List<String> words;
-        /** The Unix time from which on no order is taken with it; 0: never. */
+        /** The Unix time at which it expires; 0: never. */
         public final long expires;
 
         private Policy(Object[] given) {
@@ -1163,7 +1169,7 @@ public final class Messages {
 
         /** The mean loss over the examples. */
         public final double loss;
-        /** The mean of the bundle's {@code metric} over the examples; from 0 to 1 where that is a share. */
+        /** The mean of the bundle's {@code metric} over the examples; from 0 to 1 if the metric is a share. */
         public final double metric;
         /** The number of test examples. */
         public final long numExamples;
@@ -1230,17 +1236,17 @@ public final class Messages {
         public final Metrics before;
         /** The evaluation of the trained model. */
         public final Metrics after;
-        /** The mean over the last epoch's batches, for the model that is sent (T5). */
+        /** The mean loss over the last epoch's batches, of the model that is sent (T5). */
         public final double trainLoss;
         /** The number of steps of all trainings (T5). */
         public final long steps;
-        /** From the beginning of the work to the report, for people. */
+        /** Seconds from the start of the work to the report, for people. */
         public final double seconds;
-        /** Extension {@code own_model} (X3): where the own model's share of the mixture ended. */
+        /** Extension {@code own_model} (X3): the final share of the own model in the mixture. */
         public final Double mix;
         /**
-         * Extension {@code select} (X5): the evaluation with 0 in every element that {@code select} could have chosen
-         * and did not.
+         * Extension {@code select} (X5): the evaluation with every element set to 0 that {@code select} could have
+         * chosen but did not.
          */
         public final Metrics sparse;
         /** Extension {@code choice} (X9): whether the device chose to apply its patch. */
@@ -1249,10 +1255,10 @@ public final class Messages {
         public final Double stepS;
         /** The highest temperature during the work, in °C. */
         public final Double temperatureC;
-        /** An estimate of the energy that the work took, in joules. */
+        /** An estimate of the energy used by the work, in joules. */
         public final Double energyJ;
         /**
-         * Extension {@code places}: bytes of blobs that came over HTTP since the last report, as far as the device
+         * Extension {@code places}: bytes of blobs received over HTTP since the last report, as far as the device
          * knows.
          */
         public final long httpBytes;

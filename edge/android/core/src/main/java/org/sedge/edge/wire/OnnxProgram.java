@@ -86,7 +86,7 @@ public final class OnnxProgram {
 
         void define(String name, long kind) throws CodecError {
             if (name.isEmpty() || kinds.containsKey(name) || (around != null && around.kinds.containsKey(name))) {
-                throw refused("'" + name + "' is defined again, or a name without text");
+                throw refused("'" + name + "' is empty or defined again");
             }
             kinds.put(name, kind);
         }
@@ -94,7 +94,7 @@ public final class OnnxProgram {
         long kind(String name) throws CodecError {
             Long kind = kinds.get(name);
             if (kind == null && around == null) {
-                throw refused("input '" + name + "' is defined nowhere before");
+                throw refused("input '" + name + "' is not defined before it");
             }
             return kind == null ? around.kind(name) : kind;
         }
@@ -192,7 +192,7 @@ public final class OnnxProgram {
             good = good && number >= row[1] && number <= row[2];
         }
         if (!good) {
-            throw node.error("attribute '" + attribute.name + "' is not one that programs may use, or out of range");
+            throw node.error("attribute '" + attribute.name + "' is not allowed in a program, or out of range");
         }
     }
 
@@ -207,7 +207,7 @@ public final class OnnxProgram {
             }
         }
         if (!good) {
-            throw node.error("expected whole numbers by a constant int64, in raw_data, without 0 and -1");
+            throw node.error("expected a constant int64 divisor in raw_data, without 0 or -1");
         }
     }
 

@@ -11,11 +11,11 @@ public final class Refusals {
 
     public static String tooManyRuns(Object where, Object runs, Object orders) {
         return where
-                + ": found "
+                + ": this device keeps "
                 + runs
-                + " other runs, each with one of the last "
+                + " other runs, and none seems to be over: each had one of the last "
                 + orders
-                + " orders, expected one that seems to be over";
+                + " orders";
     }
 
     public static String tooManyStarts(Object where, Object starts) {
@@ -26,7 +26,7 @@ public final class Refusals {
     }
 
     public static String outOfMemory(Object where, Object error) {
-        return where + ": memory: " + error + ", expected room for the job";
+        return where + ": out of memory while running the job: " + error;
     }
 
     public static String blobTooLarge(Object blob, Object size, Object most, Object parameters) {
@@ -79,11 +79,11 @@ public final class Refusals {
     }
 
     public static String nothingCounts(Object name, Object row, Object ignored) {
-        return name + "[" + row + "] holds " + ignored + " alone, so nothing of it counts: leave the row out";
+        return name + "[" + row + "] holds only " + ignored + ", so none of it counts: leave the row out";
     }
 
     public static String nothingCounted(Object count) {
-        return "evaluation: the " + count + " examples weigh 0 together, expected one that counts";
+        return "evaluation: the weights of the " + count + " examples add up to 0, expected one that counts";
     }
 
     public static String wrongModel(Object where) {
@@ -99,7 +99,7 @@ public final class Refusals {
     }
 
     public static String unsigned(Object keys) {
-        return "no signed policy, expected one by a key that this device pins: " + keys;
+        return "no signed policy, expected one signed by a key that this device pins: " + keys;
     }
 
     public static String cutPolicy(Object size, Object least) {
@@ -111,19 +111,19 @@ public final class Refusals {
     }
 
     public static String badSignature(Object key) {
-        return "its policy is not the one that the key " + key + " has signed";
+        return "its policy does not match its signature by the key " + key;
     }
 
     public static String unreadablePolicy() {
-        return "its policy breaks the schema, expected one of `sedge-cloud run sign`";
+        return "its policy breaks the schema, expected one made by `sedge-cloud run sign`";
     }
 
     public static String otherRun(Object run) {
-        return "its policy is that of run " + run;
+        return "its policy is for run " + run;
     }
 
     public static String oldPolicy(Object version, Object taken) {
-        return "its policy has version " + version + ", this device has taken version " + taken;
+        return "its policy has version " + version + ", this device has already accepted version " + taken;
     }
 
     public static String expiredPolicy(Object seconds) {

@@ -145,9 +145,12 @@ def _one_of(values: Iterable[object]) -> str:
 
 
 def _plural(text: str) -> str:
-    """``texts of 64`` of ``text, 64``, ``integers, 1 to 255`` of ``integer, 1 to 255``."""
+    """``texts of 64`` for ``text, 64``, ``integers, 1 to 255`` for ``integer, 1 to 255``."""
+    if text.startswith("`"):
+        return f"of {text}"
     noun, _, limits = text.partition(", ")
-    return f"{noun}s{' of ' if noun == 'text' else ', ' if limits else ''}{limits}"
+    ending = "es" if noun.endswith("h") else "s"
+    return f"{noun}{ending}{' of ' if noun == 'text' else ', ' if limits else ''}{limits}"
 
 
 def default_words(value: object) -> str:

@@ -8,8 +8,8 @@ from msgspec import Meta
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.wire.work import Codec
 
-# The minimum number of elements to send by default. So a small model is sent in full, in the roughly 20 kB
-# that an update of a large one takes.
+# The minimum number of elements to send by default: a small model is sent in full, in about 20 kB, the size
+# of a large model's update.
 FEWEST_ELEMENTS = 10_000
 # The default share of a change's elements in a broadcast.
 _BROADCAST = 0.05

@@ -51,7 +51,7 @@ def connected_ray(address: str, key: str, processors: int) -> ModuleType:
         expected = f"a Ray cluster that takes this process ({' '.join(str(exc).split())})"
         raise ConfigError(key, address, expected) from exc
     finally:
-        signal.signal(signal.SIGTERM, before)  # Ray has taken it
+        signal.signal(signal.SIGTERM, before)  # Ray has already consumed it
     return ray
 
 

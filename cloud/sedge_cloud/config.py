@@ -61,9 +61,9 @@ class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Change the rate at every step within a round, instead of only between rounds."""
 
     def share(self, number: int, rounds: int) -> float:
-        """The share, above 0, in training round ``number`` (from 0) of all of them.
+        """The share of the full rate in training round ``number`` (from 0) of ``rounds``; above 0.
 
-        That of the number ``rounds``, which may be 0, is where the last round's steps lead.
+        For ``number`` = ``rounds`` it may be 0: that is where the last round's steps lead.
         """
         if number < self.warmup_rounds:
             return (number + 1) / self.warmup_rounds
@@ -88,9 +88,8 @@ class CohortConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a run has behind it: the rounds up to ``last``, ``trained`` of them training rounds that count.
-
-    ``num_rounds`` was the number planned then.
+    """A run's rounds before it was resumed: those up to ``last``, of which ``trained`` are training rounds
+    that count. ``num_rounds`` was the number planned then.
     """
 
     num_rounds: int
@@ -153,7 +152,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A run as it is stored: what its file says, and the stages that lie behind it once it was resumed.
+    """A run as it is stored: the contents of its file and, if it was resumed, its earlier stages.
 
     Evaluation rounds are counted anew in each stage.
     """
@@ -161,7 +160,7 @@ class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
     earlier: tuple[Stage, ...] = ()
 
     def training_in(self, number: int) -> Training:
-        """How devices train in a round with this number, from 1; in an evaluation as in the next one."""
+        """How devices train in round ``number``, from 1; in an evaluation as in the next training round."""
         done = min(self.training_rounds(number - 1), self.num_rounds - 1)
         share, end = self.schedule.share(done, self.num_rounds), self.training.end_factor
         if self.schedule.steps:
@@ -176,7 +175,7 @@ class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def withholds(self) -> bool:
-        """Whether what devices measure is for nobody to see."""
+        """Whether the devices' measurements are withheld from everyone."""
         return self.privacy is not None and self.privacy.reports == "withheld"
 
     @property
@@ -294,7 +293,10 @@ def load_cloud(path: Path) -> CloudConfig:
 
 
 def _rebased(settings: T, base: Path, where: str, prefix: str = "") -> T:
-    """The same with its paths starting at a folder. Raises ``ConfigError`` for one with NUL."""
+    """The settings with their relative paths resolved from ``base``.
+
+    Raises ``ConfigError`` for one with NUL.
+    """
     changed: dict[str, object] = {}
     for name in settings.__struct_fields__:
         value = getattr(settings, name)

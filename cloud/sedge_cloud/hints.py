@@ -1,7 +1,7 @@
 """Immediate messages between ingest and leader, so that within one process neither has to poll the rows.
 
-Every hint may be lost: rows say the same, and are read when another process has changed something. The
-columns show which rows those are, and who reads them.
+Every hint may be lost: the same facts are in rows, which are read when another process has changed
+something. The columns show which rows those are, and who reads them.
 
     DeviceOnline    sessions (online, waits), devices (hello, incarnation)   leader
     Left       sessions (online)                                        leader
@@ -25,7 +25,7 @@ from sedge_protocol.wire.messages import Order
 
 @dataclass(frozen=True)
 class DeviceOnline:
-    """A device has said hello; ``renewed`` says that its agent has restarted or has other abilities."""
+    """A device has said hello; ``renewed`` if its agent has restarted or has different abilities."""
 
     device: str
     renewed: bool

@@ -6,10 +6,10 @@
     rounds    spent: the run ends
 
 A device's data is protected, not its presence: neighbouring data sets are a fleet, and the same fleet with
-one device's contribution set to zero (zero-out, dp-accounting's ``REPLACE_SPECIAL``). Each device flips a
-coin of its own to take part in a round, so the accountant composes Poisson-sampled Gaussians through their
-privacy loss distributions. The accountant is dp-accounting, in the extra ``privacy``; a running coordinator
-does not need it.
+one device's contribution set to zero (zero-out, dp-accounting's ``REPLACE_SPECIAL``). Each device flips its
+own coin to take part in a round, so the accountant composes Poisson-sampled Gaussians through their privacy
+loss distributions. The accountant is dp-accounting, in the extra ``privacy``; a running coordinator does
+not need it.
 """
 
 import math
@@ -115,7 +115,10 @@ def require_devices(config: PrivacyConfig, devices: int, where: str = "") -> Non
     """Raise ``ConfigError`` if delta would allow publishing all data of one of this many devices."""
     if not devices:
         raise ConfigError(
-            "privacy", "no device", "enrolled devices: delta is judged by them", where
+            "privacy",
+            "no device",
+            "enrolled devices, as delta is compared with their number",
+            where,
         )
     if config.delta * devices >= 1:
         expected = f"below 1 / {devices} devices"
@@ -132,7 +135,9 @@ def require_found(
     allowed = EMPTY_SHARE * config.delta / rounds
     if share < 1 and (1 - share) ** fewest > allowed:
         needed = math.ceil(math.log(allowed) / math.log1p(-share))
-        expected = f"at least {needed} beside fraction_train = {share:g}: a draw may find nobody"
+        expected = (
+            f"at least {needed} with fraction_train = {share:g}: otherwise a draw may find nobody"
+        )
         raise ConfigError("min_available_devices", fewest, expected, where)
 
 

@@ -1,4 +1,4 @@
-"""A run file (run.toml), read and checked: also what its strategy's own options have to be."""
+"""Reads and checks a run file (run.toml), including the options of its strategy."""
 
 import math
 from pathlib import Path
@@ -26,7 +26,7 @@ def load_run(path: Path) -> RunConfig:
 
 
 def check_run(run: RunConfig, where: str = "") -> RunConfig:
-    """The same config. Raises ``ConfigError`` for what types and ranges alone do not catch."""
+    """Returns the config. Raises ``ConfigError`` for errors that types and ranges alone do not catch."""
     try:
         strategy = make_strategy(run.strategy, run.options)
     except ConfigError as exc:
@@ -40,7 +40,7 @@ def check_run(run: RunConfig, where: str = "") -> RunConfig:
     _check_schedule(run.schedule, run.training, run.num_rounds, where)
     if run.robust.rule in COORDINATE_RULES and not strategy.coordinate_rules:
         rules = "direction, mean, krum or multi_krum"
-        expected = f"{rules}: {run.strategy} has an aggregation of its own"
+        expected = f"{rules}: {run.strategy} aggregates in its own way"
         raise ConfigError("robust.rule", run.robust.rule, expected, where)
     if run.min_train_devices > run.min_available_devices:
         expected = f"at least min_train_devices = {run.min_train_devices}"
@@ -56,32 +56,38 @@ def check_run(run: RunConfig, where: str = "") -> RunConfig:
 
 
 def _check_privacy(run: RunConfig, privacy: PrivacyConfig, strategy: Strategy, where: str) -> None:
-    """Refuse what would let a device count for more than the clip, or decide who else counts."""
+    """Refuse settings by which a device could count for more than the clip, or affect whether others do."""
     require_accountant()
     # FedSelect's mean depends on which elements each device has chosen.
     if not isinstance(strategy, FedAvg | FedOBP) or isinstance(strategy, FedSelect):
-        expected = "one that only averages changes beside [privacy]: fedavg and its kin, or fedobp"
+        expected = (
+            "one that only averages changes with [privacy]: fedavg and its variants, or fedobp"
+        )
         raise ConfigError("strategy", run.strategy, expected, where)
     if isinstance(strategy, FedOBP) and strategy.scoring != "device":
-        expected = "'device' beside [privacy]: the cloud's scores would come from single updates"
+        expected = "'device' with [privacy]: the cloud's scores would come from single updates"
         raise ConfigError("options.scoring", strategy.scoring, expected, where)
     for field in msgspec.structs.fields(RobustConfig):
         found = getattr(run.robust, field.name)
         if found != field.default:
             expected = (
-                "no [robust] beside [privacy]: a rule that looks at the updates is no fixed clip"
+                "no [robust] with [privacy]: a rule that depends on the updates is not a fixed clip"
             )
             raise ConfigError(f"robust.{field.name}", found, expected, where)
     fixed = {
-        "codec.error_feedback": (run.codec.error_feedback, False, "a debt makes updates longer"),
+        "codec.error_feedback": (
+            run.codec.error_feedback,
+            False,
+            "error feedback makes updates longer",
+        ),
         "late_updates": (run.late_updates, "remember", "a late update is in no round's draw"),
-        "quorum": (run.quorum, 1.0, "otherwise a device could take another one's place"),
+        "quorum": (run.quorum, 1.0, "otherwise a device could take another's place"),
         "min_updates": (run.min_updates, 1, "a coin decides how many are drawn"),
     }
     for key, (found, wanted, why) in fixed.items():
         if found != wanted:
             shown = str(wanted).lower() if isinstance(wanted, bool) else repr(wanted)
-            raise ConfigError(key, found, f"{shown} beside [privacy]: {why}", where)
+            raise ConfigError(key, found, f"{shown} with [privacy]: {why}", where)
     require_found(privacy, run.fraction_train, run.num_rounds, run.min_available_devices, where)
 
 
@@ -90,7 +96,7 @@ def _check_optimizer(training: Training, where: str) -> None:
         expected = f"0: {training.optimizer} has beta1"
         raise ConfigError("training.momentum", training.momentum, expected, where)
     if training.nesterov and not training.momentum:
-        expected = "false: Nesterov's step is one of momentum"
+        expected = "false: Nesterov's method needs momentum"
         raise ConfigError("training.nesterov", True, expected, where)
 
 
@@ -99,7 +105,7 @@ def _check_schedule(schedule: ScheduleConfig, training: Training, rounds: int, w
         expected = f"fewer than num_rounds = {rounds}"
         raise ConfigError("schedule.warmup_rounds", schedule.warmup_rounds, expected, where)
     if schedule.kind == "exponential" and not schedule.final:
-        raise ConfigError("schedule.final", 0.0, "above 0: an exponential never gets there", where)
+        raise ConfigError("schedule.final", 0.0, "above 0: an exponential never reaches 0", where)
     if schedule.steps and schedule.kind == "constant" and not schedule.warmup_rounds:
         expected = "false: without kind or warmup_rounds all rounds have the same rate"
         raise ConfigError("schedule.steps", True, expected, where)

@@ -205,17 +205,15 @@ class Service:
             self.link.send(self._itself, numbered(self._token, number, self._itself, size))
         if not known and self._probe.limit is not None:
             self._failed(
-                f"what the coordinator sends to itself on {self._itself} does not come back: let the "
-                f"broker's rules allow it; messages of {self._probe.limit} bytes at most are sent"
+                f"the coordinator's messages to itself on {self._itself} do not come back: let the "
+                f"broker's rules allow them; it sends messages of at most {self._probe.limit} bytes"
             )
             self._measured(self._probe.limit, now)
 
     def _measured(self, limit: int, now: float) -> None:
         """The largest message size is known: start serving devices."""
         if limit < MAX_PACKET_BYTES and not self._probe.deaf:
-            self._log.warning(
-                "the broker lets messages of %d bytes through, and no larger ones", limit
-            )
+            self._log.warning("the broker passes on messages of up to %d bytes", limit)
         if self._recorder is not None:
             self._recorder.link(True, now, max_packet=limit)
         self._do(self.coordinator.connected(now, limit))
@@ -256,7 +254,7 @@ class Service:
                     else f", {s.metric.words} {s.before:.4f} before, {s.after:.4f} after",
                 )  # fmt: skip
                 for device, factor in s.distrusted.items():
-                    text = "run %s, round %d: the update of %s is unlike the others and counts %.3g times"
+                    text = "run %s, round %d: the update of %s is unlike the others and is weighted by %.3g"
                     self._log.warning(text, s.run, s.round, device, factor)
             case RunEnded():
                 self._log.info("run %s: %s", event.run, event.status)

@@ -50,7 +50,7 @@ def test_what_the_file_as_shipped_has_in_comments_is_right(tmp_path: Path) -> No
     [
         ('[http]\nlisten = "8470"', "http.listen: found '8470', expected host:port"),
         ('[http]\nlisten = "127.0.0.1:70000"', "http.listen: found '127.0.0.1:70000'"),
-        ('[http]\nlisten = "0.0.0.0:1"', "expected a loopback address, or token_file besides"),
+        ('[http]\nlisten = "0.0.0.0:1"', "expected a loopback address, or one with token_file"),
         ('[http]\nlisten = "sedge.example:1"', "expected a loopback address"),
         ('[notify]\nwebhook = "file:///etc/passwd"', "expected http://… or https://…"),
     ],
@@ -193,7 +193,7 @@ def test_rules_by_coordinate_are_for_averages_that_follow_them(
         ),
         (
             RUN + "[training]\nnesterov = true",
-            "training.nesterov: found True, expected false: Nesterov's step is one of momentum",
+            "training.nesterov: found True, expected false: Nesterov's method needs momentum",
         ),
         (
             RUN + "num_rounds = 5\n[schedule]\nwarmup_rounds = 5",
@@ -201,7 +201,7 @@ def test_rules_by_coordinate_are_for_averages_that_follow_them(
         ),
         (
             RUN + '[schedule]\nkind = "exponential"',
-            "schedule.final: found 0.0, expected above 0: an exponential never gets there",
+            "schedule.final: found 0.0, expected above 0: an exponential never reaches 0",
         ),
         (
             'strategy = "fedselect"\n[robust]\nrule = "median"',

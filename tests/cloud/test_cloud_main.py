@@ -289,7 +289,7 @@ def test_some_of_the_devices_are_listed_however_many_are_read_at_a_time(
     assert listed("--limit", "3") == ["pi-1", "pi-2", "pi-3"]
     assert listed("--online") == [] and listed("--state", "never") == listed()
     assert call(home, "device", "list", "--search", "pi", "--limit", "2") == 0
-    assert "2 of 3 that were found, 4 in all" in capsys.readouterr().out.splitlines()
+    assert "2 of 3 matching devices, 4 in all" in capsys.readouterr().out.splitlines()
     with pytest.raises(SystemExit):
         call(home, "device", "list", "--limit", "0")
 
@@ -312,9 +312,9 @@ def test_devices_are_tagged_and_listed_by_a_condition(
     ]  # fmt: skip
     assert call(home, "device", "list", "--where", "floor=3") == 0
     out = capsys.readouterr().out
-    assert "floor=3 site=hall b" in out and "1 of 1 that were found, 3 in all" in out
+    assert "floor=3 site=hall b" in out and "1 of 1 matching devices, 3 in all" in out
     assert call(home, "device", "pause", "--where", "floor=4") == 0
-    assert capsys.readouterr().out == "2 devices paused: no round asks them\n"
+    assert capsys.readouterr().out == "2 devices paused: no round includes them\n"
     assert call(home, "device", "list", "--state", "paused", "--json") == 0
     listed = [json.loads(line)["device"] for line in capsys.readouterr().out.splitlines()]
     assert listed == ["pi-1", "x"]

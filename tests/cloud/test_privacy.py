@@ -286,21 +286,21 @@ def refusal(call: Callable[[], object]) -> str:
         ({"strategy": "fedpurin"}, "strategy: found 'fedpurin'"),
         ({"strategy": "fedselect"}, "strategy: found 'fedselect'"),
         ({"strategy": "local_only"}, "strategy: found 'local_only'"),
-        ({"strategy": "fedobp"}, "options.scoring: found 'cloud', expected 'device' beside"),
+        ({"strategy": "fedobp"}, "options.scoring: found 'cloud', expected 'device' with"),
         (
             {"strategy": "tests.cloud.given:Selecting"},
             "strategy: found 'tests.cloud.given:Selecting'",
         ),
-        ({"codec": CodecConfig()}, "codec.error_feedback: found True, expected false beside"),
+        ({"codec": CodecConfig()}, "codec.error_feedback: found True, expected false with"),
         (
             {"robust": RobustConfig(rule="median")},
             "robust.rule: found 'median', expected no [robust]",
         ),
         ({"robust": RobustConfig(clip=3.0)}, "robust.clip: found 3.0, expected no [robust]"),
-        ({"quorum": 0.8}, "quorum: found 0.8, expected 1.0 beside [privacy]"),
-        ({"late_updates": "count"}, "late_updates: found 'count', expected 'remember' beside"),
-        ({"min_updates": 2}, "min_updates: found 2, expected 1 beside [privacy]"),
-        ({"fraction_train": 0.5}, "min_available_devices: found 2, expected at least 25 beside"),
+        ({"quorum": 0.8}, "quorum: found 0.8, expected 1.0 with [privacy]"),
+        ({"late_updates": "count"}, "late_updates: found 'count', expected 'remember' with"),
+        ({"min_updates": 2}, "min_updates: found 2, expected 1 with [privacy]"),
+        ({"fraction_train": 0.5}, "min_available_devices: found 2, expected at least 25 with"),
     ],
 )
 def test_what_could_outdo_the_clip_is_refused_by_name(

@@ -59,7 +59,7 @@ def test_a_run_goes_through_what_the_broker_lets_through(
     fleet.start_run(wide_bundle, RUN)
     wait_until(fleet.finished, 240, "the run ends")
     assert [len(r.devices) for r in fleet.rounds()] == [2, 2, 2]
-    assert f"lets messages of {limit} bytes through" in fleet.log("cloud")
+    assert f"passes on messages of up to {limit} bytes" in fleet.log("cloud")
     dropped = [line for line in fleet.log("broker").splitlines() if "Dropped too large" in line]
     measures = up("test", ITSELF)
     assert dropped and all(measures in line for line in dropped), "only what measures"

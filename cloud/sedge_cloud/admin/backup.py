@@ -1,12 +1,12 @@
-"""Backs up the whole state to one file, while the service runs, and restores it.
+"""Backs up the whole state to one file, even while the service runs, and restores it.
 
     head.json       first line: SHA-256 of the rest; then the manifest as JSON
     sedge.sqlite    the rows at one moment, whatever database they are from; the manifest has its digest
     blobs/<sha256>  every blob that it refers to, by name
 
-It is a plain tar with exactly these members in this order. While it is written, no process collects blobs.
-It is restored only if all of it matches the manifest. Half-received updates are not included: devices send
-them again.
+It is a plain tar with exactly these members in this order. While a backup is written, no process deletes
+blobs. A backup is restored only if all of it matches the manifest. Half-received updates are not included:
+devices send them again.
 """
 
 import hashlib
@@ -156,7 +156,7 @@ def _into_server(cloud: CloudConfig, folder: Path, members: Members, replace: bo
 
 
 def _given_up(store: Store, replace: bool) -> dict[str, int]:
-    """The last closed round of each run in a store that is restored into."""
+    """The last closed round of each run in the store that the restore replaces."""
     if not replace and not is_empty(store):
         raise _taken(store.place)
     return _rounds(store)
@@ -168,7 +168,7 @@ def _taken(place: str) -> ConfigError:
 
 
 def _write_blobs(members: Members, blobs: Blobs) -> None:
-    """Write every member that is left: harmless without a row that names it."""
+    """Write all remaining members; a blob is harmless without a row that names it."""
     for _, pieces in members:
         data = b"".join(pieces)
         with suppress(StorageError):  # reading sets a damaged blob aside, and a lost one is written
@@ -179,7 +179,7 @@ def _write_blobs(members: Members, blobs: Blobs) -> None:
 
 @contextmanager
 def _loaded(members: Members, work: Path) -> Generator[Store]:
-    """The first member, the database, opened in a separate folder as a coordinator would open it."""
+    """Load the first member, the database, into ``work`` and open it as a coordinator would."""
     shutil.rmtree(work, ignore_errors=True)
     try:
         _, database = next(members)
@@ -211,7 +211,7 @@ def _rounds(store: Store) -> dict[str, int]:
 
 
 def _write(store: Store, head: Head, snapshot: Path, path: Path) -> int:
-    """Write the tar under another name and rename it; its size."""
+    """Write the tar under a temporary name and rename it. Returns its size."""
     part = path.with_name(f"{path.name}.part")
     coded = msgspec.json.encode(head)
     first = hashlib.sha256(coded).hexdigest().encode() + b"\n" + coded
@@ -236,7 +236,7 @@ def _write(store: Store, head: Head, snapshot: Path, path: Path) -> int:
 
 @contextmanager
 def _output(part: Path) -> Generator[int]:
-    """The caller's file, which is removed if anything fails."""
+    """Open the caller's file, and remove it if anything fails."""
     with as_caller(), translated("write backup", part):
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -267,9 +267,9 @@ def _digest(path: Path) -> tuple[str, int]:
 
 @contextmanager
 def _reading(file: IO[bytes], path: Path) -> Generator[tuple[Head, Members]]:
-    """The head of a backup and its members, each to be read to its end, where it is checked.
+    """Yield a backup's head and its members. Read each member to its end, where it is checked.
 
-    Raises ``StorageError`` for whatever is not as the head says.
+    Raises ``StorageError`` for anything that differs from the head.
     """
     file.seek(0)
     try:
@@ -284,7 +284,7 @@ def _members(tar: tarfile.TarFile, head: Head, path: Path) -> Members:
     for name, sha256, size in head.members():
         yield name, _pieces(_data(tar, name, size, path), name, sha256, size, path)
     if tar.next() is not None:
-        raise _damaged(path, "it has more in it than its head says")
+        raise _damaged(path, "it contains more than its head lists")
 
 
 def _pieces(data: IO[bytes], name: str, sha256: str, size: int, path: Path) -> Iterator[bytes]:
@@ -328,7 +328,7 @@ def _damaged(path: Path, why: str) -> StorageError:
 
 
 def _switch(work: Path, folder: Path) -> None:
-    """Replace the existing database by a closed one, atomically."""
+    """Replace the existing database with a closed one, atomically."""
     with translated("restore into", folder):
         # The old database's log must not be applied to the new one.
         for suffix in ("-wal", "-shm"):

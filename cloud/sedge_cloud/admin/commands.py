@@ -35,14 +35,16 @@ def add_run_commands(commands: Commands) -> None:
     )  # fmt: skip
     export.add_argument("name")
     help_text = (
-        "the global model as .npz, .safetensors, .pt or .onnx; with --device that device's own"
+        "the global model as .npz, .safetensors, .pt or .onnx; with --device, that device's model"
     )
     export.add_argument("--out", type=Path, help=help_text)
-    export.add_argument("--device", help="the device whose own model --out gets")
-    export.add_argument("--devices", type=Path, metavar="FOLDER", help="every device's own model")
-    help_text = "the form of --devices' files (default: npz)"
+    export.add_argument("--device", help="write this device's model to --out")
+    export.add_argument(
+        "--devices", type=Path, metavar="FOLDER", help="write every device's model to this folder"
+    )
+    help_text = "file format for --devices (default: npz)"
     export.add_argument("--form", choices=FORMS, default="npz", help=help_text)
-    export.add_argument("--history", type=Path, help="a line for each closed round, as .csv")
+    export.add_argument("--history", type=Path, help="one line per closed round, as .csv")
     export.set_defaults(call=_export)
     resume = commands.add_parser(
         "resume", help="continue a run that has ended",
@@ -66,19 +68,19 @@ def add_run_commands(commands: Commands) -> None:
 def add_state_commands(commands: Commands) -> None:
     """Add the commands for the whole state folder."""
     pruning = commands.add_parser(
-        "prune", help="delete what [keep] in cloud.toml does not allow",
+        "prune", help="delete whatever exceeds [keep] in cloud.toml",
         examples=["sedge-cloud prune --dry-run"],
     )  # fmt: skip
     _add_dry_run(pruning)
     pruning.set_defaults(call=_prune)
     saving = commands.add_parser(
-        "backup", help="write the state into one file; the service may run",
+        "backup", help="back up the state to one file, even while the service runs",
         examples=["sedge-cloud backup fleet.backup"],
     )  # fmt: skip
     saving.add_argument("file", type=Path)
     saving.set_defaults(call=_backup)
     loading = commands.add_parser(
-        "restore", help="put a backup into an empty state folder",
+        "restore", help="restore a backup into an empty state folder",
         examples=["sedge-cloud restore fleet.backup"],
     )  # fmt: skip
     loading.add_argument("file", type=Path)
@@ -142,7 +144,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         with as_caller():
             policy = read_policy(arguments.policy, cloud.trust, arguments.name)
     config = resume_run(store, arguments.name, arguments.rounds, policy)
-    print(f"run {arguments.name} goes on, up to {config.num_rounds} rounds of training")
+    print(f"run {arguments.name} continues, up to {config.num_rounds} rounds of training")
     tell_if_silent(cloud, store)
     return 0
 
@@ -154,7 +156,7 @@ def _delete(arguments: argparse.Namespace) -> int:
         print(f"run {arguments.name} would be deleted, and {size(freed)} of models with it")
         return 0
     print(f"run {arguments.name} is deleted, and {size(freed)} of models with it")
-    print("Devices keep what they have of it: give a later run another name.")
+    print("Devices keep their data of this run: give a later run another name.")
     _free_space(store)
     return 0
 
@@ -164,7 +166,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     pruned = Garbage(store, cloud.keep).prune(arguments.dry_run)
     would = "would be " if arguments.dry_run else ""
     print(f"runs {would}deleted: {', '.join(pruned.runs) or 'none'}")
-    print(f"rows on devices' parts in old rounds {would}deleted: {pruned.rows}")
+    print(f"per-device rows of old rounds {would}deleted: {pruned.rows}")
     if not arguments.dry_run:
         _free_space(store)
     return 0
@@ -212,12 +214,12 @@ def _copy(arguments: argparse.Namespace) -> int:
 
 
 def open_reader(arguments: argparse.Namespace, last: int | None = LAST_ROUNDS) -> Reader:
-    """A reader for the facts of the command's fleet, with each run's last rounds; None: all rounds."""
+    """Open a reader of the fleet's facts with the ``last`` rounds of each run; None: all rounds."""
     return _reader(*open_state(arguments), last)
 
 
 def tell_if_silent(cloud: CloudConfig, store: Store) -> None:
-    """Print a line where no coordinator gives a sign of life: what was asked for waits for one."""
+    """Print a line if no coordinator shows a sign of life: the request waits until one does."""
     if not _reader(cloud, store, LAST_ROUNDS).read().coordinator.running:
         print("No coordinator is running: start one with `sedge-cloud serve` or `sedge-cloud up`.")
 
@@ -227,7 +229,7 @@ def _reader(cloud: CloudConfig, store: Store, last: int | None) -> Reader:
 
 
 def at_least_one(text: str) -> int:
-    """A number of things on the command line."""
+    """A count on the command line."""
     number = int(text) if text.isdecimal() else 0
     if not 1 <= number <= 65536:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected 1 to 65536")

@@ -28,9 +28,9 @@ def copy_store(source: Store, target: Store) -> list[str]:
     devices, runs = target.census().all, len(target.runs())
     lines = [f"copied to {target.place}: {devices} devices, {runs} runs, {copied} blobs"]
     if skipped:
-        lines.append(f"there already, and as they should be: {skipped} blobs")
+        lines.append(f"already there and intact: {skipped} blobs")
     if lost:
-        lines.append(f"lost before, and so not copied: {lost} blobs")
+        lines.append(f"lost earlier and therefore not copied: {lost} blobs")
     return lines
 
 

@@ -44,7 +44,7 @@ def add_device_commands(commands: Commands) -> None:
     help_text = "enrol N devices: DEVICE-1, DEVICE-2, …; --out is then the folder of their folders"
     which.add_argument("--count", type=at_least_one, metavar="N", help=help_text)
     help_text = (
-        "enrol the devices of this CSV file instead: columns device, secret (if it has one), tags"
+        "enrol the devices of this CSV file instead: columns device, secret (optional), tags"
     )
     which.add_argument("--names", type=Path, metavar="FILE", help=help_text)
     _add_issue_options(add)
@@ -62,7 +62,7 @@ def add_device_commands(commands: Commands) -> None:
     revoke.add_argument("device")
     revoke.set_defaults(call=_revoke)
     _add_tag_command(commands)
-    _add_choice(commands, "pause", "set devices aside: they stay enrolled, but no round asks them")
+    _add_choice(commands, "pause", "pause devices: they stay enrolled, but no round includes them")
     _add_choice(commands, "resume", "let paused devices take part again")
     add_join_commands(commands)
     add_rotate_command(commands)
@@ -77,7 +77,9 @@ def add_device_commands(commands: Commands) -> None:
     which = devices.add_mutually_exclusive_group()
     which.add_argument("--online", action="store_true", help="only those that are online")
     which.add_argument("--state", choices=get_args(DeviceState), help="only those in this state")
-    devices.add_argument("--search", metavar="TEXT", default="", help="only ids with this in them")
+    devices.add_argument(
+        "--search", metavar="TEXT", default="", help="only ids that contain this text"
+    )
     help_text = "only those that match, such as 'site=lab and memory_mb>=512'"
     devices.add_argument("--where", metavar="CONDITION", help=help_text)
     devices.add_argument("--limit", type=at_least_one, metavar="N", help="list at most N devices")
@@ -89,13 +91,13 @@ def add_device_commands(commands: Commands) -> None:
 
 def _add_tag_command(commands: Commands) -> None:
     tag = commands.add_parser(
-        "tag", help="give devices tags, by which runs and lists select",
+        "tag", help="tag devices, so that runs and lists can select them",
         examples=[
             "sedge-cloud device tag pi-1 pi-2 site=lab",
             "sedge-cloud device tag --where 'site=lab' floor=2",
         ],
     )  # fmt: skip
-    help_text = "ids of devices, then tags; KEY= takes a tag away"
+    help_text = "ids of devices, then tags; KEY= removes a tag"
     tag.add_argument("what", nargs="+", metavar="DEVICE … KEY=VALUE …", help=help_text)
     help_text = "instead of ids: all devices that match, such as 'site=lab and memory_mb>=512'"
     tag.add_argument("--where", metavar="CONDITION", help=help_text)
@@ -152,10 +154,10 @@ def _tell_issued(
     for folder in issued.values():
         if arguments.service:
             print(
-                f"Copy what is in {folder}/ to /etc/sedge/ on the device, and start sedge-edge.service"
+                f"Copy the contents of {folder}/ to /etc/sedge/ on the device, and start sedge-edge.service"
             )
         else:
-            print(f"Copy {folder}/ to the device as it is, then, in it: sedge-edge run")
+            print(f"Copy {folder}/ to the device. There, in that folder, run: sedge-edge run")
     if issued or others:
         enrolment.reload_broker(cloud)
     if (
@@ -166,15 +168,15 @@ def _tell_issued(
         print(SIGHUP)
     for name, folder in issued.items():
         if cloud.broker.cert_file is not None:
-            print(f"If the broker asks devices for certificates: one with CN={name}, its key and "
-                  "their lines in edge.toml belong there as well.")  # fmt: skip
+            print(f"If the broker requires client certificates, add one with CN={name}, its key and "
+                  "their lines in edge.toml.")  # fmt: skip
         if arguments.join:
             print("Or give this line, which holds the secret, to the app or to `sedge-edge join`:")
             print(enrolment.join_text(folder))
 
 
 def tags_text(tags: Mapping[str, str]) -> str:
-    """Tags as ``device tag`` takes them."""
+    """Tags in the form that ``device tag`` takes."""
     return " ".join(f"{key}={value}" for key, value in tags.items())
 
 
@@ -211,7 +213,7 @@ def _set_aside(arguments: argparse.Namespace) -> int:
     _, store = open_state(arguments)
     chosen = devices or _condition(store, arguments.where)
     count = store.pause(chosen, time.time()) if pauses else store.resume(chosen)
-    what = "paused: no round asks them" if pauses else "asked again"
+    what = "paused: no round includes them" if pauses else "resumed"
     print(f"{count} device{'' if count == 1 else 's'} {what}")
     return 0
 
@@ -247,7 +249,7 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         return 0
     if listed < (known := sum(facts.states.values())):
-        print(f"{listed} of {found} that were found, {known} in all")
+        print(f"{listed} of {found} matching devices, {known} in all")
     if any(one.behind for one in facts.versions):
         print(lines.versions_line(facts.versions))
     for problem in facts.problems:

@@ -18,15 +18,15 @@ from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.wire.keys import SECRET_BYTES
 from sedge_protocol.wire.topics import check_id
 
-# The names that the first line may give the first column, and the name of the column of secrets.
+# Accepted names of the first column, and the name of the column of secrets.
 _HEADERS, _SECRET = ("device", "name", "id"), "secret"
 
 
 @dataclass(frozen=True)
 class DeviceNames:
-    """The ids, in order; ``several`` even if it is one, when it was counted or read.
+    """The ids, in order. ``several`` is true if they were counted or read from a file, even for one id.
 
-    Some have ``secrets`` already, and ``tags``.
+    Some have ``secrets`` and ``tags`` already.
     """
 
     names: tuple[str, ...]
@@ -121,7 +121,7 @@ def _check_id(name: str, where: str) -> None:
 
 
 def _take(found: DeviceNames, name: str, values: dict[str, str], where: str) -> None:
-    """Note a device's secret and tags; an empty cell is none."""
+    """Record a device's secret and tags; an empty cell means none."""
     given = {key: value for key, value in values.items() if value}
     secret = given.pop(_SECRET, None)
     if secret is not None:

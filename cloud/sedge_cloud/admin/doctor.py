@@ -97,16 +97,16 @@ def _public(cloud: CloudConfig) -> str:
     with closing(open_store(cloud)) as store:
         names = _models(store)
         if not names or store.public is None:
-            return "no run yet, so nothing to ask for"
+            return "no run yet, so nothing to fetch"
         url, manifest = store.public(names[-1]), describe(store.blobs.read(names[-1]))
     last = manifest.count - 1
     span = Span(url, manifest, last, manifest.count)
     with as_caller():
         sent = dict(span.chunks())
     if not manifest.matches(last, sent[last]):
-        raise LinkError(f"{shown(url)}: sent other bytes than the store has")
+        raise LinkError(f"{shown(url)} sends bytes that differ from the store's")
     if not span.ranged:
-        return f"{shown(url)} is right, but without ranges: what a device has of it is sent again"
+        return f"{shown(url)} is right, but ignores ranges: an interrupted download starts over"
     return f"{shown(url)} is right"
 
 
@@ -130,7 +130,7 @@ def _broker(cloud: CloudConfig) -> str:
 
 
 def _messages(cloud: CloudConfig) -> str:
-    """The largest message that comes back, and whether that is enough for the runs."""
+    """Find the largest message that comes back from the broker, and check that it suffices for the runs."""
     token, there = secrets.token_bytes(16), up(cloud.fleet, ITSELF)
     with as_caller():
         limit = measure(
@@ -142,7 +142,7 @@ def _messages(cloud: CloudConfig) -> str:
         )
     if limit < LEAST_PACKET_BYTES:
         raise ConfigError(
-            "the largest that comes back", limit, f"at least {LEAST_PACKET_BYTES}: {LIMITS}"
+            "the largest message that comes back", limit, f"at least {LEAST_PACKET_BYTES}: {LIMITS}"
         )
     with closing(open_store(cloud)) as store:
         for row in store.runs():
@@ -151,7 +151,7 @@ def _messages(cloud: CloudConfig) -> str:
             ):
                 raise StorageError(f"run {row.run} needs {missing[0]}")
     larger = (
-        "" if limit == MAX_PACKET_BYTES else "; larger ones are lost, and smaller chunks are sent"
+        "" if limit == MAX_PACKET_BYTES else "; larger ones are lost, so smaller chunks are sent"
     )
     return f"up to {limit} bytes come back{larger}"
 
@@ -162,7 +162,7 @@ def _coordinator(cloud: CloudConfig) -> str:
         return "sedge-cloud serve is not running here"
     with as_caller():
         probe(broker_settings(cloud), down(cloud.fleet, ITSELF), up(cloud.fleet, ITSELF), ANSWER_S)
-    return "sedge-cloud serve runs, hears and answers"
+    return "sedge-cloud serve is running and answers"
 
 
 def _clock() -> str:

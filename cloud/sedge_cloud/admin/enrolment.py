@@ -32,7 +32,7 @@ from sedge_protocol.wire.topics import check_id
 NOT_ENROLLED = "an id that is not enrolled yet (a lost or revoked device: `device reissue`)"
 
 CERTIFICATE = """\
-# The coordinator shows the broker a certificate. If devices are to show one, too, with CN={device}:
+# The coordinator presents a certificate to the broker. If devices must too, with CN={device}:
 # cert_file = "device.pem"
 # key_file = "device.key"
 """
@@ -55,9 +55,7 @@ def add_devices(
         check_id(device, "device")
         if device == cloud.username or device.startswith((COORDINATOR, TOKEN_PREFIX)):
             others = f"{cloud.username!r}, {COORDINATOR!r}… and {TOKEN_PREFIX!r}…"
-            raise ConfigError(
-                "device", device, f"another id: {others} are no devices at the broker"
-            )
+            raise ConfigError("device", device, f"another id: {others} are not devices")
     for device in sorted(store.devices_named([*folders, *given])):
         raise ConfigError("device", device, NOT_ENROLLED)
     enrol = partial(store.add_devices, tags=tags)
@@ -107,7 +105,7 @@ def reload_broker(cloud: CloudConfig) -> None:
         raise StorageError(f"broker.reload: {command!r}: {exc}") from exc
     if done.returncode:
         said = " ".join(done.stderr.split())
-        raise StorageError(f"broker.reload: {command!r} ended with {done.returncode}: {said}")
+        raise StorageError(f"broker.reload: {command!r} exited with {done.returncode}: {said}")
 
 
 def join_text(folder: Path) -> str:

@@ -37,7 +37,7 @@ def add_join_commands(commands: Commands) -> None:
     add.add_argument("--accept", action="store_true", help=help_text)
     help_text = "only for this device: a new one, or one that needs a new secret"
     add.add_argument("--device", metavar="NAME", default="", help=help_text)
-    help_text = "draw the line as a QR code, too (pip install 'sedge-fl[qr]')"
+    help_text = "also draw the line as a QR code (pip install 'sedge-fl[qr]')"
     add.add_argument("--qr", action="store_true", help=help_text)
     add.set_defaults(call=_add)
     listed = verbs.add_parser(
@@ -47,7 +47,7 @@ def add_join_commands(commands: Commands) -> None:
     listed.add_argument("--json", action="store_true", help="one JSON object a token")
     listed.set_defaults(call=_list)
     revoke = verbs.add_parser(
-        "revoke", help="no device can join with this token any more",
+        "revoke", help="revoke a token: no more devices can join with it",
         examples=["sedge-cloud device token revoke join-0123456789ab"],
     )  # fmt: skip
     revoke.add_argument("token")
@@ -72,7 +72,7 @@ def _add_waiting(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    draw = _qr_code() if arguments.qr else None  # before a token is made that nobody would see
+    draw = _qr_code() if arguments.qr else None  # may raise, so before the token is made
     cloud, store = open_state(arguments)
     tags = dict(_tag(word) for word in arguments.tags)
     row = joining.make_token(
@@ -103,7 +103,7 @@ def _reload(cloud: CloudConfig) -> None:
 
 
 def _qr_code() -> Callable[[str], None]:
-    """What draws a text in the terminal. Raises ``ConfigError`` without segno."""
+    """Returns a function that draws a text in the terminal. Raises ``ConfigError`` without segno."""
     try:
         import segno
     except ModuleNotFoundError as exc:
@@ -153,7 +153,7 @@ def _state(row: TokenRow, used: int, now: float) -> str:
 def _revoke(arguments: argparse.Namespace) -> int:
     cloud, store = open_state(arguments)
     store.revoke_token(arguments.token)
-    print(f"{arguments.token} is revoked: nobody joins by it, nor those that waited")
+    print(f"{arguments.token} is revoked: no device can join with it, not even those that waited")
     joining.settle(store, cloud)
     if cloud.broker.device_password_file is None:
         print("Remove its account at the broker.")
@@ -188,5 +188,5 @@ def _refuse(arguments: argparse.Namespace) -> int:
         raise ConfigError("device refuse", " ".join(names), "ids of devices, or --all")
     for name in [join.device for join in store.joins(["pending"])] if arguments.all else names:
         store.refuse_join(name)
-        print(f"{name} is refused; by another token it may ask again")
+        print(f"{name} is refused; it may ask again with another token")
     return 0

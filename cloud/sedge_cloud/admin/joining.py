@@ -1,4 +1,4 @@
-"""Tokens by which devices join, and the broker's accounts of tokens and of devices that have joined.
+"""Tokens with which devices join, and the broker's accounts of tokens and of devices that have joined.
 
 The broker's files are changed for all of them at once: ``settle`` does all work that the rows say is left.
 The service calls it every second if it may write those files; otherwise root's commands do.
@@ -122,7 +122,7 @@ def settle(store: Store, cloud: CloudConfig) -> int:
 
 
 def _give_passwords(store: Store, path: Path, names: Collection[str]) -> None:
-    """Write the passwords of the secrets that the rows say now. Raises ``StorageError``.
+    """Write the passwords for the secrets now in the rows. Raises ``StorageError``.
 
     A command or another coordinator may change rows and file independently at any moment. So a process
     that changes a row writes the file afterwards, and one that writes the file reads the rows again.
@@ -169,4 +169,4 @@ def require_settled(store: Store, cloud: CloudConfig) -> None:
     try:
         settle(store, cloud)
     except StorageError as exc:
-        raise StorageError(f"{exc}; the device is accepted, and joins once that is mended") from exc
+        raise StorageError(f"{exc}; the device is accepted, and joins once that is fixed") from exc

@@ -19,7 +19,8 @@ from sedge_protocol.host.disk import replace_file, translated
 from sedge_protocol.host.model_files import write_model
 from sedge_protocol.host.privileges import as_caller
 
-# A round's line. Bytes are all devices' together; ``up`` and ``down`` are what their links carried.
+# The columns of a round's line. Bytes are all devices' together; ``up`` and ``down`` are what their links
+# carried.
 COLUMNS = (
     "round", "task", "cohort", "updates", "declined", "late", "train_loss", "before", "after",
     "update_bytes", "up", "down", "failure",
@@ -37,8 +38,8 @@ def export_global(store: Store, name: str, path: Path) -> None:
 def export_device(store: Store, name: str, device: str, path: Path) -> str:
     """Write the model that a device ended its last training with, in the device's own width.
 
-    Returns what of it the coordinator never sees, or an empty text. Raises ``ConfigError`` for a device
-    that has no model in the run, and otherwise as ``write_model``.
+    Returns a text about the parts that the coordinator never sees; empty if there are none. Raises
+    ``ConfigError`` for a device that has no model in the run, and otherwise as ``write_model``.
     """
     row = find_run(store, name)
     run, run_store = Run(row, store), RunStore(store)
@@ -55,7 +56,7 @@ def export_device(store: Store, name: str, device: str, path: Path) -> str:
 
 
 def export_devices(store: Store, name: str, folder: Path, suffix: str) -> Iterator[tuple[str, str]]:
-    """Write every device's model into a folder; yields each device, and what the coordinator never sees."""
+    """Write every device's model into a folder. Yields each device, and what the coordinator never sees."""
     devices = store.client_devices(find_run(store, name).run)
     with as_caller(), translated("make folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -84,10 +85,10 @@ def _kept_back(run: Run, run_store: RunStore, client: ClientModel) -> str:
     try:
         assignment = run.strategy.plan(run_store.context(run), client)
         work = check_assignment(run, client.device, assignment)
-    except (ConfigError, StrategyError):  # a strategy that is gone: nothing is known
+    except (ConfigError, StrategyError):  # the strategy no longer exists, so nothing is known
         return ""
     if not work.upload:
-        return "sends no model: the file holds the one that it began with"
+        return "sends no model: the file holds its first model"
     if work.own_model is not None:
         return (
             "has a second model of its own, which stays there: the file holds the one that it sends"

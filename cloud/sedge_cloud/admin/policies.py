@@ -33,10 +33,10 @@ def write_policy(path: Path, sealed: bytes) -> None:
 
 
 class Extent(NamedTuple):
-    """The extent of a policy beyond the needs of the run's first rounds; 0: nothing more.
+    """What a policy allows beyond the needs of the run's first rounds; 0 adds nothing.
 
-    ``allow`` has the words of extensions that later rounds need, ``also`` the folders of bundles that
-    rollouts may give its devices.
+    ``allow`` lists the extensions that later rounds need, ``also`` the folders of bundles that rollouts may
+    deliver.
     """
 
     version: int = 1
@@ -64,7 +64,7 @@ def make_policy(
     words = {*needed_by_order(order), *run.strategy.later_words, *extent.allow}
     trainings, rounding = trainings_of(order), 1.0
     if config.schedule != unscheduled.schedule:
-        rounding += 1e-12  # a rate is a product of shares
+        rounding += 1e-12  # the schedule's shares are floats
         words |= {"schedule"} if config.schedule.steps else set()
     return Policy(
         run=name,
@@ -87,7 +87,7 @@ def _manifest_hash(folder: Path) -> bytes:
 
 
 def described(policy: Policy) -> str:
-    """The policy in words, for the person who signs it."""
+    """Describe a policy in words, for the person who signs it."""
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(policy.expires))
     return (
         f"run {policy.run}, version {policy.version}: rounds to {policy.last_round}, "
@@ -120,5 +120,5 @@ def read_policy(path: Path | None, trust: TrustConfig, name: str) -> bytes:
         if keys and not keys[sealed.key](sealed.signature, sealed.signed):
             raise PolicyError(BAD_SIGNATURE.format(key=sealed.key.hex()))
     except PolicyError as exc:
-        raise ConfigError("--policy", str(path), f"a good one of `run sign` ({exc})") from exc
+        raise ConfigError("--policy", str(path), f"a valid file from `run sign` ({exc})") from exc
     return data

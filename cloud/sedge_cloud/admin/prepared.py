@@ -4,7 +4,7 @@
     STATE/prepared/NAME/bundle/     the bundle that `sedge-export` wrote
     STATE/prepared/NAME/policy      the policy that `run sign` wrote, if [trust] requires one
 
-Anybody who may write there may start runs anyway: the state folder belongs to the coordinator.
+Anyone who can write there could start runs anyway, as the state folder belongs to the coordinator.
 """
 
 from pathlib import Path

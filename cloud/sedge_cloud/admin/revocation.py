@@ -18,14 +18,14 @@ NOTIFY_S = 1.5
 SIGHUP = "Send the broker a SIGHUP, so that it reads its password file again."
 _REVOKED = "device {} is revoked; the coordinator no longer listens to it."
 _SHUT_OUT = "The broker has ended its connection and no longer lets it in."
-_OPEN = "A connection that it has open lasts until the broker or the device ends it."
+_OPEN = "An open connection lasts until the broker or the device closes it."
 
 
 @dataclass(frozen=True)
 class Revocation:
     """The result of a revocation, and the steps left to do by hand.
 
-    ``failure`` says why the broker could not be updated: then ``command`` does that too.
+    ``failure`` says why the broker could not be updated; ``command`` then completes the revocation.
     """
 
     device: str
@@ -35,7 +35,7 @@ class Revocation:
 
     @property
     def command(self) -> str:
-        """The command that repeats it as a user who may edit the broker's passwords."""
+        """The command that repeats the revocation as a user who may edit the broker's passwords."""
         return f"sudo sedge-cloud device revoke {self.device}"
 
 

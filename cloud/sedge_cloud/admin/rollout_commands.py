@@ -14,11 +14,11 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def add_rollout_commands(commands: Commands) -> None:
-    """Add what is done with rollouts."""
-    help_text = "give a run's devices a new version of its bundle, phase by phase"
+    """Add the commands for rollouts."""
+    help_text = "give a run's devices a new version of its bundle, in phases"
     verbs = commands.add_parser("rollout", help=help_text).add_commands()
     start = verbs.add_parser(
-        "start", help="begin with the first phase; it goes on, or ends, by itself",
+        "start", help="begin with the first phase; the rollout then proceeds, or aborts, automatically",
         examples=[
             "sedge-cloud rollout start first model-2",
             "sedge-cloud rollout start first model-2 --phases 1,10,100 --hold 1h --where site=lab",
@@ -33,28 +33,32 @@ def add_rollout_commands(commands: Commands) -> None:
     start.add_argument("--hold", default="0s", metavar="TIME", help=help_text)
     help_text = "only devices that match, such as 'site=lab and memory_mb>=512'"
     start.add_argument("--where", metavar="CONDITION", default="", help=help_text)
-    help_text = "abort where so many percent more fail than with the bundle before (default: 5)"
+    help_text = (
+        "abort if this many percent more devices fail than with the previous bundle (default: 5)"
+    )
     start.add_argument("--abort-at", type=float, default=100 * usual.abort_at, help=help_text)
     help_text = (
-        "abort where a metric from 0 to 1 falls by so many points of 100 more than elsewhere "
+        "abort if a metric from 0 to 1 falls by this many hundredths more than elsewhere "
         "(default: 10)"
     )
     start.add_argument("--worse-by", type=float, default=100 * usual.worse_by, help=help_text)
     help_text = (
-        "how many of the devices that a phase adds have to succeed (default: 10); where it adds fewer, "
-        "all that can be reached"
+        "how many of a phase's new devices must succeed (default: 10); if it adds fewer, "
+        "all that are reachable"
     )
     start.add_argument(
         "--min-devices", type=at_least_one, default=usual.min_devices, metavar="N", help=help_text
     )
     start.set_defaults(call=_start)
     status = verbs.add_parser(
-        "status", help="how a run's rollouts go", examples=["sedge-cloud rollout status first"]
+        "status",
+        help="show the progress of a run's rollouts",
+        examples=["sedge-cloud rollout status first"],
     )
     status.add_argument("name", help="the run")
     status.set_defaults(call=_status)
     back = verbs.add_parser(
-        "rollback", help="end a rollout: its devices get the bundle before with their next order",
+        "rollback", help="end a rollout: its devices get the previous bundle with their next order",
         examples=["sedge-cloud rollout rollback first"],
     )  # fmt: skip
     back.add_argument("name", help="the run")

@@ -63,7 +63,7 @@ def start_rollout(store: Store, name: str, folder: Path, plan: RolloutPlan) -> R
     _require_new(run, store, hashlib.sha256(packed).digest(), devices, folder)
     begun = Progress(made.created, run.state.round + 1)
     begun = next_phase(made, plan, begun, devices, made.created)
-    with store.blobs_held():  # no row names its blob until the end
+    with store.blobs_held():  # no row names the blob until the end
         made = msgspec.structs.replace(
             made, bundle=store.blobs.write(packed), progress=msgspec.msgpack.encode(begun)
         )
@@ -110,7 +110,7 @@ def _require_policy(run: Run, manifest_hash: bytes, folder: Path) -> None:
 
 
 def rollout_lines(store: Store, name: str, at: float) -> Iterator[str]:
-    """Each rollout of a run, newest first, for people, as of ``at`` (wall clock)."""
+    """Describe each rollout of a run for people, newest first, as of ``at`` (wall clock)."""
     find_run(store, name)
     for row in reversed(store.rollouts(name)):
         plan, progress = row.read_plan(), row.read_progress()
@@ -119,7 +119,7 @@ def rollout_lines(store: Store, name: str, at: float) -> Iterator[str]:
             f"rollout {row.number}: {row.state}, phase {progress.phase + 1} of {len(plan.phases)} "
             f"({phases}){f', where {plan.where}' if plan.where else ''}, {progress.sizes[-1]} devices"
         )
-        # The open round is the one after those that the leader reads again.
+        # Up to and including the open round, which follows the rounds that the leader may reread.
         new = tallied(row, store, progress.tallied + LATE_ROUNDS + 1)[1].new
         yield f"  succeeded {len(new.succeeded)}, failed {len(progress.failed)}"
         if row.state == "in_progress":

@@ -1,4 +1,4 @@
-"""``device rotate``: gives devices new secrets over their own sessions, without anybody visiting them."""
+"""``device rotate``: gives devices new secrets over their own sessions, without physical access."""
 
 import argparse
 import time
@@ -24,7 +24,9 @@ def add_rotate_command(commands: Commands) -> None:
             "sedge-cloud device rotate",
         ],
     )  # fmt: skip
-    rotate.add_argument("device", nargs="*", help="without any: list who has yet to change")
+    rotate.add_argument(
+        "device", nargs="*", help="without ids: list the devices that have yet to change"
+    )
     help_text = "instead of ids: all devices that match, such as 'site=lab'"
     rotate.add_argument("--where", metavar="CONDITION", help=help_text)
     rotate.set_defaults(call=_rotate)
@@ -42,9 +44,11 @@ def _rotate(arguments: argparse.Namespace) -> int:
         _require_accounts(cloud)
         names = store.ask_to_renew(chosen, time.time())
         print(
-            f"asked for new secrets: {len(names)} devices. Until each has used its new one, its old"
+            f"asked for new secrets: {len(names)} devices. A device's old secret stays valid until it"
         )
-        print("one is good; `sedge-cloud device rotate` lists who has yet to change")
+        print(
+            "has used its new one; `sedge-cloud device rotate` lists those that have yet to change"
+        )
         unable = [row for row in store.devices_named(names).values() if not _renews(row)]
         for row in unable:
             print(_unable(row))
@@ -56,9 +60,7 @@ def _rotate(arguments: argparse.Namespace) -> int:
 def _require_accounts(cloud: CloudConfig) -> None:
     """Raise ``ConfigError`` if this machine cannot give devices new passwords at the broker."""
     broker = cloud.broker
-    expected = (
-        "it in cloud.toml: without it no new password reaches the broker (`device reissue` does)"
-    )
+    expected = "this key in cloud.toml, to give the broker new passwords; or use `device reissue`"
     for key, value in (
         ("broker.device_password_file", broker.device_password_file),
         ("broker.reload", broker.reload),
@@ -73,13 +75,13 @@ def _list(store: Store) -> None:
     for row in rows:
         device = devices[row.device]
         if row.account:
-            what = "has its new secret, and has yet to connect with it"
+            what = "has its new secret but has yet to connect with it"
         elif row.point:
             what = "has its new secret; the broker has yet to get its password"
         elif not _renews(device):
             what = _unable(device).partition(": ")[2]
         elif row.device in online:
-            what = "is online, and is being asked"
+            what = "is online and is being asked"
         else:
             what = "is offline; it gets a new secret when it comes back"
         since = time.strftime("%F %R", time.gmtime(row.asked))
@@ -98,6 +100,6 @@ def _unable(row: DeviceRow) -> str:
     hello = row.read_hello()
     version = "" if hello is None else f" {hello.version}"
     return (
-        f"{row.device}: its agent{version} cannot change its secret: upgrade it, and it does; or "
+        f"{row.device}: its agent{version} cannot change its secret: upgrade it, or use "
         f"`sedge-cloud device token add --device {row.device}`"
     )

@@ -26,7 +26,7 @@ HEAD = (
     "share of dense both ways; bytes of the coordinator"
 )
 
-# What a private run withholds.
+# The measurements that a private run withholds.
 MEASURED = {"before", "after", "train_loss", "num_examples"}
 # How many declines are printed per round; --json has all.
 MOST_DECLINES = 5
@@ -140,7 +140,7 @@ def _closed(
     for text in s.remarks:
         yield f"      {text}"
     for device, factor in s.distrusted.items():
-        yield f"      {device}: unlike the others, counts {factor:.3g} times"
+        yield f"      {device}: unlike the others, weighted by {factor:.3g}"
     if known.whole:
         yield f"      fetched the whole model instead of changes: {len(known.whole)}"
     if known.late:
@@ -154,7 +154,7 @@ def _closed(
 
 
 def _figures(s: Summary) -> str:
-    """Accuracy before and after, and loss; none where no device has reported."""
+    """Accuracy before and after, and loss; empty if no device has reported."""
     values = (s.before, s.after, s.train_loss)
     told = s.devices and not s.withheld
     return " ".join(f"{value:>8.4f}" if told else f"{'-':>8}" for value in values)

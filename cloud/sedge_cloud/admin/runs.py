@@ -53,15 +53,14 @@ def start_run(
 ) -> tuple[str, ...]:
     """Begin a run of the bundle in ``folder``; ``narrower`` are forms of it with fewer channels.
 
-    Its first model is what the strategy's ``init`` makes of the bundle's or, with a ``source``, of the
-    model of another run or of a .npz file, which stays exact: it is not rounded to the broadcast's grid.
-    Client models of such a run come along where the layouts are the same. Returns what the strategy has to
-    say of its options with this model (``Strategy.remarks``). ``policy`` is its signed
-    one, for devices that ask for one, and ``budget`` that of a private one, by default for the devices that
-    are enrolled. Raises ``ConfigError`` for a bad or taken name, for bundles that are
-    not forms of one model, and for a config or a policy that does not fit them,
-    ``CodecError`` for a program that devices refuse, ``StrategyError`` for a first model that is not of the
-    bundle's layout, and ``Unencodable`` for one that is not finite.
+    The strategy's ``init`` derives the first model from the bundle's or, with a ``source``, from another
+    run's model or a .npz file, which stays exact: it is not rounded to the broadcast's grid. Client models
+    of such a run are copied if the layouts are the same. Returns the strategy's remarks on its options with
+    this model (``Strategy.remarks``). ``policy`` is the run's signed policy, for devices that require one,
+    and ``budget`` a private run's budget, by default for all enrolled devices. Raises ``ConfigError`` for a
+    bad or taken name, for bundles that are not forms of one model, and for a config or a policy that does
+    not fit them, ``CodecError`` for a program that devices refuse, ``StrategyError`` for a first model that
+    is not of the bundle's layout, and ``Unencodable`` for one that is not finite.
     """
     check_id(name, "run")
     if any(row.run == name for row in store.runs()):
@@ -81,7 +80,7 @@ def start_run(
         budget = first_budget(config.privacy, share, rounds, store.enrolled())
     if source:
         init = first_model(store, source, bundle, init)
-    with store.blobs_held():  # its blobs have no name until the end
+    with store.blobs_held():  # no row names its blobs until the end
         return _begin(store, name, config, source, forms, init, frozen, policy, budget)
 
 
@@ -126,9 +125,9 @@ def _begin(
 
 
 def _past(store: Store, run: Run, source: str) -> list[ClientModelRow]:
-    """The client models of another run, as this one's from before its first round.
+    """The client models of another run, as this run's before its first round.
 
-    Nothing in them says what a device still has: that belongs to the other run.
+    They do not say what a device still holds, as that belongs to the other run.
     """
     other = Run(find_run(store, source), store)
     if [width.layout for width in other.widths] != [width.layout for width in run.widths]:
@@ -179,12 +178,12 @@ def _require_fit(config: RunConfig, layout: Layout, narrower: int) -> None:
 
 
 def _require_plan(run: Run, run_store: RunStore) -> tuple[str, ...]:
-    """Raise ``ConfigError`` unless the strategy can plan for a device without a past.
+    """Raise ``ConfigError`` unless the strategy can plan for a device without history.
 
     Returns its remarks.
     """
     try:
-        _ = run.patch_values  # asked of the user's strategy
+        _ = run.patch_values  # the user's strategy may raise anything
         order = first_order(run, run_store)
         if run.state.policy:
             require_policy(run, run.config, run.state.policy, order)
@@ -195,7 +194,7 @@ def _require_plan(run: Run, run_store: RunStore) -> tuple[str, ...]:
 
 
 def first_order(run: Run, run_store: RunStore) -> Order:
-    """The order of a device without a past in the first round. Raises what ``plan_newcomer`` raises."""
+    """The first round's order of a device without history. Raises what ``plan_newcomer`` raises."""
     given, read = plan_newcomer(run, run_store), run_store.store.blobs.read
     row = new_round(run, 1, TRAIN, [given], 0.0).row
     order = make_order(run, row, (), given, None, lambda blob: describe(read(blob)))
@@ -219,7 +218,7 @@ def require_policy(run: Run, config: RunConfig, sealed: bytes, order: Order | No
 
 
 def _require_link(run: Run, store: Store) -> None:
-    """Raise ``ConfigError`` where the run's orders are too large for every device that has been heard."""
+    """Raise ``ConfigError`` if the run's orders are too large for every device heard from so far."""
     needed, limits = packets_for(run), store.packet_limits()
     missing = [without_link(needed, limit or MAX_PACKET_BYTES) for limit in limits]
     if missing and all(missing):
@@ -238,20 +237,19 @@ def stop_run(store: Store, name: str) -> None:
 def resume_run(
     store: Store, name: str, num_rounds: int | None = None, policy: bytes = b""
 ) -> RunConfig:
-    """Let a run that has ended go on, up to ``num_rounds`` of training; the config that it goes on with.
+    """Resume an ended run until it has ``num_rounds`` training rounds. Returns its new config.
 
-    A round that was open goes on with the updates that it has. A round that failed counts as none of the
-    training, and so does the work of devices that came after the end. A ``policy`` takes the place of the
-    run's. Raises ``ConfigError`` for a running
+    An open round continues with the updates that it has. Failed rounds, and newcomers' work after the end,
+    do not count as training rounds. A ``policy`` replaces the run's. Raises ``ConfigError`` for a running
     run, and for one that has nothing left to do.
     """
-    with store.transaction():  # no newcomer comes in between
+    with store.transaction():  # keeps newcomers out
         row = find_run(store, name)
         if row.status == RUNNING:
             raise ConfigError("run", f"{name} ({row.status})", "the name of a run that has ended")
         config, state = msgspec.msgpack.decode(row.config, type=RunConfig), state_of(row)
         newest = next(reversed(store.rounds(name)), None)
-        spent = 0  # a later round's number, used for a round that failed or for newcomers
+        spent = 0  # the number of a later round, used by a failed round or for newcomers
         if newest is not None and (row.status == FINISHED or not newest.open):
             spent = newest.round if newest.round > state.round else 0
         config = _resumed(name, config, state, spent, num_rounds)
@@ -260,7 +258,7 @@ def resume_run(
             require_policy(Run(row, store), config, policy)
         state = msgspec.structs.replace(state, round=spent or state.round, policy=policy)
         coded = msgspec.msgpack.encode(config), msgspec.msgpack.encode(state)
-        # The end has cancelled the orders of its open round: devices begin theirs anew.
+        # Ending the run cancelled the open round's orders: its devices start them anew.
         store.resume_run(name, *coded, state.round, time.time() + config.deadline_s)
         terms, new = Terms.read(row.terms), outline(config)
         terms = msgspec.structs.replace(terms, strategy=new.strategy, total_rounds=new.total_rounds)
@@ -271,16 +269,18 @@ def resume_run(
 def _resumed(
     name: str, config: RunConfig, state: RunState, spent: int, num_rounds: int | None
 ) -> RunConfig:
-    """The config with which a run goes on after its last round, or after one that is ``spent``."""
+    """The config for resuming a run after its last round, or after the ``spent`` one, if not 0."""
     last, budget = state.round, state.budget
     done = config.training_rounds(last)
     if budget is not None and num_rounds is not None and num_rounds > done + budget.left:
-        expected = f"at most {done + budget.left}: then the privacy budget of run {name} is spent"
+        expected = (
+            f"at most {done + budget.left}: after that the privacy budget of run {name} is spent"
+        )
         raise ConfigError("--rounds", num_rounds, expected)
     wanted = config.num_rounds if num_rounds is None else num_rounds
     is_evaluation_left = num_rounds is None and not spent and last < config.total_rounds
     if wanted <= done and not is_evaluation_left:
-        expected = f"more than the {done} rounds of training that run {name} has behind it"
+        expected = f"more than the {done} training rounds that run {name} has completed"
         raise ConfigError("--rounds", num_rounds, expected)
     if wanted > done and (spent or done >= config.num_rounds):
         stage = Stage(config.num_rounds, done, spent or config.total_rounds)

@@ -26,9 +26,9 @@ from sedge_protocol.wire.topics import check_id
 
 # The first of Mosquitto's files by name, as per_listener_settings must precede every password_file.
 DROP_IN = """\
-# A listener for the devices of the fleet {fleet}; written by `sedge-cloud init --service`. Mosquitto's own
-# listener on 1883, for this machine alone, ends with the first listener that is configured. Other clients
-# of this broker need one of their own, in another file here: listener, allow_anonymous, password_file.
+# A listener for the devices of the fleet {fleet}; written by `sedge-cloud init --service`. With it,
+# Mosquitto no longer opens its default listener, on 1883 for this machine alone. Other clients of this
+# broker need their own listener, in another file here: listener, allow_anonymous, password_file.
 """
 TLS = """\
 certfile {broker}/broker.crt
@@ -77,11 +77,11 @@ class Places:
 def write_service_files(
     fleet: str, url: str | None, hosts: Sequence[str] | None, places: Places
 ) -> str:
-    """Write all files of a coordinator that runs as a service; the URL for the devices.
+    """Write all files of a coordinator that runs as a service. Returns the URL for devices.
 
     ``hosts`` are the broker's names for TLS, None for no TLS. ``url`` is where devices reach the broker;
-    by default the first of the hosts, or this machine's name. Files that are there are never replaced.
-    Raises ``ConfigError`` for bad values, a missing user and files that are there; ``StorageError``.
+    by default the first of the hosts, or this machine's name. Existing files are never replaced.
+    Raises ``ConfigError`` for bad values, a missing user and existing files; ``StorageError``.
     """
     check_id(fleet, "fleet")
     check_hosts(hosts or ())
@@ -127,7 +127,7 @@ def write_service_files(
         }
         write_units(places, str(Path(sys.argv[0]).absolute()))
         cloud = cloud_toml(fleet, str(places.state), broker, under=", under sedge-cloud.service")
-        write_public(places.etc / "cloud.toml", cloud.encode())  # with it there is a coordinator
+        write_public(places.etc / "cloud.toml", cloud.encode())  # last: commands look for it
     return device_url
 
 
@@ -144,8 +144,8 @@ def _bracketed(host: str) -> str:
 
 
 def _account(name: str) -> tuple[int, int]:
-    """A user's number and group. Raises ``ConfigError``, which says how to make one."""
-    import pwd  # which Windows lacks
+    """A user's uid and gid. Raises ``ConfigError``, which says how to create the user."""
+    import pwd  # Windows lacks it
 
     try:
         entry = pwd.getpwnam(name)

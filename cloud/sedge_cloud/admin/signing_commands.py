@@ -11,7 +11,7 @@ from sedge_protocol.wire.topics import check_id
 
 
 def add_key_commands(commands: Commands) -> None:
-    """Add what is done with a signing key."""
+    """Add the commands for signing keys."""
     help_text = "keys that sign what runs may ask of devices"
     verbs = commands.add_parser("key", help=help_text, config="").add_commands()
     new = verbs.add_parser(

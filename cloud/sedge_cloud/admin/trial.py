@@ -27,8 +27,8 @@ HTTP = """
 [http]
 listen = "{listen}"
 """
-# A broker that is not running reads its passwords when it starts; 1 is pkill's status for
-# that, and of a number that was left behind it signals nobody else.
+# A stopped broker reads its passwords when it starts, so pkill's status 1 (no such process) is fine. A
+# stale PID hits no other process, as the name must match, too.
 RELOAD = """sh -c '[ ! -e "$0" ] || pkill -HUP -x -F "$0" mosquitto || [ $? = 1 ]' {pid}"""
 _PASSWORDS = re.compile(r"^password_file (.+)$", re.MULTILINE)
 _PORTS, _PAGE_PORTS = range(1883, 1983), range(8470, 8570)
@@ -92,12 +92,12 @@ def _require_free(port: int, folder: Path) -> None:
     """Raise ``ConfigError`` for a port that is in use."""
     if is_free(port):
         return
-    expected = "a free port: end what listens there, this trial in another terminal perhaps"
+    expected = "a free port: stop what listens there, perhaps this trial in another terminal"
     raise ConfigError("broker", f"port {port}, in use", expected, str(folder / MOSQUITTO_CONF))
 
 
 def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
-    """The address of the fleet, and what to type next."""
+    """The address of the fleet, and the next commands to type."""
     command, broker = f"sedge-cloud -c {folder / 'cloud.toml'}", cloud.broker
     lines = [
         f"Fleet {cloud.fleet}: its devices reach the broker at {broker.device_url or broker.url}"
@@ -106,7 +106,7 @@ def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
         lines.append(f"The page: http://{cloud.http.listen}")
     else:
         lines.append(
-            "No status page: it needs pip install 'sedge-fl[http]', and [http] in cloud.toml"
+            "No status page: it needs pip install 'sedge-fl[http]' and [http] in cloud.toml"
         )
     with closing(open_store(cloud)) as store:
         is_waiting = any(
@@ -121,7 +121,7 @@ def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
             ]
     return [
         *lines,
-        "Ten more devices by one line, a join token; a run:",
+        "To add ten more devices with one join token, and to start a run:",
         f"  {command} device token add --count 10 --accept",
         *(
             []

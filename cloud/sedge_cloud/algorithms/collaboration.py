@@ -139,7 +139,7 @@ def overlaps(masks: list[Words], compute: Compute = IN_PLACE) -> NDArray[np.floa
 
 
 def _of_equal_work(count: int, slices: int) -> list[tuple[int, int]]:
-    """Rows 0 to ``count`` in slices, of which the later ones have more rows with fewer pairs each."""
+    """Slices of rows 0 to ``count`` with about equal work: later ones have more rows with fewer pairs."""
     ends = [count - round(count * (1 - part / slices) ** 0.5) for part in range(slices + 1)]
     return [(low, high) for low, high in pairwise(ends) if low < high]
 

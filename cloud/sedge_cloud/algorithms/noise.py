@@ -10,8 +10,8 @@ most C, however it codes and whatever it claims: the coordinator clips the decod
 
 Coins and noise are functions of the run's secret. The noise also depends on the updates that it covers: a
 round that is aggregated again after a crash gets the same bytes, but the same noise never covers two
-different sums, for example after a backup was restored: their difference would be bare. The generator is
-SHAKE256, because those of simulations can be guessed from their output.
+different sums, for example after a backup was restored: their difference would carry no noise. The
+generator is SHAKE256, because generators for simulations can be predicted from their output.
 """
 
 import hashlib

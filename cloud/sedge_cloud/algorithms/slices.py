@@ -1,7 +1,7 @@
-"""Work that is cut into slices: done here, one after the other, or wherever the coordinator has it done.
+"""Work in slices, done here one after another or wherever the coordinator sends them.
 
-Who cuts a task into slices fixes them and the order in which their results are put together by the task
-alone, never by who works on it. So the bytes are the same with one process and with many hosts.
+The slices, and the order in which their results are combined, depend on the task alone, never on who works
+on it. So the bytes are the same with one process and with many hosts.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 class Compute(Protocol):
-    """Where slices are worked on."""
+    """Where slices are computed."""
 
     def map(self, function: Callable[[S, T], R], shared: S, slices: Iterable[T]) -> Iterator[R]:
         """``function(shared, slice)`` of each slice, in their order; each host gets ``shared`` once."""

@@ -28,7 +28,7 @@ user {token}
 topic deny sedge/1/{fleet}/blob/#
 topic deny sedge/1/{fleet}/shard/+
 """
-# What ``init`` calls it, with and without --service; it lies beside the devices' passwords.
+# The file's name from ``init``, with and without --service; it lies next to the devices' passwords.
 NAMES = ("acl", "broker-acl")
 
 
@@ -38,20 +38,20 @@ def access_list(fleet: str) -> str:
 
 
 def shut_in(cloud: CloudConfig, token: str) -> bool:
-    """Deny a token's account the topics that devices share; False where the list is not kept here.
+    """Deny a token's account the topics that devices share. Returns False if the list is not kept here.
 
     Raises ``StorageError``.
     """
     path, lines = access_file(cloud), TOKEN.format(token=token, fleet=cloud.fleet).splitlines()
     if path is None:
         return False
-    with translated("shut in a token in", path):
+    with translated("restrict a token in", path):
         change_lines(path, lambda old: [*old, *lines])
     return True
 
 
 def forget_tokens(cloud: CloudConfig, tokens: Collection[str]) -> None:
-    """Take out what ``shut_in`` has written for these. Raises ``StorageError``."""
+    """Remove the lines that ``shut_in`` wrote for these tokens. Raises ``StorageError``."""
     path = access_file(cloud)
     if path is None:
         return
@@ -76,9 +76,9 @@ def access_file(cloud: CloudConfig) -> Path | None:
 
 
 def access_is_whole(cloud: CloudConfig) -> str:
-    """Look for every line in the file that ``init`` has written.
+    """Check that the file has every line that ``init`` writes.
 
-    Raises ``StorageError`` with the lines that an older version of Sedge did not write.
+    Raises ``StorageError`` with the missing lines, which an older version of Sedge did not write.
     """
     with as_caller():
         path = access_file(cloud)

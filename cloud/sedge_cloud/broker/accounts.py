@@ -1,4 +1,4 @@
-"""Mosquitto's password file: a line a device; and whether it agrees with the store.
+"""Mosquitto's password file, one line per device, and whether it agrees with the store.
 
 The file keeps its owner and mode, as a running Mosquitto reads it as its own user.
 """
@@ -29,19 +29,19 @@ _ITERATIONS = 101
 
 
 def add_passwords(path: Path, passwords: Mapping[str, str]) -> list[str]:
-    """Put a line for each user into a Mosquitto password file; the older lines that these replace."""
+    """Write a line for each user into a Mosquitto password file. Returns the lines that they replace."""
     with translated("add passwords to", path):
         return _replace_lines(path, passwords, [_line(*each) for each in passwords.items()])
 
 
 def put_back(path: Path, users: Collection[str], lines: list[str]) -> None:
-    """Give users the lines again that ``add_passwords`` has replaced; those who had none get none."""
+    """Restore the lines that ``add_passwords`` replaced; users who had none lose theirs."""
     with translated("put passwords back into", path):
         _replace_lines(path, users, lines)
 
 
 def remove_passwords(path: Path, users: Collection[str]) -> None:
-    """Take users' lines out of a Mosquitto password file, if there is one."""
+    """Remove users' lines from a Mosquitto password file, if there is one."""
     with translated("remove passwords from", path):
         if path.exists():
             _replace_lines(path, users, [])
@@ -55,7 +55,7 @@ def _line(user: str, password: str) -> str:
 
 
 def _replace_lines(path: Path, users: Collection[str], lines: list[str]) -> list[str]:
-    """The lines that were replaced. Raises ``OSError``."""
+    """Replace users' lines. Returns the old ones. Raises ``OSError``."""
     replaced: list[str] = []
 
     def change(old: list[str]) -> list[str]:
@@ -71,7 +71,7 @@ def change_lines(path: Path, change: Callable[[list[str]], list[str]]) -> None:
     with _locked(path.parent):
         text = "\n".join([*change(path.read_text().splitlines() if path.exists() else []), ""])
         fresh = path.with_name(path.name + ".new")
-        fresh.unlink(missing_ok=True)  # left by a crash, or a link that somebody placed
+        fresh.unlink(missing_ok=True)  # left by a crash, or a link that somebody put there
         with opened(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
             if path.exists():
                 status = path.stat()
@@ -92,9 +92,10 @@ def _locked(folder: Path) -> Generator[None]:
 
 
 def passwords_agree(cloud: CloudConfig) -> str:
-    """Compare the file's lines, then try two devices at the broker: the last added and a revoked one.
+    """Compare the file with the store, then try two devices at the broker: the last added and a revoked
+    one.
 
-    Raises ``StorageError`` with the command that mends what it finds.
+    Raises ``StorageError`` with the command that fixes the problem.
     """
     broker = cloud.broker
     if broker.device_password_file is None or broker.cert_file is not None:
@@ -106,7 +107,7 @@ def passwords_agree(cloud: CloudConfig) -> str:
         rows = {row.device: row for row in store.devices()}
         between = {
             row.device for row in store.renewals()
-        }  # two passwords, of which the broker has one
+        }  # the store knows two passwords, of which the broker has one
     for name, row in rows.items():
         if row.revoked and name in users:
             text = f"{name} is revoked, and still in {path}"
@@ -115,12 +116,12 @@ def passwords_agree(cloud: CloudConfig) -> str:
             raise StorageError(f"{name} is not in {path}: sedge-cloud device reissue {name}")
     last = next((rows[user] for user in reversed(users) if user in rows.keys() - between), None)
     gone = next((row for row in reversed(rows.values()) if row.revoked), None)
-    mend = f"the broker has not read {path} again: {broker.reload or 'pkill -HUP mosquitto'}"
+    mend = f"the broker has not reread {path}: {broker.reload or 'pkill -HUP mosquitto'}"
     if last is not None and not _let_in(cloud, last):
         raise StorageError(f"{broker.url} refuses {last.device}: {mend}")
     if gone is not None and _let_in(cloud, gone):
         raise StorageError(f"{broker.url} still lets in {gone.device}, which is revoked: {mend}")
-    return f"{path} is what the broker has read"
+    return f"{path} is the file that the broker uses"
 
 
 def _let_in(cloud: CloudConfig, row: DeviceRow) -> bool:

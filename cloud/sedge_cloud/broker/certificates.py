@@ -1,4 +1,4 @@
-"""A certificate authority of the fleet's own, and the broker's certificate, made by the openssl command."""
+"""The fleet's certificate authority and the broker's certificate, made by the openssl command."""
 
 import ipaddress
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sedge_protocol.errors import ConfigError, StorageError
 
-# Nobody renews certificates at home. A fleet that must, replaces ca.pem on every device.
+# Nobody renews certificates at home. A fleet that must do so replaces ca.pem on every device.
 DAYS = "3650"
 HERE = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
@@ -43,10 +43,10 @@ def check_hosts(hosts: Sequence[str]) -> None:
 
 
 def make_authority(fleet: str, hosts: Sequence[str]) -> dict[str, str]:
-    """A new authority, and a certificate for a broker that is reached under these names.
+    """Make an authority, and a certificate for a broker that is reached under these names.
 
-    The texts of ``ca.pem``, ``ca.key``, ``broker.crt`` and ``broker.key``. This machine's own names for
-    itself are always among the broker's. Raises ``ConfigError`` where openssl is missing.
+    Returns the texts of ``ca.pem``, ``ca.key``, ``broker.crt`` and ``broker.key``. This machine's own names
+    for itself are always among the broker's. Raises ``ConfigError`` if openssl is missing.
     """
     names = dict.fromkeys((*hosts, *HERE))
     alternatives = ",".join(f"{'IP' if _is_address(name) else 'DNS'}:{name}" for name in names)

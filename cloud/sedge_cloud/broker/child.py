@@ -1,4 +1,4 @@
-"""A broker as a child process: waited for as it starts, and gone when its parent is, however that ends."""
+"""A broker as a child process, ready once constructed, and ended with its parent, however that ends."""
 
 import os
 import shutil

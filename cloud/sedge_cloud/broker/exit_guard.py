@@ -1,4 +1,4 @@
-"""Ends another process once this one has ended, however it did: after a kill -9 nobody cleans up.
+"""Ends another process once this one has ended, in whatever way: a kill -9 leaves no chance to clean up.
 
 A small process waits for the end of a pipe that nobody writes to. The end comes when this process, which
 holds the other end, is gone. On Linux only: there a process can be named so that a later one with the
@@ -29,12 +29,12 @@ class ExitGuard:
             self._watcher = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _CODE, str(pid), *map(str, folders)],
                 stdin=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # the process may have ended before it was looked at
+                stderr=subprocess.DEVNULL,  # the process may have ended already
                 start_new_session=True,  # Ctrl-C is for this process to handle
             )
 
     def revoke(self) -> None:
-        """From now on nothing happens at the end of this process."""
+        """Cancel: nothing happens at the end of this process."""
         if self._watcher is not None:
             self._watcher.kill()
             self._watcher.communicate()

@@ -1,4 +1,4 @@
-"""A free port of this machine, and whether somebody accepts connections there."""
+"""Finds a free port of this machine, and waits until a server accepts connections there."""
 
 import socket
 import time
@@ -13,10 +13,9 @@ _PORT_TRIES = 5
 
 
 def on_free_port(start: Callable[[int], None], wanted: int | None = None) -> int:
-    """Start something on a port that was free a moment ago, and on another where it was taken since.
+    """Start something on a port that was just free, or on another if that has been taken since.
 
-    Returns the port, which is ``wanted`` where that works. Raises the last ``LinkError`` where none of a
-    few ports works.
+    Returns the port: ``wanted`` if it works. Raises the last ``LinkError`` if none of a few ports works.
     """
     if wanted is not None and is_free(wanted):
         with suppress(LinkError):
@@ -43,7 +42,8 @@ def wait_until_accepting(
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         accepts = _accepts(host, port)
-        # Asked after the connection: a stranger who took the port ends ours, and must not pass for it.
+        # Checked after the connection: if another program took the port, ours has exited, and that program
+        # must not pass for it.
         if not is_alive():
             raise LinkError(f"broker on {host}:{port}: exited while starting")
         if accepts:
@@ -54,7 +54,7 @@ def wait_until_accepting(
 
 def is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As brokers do: connections that have just ended keep nobody from listening again.
+        # As brokers do: recently closed connections must not prevent listening again.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -66,7 +66,7 @@ def is_free(port: int) -> bool:
 def _accepts(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), timeout=1) as connection:
-            # Where nobody listens, TCP may join an ephemeral port with itself: that is no server.
+            # If nobody listens, TCP may connect an ephemeral port to itself: that is no server.
             connected: bool = connection.getsockname() != connection.getpeername()
             return connected
     except OSError:

@@ -40,11 +40,11 @@ class KnownDevice:
     is_paused: bool = False
 
     def take_row(self, row: DeviceRow) -> None:
-        """Take in its changed row."""
+        """Apply its changed row."""
         self.row, self.hello = row, row.read_hello()
 
     def take_history(self, row: HistoryRow) -> None:
-        """Take in its changed history in a run."""
+        """Apply its changed history in a run."""
         self.pasts.pop(row.run, None)
         self.pasts[row.run] = msgspec.msgpack.decode(row.past, type=DevicePast)
 

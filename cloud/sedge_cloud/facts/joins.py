@@ -19,7 +19,7 @@ def join_problems(store: Store, now: float) -> Iterator[Problem]:
     late = [join for join in joins if join.state == "accepted" and now > join.asked + ACCOUNT_S]
     how = "sedge-cloud device accept {0}` or `device refuse {0}`"
     yield from _named("device_pending", pending, f"asks to join: `{how}")
-    text = "is accepted, and has no account at the broker: `sudo sedge-cloud device accept {0}`"
+    text = "is accepted but has no account at the broker: `sudo sedge-cloud device accept {0}`"
     yield from _named("device_accountless", late, text)
     for token in store.refusing_tokens(now):
         since = when(token.refused_at)

@@ -14,7 +14,7 @@ from sedge_cloud.store.roles import Seen
 from sedge_cloud.store.rows import RoundRow, RunRow
 from sedge_cloud.store.selector import parse
 
-NEVER = "has never been heard: is its agent running, with this fleet's name, this broker and a right clock?"
+NEVER = "has never been heard: is its agent running, with this fleet's name and broker, and the right time?"
 # A message dropped this shortly before its device went offline counts as the reason.
 RESOLUTION = timedelta(seconds=2)
 # A device is slow once half of the cohort has answered and it has taken this much longer than they did.

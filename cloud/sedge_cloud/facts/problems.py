@@ -58,7 +58,7 @@ def problems(facts: Fleet, of_devices: Iterable[Problem] | None = None) -> tuple
     """
     found = [*_of_coordinator(facts), *_of_disk(facts)]
     named = set[tuple[str, str]]()
-    for run in reversed(facts.runs):  # the newest first: an older run that failed is no news
+    for run in reversed(facts.runs):  # newest first: an older run's failure is no news
         found += _of_run(facts, run, newest=run is facts.runs[-1])
     for problem in found:
         named.add((problem.subject, problem.code))
@@ -96,7 +96,7 @@ def _of_coordinator(facts: Fleet) -> Iterator[Problem]:
         text = f"has no broker: {it.link_error or 'no connection yet'}"
         yield _problem("broker_down", "coordinator", text, it.link_since)
     elif 0 < it.max_packet < LEAST_PACKET_BYTES:
-        needed = f"needs a broker that takes messages of {LEAST_PACKET_BYTES} bytes"
+        needed = f"needs a broker that accepts messages of {LEAST_PACKET_BYTES} bytes"
         text = f"{needed}: {its_limit(it.max_packet)}"
         yield _problem("broker_limit", "coordinator", text, it.link_since)
     if it.error and it.error_since is not None and facts.at - it.error_since < RECENT:
@@ -142,10 +142,12 @@ def _of_open(facts: Fleet, it: RoundFacts) -> Iterator[Problem]:
         yield _problem("round_below_quorum", it.run, text, it.opened, it.run)
     open_s = (facts.at - it.opened).total_seconds() if it.opened else 0.0
     if it.extended:
-        text = f"{where} has passed its deadline with fewer than {it.least} updates"
+        text = f"{where} passed its deadline with fewer than {it.least} updates"
         yield _problem("round_stuck", it.run, text, it.opened, it.run)
     elif it.usual_s is not None and open_s > max(STUCK_S, STUCK_TIMES * it.usual_s):
-        text = f"{where} is open far longer than the {it.usual_s:.0f} s that rounds usually take"
+        text = (
+            f"{where} has been open far longer than the {it.usual_s:.0f} s that rounds usually take"
+        )
         yield _problem("round_stuck", it.run, text, it.opened, it.run)
     for waiting in it.waiting:
         yield from _of_waiting(it, waiting)
@@ -170,7 +172,7 @@ def _of_waiting(it: RoundFacts, waiting: Waiting) -> Iterator[Problem]:
     code = waiting.code
     if code in ("device_working", "coordinator_silent"):
         return
-    waits = "does not count on it" if code == "device_waits" else "waits for it"
+    waits = "goes on without it" if code == "device_waits" else "waits for it"
     text = f"{waiting.text}; round {it.round} {waits}"
     severity: Severity = "warning" if code in _MILD else "error"
     yield _problem(code, waiting.device, text, waiting.since, it.run, severity)
@@ -190,7 +192,7 @@ def device_problems(facts: Fleet) -> Iterator[Problem]:
             continue
         if device.change is not None and device.change < -WORSE:
             less = "points less" if device.metric.share else "% worse"
-            text = f"gets worse: {-100 * device.change:.0f} {less} before training than it had"
+            text = f"is getting worse: {-100 * device.change:.0f} {less} before training than it once had"
             yield _problem("device_worse", device.device, text, severity="warning")
         if _is_unheard(facts, device):
             text = f"is not heard: {device.error}"

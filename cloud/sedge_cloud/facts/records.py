@@ -71,11 +71,11 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 class RoundFacts(RoundParts, frozen=True, kw_only=True, omit_defaults=False):
     """One round. ``RoundParts`` is complete for a closed round, and partial for an open one.
 
-    An open round has what it waits for: while its ``phase`` is open it closes with ``needed`` updates, or
-    at its ``deadline`` with ``least``; ``extended`` says how often that passed with fewer. With its quorum
-    it is in its ``grace``, and ``offline`` where all who are online have answered: then it closes at
-    ``ends_at``. ``why`` says what closed it, and ``usual_s`` is how long the last rounds took.
-    ``link_up`` and ``link_down`` are what the coordinator sent and received meanwhile.
+    In the ``phase`` open, a round waits for ``needed`` updates, or for ``least`` at its ``deadline``;
+    ``extended`` counts the deadlines that passed with fewer. In the phase ``grace`` it has its quorum, in
+    ``offline`` every online device has answered: then it closes at ``ends_at``. ``why`` says what closed
+    it, and ``usual_s`` how long recent rounds took. ``link_up`` and ``link_down`` are what the coordinator
+    sent and received meanwhile.
     """
 
     run: str
@@ -124,9 +124,9 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One run. ``why`` says why it failed, or what it waits for while no round is open.
 
-    ``rounds`` are its last closed rounds, and ``sums`` what all of them add up to.
-    ``groups`` are the devices that learn with each other, where the strategy has such groups; ``unable``
-    are those that it has no work for, and what they lack. ``tensors`` has the size of each of the model's.
+    ``rounds`` are its last closed rounds, ``sums`` the totals of all closed rounds. ``groups`` are the
+    devices that learn with each other, if the strategy has groups; ``unable`` are devices that it has no
+    work for, and what they lack. ``tensors`` gives the size of each tensor of the model.
     """
 
     run: str
@@ -151,12 +151,12 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``before`` and ``after`` are its last values of ``metric``, ``history`` those before training in its
     last rounds; ``change`` says how much better the mean of the last three is than the best such mean
-    earlier, as a share of that mean unless the metric is itself a share. ``strikes``
-    counts the rounds in which its update was rejected or distrusted; ``up`` and ``down`` are its bytes in
-    all closed rounds. ``seconds`` is how long its last training took. ``doing`` is how far it is with its
-    last ``order``, by run and round: asked, fetching something, of which it has ``done`` of ``total``
-    chunks, training or sending. ``trouble`` is why its last update did not count, or not in full.
-    ``enrolled`` is when it last got a secret from the coordinator.
+    earlier, as a share of that mean unless the metric is itself a share. ``strikes`` counts the rounds in
+    which its update was rejected or distrusted; ``up`` and ``down`` are its bytes in all closed rounds.
+    ``seconds`` is how long its last training took. ``doing`` is its progress with its last ``order`` (run
+    and round): asked, fetching (with ``done`` of ``total`` chunks), training or sending. ``trouble`` is why
+    its last update did not count, or not in full. ``enrolled`` is when it last got a secret from the
+    coordinator.
     """
 
     device: str
@@ -191,7 +191,10 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The disk of the state folder. ``daily`` is its growth, known once it was watched for a while."""
+    """The disk of the state folder.
+
+    ``daily`` is its growth per day, None until it has been measured for a while.
+    """
 
     path: str
     used: int
@@ -203,7 +206,7 @@ class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The service: ``heard`` is its last sign of life, ``link`` says whether it has its broker.
+    """The service: ``heard`` is its last sign of life, ``link`` says whether it is connected to its broker.
 
     ``max_packet`` is the largest message that the broker lets through, in bytes; 0: not measured yet.
     """
@@ -232,7 +235,7 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """How many devices in force run this version of the agent; ``behind`` the coordinator's, if it is."""
+    """How many active devices run this agent version; ``behind`` if it is older than the coordinator's."""
 
     version: str
     devices: int
@@ -240,10 +243,10 @@ class AgentVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """All facts about a fleet at one moment; problems come first, the worst on top.
+    """All facts about a fleet at one moment; ``problems`` has the worst first.
 
-    ``states`` counts all devices by state; ``devices`` are all of them or, of a large fleet, those of which
-    something was seen last. ``versions`` are those of the agents, the commonest first.
+    ``states`` counts all devices by state; ``devices`` are all of them or, in a large fleet, those that
+    changed most recently. ``versions`` are the agents' versions, most common first.
     """
 
     fleet: str
@@ -285,7 +288,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ChangeKey:
-    """What makes a look worth while; ``states`` are those of ``devices``."""
+    """The facts whose change calls for redrawing; ``states`` are those of ``devices``."""
 
     devices: tuple[DeviceFacts, ...] = field(compare=False)
     states: tuple[object, ...]
@@ -293,7 +296,7 @@ class ChangeKey:
 
 
 def change_key(facts: Fleet, last: ChangeKey | None) -> ChangeKey:
-    """Equal to ``last`` where the facts differ in ages and counters only."""
+    """The key of these facts; it equals ``last`` if only ages and counters have changed."""
     it = facts.coordinator
     rest = facts.problems, facts.runs, it.running, it.link
     if last is not None and last.devices is facts.devices:
@@ -303,7 +306,7 @@ def change_key(facts: Fleet, last: ChangeKey | None) -> ChangeKey:
 
 
 def printable(text: str) -> str:
-    """A device's own words, which must not reach the operator's terminal as they are."""
+    """A device's text, escaped so that it can do no harm in the operator's terminal."""
     return " ".join(ascii(text)[1:-1].split())
 
 

@@ -147,7 +147,7 @@ class Plot:
         colour: str = "",
         anchor: str = "start",
     ) -> None:
-        """A text next to a point, ``shift`` pixels away from it."""
+        """Add a text next to a point, ``shift`` pixels away from it."""
         at = float(self.px(x)) + shift[0], float(self.py(y)) + shift[1]
         self.labels.append(Label(*at, text, colour, anchor))
 
@@ -157,7 +157,7 @@ class Plot:
 
 
 def pixels(value: float) -> str:
-    """As it is written; a tenth of a pixel is enough."""
+    """A coordinate as it is written: a tenth of a pixel is enough."""
     return f"{value:.1f}".removesuffix(".0")
 
 
@@ -174,9 +174,9 @@ def ticks(
 
 
 def metric_axis(values: Sequence[float], metric: Metric = ACCURACY) -> Axis:
-    """An axis of shares, zoomed to tenths: differences are near the top, and the axis shows its lower end.
+    """An axis for shares, zoomed to tenths, as differences are near the top.
 
-    Any other metric from its lowest value to its highest.
+    For any other metric it runs from the lowest value to the highest.
     """
     if not metric.share:
         low, high = min(values, default=0.0), max(values, default=1.0)

@@ -16,7 +16,7 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def measured(value: float, metric: Metric) -> str:
-    """A share in per cent, any other metric with four digits that count."""
+    """A share in per cent, any other metric with four significant digits."""
     return percent(value) if metric.share else f"{value:.4g}"
 
 
@@ -26,7 +26,7 @@ def change(value: float, metric: Metric, sign: str = "+") -> str:
 
 
 def size(num_bytes: float) -> str:
-    """2328104 -> ``2.33 MB``: three digits that count."""
+    """2328104 -> ``2.33 MB``: three significant digits."""
     value = float(num_bytes)
     for unit in _BYTE_UNITS[:-1]:
         if value < 999.5:
@@ -73,8 +73,10 @@ def clock(at: datetime | None, now: datetime) -> str:
 
 
 def natural(name: str) -> tuple[tuple[str | int, ...], str]:
-    """A sort key that counts: ``pi-2`` comes before ``pi-10``."""
-    parts = re.split(r"([0-9]+)", name)  # text and digits in turn, so that like meets like
+    """A sort key in natural order: ``pi-2`` comes before ``pi-10``."""
+    parts = re.split(
+        r"([0-9]+)", name
+    )  # text and digits alternate, so that text meets text and numbers meet numbers
     return tuple(int(part) if i % 2 else part for i, part in enumerate(parts)), name
 
 

@@ -1,4 +1,4 @@
-"""The templates that every page of Sedge is made from: one look, and numbers worded in one way.
+"""The templates that every page of Sedge is made from: one look, and one way to write numbers.
 
 All text is escaped, so that a hostile name is text. ``templates/macros.html`` draws tables and plots.
 """
@@ -18,7 +18,7 @@ _OURS = PackageLoader("sedge_cloud", "figures/templates")
 def environment(
     names: dict[str, Any], filters: dict[str, Any] | None = None, *others: PackageLoader
 ) -> Environment:
-    """The templates of this folder and of others, with what they word numbers by and these names."""
+    """A Jinja environment for the templates of this folder and others, with number filters and ``names``."""
     made = Environment(
         loader=ChoiceLoader([_OURS, *others]),
         autoescape=True,

@@ -17,7 +17,7 @@ UNSEEN = SessionRow("")
 
 @dataclass
 class Device:
-    """One device. ``online`` from its hello until its goodbye, or until the coordinator's link fails.
+    """One device. It is ``online`` from its hello until its goodbye, or until the coordinator's link fails.
 
     ``hello`` is the last one, perhaps from before the coordinator's start, and ``session`` the state
     observed so far. An old start count is not logged before ``warn_at``, nor another version refused before

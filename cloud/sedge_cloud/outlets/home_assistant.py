@@ -1,4 +1,4 @@
-"""Publishes the fleet to the existing broker, so that Home Assistant finds it and its devices by itself.
+"""Publishes the fleet to the existing broker, so that Home Assistant discovers it and its devices.
 
     homeassistant/device/sedge-FLEET/…/config   the entities, for Home Assistant's device discovery
     sedge/1/FLEET/facts/link                    online or offline: whether the coordinator runs
@@ -31,7 +31,7 @@ STEP_S, READ_S = 0.1, 10.0
 MAX_STATE = 255
 ONLINE, OFFLINE = b"online", b"offline"
 _log = logging.getLogger("sedge.home_assistant")
-# The entities: by key, which is that of the value in the state, their platform and what else they have.
+# The entities, by the key of their value in the state: their platform and other attributes.
 Entities = Mapping[str, tuple[str, Mapping[str, str]]]
 _BYTES = {
     "device_class": "data_size",
@@ -191,7 +191,7 @@ class HomeAssistant:
             settings, (self._link_topic,), lambda: (self._link_topic, OFFLINE), retain=True
         )
         self._sent: dict[str, bytes] = {}
-        # Not at once: until devices had time for a hello, all would seem to be offline.
+        # Not immediately: until devices have had time for a hello, all would appear offline.
         self._read_at = time.monotonic() + READ_S
         self._wanted: dict[str, bytes] = {}
         self._thread = Supervised("home assistant", self._turn, STEP_S, end=self._end)

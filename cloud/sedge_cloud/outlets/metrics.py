@@ -24,19 +24,21 @@ class _Facts:
         """Every metric."""
         facts = self._facts
         it, disk = facts.coordinator, facts.disk
-        yield _gauge("running", "1 while the coordinator gives signs of life", it.running)
-        yield _gauge("broker_connected", "1 while the coordinator has its broker", it.link)
+        yield _gauge("running", "1 while the coordinator shows signs of life", it.running)
+        yield _gauge(
+            "broker_connected", "1 while the coordinator is connected to its broker", it.link
+        )
         yield _gauge("disk_free_bytes", "Free on the state folder's disk", disk.free)
         yield _gauge("state_bytes", "Size of the state folder", disk.used)
         if disk.daily is not None:
-            yield _gauge("state_growth_bytes_per_day", "How fast it grows", disk.daily)
+            yield _gauge("state_growth_bytes_per_day", "Growth of the state folder", disk.daily)
         yield _labelled("problems", "Problems by code", "code",
                         Counter(p.code for p in facts.problems), get_args(Code))  # fmt: skip
         yield _labelled("devices", "Devices by state", "state",
                         facts.states, get_args(DeviceState))  # fmt: skip
         yield from self._processes()
         events = CounterMetricFamily(
-            "sedge_events", "What the coordinator counts", labels=["event"]
+            "sedge_events", "Events counted by the coordinator", labels=["event"]
         )
         for name, count in sorted(it.counters.items()):
             events.add_metric([name], count)
@@ -46,7 +48,9 @@ class _Facts:
     def _processes(self) -> Iterator[Metric]:
         labels = ["host", "pid"]
         shards = GaugeMetricFamily("sedge_process_shards", "Shards of a process", labels=labels)
-        leads = GaugeMetricFamily("sedge_process_leads", "1 for the one that leads", labels=labels)
+        leads = GaugeMetricFamily(
+            "sedge_process_leads", "1 for the process that leads", labels=labels
+        )
         for it in self._facts.processes:
             shards.add_metric([it.host, str(it.pid)], it.shards)
             leads.add_metric([it.host, str(it.pid)], float(it.leads))
@@ -68,9 +72,9 @@ class _Facts:
             GaugeMetricFamily(f"sedge_round_{name}", text, labels=["run"])
             for name, text in (
                 ("updates", "Updates of the open round"),
-                ("updates_needed", "Updates that close it"),
-                ("devices_awaited", "Devices that it waits for"),
-                ("open_seconds", "How long it is open"),
+                ("updates_needed", "Updates that close the open round"),
+                ("devices_awaited", "Devices that the open round waits for"),
+                ("open_seconds", "Time since the round opened"),
             )
         ]
         accuracy = GaugeMetricFamily("sedge_accuracy", "Accuracy in the last closed round",

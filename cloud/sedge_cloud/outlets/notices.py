@@ -27,7 +27,7 @@ NOTIFY_CODES: frozenset[Code] = frozenset({
 TIMEOUT_S = 20.0
 # A fleet that loses its network loses every device: the first notices say how many more there are.
 MAX_NOTICES = 5
-# urllib's own errors are OSErrors; those of the answer's form are not.
+# urllib's own errors are OSErrors; those for a malformed answer are not.
 _FAILURES = OSError, http.client.HTTPException, subprocess.SubprocessError, ValueError
 _log = logging.getLogger("sedge.notify")
 
@@ -65,7 +65,7 @@ class Notices:
 
 
 class Sender:
-    """Sends notices; a failure is logged once, until one of the same way gets through."""
+    """Sends notices; a receiver's failure is logged once, until it works again."""
 
     def __init__(self, settings: NotifyConfig) -> None:
         self._ways: dict[str, Callable[[bytes], None]] = {}
@@ -78,7 +78,7 @@ class Sender:
         self._failed: set[str] = set()
 
     def __call__(self, notice: Notice) -> None:
-        """Send one notice by every way there is."""
+        """Send one notice to every receiver."""
         body = msgspec.json.encode(notice)
         for name, way in self._ways.items():
             try:
@@ -102,7 +102,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> None:
-        """No other request, so that the answer counts as an error."""
+        """Make no other request, so that a redirect counts as an error."""
 
 
 def _post(url: str, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""[http], [notify], [home_assistant] in cloud.toml: who may look at the fleet, who is told of what."""
+"""[http], [notify], [home_assistant] in cloud.toml: who may see the fleet and gets its notices."""
 
 import ipaddress
 from typing import Annotated
@@ -68,7 +68,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.listen is None:
             return
         if not self.is_loopback() and self.token_file is None:
-            expected = "a loopback address, or token_file besides"
+            expected = "a loopback address, or one with token_file"
             raise ConfigError("http.listen", self.listen, expected, where)
 
 
@@ -84,7 +84,7 @@ class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def wanted(self) -> bool:
-        """Whether there is anybody to tell."""
+        """Whether any receiver is configured."""
         return self.webhook is not None or bool(self.command)
 
     def check(self, where: str) -> None:

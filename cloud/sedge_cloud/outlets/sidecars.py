@@ -34,9 +34,9 @@ def snapshot_of(cloud: CloudConfig) -> Snapshot:
 
 
 def accounts(cloud: CloudConfig) -> Callable[[], None]:
-    """A turn that gives devices which join their accounts, where this process may write them.
+    """A turn that creates the accounts of joining devices, if this process may write them.
 
-    Otherwise it tells sedge-cloud-accounts.path, which root has started, by a file in the state folder.
+    Otherwise it touches a file in the state folder, which wakes sedge-cloud-accounts.path, run by root.
     """
     opened: list[Store] = []
 
@@ -53,7 +53,9 @@ def accounts(cloud: CloudConfig) -> Callable[[], None]:
 
 @contextmanager
 def sidecars(cloud: CloudConfig, settings: BrokerSettings) -> Generator[None]:
-    """Log problems; do what else cloud.toml asks for. ``settings`` are the coordinator's.
+    """Run the problem log, and the other threads that cloud.toml asks for.
+
+    ``settings`` are the coordinator's.
 
     Raises ``ConfigError``.
     """

@@ -19,7 +19,7 @@ _log = logging.getLogger("sedge.threads")
 class Supervised:
     """Calls ``turn`` every ``every_s`` seconds in a separate thread, from ``start`` to ``close``.
 
-    ``wake`` makes a turn that lasts end; ``end`` is the thread's last call.
+    ``wake`` ends a long turn early; ``end`` is the thread's last call.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Supervised:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End soon; a turn that hangs is not waited for."""
+        """End the thread soon, without waiting for a turn that hangs."""
         self._stop.set()
         self._wake()
         self._thread.join(timeout=5)

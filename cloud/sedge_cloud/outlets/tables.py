@@ -1,4 +1,4 @@
-"""Tables of text for the terminal, as wide as what is in them. Programs read ``--json`` instead."""
+"""Tables of text for the terminal, as wide as their contents. Programs read ``--json`` instead."""
 
 import shutil
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 
 def terminal_width() -> int | None:
-    """The columns of the terminal that stdout is; None for a file or a pipe, where nothing is shortened."""
+    """The width of the terminal; None if stdout is a file or a pipe, where nothing is shortened."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -15,8 +15,8 @@ def table(
 ) -> Iterator[str]:
     """The lines of a table; its first row has the headings, and ``right`` are columns of numbers.
 
-    The last cell of each row is text of any length. Where it does not fit into ``width`` it goes on a line
-    of its own, whole; then the widest cells lose their middle, as ids often differ at their ends.
+    The last cell of each row is text of any length. If it does not fit into ``width``, it gets its own
+    line, uncut; then the widest cells lose their middle, as ids often differ at their ends.
     """
     widths = [max(map(len, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
     room = None if width is None else max(width - len(widths) + 1, 4 * len(widths))

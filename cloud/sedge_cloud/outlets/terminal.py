@@ -22,7 +22,7 @@ DEVICES = (
     "device", "state", "since", "heard", "version", "backend", "updates", "before", "after", "strikes",
     "what",
 )  # fmt: skip
-# The columns of numbers among them.
+# Which of these columns are numbers.
 NUMBERS = (6, 7, 8, 9)
 
 
@@ -70,7 +70,7 @@ def run_lines(run: RunFacts, at: datetime) -> Iterator[str]:
 
 
 def device_cells(device: DeviceFacts, at: datetime) -> tuple[str, ...]:
-    """A device's row below ``DEVICES``; at its end what holds it up, or its last error."""
+    """A device's row under ``DEVICES``; the last cell says what holds it up, or its last error."""
     error = f"{device.error} ({age(device.error_since, at)} ago)" if device.error else ""
     what = f"waits: {device.waits}" if device.waits else error
     if device.state == "never" and device.enrolled and not what:
@@ -97,7 +97,7 @@ def problem_line(problem: Problem, at: datetime) -> str:
 
 
 def problem_lines(problems: Sequence[Problem], at: datetime) -> Iterator[str]:
-    """The first ``PROBLEMS``, the worst on top, and how many more there are."""
+    """The first ``PROBLEMS``, worst first, and how many more there are."""
     for problem in problems[:PROBLEMS]:
         yield problem_line(problem, at)
     if len(problems) > PROBLEMS:

@@ -27,7 +27,7 @@ _STYLES = {"error": "red", "warning": "yellow"}
 
 
 def watch(reader: Reader, name: str | None) -> None:
-    """Show the fleet, or one run, until no run is going on."""
+    """Show the fleet, or one run, until no run is running."""
     with Live(Text("…"), refresh_per_second=4) as screen:
         follow(reader, name, lambda facts: screen.update(picture(facts, name)))
 
@@ -44,7 +44,7 @@ def follow(reader: Reader, name: str | None, show: Callable[[Fleet], object]) ->
 
 
 def as_json(reader: Reader, name: str | None) -> None:
-    """The same as one JSON object a line, whenever more than a time has changed."""
+    """Print the facts as one JSON object per line whenever more than a time has changed."""
     last: ChangeKey | None = None
 
     def show(facts: Fleet) -> None:
@@ -58,7 +58,7 @@ def as_json(reader: Reader, name: str | None) -> None:
 
 
 def picture(facts: Fleet, name: str | None = None) -> Group:
-    """The facts, drawn; all text is plain, so that names cannot draw."""
+    """The facts, drawn for the terminal; texts are plain, so that names cannot contain markup."""
     parts: list[Text | Table] = [Text(headline(facts), style="bold")]
     parts += (Text(line, style="dim") for line in process_lines(facts))
     parts += (

@@ -64,7 +64,7 @@ class Housekeeping:
             blobs = (update.blob, order.model, order.context, order.patch_blob, order.patch_context)
             why = next(filter(None, (store.missing_reason(blob) for blob in blobs if blob)), "")
             if why:
-                text = f"it was taken, and then lost by the coordinator's disk: {why}"
+                text = f"it was accepted, but the coordinator's disk lost it: {why}"
                 rejected = update.refused("malformed", text)
                 store.reject(rejected)
                 self._counters["rejected"] += 1

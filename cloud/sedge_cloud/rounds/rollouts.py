@@ -20,13 +20,13 @@ from sedge_cloud.store.rows import LATE_ROUNDS
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.update import Metrics
 
-# The number of rounds before a rollout in which devices' earlier metrics are looked up: with the rounds
-# whose answers may be late, fewer than `[keep] rounds` leaves at least.
+# How many rounds before a rollout are searched for devices' earlier metrics: together with the rounds that
+# may still get late answers, fewer than the minimum of `[keep] rounds`.
 EARLIER_ROUNDS = 5
 # A device that leaves this many orders with the new bundle unanswered has failed.
 MAX_SILENT = 3
 NO_ANSWER = "no answer"
-# Declines that say nothing of a bundle: the device's own limits, its link, and its revocation.
+# Declines that say nothing about a bundle: the device's own limits, its link, and its revocation.
 OF_THE_DEVICE = frozenset({"MessageTooLarge", "TooManyOrders", "TooManyRuns", "revoked"})
 
 
@@ -106,7 +106,7 @@ class _Scores(msgspec.Struct):
 
 
 def add(tally: Tally, bundle: bytes, orders: Iterable[Tried], since: int, measured: bool) -> None:
-    """Count what devices answered; ``measured``: also their metrics, those before the round ``since``, too.
+    """Count the devices' answers and, if ``measured``, their metrics, also from before round ``since``.
 
     The orders are later than all that are in the tally. ``bundle`` is the new one.
     """
@@ -189,7 +189,7 @@ def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
 def next_phase(
     row: RolloutRow, plan: RolloutPlan, progress: Progress, devices: Sequence[str], at: float
 ) -> Progress:
-    """The progress of a rollout as its next phase begins, for ``devices`` that match; at least one."""
+    """The progress of a rollout at the start of its next phase; ``devices`` are the matching ones, not empty."""
     phase = len(progress.bounds)
     ranks = sorted(rank(row, device) for device in devices)
     size = min(len(ranks), max(1, math.ceil(round(plan.phases[phase] * len(ranks), 6))))
@@ -205,7 +205,7 @@ def next_phase(
 
 
 def members(row: RolloutRow, progress: Progress, devices: Iterable[str]) -> set[str]:
-    """Those of ``devices`` that the phase adds to the phase before."""
+    """The ``devices`` that the current phase added to the previous ones."""
     before, last = (-1, *progress.bounds)[-2:]
     return {name for name in devices if before < rank(row, name) <= last}
 
@@ -223,7 +223,7 @@ def _added(progress: Progress) -> int:
 
 
 def _needed(plan: RolloutPlan, progress: Progress, reachable: Set[str]) -> int:
-    """How many of the devices that a phase adds have to succeed; and to answer, to abort it."""
+    """How many devices of a phase must succeed before the next, or answer before it can be aborted."""
     return plan.min_devices if _added(progress) >= plan.min_devices else max(1, len(reachable))
 
 

@@ -9,19 +9,20 @@ from sedge_protocol.host.memory_limit import memory_mb
 
 V = TypeVar("V")
 
-# The share of the machine's memory that caches may take, and the memory of a machine that does not tell.
+# The share of the machine's memory that caches may use, and the memory assumed if the machine does not
+# report it.
 SHARE = 0.05
 UNKNOWN_MB = 1000
 _OWNERS = count()
 
 
 class Memory:
-    """What several caches hold together: at most ``limit`` bytes, of which ``held`` are taken."""
+    """The memory shared by several caches: at most ``limit`` bytes, of which ``held`` are taken."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
-        # Value and size by cache and name, the least recently used first.
+        # Value and size by cache and name, least recently used first.
         self.entries: OrderedDict[tuple[int, bytes], tuple[Any, int]] = OrderedDict()
 
     @staticmethod
@@ -31,7 +32,7 @@ class Memory:
 
 
 class Cache(Generic[V]):
-    """Values by name, within the bound of ``memory``; ``size`` gives a value's bytes."""
+    """Values by name, within the limit of ``memory``; ``size`` gives a value's bytes."""
 
     def __init__(self, memory: Memory, size: Callable[[V], int]) -> None:
         self._memory = memory
@@ -50,7 +51,7 @@ class Cache(Generic[V]):
     def put(self, name: bytes, value: V) -> V:
         """Cache a value, replacing an earlier one of this name, and return it.
 
-        One that is larger than the limit is not held; others make room.
+        A value larger than the limit is not cached; for others, older entries make room.
         """
         self.drop(name)
         memory, size = self._memory, self._size(value)
@@ -62,13 +63,13 @@ class Cache(Generic[V]):
         return value
 
     def fill(self, name: bytes, value: V) -> V:
-        """Cache a value of a new name if nothing has to make room for it, and return it."""
+        """Cache a value under a new name if it fits without evicting anything, and return it."""
         if self._memory.held + self._size(value) <= self._memory.limit:
             self.put(name, value)
         return value
 
     def drop(self, name: bytes) -> None:
-        """Forget the value of this name, if it is here."""
+        """Forget the value of this name, if it is cached."""
         _, size = self._memory.entries.pop((self._owner, name), (None, 0))
         self._memory.held -= size
 

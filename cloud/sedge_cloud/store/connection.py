@@ -1,6 +1,7 @@
 """A store's database and blobs: opened, checked, and written in transactions.
 
-What differs between databases is a ``Dialect`` (sqlite.py, postgres.py); the queries are in database.py.
+A ``Dialect`` (sqlite.py, postgres.py) covers the differences between databases; the queries are in
+database.py.
 """
 
 from collections.abc import Collection, Generator, Iterator, Sequence
@@ -17,15 +18,15 @@ from sedge_protocol.errors import StorageError
 
 _UPGRADE = "upgrade Sedge"
 _BEGIN_ANEW = (
-    "no release had it: `run export` models with the version that wrote it, and begin anew"
+    "no release used it: `run export` models with the version that wrote it, and begin anew"
 )
-# Who holds it collects blobs, or, shared, keeps them from being collected.
+# Its holder collects blobs or, if it is shared, keeps them from being collected.
 COLLECTING = "collecting"
 # Held by the coordinator, or by a command that must not run at the same time.
 SERVING = "serving"
 
-# The fence of leases.py, and that of who leads: a lease changes hands by an update, which a key's lock lets
-# pass.
+# The fence of leases.py, and that of the lead: a lease changes hands by an UPDATE, which FOR KEY SHARE does
+# not block.
 _SERVES = "SELECT 1 FROM processes WHERE token = ? FOR KEY SHARE"
 _LEADS = (
     "SELECT 1 FROM processes p JOIN leases l ON l.token = p.token"
@@ -40,13 +41,13 @@ V = TypeVar("V")
 
 
 def portions(values: Sequence[V], width: int = 1) -> Iterator[Sequence[V]]:
-    """The values in portions for a statement each, where each of them takes ``width`` places."""
+    """The values in portions, one for each statement, in which each value takes ``width`` places."""
     step = MOST_VALUES // width
     return (values[i : i + step] for i in range(0, len(values), step))
 
 
 def marks(values: Sequence[object]) -> str:
-    """A question mark for each value."""
+    """Placeholders, one for each value."""
     return ",".join("?" * len(values))
 
 
@@ -55,13 +56,13 @@ class LeaseLost(StorageError):
 
 
 class _Undone(Exception):
-    """The end of a transaction that was to be tried only."""
+    """Ends a transaction that was only a trial."""
 
 
 class Database:
     """A database and blobs. Every method raises ``StorageError`` when it fails.
 
-    ``folder`` is the state folder on this machine's disk: parts are there, and with SQLite everything.
+    ``folder`` is the state folder on this machine's disk, which holds parts and, with SQLite, everything.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Database:
 
     @property
     def place(self) -> str:
-        """What error messages call the database."""
+        """The database's name in error messages."""
         return self._db.place
 
     def close(self) -> None:
@@ -86,7 +87,7 @@ class Database:
         self._db.close()
 
     def check(self) -> None:
-        """Read the whole database. Raises ``StorageError`` when it is damaged, or not as we made it."""
+        """Read the whole database. Raises ``StorageError`` when it is damaged, or not as we created it."""
         self._db.check(TABLES)
 
     @contextmanager
@@ -106,7 +107,7 @@ class Database:
 
     @contextmanager
     def blobs_held(self) -> Generator[None]:
-        """No process collects blobs meanwhile."""
+        """Prevent every process from collecting blobs meanwhile."""
         with self._db.lock(COLLECTING, shared=True) as is_held:
             if not is_held:
                 raise StorageError(f"{self.place}: blobs are being collected; try again")
@@ -114,17 +115,17 @@ class Database:
 
     @contextmanager
     def may_collect(self) -> Generator[bool]:
-        """Whether blobs may be collected now; while it is so, nobody can begin to hold them."""
+        """Whether blobs may be collected now; until it ends, no process can start to hold them."""
         with self._db.lock(COLLECTING) as is_held:
             yield is_held
 
     def used_bytes(self) -> int:
-        """The size of the database without space that is free."""
+        """The size of the database without free space."""
         with self._db.errors():
             return self._db.used_bytes()
 
     def shrink(self) -> None:
-        """Give free space back to the disk; other processes may wait meanwhile."""
+        """Return free space to the disk; other processes may have to wait."""
         with self._db.errors():
             self._db.shrink()
 
@@ -134,7 +135,7 @@ class Database:
             return self._db.version()
 
     def copy_rows_to(self, other: "Database") -> None:
-        """Replace another database's rows by these, as they are at one moment, in one transaction."""
+        """Replace another database's rows with a consistent snapshot of these, in one transaction."""
         with self._db.errors():
             self._db.begin_reading()
             try:
@@ -158,7 +159,7 @@ class Database:
                 raise StorageError(
                     f"{self.place}: schema {found}, this version uses {SCHEMA}; {todo}"
                 )
-            with self.serving() if found else nullcontext():  # under no coordinator's feet
+            with self.serving() if found else nullcontext():  # only while no coordinator runs
                 db.define(";".join(filter(None, steps)), SCHEMA)
             if found == earlier.SCHEMA:
                 earlier.adopt(db.execute, self.folder)
@@ -183,7 +184,7 @@ class Database:
             raise StorageError(f"run {run}: it is {'deleted' if row is None else row[0]}")
 
     def _require_token(self, token: int, leads: bool = False) -> None:
-        """The fence. Raises ``LeaseLost`` when another process has replaced this one.
+        """The fence: raises ``LeaseLost`` when another process has replaced this one.
 
         With ``leads`` raises ``StorageError`` when it does not lead.
         """
@@ -195,7 +196,7 @@ class Database:
         raise StorageError(f"{self.place}: another process leads")
 
     def lease_lost(self) -> LeaseLost:
-        """What to raise when another process has replaced this one."""
+        """The error for a process that another one has replaced."""
         return LeaseLost(f"{self.place}: this process was silent, and another has replaced it")
 
     def _insert(self, db: Dialect, table: str, *rows: msgspec.Struct) -> None:
@@ -240,12 +241,12 @@ class Database:
             raise StorageError(f"{self.place}: damaged {kind.__name__}: {exc}") from exc
 
     def _named(self, kind: type[R], sql: str, names: Collection[str]) -> list[R]:
-        """The rows with any of these values, which ``sql`` has a place for, a portion at a time."""
+        """The rows with any of these values, for which ``sql`` has a place, read in portions."""
         some = portions(sorted(names))
         return [row for each in some for row in self._rows(kind, sql.format(marks(each)), *each)]
 
     def _among(self, sql: str, run: str, values: Sequence[str | int], *more: int) -> list[Any]:
-        """The rows for any of these values, a portion of them at a time."""
+        """The rows for any of these values, read in portions."""
         with self._db.errors():
             return [
                 row
@@ -265,9 +266,9 @@ class Database:
 
     @contextmanager
     def transaction(self, dry_run: bool = False, flush: bool = True) -> Generator[None]:
-        """Make everything inside one transaction; with ``dry_run`` nothing of it remains.
+        """Make everything inside one transaction; with ``dry_run`` it is rolled back.
 
-        Without ``flush`` a power cut may undo it, whole.
+        Without ``flush`` a power cut may undo it, but only entirely.
         """
         try:
             with self._transaction(flush=flush):
@@ -287,9 +288,10 @@ class Database:
         fenced: bool = True,
         leads: bool = False,
     ) -> Generator[Dialect]:
-        """A transaction that writes; a ``quiet`` one says nothing new to other processes.
+        """A transaction that writes; a ``quiet`` one has no news for other processes.
 
-        Who is ``fenced`` must not have been replaced, and who ``leads`` must lead (leases.py).
+        A ``fenced`` process must not have been replaced, and one that ``leads`` must have the lead
+        (leases.py).
         """
         if self._db.in_transaction:  # of ``transaction``
             yield self._db
@@ -301,7 +303,7 @@ class Database:
                 if fenced and self._token is not None:
                     self._require_token(self._token, leads)
                 yield self._db
-                self.blobs.settle()  # what was written since: the rows may name it
+                self.blobs.settle()  # blobs written since: the rows may name them
                 if quiet:
                     self._db.commit(quiet=True)
                 else:

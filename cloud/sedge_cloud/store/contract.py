@@ -191,15 +191,15 @@ class Parts(Protocol):
         ...
 
     def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """Turn a complete part into a blob, and read it; if its hash is wrong, discard it: None."""
+        """Turn a complete part into a blob and read it; if its hash is wrong, discard it and return None."""
         ...
 
     def read_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """The bytes of a complete part; if their hash is wrong, discard it: None."""
+        """The bytes of a complete part; None if their hash is wrong: the part is then discarded."""
         ...
 
     def discard_part(self, owner: str, manifest: Manifest) -> None:
-        """Delete the chunks that have arrived of a blob, and the mark that it was this owner's."""
+        """Delete the chunks of a blob that have arrived, and the mark that it was this owner's."""
         ...
 
     def trim_parts(self, owner: str, manifest: Manifest, others: int) -> None:

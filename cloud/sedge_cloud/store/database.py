@@ -114,7 +114,7 @@ class Store(Receipts, Observed, Renewals, Rollouts, Leases):
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
     def delete_old_rows(self, run: str, keep: int) -> int:
-        """Delete per-device rows of all but the last ``keep`` closed rounds; how many were deleted."""
+        """Delete per-device rows of all but the last ``keep`` closed rounds. Returns how many."""
         newest = "(SELECT MAX(round) FROM rounds WHERE run = :run AND open = 0)"
         rows = 0
         with self._transaction() as db:
@@ -177,7 +177,9 @@ class Store(Receipts, Observed, Renewals, Rollouts, Leases):
             return bool(self._db.execute(sql, names).fetchone()[0])
 
     def close_round(self, closed: ClosedRound) -> bool:
-        """Close a round in one transaction. If receipts have come meanwhile, writes nothing: False.
+        """Close a round in one transaction.
+
+        If receipts have come meanwhile, writes nothing and returns False.
 
         The same if another leader has closed the round. Orders for which updates are no longer accepted are
         emptied; their rows stay.

@@ -1,4 +1,4 @@
-"""Files of an earlier version next to the database: read once, when its folder is migrated.
+"""Reads an earlier version's files next to the database, once, when its folder is migrated.
 
 live.msgpack   schema 3: which devices were online, since when, and when each was last heard
 history.jsonl  schema 3: a line for each round that opened or closed, run that ended, measurement
@@ -23,7 +23,7 @@ SCHEMA = 3
 ABILITIES = 5
 LIVE, HISTORY = "live.msgpack", "history.jsonl"
 FILES = (LIVE, HISTORY)
-# Executes a statement with its values, in the transaction of the migration; a cursor.
+# Executes a statement with its values in the migration's transaction. Returns a cursor.
 Execute: TypeAlias = Callable[..., Any]
 
 
@@ -44,7 +44,7 @@ class _Failure(msgspec.Struct):
 
 
 def adopt(execute: Execute, folder: Path) -> None:
-    """Write what the files of schema 3 say into the rows; one that is torn or missing says less."""
+    """Copy the files of schema 3 into rows, as far as they are present and intact."""
     _adopt_devices(execute, folder / LIVE)
     for line in _lines(folder / HISTORY):
         _adopt_line(execute, line)
@@ -58,17 +58,17 @@ def adopt(execute: Execute, folder: Path) -> None:
 
 
 def adopt_hellos(rows: Iterable[Sequence[Any]]) -> Iterator[AbilityRow]:
-    """What the hellos of devices say, for schema 5; ``rows`` of device and hello."""
+    """Store the attributes in devices' hellos, for schema 5; ``rows`` have device and hello."""
     for device, coded in rows:
         with suppress(ValueError):  # of another version
             yield AbilityRow.of(device, msgspec.msgpack.decode(coded, type=Hello))
 
 
 def adopt_options(execute: Execute) -> None:
-    """Let runs keep their methods, for schema 5, in which options have other defaults and names.
+    """Keep the methods of existing runs, for schema 5, which changes defaults and names of options.
 
-    FedOBP's ``quantile`` was the paper's by default. SubFLOT's ``lam`` became ``pull``: 0 is off, too;
-    any other strength goes on as the default.
+    FedOBP's ``quantile`` was the paper's by default. SubFLOT's ``lam`` became ``pull``: 0 stays off, and
+    any other strength becomes the default.
     """
     for run, coded in execute("SELECT run, config FROM runs").fetchall():
         with suppress(ValueError):  # of another version
@@ -90,15 +90,13 @@ def _rename_lam(run: str, options: dict[str, Any]) -> None:
     if not lam:
         options["pull"] = 0.0
     instead = "its default" if lam else "0"
-    _log.warning(
-        "run %s: SubFLOT has no lam any more; lam = %g becomes pull = %s", run, lam, instead
-    )
+    _log.warning("run %s: SubFLOT no longer has lam; lam = %g becomes pull = %s", run, lam, instead)
 
 
 def _adopt_devices(execute: Execute, path: Path) -> None:
     try:
         devices = msgspec.msgpack.decode(path.read_bytes(), type=_Live).devices
-    except (OSError, ValueError):  # the latter: msgspec's errors
+    except (OSError, ValueError):  # msgspec's errors are ValueErrors
         return
     for name, seen in devices.items():
         execute(
@@ -118,7 +116,7 @@ def _lines(path: Path) -> Iterator[Mapping[str, object]]:
 
 
 def _adopt_line(execute: Execute, line: Mapping[str, object]) -> None:
-    """A time before a run was created belongs to an earlier run of this name."""
+    """Store a line. One from before its run was created belongs to an earlier run of this name."""
     recent = "(SELECT created FROM runs r WHERE r.run = rounds.run) <= ?"
     match line:
         case {

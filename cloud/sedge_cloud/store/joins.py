@@ -1,4 +1,4 @@
-"""Tokens by which devices join, and their requests, as rows that survive a crash between any two steps.
+"""Tokens with which devices join, and their requests, as rows that survive a crash between any two steps.
 
     a join:  asked -> pending -> accepted -> admitted      (or refused)
 
@@ -20,7 +20,7 @@ from sedge_protocol.wire.joining import TOKEN_PREFIX
 
 # For RECENT_S a token's refusal of a device is of interest; it is recorded at most every NOTED_EVERY_S.
 RECENT_S, NOTED_EVERY_S = 600.0, 30.0
-# An expired token is listed for this long, with the devices that joined by it.
+# An expired token is listed for this long, with the devices that joined with it.
 KEPT_S = 30 * 86_400.0
 
 
@@ -170,7 +170,7 @@ class Joins(Tags):
             at = time.strftime("%F %R", time.gmtime(token.expires))
             return f"the token expired at {at} UTC: ask for a new one"
         if self.uses().get(token.token, 0) >= token.uses:
-            return f"the token is used up: {token.uses} joined by it. Ask for a new one"
+            return f"the token is used up: {token.uses} devices joined with it. Ask for a new one"
         name = asked.device
         if name == self.coordinator_account or name.startswith((TOKEN_PREFIX, COORDINATOR)):
             return f"no device may be called {name}: join with another --name"
@@ -180,7 +180,7 @@ class Joins(Tags):
         if waits is not None:
             return f"another device waits to join as {name}: join with another --name"
         if not token.device and self.device(name) is not None:
-            mine = f"if it is this one, join by a token of `device token add --device {name}`"
+            mine = f"if it is this one, join with a token from `device token add --device {name}`"
             return f"there is a device {name} already: {mine}; otherwise with another --name"
         return ""
 

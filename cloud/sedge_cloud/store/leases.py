@@ -1,4 +1,4 @@
-"""Which processes serve a fleet, which shards each has, and who leads: rows, by the database's clock.
+"""Which processes serve a fleet, which shards each has, and which one leads, by the database's clock.
 
 A serving process has a row with a ``token`` that no other process has had. It renews the row while it
 lives; when it has been silent for ``LEASE_S``, or is known to be dead, another process deletes the row.
@@ -9,7 +9,8 @@ refused when the row is gone. Deleting the row waits for that lock, so a process
 even between its last statement and the commit, either commits before it is replaced or not at all. Renewing
 does not wait, since ``token`` is the row's key. Writes that only the leader makes (rounds, and the ends of
 runs) also lock the lead's row against any change, so the lead cannot pass on in the middle of one. The
-server ends a transaction that is idle for ``IDLE_S``, so a stopped process holds nobody up for longer.
+server ends a transaction that is idle for ``IDLE_S``, so a stopped process delays others no longer than
+that.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -88,7 +89,7 @@ class Leases(Database):
             now = self._now(db)
             row = msgspec.structs.replace(process, token=token, joined=now, expires=now + LEASE_S)
             self._insert(db, "processes", row)
-            # Rows of processes that are gone would pile up; only the last one's is still read.
+            # Rows of processes that are gone would pile up; only the newest of them is still read.
             db.execute(
                 "DELETE FROM coordinator WHERE id NOT IN (SELECT token FROM processes)"
                 " AND heard < (SELECT MAX(heard) FROM coordinator)"
@@ -117,7 +118,7 @@ class Leases(Database):
             db.execute(sql, (self._now(db) + LEASE_S, token))
 
     def retire(self, leaves: bool) -> None:
-        """Go on serving, but take on nothing more if ``leaves``; otherwise take on work again."""
+        """Keep serving, but take on nothing more if ``leaves``; otherwise take on work again."""
         sql = "UPDATE processes SET leaves = ? WHERE token = ?"
         with self._transaction() as db:
             db.execute(sql, (int(leaves), self._token))

@@ -4,11 +4,10 @@
     <prefix>/abcdef….corrupt  one that failed its hash on reading, kept for inspection
     <prefix>/clock            written when blobs are collected: the server's time
 
-Writes are under way while their caller goes on; ``settle`` waits for them. What was read or written is in a
-folder as well, so that a blob that is sent in a thousand chunks is fetched once; what has not been used for
-longest goes when it is full. The copies are checked as the objects are, and losing them loses nothing.
-
-This file owns obstore.
+Writes run in the background; ``settle`` waits for them. Blobs that were read or written are also copied to
+a folder, so that a blob sent in a thousand chunks is fetched once; when the folder is full, the least
+recently used copies are deleted. Copies are checked like objects, and losing them loses no data. Only this
+file uses obstore.
 """
 
 import errno
@@ -34,19 +33,19 @@ from sedge_protocol.wire.transfer import Manifest
 if TYPE_CHECKING:
     from obstore.store import ObjectStore, S3Config
 
-# How many objects are on their way at once, and how many bytes may wait for an answer.
+# How many objects may be in flight at once, and how many bytes may wait for an answer.
 WRITERS = 8
 WAITING_BYTES = 64 * 2**20
-# How long a connection and a whole request may take, and how long a request is repeated, in seconds.
+# Seconds that a connection and a whole request may take, and for which a request is retried.
 CONNECT_S, REQUEST_S, REPEAT_S = 4, 120, 5
-# How long a server that has just failed is waited for, in seconds.
+# Seconds to wait for a server that has just failed.
 PATIENCE_S = 0.2
-# How long a presigned URL is good for. An order that is sent again has new ones.
+# How long a presigned URL is valid. An order that is sent again gets new ones.
 SIGNED = timedelta(days=1)
-# How much of a full cache stays, and how much of an error message.
+# The share of a full cache to keep, and the length of an error message.
 KEPT_SHARE, MAX_LINE = 0.9, 400
 _NAME = re.compile(r"[0-9a-f]{64}")
-# What an S3 server answers: its status, and the code and text of its XML.
+# An S3 server's error: its status, and the code and text of its XML.
 _ANSWER = re.compile(r"status code: (?P<status>\d{3}[\w ]*)")
 _XML = re.compile(r"<(Code|Message)>([^<]*)</")
 # A server with a full disk answers 507 or its own code, or simply fails (SeaweedFS).
@@ -78,7 +77,7 @@ def open_objects(config: BlobsConfig) -> "ObjectStore":
         )
     except (BaseError, ValueError, OSError) as exc:
         text = _line(exc)
-        if "builder error" in text:  # all that obstore says of a machine without certificates
+        if "builder error" in text:  # all that obstore reports on a machine without certificates
             text = f"the system's certificates: apt install ca-certificates ({text})"
         raise ConfigError("blobs.url", config.url, text) from exc
 
@@ -86,7 +85,7 @@ def open_objects(config: BlobsConfig) -> "ObjectStore":
 class ObjectBlobs:
     """Blobs in an object store (contract.Blobs).
 
-    ``place`` is what error messages call it. Copies are below ``folder``, at most ``limit`` bytes of them.
+    ``place`` is its name in error messages. Copies are in ``folder``, at most ``limit`` bytes.
     """
 
     def __init__(self, place: str, objects: "ObjectStore", folder: Path, limit: int) -> None:
@@ -100,12 +99,12 @@ class ObjectBlobs:
         self._trim()
 
     def require(self) -> None:
-        """Raise ``StorageError`` unless the bucket is there and lets us in."""
+        """Raise ``StorageError`` unless the bucket exists and is accessible."""
         with self._errors("look into"):
             next(iter(obstore.list(self._objects, chunk_size=1)), None)
 
     def write(self, data: bytes) -> bytes:
-        """Begin to store a blob; gives its SHA-256."""
+        """Start to store a blob. Returns its SHA-256."""
         sha256 = hashlib.sha256(data).digest()
         if sha256 in self._waiting:
             return sha256
@@ -116,9 +115,9 @@ class ObjectBlobs:
         return sha256
 
     def settle(self) -> None:
-        """Wait until every blob is stored. One that could not be is on its way again when this returns.
+        """Wait until every blob is stored. A failed write has been started again when this returns.
 
-        After an error nobody waits long for the next one: the coordinator does nothing else meanwhile.
+        After an error the next wait is short, because the coordinator does nothing else meanwhile.
         """
         error, patience = self._error, None if self._error is None else PATIENCE_S
         if patience is not None:
@@ -139,7 +138,7 @@ class ObjectBlobs:
             raise StorageError(str(self._error)) from self._error.__cause__
 
     def has(self, sha256: bytes) -> bool:
-        """Whether the blob is there, or on its way."""
+        """Whether the blob is stored, or being written."""
         if sha256 in self._waiting:
             return True
         with self._errors("look up blob", sha256):
@@ -164,7 +163,7 @@ class ObjectBlobs:
             return {sha256: size for sha256, size, _ in self._listed()}
 
     def read(self, sha256: bytes) -> bytes:
-        """A blob, checked: the copy, or the object, which is copied."""
+        """A checked blob: from its copy, or from the object, which is then copied."""
         if sha256 in self._waiting:
             return self._waiting[sha256][0]
         with suppress(StorageError):  # a damaged copy is set aside
@@ -181,7 +180,7 @@ class ObjectBlobs:
         return data
 
     def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:
-        """Bytes of the copy, which is made first."""
+        """Bytes of the blob's copy, which is made first if necessary."""
         with suppress(StorageError):
             if self._copies_has(sha256):
                 return self.copies.read_span(sha256, offset, length)
@@ -201,8 +200,8 @@ class ObjectBlobs:
     ) -> int:
         """Delete objects, and parts as the folder does; ages are by the server's own clock.
 
-        Each object is checked again just before it goes: writing a blob that is there makes it new. A full
-        server, which takes nothing, is emptied likewise.
+        Each object is checked again just before its deletion, as rewriting an existing blob makes it new.
+        This works on a full server, too, which accepts no writes.
         """
         with suppress(StorageError):
             self.settle()
@@ -240,7 +239,7 @@ class ObjectBlobs:
                     yield bytes.fromhex(found["path"]), found["size"], found["last_modified"]
 
     def _time(self, listed: "list[tuple[bytes, int, datetime]]") -> datetime:
-        """The server's time; of a full server, the time when it last stored an object."""
+        """The server's time; for a full server, the time of its last stored object."""
         with suppress(BaseError, OSError):
             obstore.put(self._objects, "clock", b"now", mode="overwrite")
             return self._modified("clock")
@@ -252,7 +251,7 @@ class ObjectBlobs:
         return obstore.head(self._objects, name)["last_modified"]
 
     def _copies_has(self, sha256: bytes) -> bool:
-        """Whether there is a copy, which then has just been used."""
+        """Whether there is a copy; it then counts as just used."""
         try:
             os.utime(self._folder / sha256.hex())
         except FileNotFoundError:
@@ -270,7 +269,7 @@ class ObjectBlobs:
                 self._trim()
 
     def _trim(self) -> None:
-        """Measure the copies; if there are too many, delete the least recently used."""
+        """Measure the copies; if they exceed the limit, delete the least recently used."""
         found: list[tuple[float, int, Path]] = []
         for path in self._folder.iterdir():
             with suppress(FileNotFoundError):
@@ -287,7 +286,7 @@ class ObjectBlobs:
 
     @contextmanager
     def _errors(self, doing: str, sha256: bytes = b"") -> Generator[None]:
-        """Turn the object store's errors into ``StorageError``, a line each (``Store.missing_reason``)."""
+        """Turn obstore's errors into ``StorageError``, one line each (``Store.missing_reason``)."""
         try:
             yield
         except (BaseError, FileNotFoundError, OSError, ValueError) as exc:
@@ -309,7 +308,7 @@ class ObjectParts:
         self.read_part, self.discard_part = self._disk.read_part, self._disk.discard_part
 
     def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """Turn a complete part into a copy, and begin to store it."""
+        """Turn a complete part into a copy, and start to store it."""
         data = self._disk.take_part(owner, manifest)
         if data is not None:
             self._blobs.write(data)
@@ -322,7 +321,7 @@ def _is_bucket_missing(error: Exception) -> bool:
 
 
 def _line(error: Exception) -> str:
-    """What an error says, in one line of some length; of a server's answer what it means."""
+    """An error in one line of limited length; for a server's answer, its meaning."""
     text = " ".join(str(error).partition("Debug source")[0].split())
     if answer := _ANSWER.search(text):
         text = ": ".join([answer["status"].strip(), *(said for _, said in _XML.findall(text))])

@@ -38,7 +38,7 @@ class Observed(Database):
         disk: DiskRow | None = None,
         traffic: Sequence[TrafficRow] = (),
     ) -> None:
-        """Store changes: sessions, the progress of open rounds, the coordinator, a measurement, bytes.
+        """Store changes to sessions, open rounds' progress, the coordinator, a measurement and bytes.
 
         Measurements are kept for a week. Nothing is flushed: after a power cut the rows may be slightly out
         of date.

@@ -12,7 +12,7 @@ from sedge_cloud.store.sqlite import Sqlite
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 
-# Copies of objects, and parts that become objects, below the state folder.
+# The folders for copies of objects, and for parts that become objects, in the state folder.
 OBJECTS = "objects"
 
 
@@ -93,7 +93,7 @@ def _open_blobs(
 
 
 def _extra(module: str, key: str, url: str) -> Any:
-    """A module of this folder whose library comes with the extra ``stores``."""
+    """Import a module of this folder, whose library comes with the extra ``stores``."""
     try:
         return import_module(f"sedge_cloud.store.{module}")
     except ModuleNotFoundError as exc:

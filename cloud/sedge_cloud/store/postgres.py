@@ -1,9 +1,8 @@
 """Rows in PostgreSQL, which coordinators on several machines may share (the extra ``stores``).
 
-Each transaction is READ COMMITTED: what a statement must not lose to another process it locks with
-``FOR UPDATE`` or ``FOR SHARE``, or it is one statement. A connection that is lost is opened anew by the
-next statement outside of a transaction, so that a coordinator outlives its server's restart.
-This file owns psycopg.
+Transactions are READ COMMITTED: rows that another process must not change meanwhile are locked with ``FOR
+UPDATE`` or ``FOR SHARE``, unless one statement does it all. The next statement outside a transaction
+reopens a lost connection, so a coordinator survives its server's restart. Only this file uses psycopg.
 """
 
 import re
@@ -24,12 +23,12 @@ from psycopg.types.string import StrDumper
 from sedge_cloud.store.contract import Cursor, Values
 from sedge_protocol.errors import ConfigError, StorageError
 
-# How long a statement waits for another transaction, in seconds.
+# Seconds that a statement waits for another transaction.
 BUSY_S = 10.0
-# How long a server may be silent while a message to it is under way, and how long opening a connection may
-# take, in seconds: the coordinator does nothing else meanwhile.
+# Seconds that a server may be silent while a message to it is in flight, and that opening a connection may
+# take: the coordinator does nothing else meanwhile.
 SILENT_S, CONNECT_S = 6, 4
-# When the server gives up a connection that is silent: after idle + count * interval seconds.
+# When the server drops a silent connection: after idle + count * interval seconds.
 ENDS = {
     "tcp_keepalives_idle": 5,
     "tcp_keepalives_interval": 2,
@@ -37,23 +36,23 @@ ENDS = {
     "tcp_user_timeout": 11_000,
     "client_connection_check_interval": 2_000,
 }
-# After a failed attempt to connect, nobody tries again for this long.
+# After a failed attempt to connect, no other is made for this long.
 RECONNECT_S = 2.0
-# How many rows of a whole table are in memory at once.
+# How many rows of a whole table to hold in memory at once.
 BATCH = 500
 TYPES = {
     "BLOB": "BYTEA",
     "REAL": "DOUBLE PRECISION",
     "INTEGER": "BIGINT",
-    # The order of bytes, as in SQLite: cohorts and sums follow the order of devices.
+    # Sort by bytes, as SQLite does: cohorts and sums follow the order of devices.
     "TEXT": 'TEXT COLLATE "C"',
 }
 _TYPES = re.compile(r"\b(BLOB|REAL|INTEGER|TEXT)\b")
 _VALUES = re.compile(r"\?|%|(?<!:):([a-z_]+)")
-# A row says which schema the tables have, and counts commits; it is not among the tables that are copied.
+# A row with the tables' schema and a count of commits; it is not among the tables that are copied.
 _OWN = "CREATE TABLE sedge_store (schema BIGINT NOT NULL, commits BIGINT NOT NULL)"
 _COMMITTED = "UPDATE sedge_store SET commits = commits + 1 RETURNING commits"
-# Everything that a schema of the database has and that runs, or refuses, when we write.
+# Everything in a schema of the database that could run, or refuse, when we write.
 _OBJECTS = """
 SELECT 'column', table_name || '.' || column_name,
        data_type || ' ' || is_nullable || ' ' || COALESCE(column_default, '')
@@ -73,7 +72,7 @@ WHERE c.relnamespace = current_schema()::regnamespace
 
 
 class _Truth(Dumper):
-    """Truth values are stored as 0 and 1, as in SQLite."""
+    """Truth values, stored as 0 and 1, as in SQLite."""
 
     oid = types["int8"].oid
 
@@ -82,7 +81,7 @@ class _Truth(Dumper):
 
 
 class _Text(StrDumper):
-    """PostgreSQL's text has no NUL, a device's reason may."""
+    """Text without NUL, which PostgreSQL's text type cannot hold but a device's reason may contain."""
 
     def dump(self, obj: str) -> Buffer | None:
         return super().dump(obj.replace("\0", "\N{REPLACEMENT CHARACTER}"))
@@ -91,11 +90,11 @@ class _Text(StrDumper):
 class Postgres:
     """A connection to a PostgreSQL database (contract.Dialect). Threads may share it.
 
-    ``password`` is None where the server asks for none. Raises ``ConfigError`` for a URL that is none,
-    ``StorageError`` when nobody answers.
+    ``password`` is None if the server requires none. Raises ``ConfigError`` for an invalid URL,
+    ``StorageError`` when no server answers.
     """
 
-    # Not now(), which is the transaction's start.
+    # Not now(), which is the start of the transaction.
     clock = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
 
     def __init__(self, url: str, password: str | None = None) -> None:
@@ -105,7 +104,7 @@ class Postgres:
         except psycopg.ProgrammingError as exc:
             expected = f"postgresql://user@host/database ({_line(exc)})"
             raise ConfigError("store.url", url, expected) from exc
-        # Of several hosts in the URL, and of none but it: a replica takes no writes.
+        # Only the URL's hosts, and the primary among several: a replica accepts no writes.
         parameters.setdefault("target_session_attrs", "read-write")
         parameters |= {
             "connect_timeout": CONNECT_S,
@@ -118,7 +117,7 @@ class Postgres:
         if password is not None:
             parameters["password"] = password
         self._conninfo = make_conninfo(**parameters)
-        self._held: list[tuple[str, bool]] = []  # locks, which a new connection takes again
+        self._held: list[tuple[str, bool]] = []  # locks that a new connection must take again
         self._in_transaction, self._own_commits = False, 0
         self._idle_s: float | None = None
         self._failed: tuple[float, psycopg.Error] | None = None
@@ -144,14 +143,14 @@ class Postgres:
         return self._db.execute(_translated(sql), values)
 
     def table(self, name: str) -> tuple[int, Iterator[Sequence[Any]]]:
-        """A table's width and its rows, by a cursor of the server."""
+        """A table's width and its rows, through a server-side cursor."""
         cursor = self._db.cursor(name="rows")
         cursor.itersize = BATCH
         cursor.execute(_text(f"SELECT * FROM {name}"))
         return len(cursor.description or ()), _closing(cursor)
 
     def insert(self, table: str, rows: Iterable[Sequence[Any]], width: int) -> None:
-        """Insert whole rows, as a stream."""
+        """Insert whole rows with COPY."""
         with self._db.cursor() as cursor, cursor.copy(_text(f"COPY {table} FROM STDIN")) as copy:
             for row in rows:
                 copy.write_row(row)
@@ -170,19 +169,19 @@ class Postgres:
             raise
 
     def begin_reading(self) -> None:
-        """Begin a transaction that sees one moment."""
+        """Begin a transaction that sees one consistent snapshot."""
         self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         self._in_transaction = True
 
     def commit(self, *, quiet: bool = False) -> None:
-        """Count the commit, last of all: it is the one row that every transaction locks."""
+        """Count the commit, as the last step: its row is the one that every transaction locks."""
         counted = None if quiet else self.execute(_COMMITTED).fetchone()
         self.execute("COMMIT")
         self._in_transaction = False
         self._own_commits += counted is not None
 
     def rollback(self) -> None:
-        """Undo a transaction. A server that has gone undoes it by itself."""
+        """Roll back a transaction. A server that is gone does so itself."""
         self._in_transaction = False
         with suppress(psycopg.Error):
             if not self._db.closed:
@@ -194,18 +193,18 @@ class Postgres:
         return self._in_transaction
 
     def limit_idle(self, seconds: float) -> None:
-        """Let the server end the connection, and with it the transaction, also on later connections."""
+        """Let the server end the connection, and so the transaction; later connections, too."""
         self._idle_s = seconds
         self.execute(_idle(seconds))
 
     def schema(self) -> int:
-        """The number of the tables' schema."""
+        """The version number of the tables' schema."""
         if self.execute("SELECT to_regclass('sedge_store')").fetchone()[0] is None:
             return 0
         return int(self.execute("SELECT schema FROM sedge_store").fetchone()[0])
 
     def define(self, statements: str, schema: int) -> None:
-        """Make or change tables, with PostgreSQL's names of the types."""
+        """Create or change tables, with PostgreSQL's type names."""
         if self.schema() == 0:
             self.execute(_OWN)
             self.execute("INSERT INTO sedge_store VALUES (0, 0)")
@@ -237,7 +236,7 @@ class Postgres:
 
     @contextmanager
     def lock(self, name: str, *, shared: bool = False) -> Generator[bool]:
-        """Hold a lock of the server for as long as the connection lasts, and on the next one again."""
+        """Hold a server's lock as long as the connection lasts, and take it again on the next."""
         with self.errors():
             is_held = self._wait_to_share(name) if shared else self._try_lock(name, shared)
         if not is_held:
@@ -248,7 +247,7 @@ class Postgres:
             yield True
         finally:
             self._held.remove((name, shared))
-            with suppress(psycopg.Error):  # with the connection the lock has gone as well
+            with suppress(psycopg.Error):  # the lock was lost with the connection
                 self._db.execute(_text(f"SELECT pg_advisory_unlock{_suffix(shared)}({_key(name)})"))
 
     def used_bytes(self) -> int:
@@ -260,11 +259,11 @@ class Postgres:
         return int(self.execute(sql).fetchone()[0])
 
     def shrink(self) -> None:
-        """Make free space usable again; the server gives what it can back to the disk."""
+        """Make free space usable again; the server returns what it can to the disk."""
         self.execute("VACUUM")
 
     def _connect(self) -> psycopg.Connection[Any]:
-        """Open a connection. Raises ``psycopg.Error``, for a while the same one without trying again."""
+        """Open a connection. Raises ``psycopg.Error``; for a while after a failure, the same one again."""
         if self._failed is not None and time.monotonic() - self._failed[0] < RECONNECT_S:
             raise psycopg.OperationalError(str(self._failed[1])) from self._failed[1]
         try:
@@ -276,7 +275,7 @@ class Postgres:
         db.adapters.register_dumper(bool, _Truth)
         db.adapters.register_dumper(str, _Text)
         db.execute(_text(f"SET lock_timeout = {int(1000 * BUSY_S)}"))
-        # The server, too, must learn soon that we are gone by a power cut: till then it keeps our locks.
+        # The server, too, must notice soon when a power cut ends us: until then it keeps our locks.
         for name, value in ENDS.items():
             db.execute(_text(f"SET {name} = {value}"))
         if self._idle_s is not None:
@@ -314,22 +313,22 @@ def _suffix(shared: bool) -> str:
 
 
 def _key(name: str) -> int:
-    """A number for a lock's name: 64 bits that nobody else has."""
+    """A lock's number: 64 bits derived from its name."""
     return int.from_bytes(b"sedge" + name.encode()[:3].ljust(3), "big")
 
 
-@lru_cache(256)  # of long statements there are as many as numbers of values
+@lru_cache(256)  # long statements vary only in the number of their values
 def _translated(sql: str) -> LiteralString:
-    """With psycopg's marks for values."""
+    """The statement with psycopg's placeholders."""
     marks = {"?": "%s", "%": "%%"}
     return _text(_VALUES.sub(lambda found: marks.get(found[0]) or f"%({found[1]})s", sql))
 
 
 def _text(sql: Any) -> LiteralString:
-    """Every statement is written in this package, although not each as one literal."""
+    """A statement, typed for psycopg: all are written in this package, but not all as single literals."""
     return cast(LiteralString, sql)
 
 
 def _line(error: Exception) -> str:
-    """What an error says, in one line, without a password."""
+    """An error in one line, without a password."""
     return " ".join(str(error).split())

@@ -191,9 +191,9 @@ class ClosedRound(msgspec.Struct, frozen=True):
 
 
 class Census(NamedTuple):
-    """The numbers of devices: all, and of these the revoked, the never heard and the online ones.
+    """Counts of devices: all, and of these the revoked, the never heard and the online ones.
 
-    Of those that were heard, ``paused`` are set aside; of the paused, ``paused_online`` are online.
+    Of the devices heard from, ``paused`` are paused; of these, ``paused_online`` are online.
     """
 
     all: int

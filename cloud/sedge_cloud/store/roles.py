@@ -156,7 +156,7 @@ class Rows(Seen, RolloutRows, Protocol):
         ...
 
     def delete_old_rows(self, run: str, keep: int) -> int:
-        """Delete per-device rows of all but the last ``keep`` closed rounds; how many were deleted."""
+        """Delete per-device rows of all but the last ``keep`` closed rounds. Returns how many."""
         ...
 
     def last_orders(self, run: str, devices: Collection[str], since: int) -> dict[str, int]:
@@ -208,7 +208,9 @@ class Rows(Seen, RolloutRows, Protocol):
         ...
 
     def close_round(self, closed: ClosedRound) -> bool:
-        """Close a round in one transaction. If receipts have come meanwhile, writes nothing: False.
+        """Close a round in one transaction.
+
+        If receipts have come meanwhile, writes nothing and returns False.
 
         The same if another leader has closed the round.
         """

@@ -106,7 +106,7 @@ class RolloutRows(Protocol):
         ...
 
     def save_rollout(self, row: RolloutRow) -> bool:
-        """Store what became of a rollout that is in progress; False if it has ended meanwhile."""
+        """Store the progress of a rollout; False if it is no longer in progress."""
         ...
 
     def eligible(self, where: str) -> list[str]:
@@ -118,11 +118,11 @@ class RolloutRows(Protocol):
         ...
 
     def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
-        """What was seen of these devices."""
+        """The sessions of these devices."""
         ...
 
     def paused(self) -> set[str]:
-        """The devices that are set aside."""
+        """The devices that are paused."""
         ...
 
 
@@ -135,7 +135,7 @@ class Rollouts(Database):
             self._require_run(db, row.run, alone=True)
             sql = "SELECT number FROM rollouts WHERE run = ? AND state = 'in_progress'"
             if (found := db.execute(sql, (row.run,)).fetchone()) is not None:
-                expected = f"an end of its rollout {found[0]} first (`rollout rollback {row.run}`)"
+                expected = f"the end of its rollout {found[0]} first (`rollout rollback {row.run}`)"
                 raise ConfigError("rollout start", row.run, expected)
             self._insert(db, "rollouts", row)
 
@@ -144,9 +144,9 @@ class Rollouts(Database):
         return self._rows(RolloutRow, "SELECT * FROM rollouts WHERE run = ? ORDER BY number", run)
 
     def last_bundle(self, run: str, device: str) -> bytes | None:
-        """The blob of the bundle of a device's order in the last closed round that it had a part in.
+        """The blob of the bundle of a device's order in its last closed round.
 
-        It is empty for the run's own bundle, and None without such an order, or if that is deleted.
+        It is empty for the run's own bundle, and None without such an order or if it is deleted.
         """
         sql = (
             "SELECT o.bundle FROM histories h"
@@ -158,7 +158,7 @@ class Rollouts(Database):
         return None if row is None else bytes(row[0])
 
     def save_rollout(self, row: RolloutRow) -> bool:
-        """Store what became of a rollout that is in progress; False if it has ended meanwhile."""
+        """Store the progress of a rollout; False if it is no longer in progress."""
         sql = (
             "UPDATE rollouts SET state = ?, progress = ?, why = ?"
             " WHERE run = ? AND number = ? AND state = 'in_progress'"
@@ -172,7 +172,7 @@ class Rollouts(Database):
         with self._transaction():
             given = [row for row in self.rollouts(run) if row.state in ("in_progress", "succeeded")]
             if not given:
-                raise ConfigError("rollout rollback", run, "a run with a rollout that is in force")
+                raise ConfigError("rollout rollback", run, "a run with a rollout in effect")
             sql = "UPDATE rollouts SET state = 'rolled_back', why = ? WHERE run = ? AND number = ?"
             self._db.execute(sql, (why, run, given[-1].number))
         return given[-1]

@@ -33,7 +33,7 @@ class DeviceRow(msgspec.Struct, frozen=True):
     incarnation: int
     hello: bytes | None
     changed: int = 0
-    enrolled: float = 0.0  # when it last got a secret, by the store's clock; 0 before schema 9
+    enrolled: float = 0.0  # its last enrolment or reissue, by the store's clock; 0 before schema 9
 
     def read_hello(self) -> Hello | None:
         """The hello of its last start; None if there is none, or if it cannot be read."""
@@ -262,12 +262,12 @@ Arrival: TypeAlias = tuple[UpdateRow, ClientModelRow | None, bytes]
 
 
 class TokenRow(msgspec.Struct, frozen=True):
-    """A token: the account of this name, with a 32-byte ``secret``; ``uses`` devices may join by it.
+    """A token: the account of this name, with a 32-byte ``secret``; ``uses`` devices may join with it.
 
     ``device`` is the id of the only device that it is for, or empty, and ``tags`` is MessagePack of the
     tags that devices get. With ``accepts`` they are accepted without a person's approval. ``expires`` is on
-    the coordinator's wall clock. ``account`` says whether a coordinator keeps its account at the broker, or
-    whoever made it by hand, and ``refused`` why the token last refused a device.
+    the coordinator's wall clock. ``account`` says whether a coordinator manages its account at the broker;
+    otherwise it was made by hand. ``refused`` says why the token last refused a device.
     """
 
     token: str
@@ -303,7 +303,8 @@ class JoinRow(msgspec.Struct, frozen=True):
 class RenewalRow(msgspec.Struct, frozen=True):
     """A device that has been due to change its secret since ``asked``.
 
-    ``secret`` is the one it offered by its key ``point``, empty before; ``account``: the broker has it.
+    ``secret`` is the one that it offered with its key ``point``, empty before; ``account`` says that the
+    broker has it.
     """
 
     device: str

@@ -1,7 +1,7 @@
 """The tables of the coordinator's database, and the longer queries on them, as text.
 
 Columns are in the order of the fields in rows.py: rows are read and written by position. The types are
-SQLite's: postgres.py has a type for each of them.
+SQLite's; postgres.py maps each to its own.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ import msgspec
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.topics import SHARD_NAMES
 
-# Grows with every change of the tables; ``MIGRATIONS`` has what leads from each schema to the next.
+# Grows with every change of the tables; ``MIGRATIONS`` leads from each schema to the next.
 SCHEMA = 9
 _DEVICES_8 = """CREATE TABLE devices (
     device TEXT PRIMARY KEY, secret BLOB NOT NULL, revoked INTEGER NOT NULL DEFAULT 0,
@@ -20,7 +20,7 @@ _ENROLLED = "enrolled REAL NOT NULL DEFAULT 0"
 # Every table and index, by name. Times are seconds on the wall clock, 0 for unknown.
 OBJECTS: Mapping[str, str] = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL)",
-    # As SQLite writes it after the migration: a store's check compares the text.
+    # As SQLite writes it after the migration, because a store's check compares texts.
     "devices": f"{_DEVICES_8[:-1]}, {_ENROLLED})",
     "runs": """CREATE TABLE runs (
     run TEXT PRIMARY KEY, status TEXT NOT NULL, config BLOB NOT NULL, bundle BLOB NOT NULL,
@@ -83,18 +83,18 @@ OBJECTS: Mapping[str, str] = {
     "silent_devices": "CREATE INDEX silent_devices ON devices (device)"
     " WHERE hello IS NULL AND revoked = 0",
     "online_sessions": "CREATE INDEX online_sessions ON sessions (device, waits) WHERE online = 1",
-    # What a device's hello says, by which devices are selected; ``backends`` has a space around each.
+    # Attributes in devices' hellos, by which conditions select; ``backends`` has a space around each.
     "abilities": """CREATE TABLE abilities (
     device TEXT PRIMARY KEY, version TEXT NOT NULL, backends TEXT NOT NULL,
     memory_mb INTEGER NOT NULL, num_train INTEGER NOT NULL, num_test INTEGER NOT NULL,
     max_packet INTEGER NOT NULL)""",
     "ability_versions": "CREATE INDEX ability_versions ON abilities (version)",
-    # ``number`` is NULL where the value is none.
+    # ``number`` is NULL if the value is not a number.
     "tags": """CREATE TABLE tags (
     device TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, number REAL,
     PRIMARY KEY (device, key))""",
     "tagged": "CREATE INDEX tagged ON tags (key, value, device)",
-    # Devices that are set aside: no cohort is drawn from them.
+    # Paused devices: no cohort includes them.
     "paused": "CREATE TABLE paused (device TEXT PRIMARY KEY, since REAL NOT NULL)",
     "tokens": """CREATE TABLE tokens (
     token TEXT PRIMARY KEY, secret BLOB NOT NULL, device TEXT NOT NULL, tags BLOB NOT NULL,
@@ -116,7 +116,7 @@ OBJECTS: Mapping[str, str] = {
     plan BLOB NOT NULL, progress BLOB NOT NULL, created REAL NOT NULL, why TEXT NOT NULL,
     PRIMARY KEY (run, number))""",
 }  # fmt: skip
-# Who serves a fleet: it stays with its store, when all other rows are copied to another.
+# The processes that serve a fleet: these rows stay with their store when all others are copied.
 SERVING_TABLES = ("processes", "leases")
 TABLE_NAMES = tuple(
     name
@@ -135,9 +135,8 @@ TABLES = ";".join([
 
 
 def _rebuilt(table: str, added: str, text: str = "") -> tuple[str, ...]:
-    """What gives a table its new columns: ``added`` are their values, ``text`` an earlier form of it.
-
-    Its text in SQLite, and the name of its index in PostgreSQL, are then as in a new store.
+    """Statements that give a table new columns, with the values ``added``; ``text`` is an earlier form of
+    the table. Afterwards its text in SQLite, and its index's name in PostgreSQL, are as in a new store.
     """
     old = f"{table}_before"
     return (
@@ -163,7 +162,7 @@ MIGRATIONS: Mapping[int, str] = {
     3: ";".join([
         *_rebuilt("devices", "0", _DEVICES_8),
         *_rebuilt("runs", f"'', 0, {_EMPTY}, {_EMPTY}"),
-        # When a round opened and until when it goes on is in no row: it begins anew.
+        # No row says when an open round opened or until when it lasts: it begins anew.
         *_rebuilt("rounds", f"{_PHASE}, 0, 0, 0, 0, '', 0, 0, {_EMPTY}, 0"),
         *_rebuilt("updates", "NULL, NULL"),
         *(OBJECTS[name] for name in _NEW_IN_4),

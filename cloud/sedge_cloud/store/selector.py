@@ -68,7 +68,7 @@ class Condition:
 
 
 def _tagged(what: str, table: str, where: str) -> str:
-    source = f"tags t CROSS JOIN {table} d"  # SQLite then looks up the tagged ones first
+    source = f"tags t CROSS JOIN {table} d"  # SQLite then looks up the tagged devices first
     return (
         f"SELECT {what} FROM {source}"
         f" WHERE t.key = ? AND t.value = ? AND d.device = t.device AND {where}"
@@ -94,7 +94,7 @@ class AbilityRow(msgspec.Struct, frozen=True):
         return AbilityRow(device, hello.version, backends, *sizes)
 
 
-# Every device matches it.
+# The condition that every device matches.
 ALL = Condition("1 = 1", (), None, frozenset())
 
 
@@ -106,7 +106,7 @@ def parse(text: str, key: str = "select", where: str = "") -> Condition:
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of a condition: with its ``conjuncts`` if it is an ``and``, its ``tag`` if it requires one."""
+    """A part of a condition; an ``and`` has ``conjuncts``, and one that requires a tag has its ``tag``."""
 
     sql: str
     values: tuple[Value, ...]
@@ -152,7 +152,7 @@ class _Parser:
                 raise ConfigError(
                     self.key,
                     self.text,
-                    f"a condition; character {at + 1} begins no word",
+                    f"a condition; character {at + 1} does not begin a word",
                     self.where,
                 )
             kind = ("paren", "operator", "quoted", "word")[(match.lastindex or 1) - 1]
@@ -291,7 +291,7 @@ class Choice:
         conditions, values = ["1 = 1"], list[str]()
         if self.state is not None:
             conditions.append(self._in_state(self.state))
-        if self.search:  # an id has neither % nor _
+        if self.search:  # an id contains neither % nor _
             conditions.append("d.device LIKE ? ESCAPE '!'")
             text = self.search.lower()
             values.append("%" + text.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%")

@@ -12,10 +12,10 @@ from sedge_protocol.host.web import parse, shown
 
 # Prefix of a coordinator's account at the broker; a device's account is its id.
 COORDINATOR = "coordinator-"
-# The same as the first part of the URL's text: what libpq and obstore take.
+# The first part of the URL again, in the form that libpq and obstore take.
 DATABASES = ("postgresql", "postgres")
 OBJECT_STORES = ("s3", "file")
-# In ``public``: the store's own URLs, each good for a while; and where a blob's name belongs.
+# In ``public``: presigned URLs of the store itself; and the placeholder for a blob's name.
 PRESIGNED, NAME = "presigned", "{name}"
 
 
@@ -121,7 +121,7 @@ class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _look(key: str, url: str, where: str) -> tuple[str, bool]:
-    """A URL's scheme, and whether it holds a password."""
+    """A URL's scheme, and whether it contains a password."""
     try:
         parts = urlsplit(url)
         return parts.scheme, parts.password is not None

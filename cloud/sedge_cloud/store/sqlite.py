@@ -1,6 +1,7 @@
 """Rows in SQLite: one file in the state folder, which several processes may have open.
 
-WAL mode with synchronous=FULL: a transaction that returned survives power loss. This file owns sqlite3.
+WAL mode with synchronous=FULL: a transaction that returned survives power loss. Only this file uses
+sqlite3.
 """
 
 import errno
@@ -21,11 +22,11 @@ from sedge_protocol.host.disk import FILE_MODE, opened
 from sedge_protocol.host.posix import lock
 
 DATABASE_NAME = "sedge.sqlite"
-# How long one process waits for another's transaction, in seconds.
+# Seconds that one process waits for another's transaction.
 BUSY_S = 10.0
-# So many rows are inserted by one statement.
+# The number of rows that one statement inserts.
 ROWS = 256
-# Everything that a database has, with its definition: a trigger, or a table's default, runs when we write.
+# Everything defined in a database: a trigger, or a table's default, runs when we write.
 _OBJECTS = "SELECT type, name, sql FROM sqlite_master"
 _LOCKS = re.compile(r"( FOR (UPDATE|(KEY )?SHARE)( OF \w+)?)+$")
 
@@ -36,10 +37,10 @@ class Sqlite:
     Without ``durable`` nothing is flushed: writes survive the end of the process, but a power cut may
     damage the database. That is for emulation and simulation only.
 
-    It belongs to the thread that opened it. With ``any_thread`` any may call it, one at a time.
+    It belongs to the thread that opened it. With ``any_thread`` any thread may use it, one at a time.
     """
 
-    # julianday has the milliseconds, which unixepoch has from SQLite 3.42 on only.
+    # julianday has milliseconds; unixepoch only from SQLite 3.42 on.
     clock = "(julianday('now') - 2440587.5) * 86400.0"
 
     def __init__(self, folder: Path, durable: bool = True, any_thread: bool = False) -> None:
@@ -101,15 +102,15 @@ class Sqlite:
         self._db.execute("BEGIN IMMEDIATE")
 
     def begin_reading(self) -> None:
-        """Begin a transaction that sees one moment, from its first statement on."""
+        """Begin a transaction that sees one consistent snapshot, from its first statement on."""
         self._db.execute("BEGIN")
 
     def commit(self, *, quiet: bool = False) -> None:
-        """End a transaction."""
+        """Commit a transaction."""
         self._db.execute("COMMIT")
 
     def rollback(self) -> None:
-        """Undo a transaction, unless an error has done so."""
+        """Roll back a transaction, unless an error has already done so."""
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
 
@@ -119,14 +120,14 @@ class Sqlite:
         return self._db.in_transaction
 
     def limit_idle(self, seconds: float) -> None:
-        """Nothing: nobody else can write meanwhile, and so replace us."""
+        """Does nothing: no other process can write meanwhile, or replace this one."""
 
     def schema(self) -> int:
-        """The number of the tables' schema."""
+        """The version number of the tables' schema."""
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
 
     def define(self, statements: str, schema: int) -> None:
-        """Make or change tables; ``executescript`` would end the transaction."""
+        """Create or change tables; ``executescript`` would end the transaction."""
         for statement in statements.split(";"):
             self._db.execute(statement)
         self._db.execute(f"PRAGMA user_version = {schema}")
@@ -150,7 +151,7 @@ class Sqlite:
 
     @contextmanager
     def lock(self, name: str, *, shared: bool = False) -> Generator[bool]:
-        """Hold a lock on the file of this name in the state folder; other holders wait."""
+        """Hold a lock on the file of this name in the state folder; other processes wait."""
         with self.errors(), opened(self._folder / name, os.O_RDWR | os.O_CREAT) as descriptor:
             try:
                 lock(descriptor, shared=shared, wait=shared)
@@ -160,30 +161,30 @@ class Sqlite:
                 yield True
 
     def used_bytes(self) -> int:
-        """The size of the file without the pages that are free."""
+        """The size of the file without its free pages."""
         pages = "SELECT (p.page_count - f.freelist_count) * s.page_size FROM pragma_page_count p"
         row = self._db.execute(f"{pages}, pragma_freelist_count f, pragma_page_size s").fetchone()
         return int(row[0])
 
     def shrink(self) -> None:
-        """Give free pages back to the disk; other processes wait meanwhile."""
+        """Return free pages to the disk; other processes wait meanwhile."""
         self._db.execute("VACUUM")
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _make_private(self) -> None:
-        """Make the file before SQLite opens it: the -wal and -shm files get the database's own mode.
+        """Create the file before SQLite opens it, so that the -wal and -shm files get its mode.
 
-        One that exists is not opened here: closing it would drop the locks of this process's other stores,
-        and the next process to leave would take their log with it.
+        An existing file is not opened here: closing it would drop the locks of this process's other stores,
+        and the next process to close the database would delete their log.
         """
         with suppress(FileExistsError), opened(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL):
             return
         if self._path.is_symlink():
-            raise OSError(errno.ELOOP, "a link in the place of the database")
+            raise OSError(errno.ELOOP, "a link in place of the database")
         os.chmod(self._path, FILE_MODE)
 
     def _use_wal(self) -> None:
-        """Switch to WAL. SQLite itself does not wait when two processes create the file at once."""
+        """Switch to WAL. SQLite itself does not wait if two processes create the file at once."""
         deadline = time.monotonic() + BUSY_S
         while True:
             try:
@@ -198,12 +199,12 @@ class Sqlite:
                 time.sleep(0.01)
 
 
-@lru_cache(256)  # of long statements there are as many as numbers of values
+@lru_cache(256)  # long statements vary only in the number of their values
 def _translated(sql: str) -> str:
-    """Without locks on rows: a transaction that writes has locked the whole database."""
+    """The statement without row locks: a transaction that writes has locked the whole database."""
     return _LOCKS.sub("", sql)
 
 
 def _line(said: object) -> str:
-    """What SQLite says of damage, which may quote a table's definition, in one line."""
+    """SQLite's report of damage, which may quote a table's definition, in one line."""
     return " ".join(str(said).split())

@@ -9,7 +9,7 @@ from sedge_cloud.store.selector import ATTRIBUTES, TAG, Condition, number_of
 from sedge_protocol.errors import ConfigError
 
 MAX_VALUE = 64
-# The most tags that a device may have.
+# The maximum number of tags per device.
 MAX_TAGS = 32
 
 
@@ -47,7 +47,10 @@ class Tags(Devices):
         )
 
     def resume(self, chosen: Condition | Collection[str]) -> int:
-        """Admit these devices to cohorts again; their number. Raises ``ConfigError`` as ``pause`` does."""
+        """Admit these devices to cohorts again. Returns their number.
+
+        Raises ``ConfigError`` as ``pause`` does.
+        """
         return self._set_aside(chosen, "DELETE FROM paused WHERE device = ?")
 
     def paused(self) -> set[str]:
@@ -64,7 +67,7 @@ class Tags(Devices):
         return len(names)
 
     def _chosen(self, db: Dialect, chosen: Condition | Collection[str]) -> list[str]:
-        """The ids. Raises ``ConfigError`` for a device that is not enrolled."""
+        """The chosen ids. Raises ``ConfigError`` for a device that is not enrolled."""
         if isinstance(chosen, Condition):
             return [str(row[0]) for row in db.execute(*chosen.query("d.device", "devices"))]
         names = sorted(chosen)
@@ -134,4 +137,4 @@ class Tags(Devices):
             sql = f"SELECT device FROM tags WHERE device IN ({marks(names)})"
             many = f"{sql} GROUP BY device HAVING COUNT(*) > {MAX_TAGS} ORDER BY device LIMIT 1"
             if (row := db.execute(many, names).fetchone()) is not None:
-                raise ConfigError("tag", str(row[0]), f"at most {MAX_TAGS} tags a device")
+                raise ConfigError("tag", str(row[0]), f"at most {MAX_TAGS} tags per device")

@@ -47,7 +47,7 @@ def make_strategy(name: str, options: Mapping[str, object]) -> Strategy:
     """The named strategy, or your own "module:Class", with these options.
 
     Raises ``ConfigError`` for an unknown name or option, a missing value or one of the wrong type or out of
-    range, and for a class that is not a strategy or cannot be made. It lists what exists.
+    range, and for a class that is not a strategy or cannot be made. The error lists what exists.
     """
     kind = _own(name) if ":" in name else STRATEGIES.get(name)
     if kind is None:
@@ -84,7 +84,7 @@ def _values(name: str, kind: type[Strategy], options: Mapping[str, object]) -> d
             raise ConfigError(key, value, _expected(fields[key].type, exc)) from exc
     for key, option in fields.items():
         if key not in values and option.required:
-            raise ConfigError(key, None, f"a value: {name} has none of its own")
+            raise ConfigError(key, None, f"a value: {name} has no default")
     return values
 
 

@@ -224,13 +224,13 @@ def blob_of(data: bytes) -> str:
 DATABASE = {"sedge.sqlite": b"x" * 100}
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "a path out of the folder": (packed({**DATABASE, "blobs/../../x": b"x"}), "non-hexadecimal"),
-    "an absolute path": (packed({**DATABASE, "/etc/x": b"x"}), "more in it than its head says"),
+    "an absolute path": (packed({**DATABASE, "/etc/x": b"x"}), "contains more than its head lists"),
     "a link": (packed(DATABASE, kind=tarfile.SYMTYPE), "expected the file 'sedge.sqlite'"),
     "a device": (packed(DATABASE, kind=tarfile.CHRTYPE), "expected the file 'sedge.sqlite'"),
     "no database": (packed({}), "found nothing more, expected the file 'sedge.sqlite'"),
     "one blob too many": (
         packed({**DATABASE, blob_of(b"a"): b"a"}, lambda h: msgspec.structs.replace(h, blobs={})),
-        "more in it than its head says",
+        "contains more than its head lists",
     ),
     "one blob too few": (
         packed(DATABASE, lambda h: msgspec.structs.replace(h, blobs={"00" * 32: 5})),

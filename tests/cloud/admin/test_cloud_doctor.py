@@ -104,7 +104,7 @@ def test_a_coordinator_at_work_is_asked_whether_it_hears(
     fleet.start_cloud()
     wait_until(lambda: "connected" in fleet.log("cloud"), 20, "the coordinator is connected")
     config = fleet.folder / "cloud.toml"
-    assert examined(config).good["coordinator"] == "sedge-cloud serve runs, hears and answers"
+    assert examined(config).good["coordinator"] == "sedge-cloud serve is running and answers"
     assert "the broker closed" not in fleet.log("cloud")  # nobody pushed it out
     monkeypatch.setattr(doctor, "ANSWER_S", 1.0)
     fleet.processes["cloud"].send_signal(signal.SIGSTOP)
@@ -226,8 +226,8 @@ def test_a_problem_is_found(alone: Path, name: str) -> None:
     ("manner", "bad", "says"),
     [
         ("ranges", False, "is right"),
-        ("whole", False, "is right, but without ranges"),
-        ("lies", True, "sent other bytes than the store has"),
+        ("whole", False, "is right, but ignores ranges"),
+        ("lies", True, "sends bytes that differ from the store's"),
         ("larger", True, "bytes, expected"),
         ("fails", True, "answered 503"),
     ],

@@ -78,7 +78,7 @@ def test_start_from_resume_and_delete(
     start = ("--bundle", str(bundle), "--run-file", str(run_file), "--from", RUN)
     assert call(home, "run", "start", "second", *start) == 0
     assert call(home, "run", "resume", RUN, "--rounds", "2") == 0
-    assert said(capsys).splitlines()[-2] == "run run goes on, up to 2 rounds of training"
+    assert said(capsys).splitlines()[-2] == "run run continues, up to 2 rounds of training"
     refused(
         capsys, call(home, "run", "delete", RUN), "run: found 'run (running)', expected a run that"
     )

@@ -40,7 +40,7 @@ def test_a_broker_that_does_not_reload(tmp_path: Path, capsys: pytest.CaptureFix
     config.write_text(config.read_text() + "reload = \"sh -c 'echo no such unit >&2; exit 5'\"\n")
     assert call(tmp_path, "device", "add", "pi", "--out", str(tmp_path / "pi")) == 4
     captured = capsys.readouterr()
-    assert "ended with 5: no such unit" in captured.err
+    assert "exited with 5: no such unit" in captured.err
     assert (tmp_path / "pi" / "secret").exists() and f"Copy {tmp_path / 'pi'}/" in captured.out
 
 

@@ -46,7 +46,7 @@ def test_what_stays_on_a_device_is_said(tmp_path: Path) -> None:
     for number, (strategy, said) in enumerate(
         {
             "fedper": "keeps head.bias to itself: the file holds the run's values of these",
-            "local_only": "sends no model: the file holds the one that it began with",
+            "local_only": "sends no model: the file holds its first model",
             "ditto": "has a second model of its own, which stays there",
             "blended": "predicts with a mean over its rounds, which stays there",
         }.items()

@@ -13,7 +13,7 @@ from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.loop import lock_folder
 
-OPEN = "A connection that it has open lasts until the broker or the device ends it."
+OPEN = "An open connection lasts until the broker or the device closes it."
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_who_has_yet_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert (tmp_path / "broker-passwords").read_text() != before
     capsys.readouterr()
     assert main(rotate) == 0
-    assert "b: has its new secret, and has yet to connect with it" in capsys.readouterr().out
+    assert "b: has its new secret but has yet to connect with it" in capsys.readouterr().out
     store.close()
 
 

@@ -117,7 +117,7 @@ def test_a_strangers_questions_are_answered(lived: Seen) -> None:
     # How much disk next month?
     assert re.search(r"^In 30 days [\d.]+ MB used, [\d.]+ \w+ free", text_of(page, "disk"), re.M)
     # Which device gets worse?
-    worst = f"{WORSE} gets worse: 30 points less before training than it had"
+    worst = f"{WORSE} is getting worse: 30 points less before training than it once had"
     assert worst in text_of(page, "problems")
     devices = text_of(page, "devices")
     assert re.search(rf"^{WORSE} gets worse: 30 points .* online .* -30.0", devices, re.M)

@@ -96,7 +96,7 @@ def test_a_round_closes_without_the_update_that_the_disk_has_lost(tmp_path: Path
     assert [device.device for device in summary.devices] == ["a", "b"] and not summary.failure
     note = next(text for text in cloud.notes(logging.WARNING) if "rejected" in text)
     assert note.startswith(
-        "run run, round 1: rejected the update of c: it was taken, and then lost"
+        "run run, round 1: rejected the update of c: it was accepted, but the coordinator's disk lost it"
     )
     assert str(path) in note and set(cloud.core.open[RUN].orders) == {"a", "b", "c"}
     first = next(order for order in cloud.messages("c", Order) if order.round == 1)

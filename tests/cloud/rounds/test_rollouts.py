@@ -354,7 +354,7 @@ def test_an_operator_takes_a_bundle_back_also_after_a_restart(tmp_path: Path) ->
     assert fleet.cloud.store.roll_back(RUN, "why").number == 1
     fleet.answer(good)  # was open
     assert fleet.answer(good) == set()
-    with pytest.raises(ConfigError, match="a rollout that is in force"):
+    with pytest.raises(ConfigError, match="a rollout in effect"):
         fleet.cloud.store.roll_back(RUN, "why")
 
 
@@ -397,7 +397,7 @@ def test_a_bundle_that_is_no_version_of_the_runs_is_refused(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="enrolled device matches"):
         start_rollout(cloud.store, RUN, new, RolloutPlan((1.0,), where="memory_mb>9"))
     start_rollout(cloud.store, RUN, new, PLAN)
-    with pytest.raises(ConfigError, match="an end of its rollout 1 first"):
+    with pytest.raises(ConfigError, match="the end of its rollout 1 first"):
         start_rollout(cloud.store, RUN, new, PLAN)
     stop_run(cloud.store, RUN)
     with pytest.raises(ConfigError, match="running run"):

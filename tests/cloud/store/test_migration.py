@@ -155,8 +155,8 @@ def test_runs_keep_their_methods(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         "second": {"norm": "layer", "quantile": "paper"},
     }
     assert [record.getMessage() for record in caplog.records] == [
-        "run first: SubFLOT has no lam any more; lam = 0 becomes pull = 0",
-        "run broken: SubFLOT has no lam any more; lam = 2 becomes pull = its default",
+        "run first: SubFLOT no longer has lam; lam = 0 becomes pull = 0",
+        "run broken: SubFLOT no longer has lam; lam = 2 becomes pull = its default",
     ]
 
 

@@ -80,7 +80,7 @@ def test_a_condition_selects_those_that_are_online_and_match(store: Store) -> No
         ("and=1", "an attribute or a tag in place of 'and', character 1"),
         ("Site=lab", "an attribute or a tag in place of 'Site'"),
         ("site=lab)", "and, or, or the end in place of ')'"),
-        ("site='lab", "a condition; character 6 begins no word"),
+        ("site='lab", "a condition; character 6 does not begin a word"),
         ("memory_mb>=many", "a number after memory_mb"),
         ("floor>nan", "a number after floor"),
         ("version>1", "version = … or version != …"),
@@ -114,7 +114,7 @@ def test_tags_are_given_replaced_and_taken_away(store: Store) -> None:
     with pytest.raises(ConfigError, match="'z', expected an enrolled device"):
         store.tag(["a", "z"], {"x": "1"})
     many = {f"k{i}": "1" for i in range(MAX_TAGS)}
-    with pytest.raises(ConfigError, match="at most 32 tags a device"):
+    with pytest.raises(ConfigError, match="at most 32 tags per device"):
         store.tag(["a"], many)
     assert store.tags_of(FLEET) == before
 

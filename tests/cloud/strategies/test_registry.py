@@ -145,7 +145,7 @@ def test_a_strategy_of_ones_own(own: str) -> None:
         ("of_mine:Unread", {}, "strategy", "a class whose annotations can be read (NameError: "),
         ("of_mine:Mine", {"gain": "much"}, "gain", "`float`, got `str`"),
         ("of_mine:Mine", {"gains": 1}, "gains", "an option of of_mine:Mine: gain"),
-        ("of_mine:Needing", {}, "share", "a value: of_mine:Needing has none of its own"),
+        ("of_mine:Needing", {}, "share", "a value: of_mine:Needing has no default"),
         ("of_mine:Ranged", {"share": 3}, "share", "at most 2"),
         ("of_mine:Ranged", {"share": 2}, "options", "what of_mine:Ranged takes (ValueError: share above"),
         ("of_mine:Ranged", {}, "options", "what of_mine:Ranged takes (KeyError: 0.5)"),

@@ -1,12 +1,12 @@
-// Swaps the page's content in place when the fleet changes. Without it the page is the same, once loaded.
+// Swaps the page's content in place when the fleet changes. Without this script the page works, but stays as loaded.
 "use strict";
 const mark = () => document.getElementById("live");
-const silentMs = 3000 * mark().dataset.beat; // the stream beats so often, in seconds
+const silentMs = 3000 * mark().dataset.beat; // data-beat: the stream's interval in seconds
 let last = new Date(); // when the coordinator last answered
 const bar = document.createElement("div");
 bar.id = "lost";
 bar.setAttribute("role", "alert");
-// Outside of what is swapped, so that screen readers hear of changes, and of nothing else.
+// Outside the swapped content, so that screen readers announce changes only.
 const said = document.createElement("div");
 said.className = "sr";
 said.setAttribute("role", "status");
@@ -25,7 +25,7 @@ function lost() {
   document.body.classList.add("lost");
   document.body.prepend(bar);
 }
-// A selector of the element that has the focus, and which of those that match it is: both outlive a swap.
+// A selector of the focused element, and its index among the matches: both survive a swap.
 function focused() {
   const one = document.activeElement;
   if (!one || !one.closest("main")) return null;
@@ -35,7 +35,7 @@ function focused() {
   const selector = one.id ? `#${CSS.escape(id)}` : id && !named ? `#${CSS.escape(id)} ${own}` : `main ${own}`;
   return { selector, place: [...document.querySelectorAll(selector)].indexOf(one) };
 }
-// What was typed and not sent yet, and where.
+// Text that was typed but not sent yet, and its field.
 function typed() {
   const fields = [...document.querySelectorAll("main input[name]:not([type=hidden])")];
   return fields.map((one) => [one.name, one.value, one.defaultValue, one.selectionStart, one.selectionEnd]);
@@ -70,6 +70,6 @@ events.addEventListener("change", update);
 events.addEventListener("beat", () => { document.body.classList.contains("lost") ? update() : answered(); });
 events.onopen = update;
 events.onerror = lost;
-// A process that hangs, or a network that drops everything, ends no connection.
+// A hanging process, or a network that drops everything, closes no connection.
 setInterval(() => { if (new Date() - last > silentMs) lost(); }, 1000);
 setInterval(update, 60000); // ages grow even when nothing happens

@@ -1,7 +1,7 @@
 """What an operator may do from the status page: the command line's own verbs, each after a confirmation.
 
 The service runs as a separate user, which under its unit may neither edit the broker's passwords nor make
-the broker reload them. The page shows any step that it could not do, with the command to do it as root.
+the broker reload them. The page shows any step that it could not do, and the command that does it as root.
 """
 
 import time
@@ -65,7 +65,7 @@ def _stop(name: str, facts: Fleet) -> Action:
 
 def _stopping(run: RunFacts) -> str:
     """What stopping a run now means."""
-    text = f"{run.closed_rounds} of {run.total_rounds} rounds are closed; the others do not take place."
+    text = f"{run.closed_rounds} of {run.total_rounds} rounds are closed; the others will not run."
     it = run.open
     if it is not None and it.state == "open":
         left = it.cohort - it.updates - len(it.declined) - len(it.rejected)
@@ -104,7 +104,7 @@ def _continue(name: str, facts: Fleet) -> Action:
     if run is None or run.status == "running" or left <= 0:
         raise ConfigError("name", name, "the name of a run that has ended before its last round")
     text = (
-        f"It goes on where it ended: {left} of its {run.total_rounds} rounds are left."
+        f"It continues where it ended: {left} of its {run.total_rounds} rounds are left."
         " A round that was open goes on with the updates that it has."
     )
     return Action("continue", name, text, lambda store, cloud, said: _continued(store, name))
@@ -135,7 +135,7 @@ def _revoke(name: str, facts: Fleet) -> Action:
 
 def _pause(name: str, facts: Fleet) -> Action:
     _require_device(name, facts)
-    text = "No round asks it until it is resumed. It finishes an order that it already has."
+    text = "Rounds leave it out until it is resumed. It finishes an order that it already has."
     return Action("pause", name, text, lambda store, cloud, said: _paused(store, name))
 
 
@@ -145,7 +145,7 @@ def _paused(store: Store, name: str) -> None:
 
 def _resume(name: str, facts: Fleet) -> Action:
     _require_device(name, facts)
-    text = "Rounds ask it again, from the next one on."
+    text = "The next rounds include it again."
     return Action("resume", name, text, lambda store, cloud, said: _resumed(store, name))
 
 
@@ -155,7 +155,7 @@ def _resumed(store: Store, name: str) -> None:
 
 def _tag(name: str, facts: Fleet) -> Action:
     _require_device(name, facts)
-    text = "Runs and lists select devices by their tags. KEY= takes a tag away."
+    text = "Runs and lists select devices by their tags. KEY= removes a tag."
     return Action(
         "tag", name, text, lambda store, _, said: _tagged(store, name, said), "KEY=VALUE …"
     )
@@ -178,7 +178,7 @@ def _accept(name: str, facts: Fleet) -> Action:
 
 def _refuse(name: str, facts: Fleet) -> Action:
     _require_waiting(name, facts)
-    text = "It does not join. By another token it may ask again."
+    text = "It does not join. It may ask again with another token."
     return Action(
         "refuse", name, text, lambda store, cloud, said: store.refuse_join(name), ends=True
     )

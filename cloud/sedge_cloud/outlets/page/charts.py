@@ -148,7 +148,7 @@ def stacked(
 def _by_tensor(rounds: Sequence[Mapping[str, float]]) -> tuple[list[str], Floats]:
     """The tensors with elements, and how many each had in each round (tensors, rounds).
 
-    Of more than there are colours the largest, and the others as one.
+    If there are more tensors than colours, the largest, and the others as one.
     """
     totals: dict[str, float] = {}
     for elements in rounds:

@@ -33,7 +33,7 @@ _UNSAFE = ("disk_full", "disk_low", "coordinator_error", "broker_down")
 
 @dataclass(frozen=True)
 class Direction:
-    """Where a run's metric before training is, and where it goes: ``sign`` is + for better, 0 for level."""
+    """A run's metric before training and its trend: ``sign`` is + for better, 0 for level."""
 
     value: float
     last: RoundFacts
@@ -85,12 +85,12 @@ def unsafe(facts: Fleet) -> list[str]:
 
 
 def folded(problems: Sequence[Problem]) -> list[tuple[Problem, list[Problem]]]:
-    """Problems in their order, each with the others of its kind below it, if many."""
+    """Problems in their order; if many are of one kind, all but the first are folded below it."""
     alike: dict[tuple[str, str, str], list[Problem]] = {}
     for problem in problems:
         alike.setdefault((problem.code, problem.severity, problem.run), []).append(problem)
     found: list[tuple[Problem, list[Problem]]] = []
-    for kind in alike.values():  # as the first of each kind comes
+    for kind in alike.values():  # in the order in which the kinds first appear
         if len(kind) > MAX_ALIKE:
             found.append((kind[0], kind[1:]))
         else:
@@ -111,7 +111,7 @@ def groups(run: RunFacts) -> list[tuple[list[str], list[str]]]:
 
 
 def rollout(it: RolloutFacts) -> str:
-    """How a rollout goes, in one line."""
+    """A rollout's progress, in one line."""
     why = f": {it.why}" if it.why else ""
     return (
         f"Rollout {it.number} of {it.bundle} ({it.sha256[:8]}) is {it.state.replace('_', ' ')}{why}. "
@@ -158,7 +158,7 @@ class Event:
 
 
 def last_day(facts: Fleet) -> list[Event]:
-    """What happened in the last 24 hours, the latest first: runs, rounds out of the ordinary, devices."""
+    """What happened in the last 24 hours, latest first: runs, rounds out of the ordinary, devices."""
     found = [event for event in _events(facts) if facts.at - event.at <= DAY]
     return sorted(found, key=lambda event: event.at, reverse=True)
 

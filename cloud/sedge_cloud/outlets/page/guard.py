@@ -2,7 +2,7 @@
 
 A page of another origin can make a browser send requests here. Without a token the Host header must be a
 name of this machine, or one of ``[http] hosts``: a name that another page has pointed here (DNS rebinding)
-is refused. A token is unknown to any other page. A request that changes something also needs the page's own
+is refused. No other page knows the token. A request that changes something also needs the page's own
 form (server.py).
 """
 
@@ -40,7 +40,7 @@ class Guard:
         self._hosts = frozenset(host.lower() for host in (*_LOCAL, *hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Handle a request (ASGI)."""
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -58,7 +58,7 @@ class Guard:
         if secrets.compare_digest(_given(headers).encode(), self._token.encode()):
             return None
         ask = {"WWW-Authenticate": 'Basic realm="Sedge: any name, and the token", charset="UTF-8"'}
-        return Response("the token is needed\n", status_code=401, headers=ask)
+        return Response("a token is required\n", status_code=401, headers=ask)
 
 
 def _hostname(host: str) -> str | None:
@@ -69,7 +69,7 @@ def _hostname(host: str) -> str | None:
 
 
 def _given(headers: Headers) -> str:
-    """The token of a request: a bearer's, or the password of any name, which browsers ask for."""
+    """The token in a request: a bearer token or, from browsers, the password for any user name."""
     kind, _, value = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return value.strip()

@@ -25,7 +25,7 @@ from sedge_protocol import VERSION
 
 # The page shows this many devices at a time, those that need attention first.
 MAX_DEVICES, MAX_AWAITED, MAX_PROBLEMS = 60, 40, 40
-# How many of these it shows.
+# The number of events, groups and problems (on the wall) to show.
 MAX_EVENTS, MAX_GROUPS, MAX_ON_WALL = 20, 20, 8
 # A fleet with at most this many devices needs no search.
 FEW = 8
@@ -44,7 +44,7 @@ def status_page(
 ) -> str:
     """The page with some devices, and one run's rounds.
 
-    That is the named one, else the newest that is running, else the newest. ``listed`` are the wanted
+    That is the named run, otherwise the newest running one, otherwise the newest. ``listed`` are the wanted
     devices, by default as ``chosen`` finds them, and how many there are on all pages; ``tags`` are theirs.
     """
     devices, found = listed or chosen(facts, wanted)

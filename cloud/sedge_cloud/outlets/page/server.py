@@ -42,7 +42,7 @@ from sedge_cloud.outlets.supervisor import Supervised
 from sedge_cloud.store.opening import open_store
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 
-# More open streams than this are refused: each has a page that also works by itself.
+# More open streams than this are refused: their pages work without a stream, too.
 MAX_STREAMS = 64
 # A form of the page is far smaller.
 MAX_FORM_BYTES = 4096
@@ -59,7 +59,7 @@ class Pages:
         self._drawn: dict[Hashable, str] = {}
 
     def of_fleet(self, snapshot: Snapshot, run: str | None, wanted: Wanted) -> str:
-        """The page of the facts as they are, with one run and these devices."""
+        """The page with the current facts, with one run and these devices."""
         facts = snapshot.facts()
         run = run if run is None or facts.run(run) else None
 
@@ -81,7 +81,10 @@ class Pages:
 
 
 def _listed(snapshot: Snapshot, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-    """The wanted devices, and how many on all pages: of a large fleet by id. Raises ``SedgeError``."""
+    """The wanted devices, sorted by id in a large fleet, and their number on all pages.
+
+    Raises ``SedgeError``.
+    """
     if facts.is_large:
         return snapshot.choose(facts, wanted)
     if not wanted.where:
@@ -138,7 +141,7 @@ class StatusServer:
 
     async def _serve(self) -> None:
         asyncio.get_running_loop().set_exception_handler(LoopErrors())
-        with self._socket.dup() as listener:  # uvicorn closes what it is given
+        with self._socket.dup() as listener:  # uvicorn closes the socket that it is given
             await self._server.serve(sockets=[listener])
 
     def _app(self) -> Starlette:
@@ -214,7 +217,7 @@ class StatusServer:
         ):
             return Response("expected this page's own form\n", status_code=403)
         action = actions.find(form.get("verb", ""), form.get("name", ""), self._snapshot.facts())
-        _log.warning("%s %s, asked for on the status page", action.verb, action.name)
+        _log.warning("%s %s, requested on the status page", action.verb, action.name)
         revocation = await asyncio.to_thread(self._do, action, form.get("said", ""))
         self._snapshot.expire()
         if revocation is None or not revocation.left:
@@ -231,7 +234,7 @@ class StatusServer:
     async def _events(self, request: Request) -> Response:
         if self._streams >= MAX_STREAMS:
             return Response("too many pages are open\n", status_code=503)
-        headers = {"X-Accel-Buffering": "no"}  # nginx would keep events back
+        headers = {"X-Accel-Buffering": "no"}  # nginx would buffer the events
         return StreamingResponse(self._stream(), media_type="text/event-stream", headers=headers)
 
     async def _stream(self) -> AsyncIterator[str]:

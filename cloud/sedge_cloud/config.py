@@ -88,8 +88,10 @@ class CohortConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A run's rounds before it was resumed: those up to ``last``, of which ``trained`` are training rounds
-    that count. ``num_rounds`` was the number planned then.
+    """A run's rounds before it was resumed.
+
+    They go up to ``last``; ``trained`` of them are training rounds that count. ``num_rounds`` was the
+    number planned then.
     """
 
     num_rounds: int

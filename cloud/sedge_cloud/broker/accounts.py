@@ -92,8 +92,7 @@ def _locked(folder: Path) -> Generator[None]:
 
 
 def passwords_agree(cloud: CloudConfig) -> str:
-    """Compare the file with the store, then try two devices at the broker: the last added and a revoked
-    one.
+    """Compare the file with the store, then try the last added and a revoked device at the broker.
 
     Raises ``StorageError`` with the command that fixes the problem.
     """

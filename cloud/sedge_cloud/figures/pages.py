@@ -18,7 +18,7 @@ _OURS = PackageLoader("sedge_cloud", "figures/templates")
 def environment(
     names: dict[str, Any], filters: dict[str, Any] | None = None, *others: PackageLoader
 ) -> Environment:
-    """A Jinja environment for the templates of this folder and others, with number filters and ``names``."""
+    """A Jinja environment for the templates of this folder and others, with number filters and names."""
     made = Environment(
         loader=ChoiceLoader([_OURS, *others]),
         autoescape=True,

@@ -189,7 +189,7 @@ def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
 def next_phase(
     row: RolloutRow, plan: RolloutPlan, progress: Progress, devices: Sequence[str], at: float
 ) -> Progress:
-    """The progress of a rollout at the start of its next phase; ``devices`` are the matching ones, not empty."""
+    """The progress of a rollout at the start of its next phase; ``devices``, at least one, match it."""
     phase = len(progress.bounds)
     ranks = sorted(rank(row, device) for device in devices)
     size = min(len(ranks), max(1, math.ceil(round(plan.phases[phase] * len(ranks), 6))))

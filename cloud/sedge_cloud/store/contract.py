@@ -191,7 +191,7 @@ class Parts(Protocol):
         ...
 
     def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """Turn a complete part into a blob and read it; if its hash is wrong, discard it and return None."""
+        """Turn a complete part into a blob and read it; None if its hash is wrong: it is then discarded."""
         ...
 
     def read_part(self, owner: str, manifest: Manifest) -> bytes | None:

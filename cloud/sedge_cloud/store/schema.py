@@ -135,8 +135,10 @@ TABLES = ";".join([
 
 
 def _rebuilt(table: str, added: str, text: str = "") -> tuple[str, ...]:
-    """Statements that give a table new columns, with the values ``added``; ``text`` is an earlier form of
-    the table. Afterwards its text in SQLite, and its index's name in PostgreSQL, are as in a new store.
+    """Statements that give a table new columns, with the values ``added``.
+
+    ``text`` is an earlier form of the table. Afterwards its text in SQLite, and its index's name in
+    PostgreSQL, are as in a new store.
     """
     old = f"{table}_before"
     return (

@@ -1,8 +1,8 @@
-"""Runs programs of an arm64 Debian under qemu-user, on the processors of three Raspberry Pi.
+"""Runs programs of an arm64 Debian under qemu-user, on the processors of three Raspberry Pis.
 
 qemu 7.2 alone would show a program the host's /proc/cpuinfo, with which onnxruntime crashes, and a
-processor that no Raspberry Pi has, which hides what a real one lacks. proot gives the root folder and that
-file without any privilege. /sys is the host's: ExecuTorch reads it.
+processor with features that no Raspberry Pi has. proot provides the root folder and that file without
+privileges. /sys is the host's, as ExecuTorch reads it.
 """
 
 import os
@@ -17,7 +17,7 @@ from tools.arm64.kept import FOLDER
 
 
 class Cpu(NamedTuple):
-    """As /proc/cpuinfo describes it."""
+    """A processor as /proc/cpuinfo describes it."""
 
     part: str
     variant: str
@@ -44,7 +44,7 @@ CPU part	: {cpu.part}
 CPU revision	: {cpu.revision}
 
 """
-# The program that is there when the package is.
+# A program of each package, by which to see whether the package is installed.
 TOOLS = {
     "debootstrap": "debootstrap",
     "qemu-aarch64-static": "qemu-user-static",
@@ -64,7 +64,7 @@ def missing(tools: Mapping[str, str]) -> str:
 
 
 def cpuinfo(cpu: str) -> Path:
-    """A file to be seen as /proc/cpuinfo: four processors of a kind."""
+    """A file to present as /proc/cpuinfo: four processors of one kind."""
     path = FOLDER / f"cpuinfo.{cpu}"
     FOLDER.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(_CPUINFO.format(number=n, cpu=CPUS[cpu]) for n in range(4)))
@@ -78,10 +78,10 @@ def command(
     folders: Sequence[Path],
     working: str = "/",
 ) -> tuple[list[str], dict[str, str]]:
-    """The command and environment that run words in the guest.
+    """The command and environment for running ``words`` in the guest.
 
-    ``sites`` are its Python packages; they and ``folders`` have the same paths inside as here. What the
-    agent writes must be in one of those: proot 5.1 lets faccessat2 through, so access is asked of the host.
+    ``sites`` are its Python packages; they and ``folders`` have the same paths inside as here. The agent
+    must write only there: proot 5.1 passes faccessat2 through, so the host decides about access.
     """
     root = debian("root", ["python3", "ca-certificates"])
     binds = [
@@ -103,7 +103,7 @@ def command(
 
 
 def main() -> None:
-    """Build everything; print where it is and how large an installation is."""
+    """Build everything; print its location and the size of an installation."""
     if lacking := missing(TOOLS):
         raise SystemExit(f"please install what is missing: {lacking}")
     print(debian("root", ["python3", "ca-certificates"]))

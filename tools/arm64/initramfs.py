@@ -1,6 +1,6 @@
 """An initramfs for one kernel: busybox, the modules that a disk needs, and a script that mounts it.
 
-Debian's own is made by programs of the machine that it is for.
+Debian makes its own with programs of the target machine.
 """
 
 import re
@@ -22,9 +22,9 @@ _FOLDER, _PROGRAM = 0o040755, 0o100755
 
 
 def initramfs(root: Path, modules: Sequence[str], label: str) -> bytes:
-    """For the kernel in ``root``; the first process is its systemd, on the disk with this label.
+    """Make it for the kernel in ``root``; the first process is systemd from the disk with this label.
 
-    A module that is no file is taken to be a part of the kernel.
+    A module without a file is assumed to be built into the kernel.
     """
     files = {path.stem.replace("-", "_"): path for path in (root / "lib/modules").rglob("*.ko")}
     wanted: dict[str, bytes] = {}

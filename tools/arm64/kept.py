@@ -1,4 +1,4 @@
-"""Folders that take long to make, below runs/arm64, made anew when what they are made from has changed."""
+"""Folders in runs/arm64 that take long to make; they are made again when their inputs have changed."""
 
 import hashlib
 import shutil
@@ -19,7 +19,7 @@ def digest(parts: Iterable[bytes]) -> str:
 def kept(name: str, parts: Iterable[bytes], make: Callable[[Path], None]) -> Path:
     """The folder that ``make`` has filled from these parts; an older one of the name is removed.
 
-    What ``make`` raises is raised, and nothing is kept.
+    If ``make`` raises, the error is passed on and nothing is kept.
     """
     folder = FOLDER / f"{name}-{digest(parts)}"
     if not folder.exists():

@@ -1,7 +1,7 @@
 """A small arm64 machine with Debian and systemd in qemu: 512 MB, two Cortex-A53, a user-mode network.
 
-The host is 10.0.2.2 for it. Its system is unpacked (debian.py), with the settings below instead of those
-that packages' scripts would have made. A second disk brings what it is to install, and how.
+It reaches the host as 10.0.2.2. Its system is unpacked (debian.py), with the settings below instead of
+those from packages' scripts. A second disk holds what to install, and the script that does so.
 """
 
 import shutil
@@ -34,7 +34,7 @@ Type=ether
 Address=10.0.2.15/24
 Gateway={HOST}
 """
-# Runs what the second disk says, once.
+# Runs the second disk's installation once.
 _INSTALL = """\
 [Unit]
 Description=Installation
@@ -49,7 +49,7 @@ ExecStartPost=/bin/touch /etc/installed
 StandardOutput=journal+console
 StandardError=journal+console
 """
-# Root's, for whoever sits at the serial line.
+# A root shell on the serial line.
 _SHELL = """\
 [Unit]
 Description=Shell
@@ -94,13 +94,13 @@ def _configure(root: Path) -> None:
 
 
 def disk(folder: Path, label: str, file: Path, size: str) -> None:
-    """Write a file system with a folder's content, all of it root's, to a file."""
+    """Write a file system with a folder's contents, all owned by root, to a file."""
     words = ["mke2fs", "-q", "-t", "ext4", "-L", label, "-E", "root_owner=0:0", "-d", str(folder)]
     subprocess.run([*words, str(file), size], check=True)
 
 
 def system() -> Path:
-    """A folder with kernel, initrd and disk of a machine that has never run."""
+    """A folder with the kernel, initrd and disk of a machine that has never run."""
 
     def make(folder: Path) -> None:
         root = folder / "root"
@@ -131,7 +131,7 @@ class Machine:
         disk(stick, "stick", folder / "stick", "300M")
 
     def boot(self) -> None:
-        """Switch it on."""
+        """Switch the machine on."""
         words = ["qemu-system-aarch64", "-M", "virt", "-cpu", "cortex-a53", "-smp", "2"]
         words += ["-m", str(MEMORY_MB), "-display", "none", "-monitor", "none", "-serial", "stdio"]
         words += ["-no-reboot", "-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net"]
@@ -156,11 +156,11 @@ class Machine:
         self._process.stdin.flush()
 
     def log(self) -> str:
-        """What the serial line has said, in all lives."""
+        """The output of the serial line, over all boots."""
         return (self._folder / "serial.log").read_text(errors="replace").replace("\r", "")
 
     def cut_power(self) -> None:
-        """End it at once."""
+        """End the machine at once."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

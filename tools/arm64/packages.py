@@ -11,11 +11,11 @@ from tools.deb.__main__ import build
 from tools.wheels import target
 
 EXTRAS = {"onnxruntime": "onnx", "executorch": "executorch"}
-# For the agent's own tests; ONNX's package makes their programs.
+# For the agent's own tests; the onnx package builds their programs.
 _TESTS = ("pytest", "onnx")
 _PROJECT = ("pyproject.toml", "constraints.txt")
 _SOURCES = ("cloud", "edge", "protocol", "tools/conformance", "tools/emulate", "tools/export")
-# Every Debian 12, and so every Raspberry Pi OS of its age, has Python 3.11 and glibc 2.36.
+# Every Debian 12, and so every Raspberry Pi OS based on it, has Python 3.11 and glibc 2.36.
 _TARGET = target("3.11", "aarch64", 36)
 
 
@@ -30,7 +30,7 @@ def _bytes(*folders: str) -> Iterable[bytes]:
 
 
 def wheels() -> Path:
-    """A folder with the tree's own two wheels: sedge-fl, and sedge-executorch for arm64."""
+    """A folder with this tree's two wheels: sedge-fl, and sedge-executorch for arm64."""
 
     def make(folder: Path) -> None:
         _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
@@ -50,14 +50,14 @@ def _unpacked(name: str, key: Iterable[bytes], wanted: Sequence[str]) -> Path:
 
 
 def agent(backend: str) -> Path:
-    """The agent and what it needs with one backend: a device's whole site-packages."""
+    """The agent and its dependencies for one backend: a device's whole site-packages."""
     ours = wheels()
     wanted = ["--find-links", str(ours), f"sedge-fl[{EXTRAS[backend]}]"]
     return _unpacked(backend, [ours.name.encode(), *(word.encode() for word in _TARGET)], wanted)
 
 
 def tests() -> Path:
-    """What the agent's own tests need besides."""
+    """The additional dependencies of the agent's own tests."""
     key = [*(word.encode() for word in _TESTS), (ROOT / "constraints.txt").read_bytes()]
     return _unpacked("tests", key, _TESTS)
 

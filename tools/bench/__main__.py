@@ -5,7 +5,7 @@
     python -m tools.bench --keep NAME [options]  keeps the result below tools/bench/results
     python -m tools.bench --all                  keeps those of all benchmarks of the pages, and writes them
 
-Each ends with a line of JSON. The exit status is 1 when a target is missed.
+Each prints a line of JSON at the end. The exit status is 1 when a target is missed.
 """
 
 import ast
@@ -19,12 +19,12 @@ from pathlib import Path
 from tools.bench.harness import PAGE, RESULTS, benchmark
 
 HERE = Path(__file__).parent
-# What the pages have besides the benchmarks of RESULTS.md; a GPU has a command of its own.
+# The benchmarks of the pages: those of RESULTS.md, and these; the GPU has its own command.
 KEPT = ("machine", "fleet_costs", *(name for name in PAGE if name != "gpu"))
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command; its exit status."""
+    """Run the command. Returns its exit status."""
     known = commands()
     match words:
         case ["--list"]:
@@ -44,7 +44,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def commands() -> dict[str, Path]:
-    """By name, every module with a benchmark or a command line of its own."""
+    """Every module with a benchmark or its own command line, by name."""
     found: dict[str, Path] = {}
     for path in sorted([*HERE.glob("*.py"), *HERE.glob("*/__main__.py")]):
         if path != HERE / "__main__.py":
@@ -60,7 +60,7 @@ def summary(module: Path) -> str:
 
 
 def run(name: str, *options: str) -> int:
-    """Run one here. Returns its exit status."""
+    """Run a benchmark in this process. Returns its exit status."""
     sys.argv = [f"python -m tools.bench {name}", *options]
     if commands()[name].stem == "__main__":
         return int(import_module(f"tools.bench.{name}.__main__").main() or 0)
@@ -69,7 +69,7 @@ def run(name: str, *options: str) -> int:
 
 
 def keep(name: str, *options: str) -> int:
-    """Run one in a process of its own, and keep its line of JSON. Returns its exit status."""
+    """Run a benchmark in a separate process, and keep its line of JSON. Returns its exit status."""
     command = [sys.executable, "-m", "tools.bench", name, *options]
     line = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -1,10 +1,10 @@
-"""What a fleet sends that trains a part of a model, beside the same model trained whole.
+"""The bytes of a fleet that trains a part of a model, compared with training the whole model.
 
 Two models, on handwritten digits over ten devices: the transformer of examples/lora.py with adapters of
-rank 8, and a ResNet-8 whose body is frozen. Each base has seen the digits 0 to 4 of 600 other images; the
-fleet trains on all ten. Every run is FedAvg with the largest 4 % in bf16, and has a folder; one
-that is there already is not run again. Accuracies are before and after local training, and a newcomer's
-bytes apart from those of later rounds.
+rank 8, and a ResNet-8 whose body is frozen. Each base was trained on the digits 0 to 4 of 600 other images;
+the fleet trains on all ten. Every run is FedAvg with the largest 4 % in bf16, and has a folder; an existing
+one is not run again. Accuracies are before and after local training; a newcomer's bytes are listed
+separately from those of later rounds.
 """
 
 from pathlib import Path
@@ -43,7 +43,7 @@ name = "fedavg"
 
 
 class Run(NamedTuple):
-    """A model, its data, and its learning rate; adapters want a larger one."""
+    """A model, its data, and its learning rate; adapters need a larger one."""
 
     data: str
     factory: str
@@ -61,7 +61,7 @@ RUNS = {
 
 
 class Tuned(ResNet8):
-    """A ResNet-8 whose body stays as it is, statistics included."""
+    """A ResNet-8 whose body does not change, statistics included."""
 
     def __init__(self) -> None:
         super().__init__(1, 10, batch_norm)
@@ -76,7 +76,7 @@ class Tuned(ResNet8):
 
 
 def load() -> tuple[object, object]:
-    """The images (N, 1, 16, 16) that the base has not seen, and their labels (N,)."""
+    """The images (N, 1, 16, 16) that the base was not trained on, and their labels (N,)."""
     x, y = enlarged()
     return x[BASE_IMAGES:].numpy(), y[BASE_IMAGES:].numpy()
 
@@ -88,7 +88,7 @@ def enlarged() -> tuple[Tensor, Tensor]:
 
 
 def whole() -> ResNet8:
-    """The base, trained, all of it to train."""
+    """The trained base, all of it trainable."""
     x, y = (part[:BASE_IMAGES] for part in enlarged())
     x, y = x[y < 5], y[y < 5]
     model = ResNet8(1, 10, batch_norm)
@@ -102,7 +102,7 @@ def whole() -> ResNet8:
 
 
 def head() -> Tuned:
-    """The base, frozen but for its last layer."""
+    """The trained base, frozen except for its last layer."""
     model = Tuned()
     model.load_state_dict(whole().state_dict())
     model.requires_grad_(False).classifier.requires_grad_(True)
@@ -110,7 +110,7 @@ def head() -> Tuned:
 
 
 def figures(found: Result) -> list[Figure]:
-    """A part of a model in training beside all of it."""
+    """Training a part of a model, compared with all of it."""
     return [
         Figure(
             f"{name}: {cell['parameters']:,} parameters in training, {found['rounds']} rounds",
@@ -124,7 +124,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("Adapters and frozen bodies", figures)
 def measure(rounds: int = 20, out: Path = Path("runs/adapters")) -> Result:
-    """Run what is not there yet, and collect everything."""
+    """Run what is missing, and collect everything."""
     cells: dict[str, dict[str, float]] = {}
     for name, run in RUNS.items():
         folder = out / name.replace(", ", "-").replace(" ", "-")

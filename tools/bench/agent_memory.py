@@ -1,11 +1,10 @@
 """What the agent costs a device: the size of its installation, and its memory in a job and after it.
 
-The bundle is the 4-layer CNN, in batches of 32. For each backend, or for the named ones, this repository
-is installed with the backend's extra, at the versions of constraints.txt, into a fresh environment. A new
+The bundle is the 4-layer CNN, in batches of 32. For each backend, or for the named ones, this repository is
+installed with the backend's extra, at the versions of constraints.txt, into a fresh environment. A new
 process there (elsewhere/agent.py) loads the whole agent and the runtime, trains the bundle on random
-examples on one thread, and does what the agent does after a job. Sizes are sums of
-file sizes in site-packages without pip, in MB; memory is the kernel's VmHWM (peak) and VmRSS, in MiB.
-Linux only.
+examples on one thread, and cleans up as the agent does after a job. Sizes are sums of file sizes in
+site-packages without pip, in MB; memory is the kernel's VmHWM (peak) and VmRSS, in MiB. Linux only.
 """
 
 import json
@@ -25,7 +24,7 @@ from sedge_export import export, models
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME
 
 REPOSITORY = Path(__file__).parents[2]
-# Part of every virtual environment; no program of ours uses it.
+# In every virtual environment; none of our programs uses it.
 NOT_OURS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence")
 EXTRAS = {ONNXRUNTIME: "onnx", EXECUTORCH: "executorch"}
 # An agent's installation in MB, and its memory in MiB while it trains the 4-layer CNN.
@@ -48,7 +47,7 @@ def install(venv: Path, backend: str) -> Path:
 
 
 def package_sizes(venv: Path) -> dict[str, float]:
-    """MB of each entry of site-packages, the largest first."""
+    """MB of each entry of site-packages, largest first."""
     (packages,) = venv.glob("lib/python*/site-packages")
     sizes: dict[str, float] = {}
     for entry in packages.iterdir():
@@ -59,7 +58,7 @@ def package_sizes(venv: Path) -> dict[str, float]:
 
 
 def make_bundle(folder: Path) -> Path:
-    """The 4-layer CNN, for every backend."""
+    """The 4-layer CNN for every backend."""
     torch.manual_seed(0)
     x = torch.randn(32, 1, 28, 28)
     export(
@@ -70,7 +69,7 @@ def make_bundle(folder: Path) -> Path:
 
 
 def installed(backend: str, bundle: Path, venv: Path, epochs: int, examples: int) -> Result:
-    """Install, sum up file sizes, and train in a process of its own."""
+    """Install, sum up file sizes, and train in a separate process."""
     python = install(venv, backend)
     packages = package_sizes(venv)
     for name, size in packages.items():
@@ -86,7 +85,7 @@ def installed(backend: str, bundle: Path, venv: Path, epochs: int, examples: int
 
 
 def figures(found: Result) -> list[Figure]:
-    """What the agent costs a device."""
+    """The size of an agent's installation, and its memory."""
     written: list[Figure] = []
     for row in found["agent_memory"]:
         runtime, (most_mb, most_mib) = RUNTIME_NAMES[row["backend"]], TARGETS[row["backend"]]

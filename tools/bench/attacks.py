@@ -1,15 +1,15 @@
-"""What two hostile devices of ten cost under the default [robust], attack by attack.
+"""The damage that two hostile devices of ten do under the default [robust], attack by attack.
 
 Runs the fleet of examples/attacks.toml, digits split by Dir(0.5), under every attack of the emulator
 (sedge_emulate/attack.py). The attackers know [robust] and every device's examples ("knowing their own":
-only their own), and claim 2^40 examples. Each cell has, one value per seed, the
-honest devices' mean error before local training, the share of rounds in which an attacker was named and,
-of the backdoor, the share of marked images that the global model takes for the attackers' label. A cell
-beyond twice the error without attackers, and the backdoor, are run under the other rules as well. What
-lies in ``--out`` is not run again.
+only their own), and claim 2^40 examples. Each cell has, one value per seed, the honest devices' mean error
+before local training, the share of rounds in which an attacker was named and, for the backdoor, the share
+of marked images to which the global model gives the attackers' label. Cells with more than twice the error
+without attackers, and the backdoor, are also run under the other rules. Results in ``--out`` are not run
+again.
 
 Twenty minutes on two idle cores. The defaults of [robust] were tuned on seeds 42 to 44; a first choice,
-clip = max_weight = 1.5, was replaced after it had been seen on 45 to 47 as well.
+clip = max_weight = 1.5, was replaced after its results on 45 to 47 were known, too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,18 +53,18 @@ ATTACKS: Mapping[str, str] = {
     BACKDOOR: f'name = "backdoor", {KNOWING}',
 }
 CLAIM = "devices = 2, claim = 1_099_511_627_776"
-# Beside a strategy's defaults.
+# In addition to a strategy's defaults.
 OPTIONS: Mapping[str, str] = {
     "fedpurin": 'codec = { values = "int8" }',
     "fedobp": 'options = { quantile = "paper" }',
 }
-# The rules to try where the default does not hold. FedPURIN's own average knows no coordinate-wise ones.
+# The rules to try where the default fails. FedPURIN's own average has no coordinate-wise ones.
 OTHERS: Mapping[str, tuple[str, ...]] = {
     "fedavg": ("multi_krum", "trimmed_mean", "median"),
     "fedpurin": ("multi_krum", "mean"),
     "fedobp": ("multi_krum", "trimmed_mean", "median"),
 }
-# An error of at most so many times that without attackers is held.
+# An attack fails if the error is at most this many times that without attackers.
 HELD = 2.0
 
 
@@ -80,14 +80,14 @@ class Cell(msgspec.Struct, omit_defaults=True):
 
 
 def figures(found: Result) -> list[Figure]:
-    """What two hostile devices of ten cost: each strategy without any, then attack by attack."""
+    """The damage that two hostile devices of ten do: each strategy without any, then attack by attack."""
     cells = msgspec.convert(found["cells"], list[Cell])
     clean = {cell.strategy: fmean(cell.error) for cell in cells if cell.attack == CLEAN}
     return [figure(cell, clean[cell.strategy]) for cell in cells]
 
 
 def figure(cell: Cell, clean: float) -> Figure:
-    """One cell. The targets are for the default rule and for what destroys models."""
+    """One cell. The targets are for the default rule, and for attacks that destroy models."""
     error = fmean(cell.error)
     what = f"error of the honest devices, {cell.strategy}: {cell.attack}"
     if cell.attack == CLEAN:
@@ -102,12 +102,12 @@ def figure(cell: Cell, clean: float) -> Figure:
     return Figure(what, measured, () if cell.success else held)
 
 
-@bench("What hostile devices cost", figures)
+@bench("The damage by hostile devices", figures)
 def measure(
     strategies: Sequence[str] = (), seeds: Sequence[int] = (45, 46, 47), rounds: int = 20,
     out: Path = Path("runs/attacks"),
 ) -> Result:  # fmt: skip
-    """Every attack under the default rule, then what that does not hold under the others."""
+    """Run every attack under the default rule, then those that it does not withstand under the others."""
     names = chosen(strategies, OTHERS)
     cells = [Cell(strategy, attack) for strategy in names for attack in ATTACKS]
     run(cells, seeds, rounds, out / "default")
@@ -123,7 +123,7 @@ def measure(
 
 
 def run(cells: Sequence[Cell], seeds: Sequence[int], rounds: int, out: Path) -> None:
-    """Run what is not there yet, one fleet for each strategy and seed, and fill in the cells."""
+    """Run what is missing, one fleet for each strategy and seed, and fill in the cells."""
     head = FLEET.read_text().partition("[[strategies]]")[0]
     for strategy in dict.fromkeys(cell.strategy for cell in cells):
         same = [cell for cell in cells if cell.strategy == strategy]
@@ -152,7 +152,7 @@ def table(cell: Cell) -> str:
 
 
 def add(cell: Cell, result: StrategyResult) -> None:
-    """Add the errors of the honest devices, and how often the others were named."""
+    """Add the errors of the honest devices, and how often the hostile ones were named."""
     honest = [device for device in result.devices if device.device not in HOSTILE]
     cell.error.append(1 - fmean(device.before for device in honest))
     named = [len(set(HOSTILE) & row.distrusted.keys()) / len(HOSTILE) for row in result.rounds]
@@ -160,7 +160,7 @@ def add(cell: Cell, result: StrategyResult) -> None:
 
 
 def backdoor_success(out: Path, title: str) -> float:
-    """The share of marked images of other labels that the last global model takes for the target."""
+    """The share of marked images of other labels to which the last global model gives the target label."""
     config = load_emulation(out / "fleet.toml")
     data = load_dataset(config.data.dataset)
     source = ModelSource.of(config.model, data, out)

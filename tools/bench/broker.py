@@ -1,16 +1,17 @@
 """The throughput of a link over a real broker, compared with paho-mqtt alone.
 
 A Mosquitto on the loopback interface, one process that sends and one that receives, like a device and the
-coordinator. The same chunks travel in three ways, in turn within each round:
+coordinator. The same chunks are sent in three ways, in turn within each round:
 
     paho     paho-mqtt alone with its network threads, and as many messages in flight as a link has
     link     ``MqttLink`` and the event loop on both ends, frames sealed beforehand and not opened
     frames   the same, but the sender seals every chunk (HMAC-SHA256) and the receiver opens it
 
-MB/s are chunk bytes from the first chunk that arrives to the last; a share is the median over the rounds of
-a way's rate relative to paho's in the same round. The processor time per message, in microseconds, is given
-for sender, broker (read in steps of 10 ms) and receiver; on a busy machine it is the steadier figure. A
-broker drops messages when a receiver falls far behind; "lost" counts these. Linux only.
+MB/s are chunk bytes between the arrivals of the first and the last chunk; a share is the median over the
+rounds of a way's rate relative to paho's in the same round. The processor time per message, in
+microseconds, is given for sender, broker (read in steps of 10 ms) and receiver; on a busy machine it is the
+more stable figure. A broker drops messages when a receiver falls far behind; "lost" counts these. Linux
+only.
 """
 
 import os
@@ -46,10 +47,10 @@ KEY, TRANSFER = b"k" * 32, b"t" * 16
 BLOB_BYTES = 2**24
 MODEL = 582_026
 FIRST, LAST = b"first", b"last"
-# After so long a silence a receiver has everything that the broker did not drop.
+# After this much silence a receiver has everything that the broker did not drop.
 SILENCE_S = 3.0
 TIMEOUT_S = 60.0
-# At chunks of 64 KiB, sealed and opened: MB/s, and the share of paho's rate.
+# For chunks of 64 KiB, sealed and opened: MB/s, and the share of paho's rate.
 TARGET_KIB, TARGET_MB_S, TARGET_SHARE = 64, 400.0, 0.75
 Row = dict[str, str | int | float]
 
@@ -64,7 +65,7 @@ def random_bytes() -> bytes:
 
 @dataclass(frozen=True)
 class Case:
-    """One transfer of ``count`` chunks of ``size`` bytes over a topic of its own."""
+    """One transfer of ``count`` chunks of ``size`` bytes over its own topic."""
 
     url: str
     fleet: str

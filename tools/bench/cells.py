@@ -1,7 +1,7 @@
-"""Cells of a table: one strategy under one seed. What is kept is not run again, what was stopped goes on.
+"""Cells of a table: one strategy under one seed. Kept cells are not run again, and stopped ones resume.
 
-A cell is an emulation of one strategy. What is kept of it is its result.json without what is 0 or as
-by default, so that ``sedge-emulate compare`` reads a folder of cells as it reads runs.
+A cell is an emulation of one strategy. Its result.json is kept without zeros and defaults, so that
+``sedge-emulate compare`` reads a folder of cells like runs.
 """
 
 import argparse
@@ -38,9 +38,10 @@ def cell_config(
 
 
 def kept_cell(config: EmulationConfig, path: Path) -> Result | None:
-    """The cell that is kept there; None where there is none.
+    """The cell kept there, or None.
 
-    Raises ``DataError`` for a cell of another configuration, ``StorageError`` for a file that is no result.
+    Raises ``DataError`` for a cell of another configuration, ``StorageError`` for a file that is not a
+    result.
     """
     if not path.exists():
         return None
@@ -59,7 +60,7 @@ def require_config(config: EmulationConfig, settings: dict[str, Any], path: Path
 
 
 def played(config: EmulationConfig, base: Path, out: Path, console: Console) -> Result:
-    """Run a cell in the folder ``out``, or go on with it; a model of the user's own is in ``base``."""
+    """Run a cell in the folder ``out``, or resume it; the user's own model is in ``base``."""
     (strategy,) = config.strategies
     resume = unfinished(out)
     console.rule(f"{strategy.title}, seed {config.seed}, {config.data.dataset}")
@@ -71,7 +72,7 @@ def played(config: EmulationConfig, base: Path, out: Path, console: Console) -> 
 
 
 def keep(result: Result, path: Path) -> None:
-    """Write what is kept of a cell."""
+    """Write what is to be kept of a cell."""
     strategies = [
         {
             **_shown(
@@ -93,7 +94,7 @@ def _shown(strategy: StrategyResult, keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _short(rows: Iterable[msgspec.Struct]) -> list[dict[str, Any]]:
-    """Rows without the values that are as by default."""
+    """Rows without the values that equal their defaults."""
     return [
         {
             field.name: round(value, 6) if isinstance(value, float) else value

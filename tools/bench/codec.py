@@ -1,6 +1,6 @@
-"""Bytes and times of the vectors that are sent, coded as in the shipped examples, from a real training.
+"""Bytes and coding times of the vectors sent in a real training, coded as in the shipped examples.
 
-deltas.py trains first if runs/deltas.npz is not there (ten minutes). Every row is one whole coded vector,
+deltas.py trains first if runs/deltas.npz is missing (ten minutes). Every row is one whole coded vector,
 with the size of its payload:
 
     update      a share of a device's change, with the residual of earlier rounds (error feedback)
@@ -35,7 +35,7 @@ from sedge_protocol.codec.masks import MaskForm
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.work import Codec, UpdateSelection
 
-# Everything, what a device sends by default, and those of compression.toml and thousand.toml.
+# All elements, a device's default, and the codecs of compression.toml and thousand.toml.
 UPDATES = (
     Codec(),
     Codec(ValueCoding.BF16, 0.04),
@@ -45,7 +45,7 @@ UPDATES = (
     Codec(ValueCoding.BF16, 0.01),
 )
 BROADCASTS = (Codec(ValueCoding.BF16, 0.12), Codec(ValueCoding.BF16, 0.05))
-# After so many rounds the model is looked at.
+# The rounds after which the model is measured.
 SNAPSHOTS = (10, 40)
 PERSONAL = 0.0005
 SELECTION = UpdateSelection(0.5, gradient="delta")
@@ -203,7 +203,7 @@ def all_vectors(training: Training, layout: Layout) -> Iterator[tuple[Row, Itera
 
 
 def figures(found: Result) -> list[Figure]:
-    """Means over all rounds and devices of the vectors that are sent; what a newcomer fetches."""
+    """Means over all rounds and devices of the vectors that are sent, and a newcomer's download."""
     written: list[Figure] = []
     for key, what in CODED.items():
         rows = [r for r in found["rows"] if (r["what"], r["fraction"], r["values"]) == key]
@@ -230,7 +230,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("Codec: whole vectors", figures)
 def measure(deltas: Path = Path("runs/deltas.npz"), repeats: int = 20) -> Result:
-    """Every row, timed so many times."""
+    """Every row, timed this many times."""
     if not deltas.exists():
         write_deltas(deltas)
     named = avgcnn().named_parameters()

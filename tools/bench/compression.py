@@ -1,10 +1,9 @@
-"""Accuracy beside bytes, over seeds and splits.
+"""Accuracy against bytes, over seeds and splits.
 
-Runs examples/compression.toml once for each seed and alpha. Each has a folder of FOLDER, with a report that
-plots accuracy against bytes; one that is there already is not run again. A cell has its
-accuracies in [0, 1], before and after local training, means over the devices and over the worst tenth of
-them, the bytes of a device and round after its first, and which share of dense both ways they are.
-compression_figure.py draws them.
+Runs examples/compression.toml once for each seed and alpha. Each has a folder in FOLDER, with a report that
+plots accuracy against bytes; an existing one is not run again. A cell has accuracies in [0, 1], before and
+after local training, as means over the devices and over the worst tenth of them, and the bytes of a device
+and round after its first, also as a share of dense both ways. compression_figure.py draws them.
 """
 
 import re
@@ -21,16 +20,16 @@ from sedge_emulate import result
 from sedge_emulate.headline import headline
 
 FLEET = Path(__file__).parents[2] / "examples" / "compression.toml"
-# What a cell has: accuracies, then bytes.
+# The fields of a cell: accuracies, then bytes.
 MEANS = (
     "before", "before_worst", "after", "after_worst", "up", "down", "newcomer_down", "of_dense",
 )  # fmt: skip
-# What the other settings are compared with.
+# The setting that the others are compared with.
 WHOLE = "everything whole"
 
 
 def figures(found: Result) -> list[Figure]:
-    """Accuracy beside bytes: each setting's means over the seeds, for each split."""
+    """Accuracy against bytes: each setting's means over the seeds, for each split."""
     grouped: dict[tuple[float, str], list[dict[str, Any]]] = {}
     for cell in found["cells"]:
         grouped.setdefault((cell["alpha"], cell["setting"]), []).append(cell)
@@ -69,7 +68,7 @@ def measure(
     seeds: Sequence[int] = (42, 43, 44), alphas: Sequence[float] = (0.1, 0.5), rounds: int = 40,
     out: Path = Path("runs/compression"), fleet: Path = FLEET,
 ) -> Result:  # fmt: skip
-    """Run what is not there yet, and collect everything."""
+    """Run what is missing, and collect everything."""
     cells: list[dict[str, object]] = []
     for alpha in alphas:
         split = re.sub(r"(?m)^alpha = .*$", f"alpha = {alpha:g}", fleet.read_text())

@@ -1,8 +1,8 @@
 """Draws docs/compression.svg from tools/bench/results/compression.json.
 
-For every coding and split: the accuracy before training against that of everything whole with the same
+For every coding and split: the accuracy before training minus that without any compression under the same
 seed, in points, over the bytes of a device and round, both ways. A dot is the mean over the seeds, and a
-stroke goes from the worst seed to the best. The seeds' own accuracies differ by more than the codings do.
+stroke goes from the worst seed to the best. Accuracies differ more between seeds than between codings.
 """
 
 import json
@@ -37,7 +37,7 @@ def drawn(path: Path) -> str:
 
 
 def framed(plot: Plot) -> str:
-    """A plot as SVG that needs no page around it: with its name space, and the pages' style sheet."""
+    """A plot as SVG that stands alone: with its namespace and the pages' style sheet."""
     pages = environment({})
     element = pages.from_string(SVG).render(plot=plot).strip()
     opened, rest = element.removeprefix("<svg ").split(">", 1)

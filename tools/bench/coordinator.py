@@ -6,17 +6,17 @@
 A real coordinator on a real store gets the real sealed frames of many devices from a caller in the same
 thread: an offer, then the chunks of a large update. This covers everything that the cloud does for an
 update except the broker's link: frame and MAC, chunks to disk, decoding, validation, receipt, and the
-device's share of closing the round. Updates are the largest share of a delta in bf16: "random" (normal
+device's share of closing the round. Updates have the largest elements of a delta, in bf16: "random" (normal
 values without structure) and "rows" (rows of 1024 with very different scales, like a hidden layer's), both
 with a durable store and without fsync. Planning the next round is reported separately. Milliseconds per
 update are processor time of this process (one thread, kernel included), the median of all rounds but the
-first. ``received_per_s`` is by the clock on the wall, from the first frame to the last receipt, where so
-many devices are heard in each turn of the loop. The last line is JSON.
+first. ``received_per_s`` is by wall clock, from the first frame to the last receipt, with that many devices
+heard in each turn of the loop. The last line is JSON.
 
-With ``--group-commit``: updates a second by the clock on the wall, with fsync, where 1, 8 and 32 updates
-share a transaction, on SQLite and on a PostgreSQL of its own; ``times`` says how many times those of a
-transaction each they are, and ``processor_ms`` is the processor time of one. What a transaction shares is
-the flush, and what remains is mostly that time: the longer the disk takes to flush, the more is gained.
+With ``--group-commit``: updates per second by wall clock, with fsync, if 1, 8 and 32 updates share a
+transaction, on SQLite and on its own PostgreSQL; ``times`` relates this to one transaction per update, and
+``processor_ms`` is an update's processor time. A transaction's updates share its flush, so the slower the
+disk flushes, the more is gained.
 """
 
 import argparse
@@ -61,10 +61,10 @@ FLEET = "bench"
 RUN = "run"
 EMPTY_PROGRAM = bytes.fromhex("08093a0312016742040a001014")  # an ONNX model without a node
 SHARES = (0.5, 0.04)
-# With --group-commit: how many updates a turn of the loop brings.
+# With --group-commit: the number of updates in a turn of the loop.
 TURNS = (1, 8, 32)
 PLAN = "plan and order the next round"
-# Distinct deltas to make updates from; more would only prolong the preparation.
+# Distinct deltas to make updates from; more would only lengthen the preparation.
 DELTAS = 4
 Row = dict[str, str | int | float]
 Frames = list[bytes]
@@ -201,7 +201,7 @@ class Online:
         self.effects += self.core.receive(device.topic, device.peer.seal(hello), self.now)
 
     def poll(self) -> None:
-        """The coordinator does what is due."""
+        """The coordinator does everything that is due."""
         self.effects = [*self.core.poll(self.now, 64)]
 
 
@@ -241,7 +241,7 @@ class Bench(Online):
         watch(self.core, "poll", PLAN)
 
     def received_per_s(self) -> int:
-        """Updates a second, by the median of all rounds but the first."""
+        """Updates per second, as the median of all rounds but the first."""
         return round(len(self.devices) / median(self.received_s[1:]))
 
     def play(self, payloads: list[bytes]) -> dict[str, float]:
@@ -276,7 +276,7 @@ def payloads_of(size: int, share: float, kind: str) -> list[bytes]:
 
 
 def measure_turns(args: argparse.Namespace) -> Iterator[Row]:
-    """Updates a second by how many share a transaction, with fsync, on either database."""
+    """Updates per second by how many share a transaction, with fsync, on either database."""
     from tools.bench.parts.servers import PostgresServer
 
     payloads, share = payloads_of(args.size, SHARES[-1], "rows"), SHARES[-1]

@@ -1,12 +1,12 @@
 """Real deltas for the codec benchmark: models of FedAvg on Fashion-MNIST before and after training.
 
 Ten devices, 512 images each, split by Dir(.1); avgcnn, five epochs of SGD with learning rate .01 in batches
-of 32, one thread, 40 rounds. The file holds float32 vectors (n,):
+of 32, one thread, 40 rounds. The file has float32 vectors (n,):
 
     global_<round>            what every device starts the round from; one more than there are rounds
     local_<device>_<round>    what this device ends it with: devices 0 to 2, the first rounds only
 
-This training uses no codec, so that its deltas favour none.
+This training uses no codec, so its deltas favour none.
 """
 
 import time

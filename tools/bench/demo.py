@@ -1,6 +1,6 @@
 """The README's demo: a device's bytes both ways, one update and the broadcast, as counted at the sockets.
 
-Takes the result of ``make demo``, and runs ``examples/phones.toml`` where there is none.
+Takes the result of ``make demo``, or runs ``examples/phones.toml`` if there is none.
 """
 
 import json
@@ -36,7 +36,7 @@ def figures(found: Json) -> list[Figure]:
 
 
 def both_ways(strategy: StrategyResult) -> list[Figure]:
-    """A device's bytes; none where the result does not tell its first round from later ones."""
+    """A device's bytes; none if the result does not distinguish its first round from later ones."""
     row = headline(strategy)
     device, new = row.rates.device, row.rates.newcomer
     if not device.both or not new.both:

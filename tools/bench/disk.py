@@ -1,13 +1,13 @@
-"""What a round writes to a device's disk: bytes, and how often it waits for the disk (fsync).
+"""What a round writes to a device's disk: bytes and fsyncs.
 
 Two real agents and the real coordinator exchange frames in one process, as examples/one_round.py does, over
-rounds of FedOBP with a 4-layer CNN of 582,026 parameters, of which 4 % are sent. Every write and fsync of
-the agents' folders is counted, by what the file is for. The first rounds are left out: they bring the
-bundle and the whole model. Figures are means of a device and round.
+rounds of FedOBP with a 4-layer CNN of 582,026 parameters, of which 4 % are sent. Every write and fsync in
+the agents' folders is counted by the purpose of the file. The first rounds are left out, as they fetch the
+bundle and the whole model. Figures are means per device and round.
 
-A round keeps two vectors of the model's size: what error feedback owes, and the device's own model. Every
-ninth writes the global model, too; until then the steps that lead to it are kept. The default measures two
-times nine rounds.
+A round stores two vectors of the model's size: the error-feedback residual and the device's own model.
+Every ninth round also writes the global model; until then the steps that lead to it are kept. The default
+measures two times nine rounds.
 """
 
 import os
@@ -39,9 +39,9 @@ from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello
 
 WARM_UP = 2
-# Fsyncs: the journal's four commits, a file and its folder each; three blobs and one download; the blobs'
-# folder twice, before the commits that name them; in a ninth of the rounds the global model.
-# Models: two vectors, a ninth of one, and the rest.
+# Fsyncs: the journal's four commits, with a file and its folder each; three blobs and one download; the
+# blobs' folder twice, before the commits that name them; the global model in a ninth of the rounds. Models:
+# two vectors, a ninth of one, and the rest.
 TARGET = {"fsyncs": 14.2, "models": 2.2}
 SHAPE = (1, 28, 28)
 
@@ -53,14 +53,14 @@ class Meter:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Reset the counts."""
         self.written: Counter[str] = Counter()
         self.fsyncs: Counter[str] = Counter()
         self.jobs = self.update_bytes = 0
 
     @contextmanager
     def on(self) -> Generator[None]:
-        """Count what is done inside."""
+        """Count inside this context."""
         pwrite, fsync = os.pwrite, os.fsync
 
         def counted_write(descriptor: int, data: bytes | memoryview, offset: int) -> int:
@@ -111,7 +111,7 @@ class Device:
             return [*self._frames(self.agent.connected(now, max_packet_bytes=400_000), now)]
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[Send]:
-        """A frame arrives; what is sent in answer."""
+        """Handle a frame. Returns the frames sent in answer."""
         with self.meter.on():
             return [*self._frames(self.agent.receive(topic, payload, now), now)]
 
@@ -183,7 +183,7 @@ def played(folder: Path, rounds: int) -> Result:
 
 
 def figures(row: Result) -> list[Figure]:
-    """What a round costs a device's disk."""
+    """The bytes and fsyncs that a round costs a device's disk."""
     what = f"a device's writes in a round of the CNN, for an update of {size(row['update_bytes'])}"
     measured = f"{size(row['written_bytes'])} with {row['fsyncs']:g} fsyncs"
     met = (at_most(most, row[name], name) for name, most in row["target"].items())

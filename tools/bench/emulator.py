@@ -1,4 +1,4 @@
-"""What the emulator itself costs: time and memory besides training, for fleets and cohorts of all sizes.
+"""The emulator's overhead: time and memory besides training, for fleets and cohorts of all sizes.
 
 Every run is ``sedge-emulate`` on real Fashion-MNIST with the 4-layer CNN, FedOBP, five local epochs and
 updates of the largest 1 % in bfloat16, in virtual time; the last two are examples/thousand.toml unchanged,
@@ -6,9 +6,9 @@ updates of the largest 1 % in bfloat16, in virtual time; the last two are exampl
 training or evaluation. "cost" is that time per device round: (wall x workers - training) / device rounds;
 frameworks.py measures the same of other frameworks. Memory is the peak of all processes together.
 
-A virtual machine gets its memory from the host page by page, on first use. Where that is slow (we have seen
-5 s per GiB, .9 s the second time) the first run would pay for it with more time than the emulator takes. So
-most of the free memory is touched once beforehand. Linux only.
+A virtual machine gets its memory from the host page by page, on first use. If that is slow (we have seen 5
+s per GiB, .9 s the second time), it would cost the first run more time than the emulator takes. So most of
+the free memory is touched once beforehand. Linux only.
 """
 
 import re
@@ -53,21 +53,21 @@ options = {{ quantile = 0.9995 }}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "thousand.toml"
 
 Row = dict[str, int | float | str]
-# Milliseconds besides training that a device may cost an emulation, and the share of the example's time.
+# The most milliseconds besides training per device round, and the largest share of the example's time.
 TARGET_DISPATCH_MS, TARGET_OVERHEAD = 5.0, 0.05
 # The share of the free memory that is touched before the first run.
 WARMED = 0.8
 
 
 def warm_memory() -> None:
-    """Touch most of the free memory once, in a process of its own that frees it again."""
+    """Touch most of the free memory once, in a separate process that frees it again."""
     (line,) = re.findall(r"^MemFree: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     code = "import sys; b'1' * int(sys.argv[1])"
     subprocess.run([sys.executable, "-c", code, str(int(WARMED * 1024 * int(line)))], check=True)
 
 
 def emulate(fleet: Path, *words: str) -> Engine:
-    """One emulation in a folder of its own; ``words`` are more of its command line."""
+    """One emulation in its own folder; ``words`` are further command-line arguments."""
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
         out = Path(name) / "out"
         command = [sys.executable, "-m", "sedge_emulate", "run", str(fleet), "--out", str(out)]
@@ -86,7 +86,7 @@ def measured(devices: int, cohort: int, rounds: int) -> Row:
 
 
 def row(devices: int, cohort: int, engine: Engine) -> Row:
-    """What an emulation cost."""
+    """The cost of an emulation."""
     beside_s = engine.wall_s * engine.workers - engine.train_s
     return {
         "devices": devices,

@@ -1,6 +1,6 @@
-"""What a start of the emulator costs: processor seconds until the first round, with and without its cache.
+"""The emulator's start-up cost: processor seconds until the first round, with and without its cache.
 
-A fleet of ten devices with the 4-layer CNN, several times each way.
+A fleet of ten devices with the 4-layer CNN is started several times each way.
 """
 
 import os
@@ -17,7 +17,7 @@ from tools.bench.harness import Figure, Result, bench
 
 
 def start_s(fleet: Path, folder: Path, *words: str) -> float:
-    """Processor seconds, of all processes together, until a run says that its first strategy begins."""
+    """Processor seconds of all processes together until a run reports that its first strategy begins."""
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)  # of the last start, which was stopped
     command = [sys.executable, "-m", "sedge_emulate", "run", str(fleet), "--out", str(out), *words]
@@ -35,7 +35,7 @@ def processor_s(root: int) -> float:
     """Processor seconds of a process and all its descendants so far."""
     ticks, children = dict[int, int](), dict[int, list[int]]()
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # it has ended in the meantime
             fields = path.read_text().rpartition(")")[2].split()
             pid = int(path.parent.name)
             # utime, stime, and those of children that have ended

@@ -1,9 +1,9 @@
-"""What it costs to look at a fleet after many rounds, and at one that is idle.
+"""The cost of displaying a fleet after many rounds, and an idle one.
 
-A run with so many closed rounds of ten devices each, stored as rounds that were played leave them. Then, in
-processor time: ``device list`` (the command, whole), a first page (facts read anew and drawn) and a restart
-up to the first ``/healthz`` (the coordinator loads its state, the facts are read). The idle fleet is online
-and says nothing: the share of a processor that its recorder and a reader of its facts take, each once a
+A run has this many closed rounds of ten devices each, stored as if they had been played. Then, in processor
+time: ``device list`` (the whole command), a first page (facts read anew and drawn) and a restart up to the
+first ``/healthz`` (the coordinator loads its state and the facts are read). The idle fleet is online and
+silent: measured is the share of a processor that its recorder and a reader of its facts take, each once a
 second.
 """
 
@@ -46,7 +46,7 @@ IDLE_S = 20
 
 
 def filled(folder: Path, devices: int, rounds: int) -> Path:
-    """A state folder whose run has so many closed rounds, and one open."""
+    """A state folder whose run has this many closed rounds, and an open one."""
     state = folder / "state"
     with closing(open_folder(state, durable=False)) as store:
         enrol(store, devices)
@@ -77,7 +77,7 @@ def enrol(store: Store, devices: int) -> list[str]:
 
 
 def closed(number: int, names: Sequence[str], state: bytes) -> ClosedRound:
-    """A round to which every device sent an update."""
+    """Close a round to which every device sent an update."""
     devices = tuple(DeviceSummary(name, 100, 0.5, 0.6, 1000) for name in names)
     summary = Summary(
         RUN, number, "train", len(names), 0, devices, 1.0, 0.5, 0.6, 1000 * len(names), {}
@@ -148,7 +148,7 @@ def idle_shares(folder: Path, devices: int) -> tuple[float, float]:
 
 
 def looked(devices: int, rounds: int) -> dict[str, float]:
-    """Processor seconds of each way to look, after so many rounds."""
+    """Processor seconds of each way to display the fleet, after this many rounds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         state = filled(folder, devices, rounds)
@@ -162,7 +162,7 @@ def looked(devices: int, rounds: int) -> dict[str, float]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """By the number of rounds, and of the idle fleet."""
+    """By the number of rounds, and for the idle fleet."""
     written = [
         Figure(
             f"processor seconds after {rounds:,} rounds",
@@ -176,11 +176,11 @@ def figures(found: Result) -> list[Figure]:
     return [*written, Figure(what, f"recorder {recorded:.2%}, reader {read:.2%} of a core")]
 
 
-@bench("Looking at a fleet", figures)
+@bench("Displaying a fleet", figures)
 def measure(
     rounds: Sequence[int] = (500, 4000, 20_000), devices: int = 200, idle: int = 100_000
 ) -> Result:
-    """So many rounds of so many devices, and an idle fleet."""
+    """Measure this many rounds of this many devices, and an idle fleet."""
     rows = {number: looked(devices, number) for number in rounds}
     with tempfile.TemporaryDirectory() as name:
         recorded, read = idle_shares(Path(name), idle)

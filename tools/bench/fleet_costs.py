@@ -1,10 +1,10 @@
-"""What one device and one idle connection cost, for the plan of a fleet (``sedge-emulate cost``).
+"""The costs of one device and one idle connection, for planning a fleet (``sedge-emulate cost``).
 
 Traffic is that of ``examples/fashion_mnist.toml`` under FedOBP, over the emulator's own link: a device's
-first round with everything that a newcomer fetches, and a later one. A broadcast reaches all devices and
-leaves the coordinator once, which tells it from what each device gets for itself. A device's row is the
-growth of the database by devices that are enrolled. A connection is the growth of Mosquitto's memory by
-clients that are subscribed as a device is, and say nothing.
+first round, with everything that a newcomer fetches, and a later one. A broadcast reaches all devices but
+leaves the coordinator once, which distinguishes it from bytes for single devices. A device's row is the
+growth of the database per enrolled device. A connection is the growth of Mosquitto's memory per silent
+client that is subscribed like a device.
 """
 
 import resource
@@ -34,7 +34,7 @@ ENROLLED = 20_000
 
 
 def few_rounds(folder: Path, rounds: int) -> result.Result:
-    """The fleet for a few rounds."""
+    """Run the fleet for a few rounds."""
     words = ["run", str(FLEET), "--only", STRATEGY, "--rounds", str(rounds), "--link", "memory"]
     command = [sys.executable, "-m", "sedge_emulate", *words, "--out", str(folder)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -42,7 +42,7 @@ def few_rounds(folder: Path, rounds: int) -> result.Result:
 
 
 def broadcast_bytes(played: result.Result) -> float:
-    """What leaves the coordinator once for all in a later round, mean over rounds.
+    """The bytes that leave the coordinator once for all in a later round, mean over rounds.
 
     down = devices * (broadcast + own) and sent = broadcast + devices * own.
     """
@@ -52,7 +52,7 @@ def broadcast_bytes(played: result.Result) -> float:
 
 
 def row_bytes(folder: Path) -> float:
-    """The growth of the database by an enrolled device."""
+    """The growth of the database per enrolled device."""
     with closing(open_folder(folder, durable=False)) as store:
         path = folder / "sedge.sqlite"
         store.add_devices({"first": bytes(SECRET_BYTES)})
@@ -73,7 +73,7 @@ def text(value: str) -> bytes:
 
 
 def connect(port: int, device: str) -> socket.socket:
-    """A silent client of MQTT 5, subscribed as a device is."""
+    """A silent client of MQTT 5, subscribed like a device."""
     link = socket.create_connection(("127.0.0.1", port))
     flags = bytes([5, 2, 0, 0, 0])  # version 5, clean start, no keepalive, no properties
     link.sendall(packet(0x10, text("MQTT") + flags + text(device)))
@@ -86,7 +86,7 @@ def connect(port: int, device: str) -> socket.socket:
 
 
 def connection_bytes(count: int) -> float:
-    """The growth of Mosquitto's memory by one connection."""
+    """The growth of Mosquitto's memory per connection."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, count + 1000), most))
     with Broker() as broker, ExitStack() as stack:
@@ -103,18 +103,18 @@ def memory(pid: int | None) -> int:
 
 
 def traffic(use: Use) -> Traffic:
-    """The same for the plan."""
+    """The traffic in the form that the plan uses."""
     return Traffic(round(use.up), round(use.down), round(use.messages, 2), round(use.units, 2))
 
 
 def figures(found: Result) -> list[Figure]:
-    """Each cost in a line."""
+    """Each cost on one line."""
     return [Figure(key, str(value)) for key, value in found.items()]
 
 
-@bench("What a device costs", figures)
+@bench("The costs of a device", figures)
 def measure(connections: int = 5000, rounds: int = 6) -> Result:
-    """Rounds of the fleet, and silent connections."""
+    """Measure rounds of the fleet, and silent connections."""
     with tempfile.TemporaryDirectory(prefix="sedge-costs-") as name:
         played = few_rounds(Path(name) / "fleet", rounds)
         row = row_bytes(Path(name) / "rows")

@@ -1,4 +1,4 @@
-"""Emulated fleets that benchmarks compare: each has a folder, and one that has ended is not run again."""
+"""Emulated fleets that benchmarks compare: each has a folder, and a finished one is not run again."""
 
 import sys
 from pathlib import Path
@@ -8,10 +8,10 @@ from sedge_emulate.result import Result, read_json
 
 
 def emulated(fleet: Path | str, folder: Path, **options: int) -> Result:
-    """The result of a fleet file, or of one's text, in its folder. Ends the process where a run fails."""
+    """The result of a fleet file, or of its text, in its folder. Exits if a run fails."""
     if not (folder / "result.json").exists():
         if isinstance(fleet, Path):
-            path = fleet  # where it is: its model's module lies beside it
+            path = fleet  # in place: the module of its model lies next to it
         else:
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / "fleet.toml"

@@ -3,7 +3,7 @@
 A real Mosquitto with the configuration that ``sedge-cloud init`` writes (on the loopback interface alone),
 a real ``sedge-cloud serve`` and an endless run of FedAvg. The honest devices follow the whole protocol but
 do not train: each fetches every round's model and uploads an update of some five chunks. A lost message
-costs them up to two seconds. One more device, in a process of its own, answers no order and sends
+costs them up to two seconds. One more device, in a separate process, answers no order and sends
 ``--rate`` messages a second (inf: as many as the broker takes), of one kind:
 
     chunk    sealed, of a transfer that it has not offered: nobody answers these
@@ -12,11 +12,11 @@ costs them up to two seconds. One more device, in a process of its own, answers 
     garbage  64 bytes that are not a frame
     mac      a chunk with a wrong MAC
 
-Each flood lies between two calm periods of the same length; the share is the rate of committed updates
-during the flood relative to the calm. The result also has the flooder's messages a second; the seconds
+Each flood is between two calm periods of the same length; the share is the rate of committed updates during
+the flood relative to the calm periods. The result also has the flooder's messages a second; the seconds
 after the flood until every honest device has committed another update; the coordinator's use of a core, the
-steadier figure on a busy machine; how often honest devices had to repeat a GET or an offer; and the lines
-that the coordinator logged meanwhile.
+more stable figure on a busy machine; how often honest devices had to repeat a GET or an offer; and the
+lines that the coordinator logged meanwhile.
 """
 
 import os
@@ -84,13 +84,13 @@ KINDS = {
 FLOODER = "flooder"
 # The model has 13 chunks, an update five.
 SIZE = 200_000
-# The least share of the honest devices' rate, and the most lines in the log.
+# The minimum share of the honest devices' rate, and the maximum number of lines in the log.
 TARGET_SHARE, TARGET_LINES = 0.8, 30
 START_S = 30.0
-# How long the honest devices are given to commit another update each after a flood.
+# How long the honest devices have after a flood to commit another update each.
 BACKLOG_S = 120.0
 BODY_BYTES = 4096
-# Messages that the flooder sends between two looks at the clock and at what arrives.
+# Messages that the flooder sends between two checks of the clock and of arrivals.
 BATCH = 64
 TRAIN_S = 0.5
 HELLO = Hello(b"!" * 16, "bench", ("onnxruntime",), ("zstd",), versions=VERSIONS)
@@ -192,7 +192,7 @@ class Honest(Station):
         return self.link.timer() if due is None else min(self.link.timer(), due)
 
     def step(self) -> None:
-        """Handle what has arrived, do what is due."""
+        """Handle arrived messages, and do what is due."""
         super().step()
         now = time.monotonic()
         if self.order is None or not self.link.up:

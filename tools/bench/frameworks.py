@@ -6,11 +6,11 @@ cores in its own way: sedge-emulate (memory link) and Flower (Ray) have one sing
 core, FedJAX runs one client after the other with XLA's threads. sedge-emulate also evaluates every model
 before and after training, on 4 images.
 
-Flower and FedJAX are installed by pip into virtual environments of their own, which stay in --venvs for the
-next time; if that fails, the row says so. All are measured in turn, --passes times. "round" is the median
-over passes and rounds, without each pass's first ("first": starting processes, compiling). "dispatch" is
-the cost per device of a round without any training. Flower and FedJAX run such rounds. For sedge-emulate,
-which has none, it is the wall time that is not the workers' training and evaluation, per device and round,
+Flower and FedJAX are installed by pip into their own virtual environments, which are kept in --venvs; if
+that fails, the row says so. All frameworks are measured in turn, --passes times. "round" is the median over
+passes and rounds, without each pass's first ("first": starting processes, compiling). "dispatch" is the
+cost per device of a round without any training. Flower and FedJAX run such rounds. For sedge-emulate, which
+has none, it is the wall time that is not the workers' training and evaluation, per device and round,
 including joining and the final round.
 """
 
@@ -36,7 +36,7 @@ from sedge_emulate.result import StrategyResult, read_json
 
 SCRIPTS = Path(__file__).parent / "elsewhere"
 DEVICES, STEPS, BATCH_SIZE, CLASSES = 10, 8, 32, 10
-# A device's training examples, and 4 more, because sedge-emulate also tests.
+# A device's training examples, and 4 more for tests, because sedge-emulate also evaluates.
 TRAIN, TEST = STEPS * BATCH_SIZE, 4
 RUN_S = 300
 FLEET = f"""\
@@ -75,7 +75,7 @@ class Pass:
 class Framework:
     """Another framework: ``script`` runs the work where ``packages`` (by pip) are installed.
 
-    ``report`` are the distributions whose versions belong to the figures.
+    ``report`` are the distributions whose versions are reported with the figures.
     """
 
     script: str
@@ -85,7 +85,7 @@ class Framework:
 
 
 def frameworks() -> dict[str, Framework]:
-    """The other frameworks. Torch has exactly our version."""
+    """The other frameworks. Torch is of exactly our version."""
     cpus = ("--cpus", str(os.cpu_count() or 1))
     return {
         "flower": Framework(
@@ -164,7 +164,7 @@ def row(passes: list[Pass]) -> Row:
 
 
 def rows_of(names: Sequence[str], venvs: Path, rounds: int, passes: int) -> dict[str, Row]:
-    """A row for each framework, or the reason why there is none."""
+    """A row for each framework, or the reason for its absence."""
     others = frameworks()
     found: dict[str, list[Pass]] = {name: [] for name in names}
     failed: dict[str, Row] = {}
@@ -204,7 +204,7 @@ def rows_of(names: Sequence[str], venvs: Path, rounds: int, passes: int) -> dict
 
 
 def figures(found: Result) -> list[Figure]:
-    """The same work in other frameworks."""
+    """The same work in the other frameworks."""
     rows = found["frameworks"]
     own_s = rows.get("sedge", {}).get("round_s")
     written: list[Figure] = []
@@ -232,7 +232,7 @@ def figures(found: Result) -> list[Figure]:
 def measure(
     *names: str, rounds: int = 6, passes: int = 2, venvs: Path = Path("runs/frameworks")
 ) -> Result:
-    """So many rounds a pass; the first does not count."""
+    """Measure this many rounds per pass, of which the first does not count."""
     if rounds < 2 or passes < 1:
         raise BadOption(f"found {rounds} rounds, {passes} passes; expected 2 or more, 1 or more")
     rows = rows_of(chosen(names, ("sedge", *frameworks())), venvs, rounds, passes)

@@ -1,11 +1,11 @@
-"""When does a fleet help? The gain over training alone, by split and by how many examples a device has.
+"""When does a fleet help? The gain over training alone, by split and number of examples per device.
 
     python -m tools.bench --keep gains
     python -m tools.bench --keep gains --splits dir-0.1 --sizes 20 200 --seeds 42
 
 Each cell is one strategy of gains.toml on Fashion-MNIST under one seed. A device trains on that many
-examples on average and is tested on ``TESTS`` others; accuracies are pooled over all test examples. A cell
-that is kept is not run again, and one that was stopped goes on. gains_figure.py draws them.
+examples on average and is tested on ``TESTS`` others; accuracies are pooled over all test examples. A kept
+cell is not run again, and a stopped one resumes. gains_figure.py draws them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,7 +43,7 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[str, int, int, str]:
-        """What tells it from the others."""
+        """What distinguishes it from the others."""
         return self.split, self.size, self.seed, self.strategy
 
 
@@ -55,7 +55,7 @@ class Gains(msgspec.Struct, frozen=True):
 
 
 def figures(found: Result) -> Iterator[Figure]:
-    """What each strategy gains on the first one, after training."""
+    """What each strategy gains over the first one, after training."""
     cells = msgspec.convert(found, Gains).cells
     for split, size, strategy in dict.fromkeys((c.split, c.size, c.strategy) for c in cells):
         gains = gains_of(cells, split, size, strategy)
@@ -84,7 +84,7 @@ def measure(
     splits: Sequence[str] = SPLITS, sizes: Sequence[int] = SIZES, seeds: Sequence[int] = SEEDS,
     out: Path = Path("runs/gains"), kept: Path = KEPT,
 ) -> Result:  # fmt: skip
-    """Run the cells that are not there yet, seed by seed."""
+    """Run the missing cells, seed by seed."""
     console, fleet = Console(), load_emulation(FLEET)
     cells = {cell.place: cell for cell in kept_cells(fleet, kept)}
     for seed in seeds:
@@ -109,7 +109,7 @@ def measure(
 
 
 def kept_cells(fleet: EmulationConfig, kept: Path) -> list[Cell]:
-    """The cells that are kept there. Raises ``DataError`` for those of another fleet."""
+    """The cells kept there. Raises ``DataError`` for those of another fleet."""
     if not kept.exists():
         return []
     found = msgspec.json.decode(kept.read_bytes(), type=Gains)

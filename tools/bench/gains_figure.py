@@ -1,6 +1,6 @@
 """Draws docs/gains-*.svg from tools/bench/results/gains.json: one figure for each split.
 
-For every strategy but the first its gain on that one, pooled, in points, over the examples a device: after
+For every strategy but the first, its gain over the first, pooled, in points, by examples per device: after
 training, and paler before it. A line is the mean over the seeds; a stroke goes from the worst to the best.
 """
 
@@ -29,7 +29,7 @@ def drawn(path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The figures in Markdown, and which cells they have."""
+    """The figures in Markdown, and the cells that they show."""
     for page, _ in drawn(path):
         split = page.stem.removeprefix("gains-")
         yield f"![Gain on training alone over the examples a device, {WORDS[split]}]({page.name})"
@@ -45,7 +45,7 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def figure(cells: list[Cell], split: str) -> Plot:
-    """The plot of one split; the strategies' names stand in its lower right corner."""
+    """The plot of one split; the strategies' names are in its lower right corner."""
     first, *others = dict.fromkeys(cell.strategy for cell in cells)
     found = {
         (name, size): gains
@@ -68,6 +68,6 @@ def figure(cells: list[Cell], split: str) -> Plot:
             plot.line(sizes, means, series(i), 2.0, opacity)
             ends = [min(each) for each in points], [max(each) for each in points]
             plot.strokes((sizes, ends[0]), (sizes, ends[1]), series(i), 1.5, opacity)
-        # Lines end close to each other, so that names beside them would overlap.
+        # Lines end close together, so names next to them would overlap.
         plot.text(x.high, low, name, (-6, -8 - 15 * (len(others) - 1 - i)), series(i), "end")
     return plot

@@ -9,12 +9,12 @@ from tools.bench.gpu.result import GpuResult, StageResult
 from tools.bench.gpu.words import figures, told
 from tools.bench.harness import Figure, Result
 
-# These have a row of their own for each setting; the others are put together.
+# These have a separate row for each setting; the others are combined.
 _ONE_BY_ONE = ("thousand", "pfl", "fleet", "processes")
 
 
 def gpu(result: Result) -> list[Figure]:
-    """What the card is, each stage, and the goals. Raises ``msgspec.ValidationError``, a ``ValueError``."""
+    """The card, each stage, and the goals. Raises ``msgspec.ValidationError``, a ``ValueError``."""
     found = msgspec.convert(result["gpu"], GpuResult)
     stages = {stage.name: stage for stage in found.stages}
     written = [_card(found, stages.get("card")), _tests(stages.get("tests"))]
@@ -51,7 +51,7 @@ def _card(found: GpuResult, stage: StageResult | None) -> Figure:
 
 
 def _tests(stage: StageResult | None) -> Figure | None:
-    """All files of tests together."""
+    """All test files together."""
     if stage is None or not stage.rows:
         return None
     sums = {key: sum(row.figures.get(key, 0) for row in stage.rows) for key in ("passed", "failed")}
@@ -61,7 +61,7 @@ def _tests(stage: StageResult | None) -> Figure | None:
 
 
 def _by_model(stages: Iterable[StageResult | None]) -> list[Figure]:
-    """A figure for each model and precision: the rate in every setting, the best with its shares."""
+    """A figure for each model and precision: the rate in every setting, the best one with its shares."""
     grouped: dict[tuple[str, str, str], list[Row]] = {}
     for stage in filter(None, stages):
         for row in stage.rows:
@@ -92,7 +92,7 @@ def _rates(rows: Sequence[Row]) -> str:
 
 
 def _with_form(row: Row, words: str) -> str:
-    """The words, with what of the setting is not in the row's title."""
+    """The words, and the part of the setting that is not in the row's title."""
     form = {key: value for key, value in row.setting.items() if key not in ("model", "precision")}
     return f"{words} ({named(form)})" if form else words
 

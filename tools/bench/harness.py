@@ -1,8 +1,8 @@
-"""What a benchmark is: a function that measures, and one that puts the result into figures.
+"""A benchmark is a function that measures, with one that turns the result into figures.
 
 A module of tools.bench with a function marked by ``bench`` is run by ``python -m tools.bench NAME``. The
-function's parameters are the options. What it returns is the last line of JSON, and what stays below
-``results``; the figures are printed, are the rows of RESULTS.md, and their targets are the exit status.
+function's parameters are the options. Its result is the last line of JSON, and is kept in ``results``; the
+figures are printed and are the rows of RESULTS.md, and their targets determine the exit status.
 """
 
 import argparse
@@ -18,13 +18,13 @@ from types import UnionType
 from typing import Any, ParamSpec, TypeAlias, get_args, get_origin, get_type_hints
 
 RESULTS = Path(__file__).parent / "results"
-# The benchmarks of RESULTS.md, in its order.
+# The benchmarks of RESULTS.md, in order.
 PAGE = (
     "demo", "compression", "adapters", "pretrained", "attacks", "privacy", "codec", "train_step",
     "joint_graph", "personal", "agent_memory", "disk", "scoring", "coordinator", "broker", "status_page",
     "seen", "outage", "flood", "three_hosts", "processes", "training", "gpu", "emulator", "frameworks",
 )  # fmt: skip
-# What a benchmark returns: names and numbers, as JSON has them.
+# A benchmark's result: names and numbers, as JSON has them.
 Result: TypeAlias = dict[str, Any]
 # A target in words, and whether it is met.
 Target: TypeAlias = tuple[str, bool]
@@ -46,12 +46,12 @@ class Figure:
 
 
 class BadOption(Exception):
-    """An option's value that a benchmark refuses."""
+    """A value of an option that a benchmark refuses."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark by its name, which is the module's."""
+    """A benchmark; its name is that of its module."""
 
     name: str
     title: str
@@ -91,7 +91,7 @@ def bench(
 
 
 def benchmark(name: str) -> Benchmark | None:
-    """The benchmark of this module; None where it has a command line of its own."""
+    """The benchmark of this module; None if it has its own command line."""
     import_module(f"{__package__}.{name}")
     return BENCHMARKS.get(name)
 
@@ -130,12 +130,12 @@ def chosen(names: Sequence[str], known: Iterable[str]) -> list[str]:
 
 
 def at_most(limit: float, value: float, unit: str = "") -> Target:
-    """The target of a value that is to stay small."""
+    """The target of a value that should stay small."""
     return f"at most {limit:g}{unit and f' {unit}'}", value <= limit
 
 
 def at_least(limit: float, value: float, unit: str = "") -> Target:
-    """The target of a value that is to be large."""
+    """The target of a value that should be large."""
     return f"at least {limit:g}{unit and f' {unit}'}", value >= limit
 
 

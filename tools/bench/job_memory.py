@@ -1,9 +1,8 @@
-"""The memory that bundles say a job needs, beside what an agent's process takes in it.
+"""The memory that bundles claim for a job, compared with that of an agent's process.
 
-Ten models, each exported for both runtimes, in orders of one epoch with SGD and with Adam. A process that
-has imported what the agent has (elsewhere/job.py, without torch) does the job on one thread; its peak is
-the kernel's VmHWM, without the data. ExecuTorch's libraries are those of ``edge/native/build.py``. Linux
-only.
+Ten models, each exported for both runtimes, in orders of one epoch with SGD and with Adam. A process with
+the agent's imports (elsewhere/job.py, without torch) does the job on one thread; its peak is the kernel's
+VmHWM, without the data. ExecuTorch's libraries are those of ``edge/native/build.py``. Linux only.
 """
 
 import hashlib
@@ -39,7 +38,7 @@ TRAININGS = {"sgd": Training(), "adam": Training(optimizer="adam", learning_rate
 
 
 def wide() -> nn.Module:
-    """4.9 million parameters, which take more than the tensors of a step."""
+    """4.9 million parameters, which take more memory than the tensors of a step."""
     return nn.Sequential(nn.Flatten(), rows.mlp(784, 2048, 1600, 10))
 
 
@@ -56,12 +55,12 @@ MODELS: dict[str, Case] = {
 
 
 def figures(found: Result) -> list[Figure]:
-    """Each job's claim against its peak."""
+    """Each job's claimed memory against its peak."""
     written: list[Figure] = []
     for row in found["job_memory"]:
         ratio = row["claimed_mb"] / row["peak_mb"]
         what = f"a job of {row['model']} with {row['optimizer']} in {row['backend']}"
-        measured = f"{row['claimed_mb']} MB claimed, {row['peak_mb']:.1f} MB taken, {ratio:.2f}"
+        measured = f"{row['claimed_mb']} MB claimed, {row['peak_mb']:.1f} MB used, {ratio:.2f}"
         written.append(Figure(what, measured, (at_least(1.0, ratio), at_most(1.1, ratio))))
     return written
 
@@ -77,7 +76,7 @@ def measure(*models: str) -> Result:
 
 
 def native(folder: Path) -> Path:
-    """ExecuTorch's libraries as a device has them, unpacked in the folder."""
+    """ExecuTorch's libraries, as a device has them, unpacked in the folder."""
     words = [sys.executable, str(NATIVE), "--machine", platform.machine(), "--out", str(folder)]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     (wheel,) = folder.glob("*.whl")
@@ -110,7 +109,7 @@ def jobs(model: str, libraries: Path) -> list[Result]:
 
 
 def write_order(bundle: Path, state: Path, training: Training) -> None:
-    """Everything that the process needs, as an agent has it when the job begins."""
+    """Write everything that the process needs, as an agent has it when the job begins."""
     made, theta = load(bundle)
     manifest, packed = made.manifest, pack(made)
     model = encode(SparseVector(theta.size, None, theta), ValueCoding.FP32)
@@ -128,7 +127,7 @@ def write_order(bundle: Path, state: Path, training: Training) -> None:
 
 
 def done(state: Path, backend: str, libraries: Path) -> int:
-    """The peak of a process that does the job, in bytes."""
+    """Do the job in a process. Returns its peak in bytes."""
     words = [sys.executable, str(HERE / "elsewhere" / "job.py"), str(state), backend]
     paths = os.pathsep.join([str(libraries), *sys.path])
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": paths}

@@ -1,9 +1,9 @@
-"""Devices that join by one token, and what an attacker gets from the shipped broker and coordinator.
+"""Devices that join with one token, and what an attacker can do with the shipped broker and coordinator.
 
-A real Mosquitto with what ``sedge-cloud init`` writes, a real ``sedge-cloud serve``, and ``--devices`` real
-``sedge-edge join``, some at a time, all on this machine: by far most of the time is the start of Python.
-Each then connects with its own files. The attacker has, in turn, nothing, a token, a device's files, and
-what it has recorded; the coordinator's own account, subscribed to everything, sees what passes the broker.
+A real Mosquitto with the files of ``sedge-cloud init``, a real ``sedge-cloud serve``, and ``--devices``
+real ``sedge-edge join``, some at a time, all on this machine: Python's start takes by far most of the time.
+Each device then connects with its own files. The attacker has, in turn, nothing, a token, a device's files,
+and recorded frames; the coordinator's own account, subscribed to everything, sees what passes the broker.
 """
 
 import os
@@ -38,7 +38,7 @@ WAIT_S, PASS_S = 15.0, 2.0
 
 
 def serving(folder: Path) -> RealFleet:
-    """A fleet whose coordinator has the broker read its files again, as that of ``sedge-cloud up`` does."""
+    """A fleet whose coordinator makes the broker reread its files, as under ``sedge-cloud up``."""
     fleet = RealFleet(folder)
     config, pid = folder / "cloud.toml", shlex.quote(str(folder / PID_FILE))
     command = RELOAD.format(pid=pid).replace("\\", "\\\\").replace('"', '\\"')
@@ -48,7 +48,7 @@ def serving(folder: Path) -> RealFleet:
 
 
 def join(fleet: RealFleet, line: str, name: str, folder: str = "") -> str:
-    """``sedge-edge join`` on a new device; what it says, empty when it has joined."""
+    """Run ``sedge-edge join`` on a new device. Returns its error, empty if it has joined."""
     words = [
         "join",
         line,
@@ -71,7 +71,7 @@ def settings_of(fleet: RealFleet, name: str) -> BrokerSettings:
 
 
 def run(link: MqttLink, seconds: float, ends: Callable[[object], bool]) -> list[Received]:
-    """What a link hears until something ends it, or for so many seconds."""
+    """The messages that a link receives until something ends it, or for this many seconds."""
     heard, until = list[Received](), time.monotonic() + seconds
     while time.monotonic() < until:
         for event in link.step():
@@ -94,7 +94,7 @@ def lets_in(settings: BrokerSettings) -> bool:
 
 
 def up(settings: BrokerSettings, *listens: str) -> MqttLink:
-    """A link that is up."""
+    """Open a link."""
     link = MqttLink(settings, listens)
     run(link, WAIT_S, lambda event: isinstance(event, Connected))
     run(link, 0.5, lambda event: False)
@@ -102,7 +102,7 @@ def up(settings: BrokerSettings, *listens: str) -> MqttLink:
 
 
 def passes(sender: MqttLink, topic: str, receiver: MqttLink) -> bool:
-    """Whether a message gets from one account to another."""
+    """Whether a message from one account reaches another."""
     payload = f"marked {time.monotonic_ns()}".encode()
     sender.send(topic, payload)
     for _ in range(int(PASS_S / 0.1)):
@@ -113,7 +113,7 @@ def passes(sender: MqttLink, topic: str, receiver: MqttLink) -> bool:
 
 
 def attacks(fleet: RealFleet, used: str, line: str) -> Iterator[tuple[str, bool]]:
-    """Each attack with whether it was refused; the fleet has pi-0, pi-1 and pi-2, by a ``used`` token."""
+    """Each attack with whether it was refused; the fleet has pi-0, pi-1 and pi-2, with a ``used`` token."""
     one, other = settings_of(fleet, "pi-0"), topics.up(FLEET, "pi-1")
     password = (fleet.folder / "coordinator-password").read_text().strip()
     account, token = replace(one, username=f"coordinator-{FLEET}"), parse_join_text(line)
@@ -141,7 +141,7 @@ def attacks(fleet: RealFleet, used: str, line: str) -> Iterator[tuple[str, bool]
             f"hear what another device sends, with {who} account",
             not passes(master, other, thief),
         )
-        # What it may do works: nothing above was refused because there was no connection.
+        # What the account may do works: so nothing above was refused for lack of a connection.
         name = settings.username or ""
         assert passes(thief, topics.up(FLEET, name), master)
         assert passes(master, topics.down(FLEET, name), thief)
@@ -160,7 +160,7 @@ def attacks(fleet: RealFleet, used: str, line: str) -> Iterator[tuple[str, bool]
 
 
 def forgeries(fleet: RealFleet, master: MqttLink) -> Iterator[tuple[str, bool]]:
-    """Frames by an account that the broker lets send anything, as if the broker itself were taken over."""
+    """Frames from an account that may send anything, as if the broker itself had been taken over."""
     keys, topic = load_config(fleet.folder / "pi-0" / "edge.toml").keys(), topics.up(FLEET, "pi-1")
     hello = Hello(bytes(16), "forged", versions=VERSIONS)
     own = Peer(topics.up(FLEET, "pi-0"), keys.up, keys.down, 1, 0).seal(hello)
@@ -176,7 +176,7 @@ def forgeries(fleet: RealFleet, master: MqttLink) -> Iterator[tuple[str, bool]]:
 
 
 def hellos(fleet: RealFleet) -> list[bytes | None]:
-    """What the coordinator knows of each device."""
+    """The coordinator's record of each device."""
     store = open_folder(fleet.folder / "state")
     try:
         return [row.hello for row in store.devices()]
@@ -202,7 +202,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("Joining by one token, and an attacker's list", figures)
 def measure(devices: int = 50, at_once: int = 4) -> Result:
-    """Join so many devices, some ``at_once``; then try every attack."""
+    """Let this many devices join, some ``at_once``; then try every attack."""
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
         fleet = serving(Path(name))
         try:

@@ -1,10 +1,10 @@
-"""A training step of ExecuTorch's own training path, beside our program in the same runtime.
+"""A training step of ExecuTorch's own training path, compared with our program in the same runtime.
 
 ExecuTorch exports forward and backward pass as one "joint graph" (torch.export's _export_forward_backward),
 and runs it in its TrainingModule with its own SGD. Both sides train the 4-layer CNN on one thread, strictly
 in turn; times are medians of the thread's CPU time. An error is the largest difference of a tensor's first
-gradient from eager torch's, as a share of that tensor's largest gradient, in the worst tensor. What is
-wrong there is max pooling; the same path differentiates a network without it rightly.
+gradient from eager torch's, as a share of that tensor's largest gradient, in the worst tensor. Max pooling
+is wrong there; a network without it is differentiated correctly.
 """
 
 import tempfile
@@ -33,12 +33,12 @@ from sedge_export.lowering.executorch.runtime import library, quiet
 from sedge_protocol.layout import Layout
 from sedge_protocol.wire.bundle import EXECUTORCH, load
 
-TARGET = 25.0  # How many times as fast our program is to be.
+TARGET = 25.0  # The minimum speed of our program, relative to theirs.
 Gradients = Mapping[str, Tensor]
 
 
 class WithLoss(nn.Module):
-    """A model with its loss, which a joint graph begins its backward pass from."""
+    """A model with its loss, from which a joint graph begins its backward pass."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class WithLoss(nn.Module):
 
 
 def figures(found: Result) -> list[Figure]:
-    """ExecuTorch's own training path beside ours."""
+    """ExecuTorch's own training path against ours."""
     row = found["joint_graph"]
     measured = (
         f"{row['times']:.0f} times as fast ({row['ours_ms']:.1f} and {row['joint_ms']:.0f} ms); the "
@@ -106,7 +106,7 @@ def _joint(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Step, Gradients]:
         sgd = training.get_sgd_optimizer(module.named_parameters(), LEARNING_RATE, MOMENTUM)
 
     def step() -> None:
-        assert data  # the runtime reads the program where it lies
+        assert data  # the runtime reads the program in place
         module.forward_backward("forward", (x, y))
         sgd.step(module.named_gradients())
 

@@ -1,9 +1,9 @@
-"""What a newcomer's base of 20 MB costs over MQTT, and over HTTP from a web server beside the broker.
+"""The cost of a newcomer's 20 MB base over MQTT, and over HTTP from a web server next to the broker.
 
 Real processes on loopback: Mosquitto, ``sedge-cloud serve``, an agent, and a web server with the state
-folder's blobs. Of each way: bytes that pass the broker to the device, bytes over HTTP as the device reports
-them, and seconds from the run's start until the base is on the device's disk. Also what a request costs by
-itself, with TLS 1.3: bytes both ways without the blob, which says from what size on a place is worth it.
+folder's blobs. For each way: bytes that pass the broker to the device, bytes over HTTP as the device
+reports them, and seconds from the run's start until the base is on the device's disk. Also the cost of a
+request itself with TLS 1.3: bytes both ways without the blob, which shows from which size HTTP pays off.
 """
 
 import socket
@@ -84,7 +84,7 @@ def newcomer(folder: Path, bundle: Path, name: str, over_http: bool) -> dict[str
 
 
 def request_bytes(folder: Path, count: int = 65_536) -> int:
-    """Bytes both ways of one request over TLS, TCP and IP headers left out, besides the blob's."""
+    """Bytes both ways of one request over TLS, without TCP and IP headers, besides the blob's."""
     make_ca(folder, "ca")
     make_certificate(folder, "server", "ca", f"IP:{LOOPBACK}")
     blob, moved, done = bytes(count), list[int](), threading.Event()
@@ -117,7 +117,7 @@ def request_bytes(folder: Path, count: int = 65_536) -> int:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Each way in a line, and what a request costs."""
+    """Each way on a line, and the cost of a request."""
     ways = [
         Figure(
             f"a newcomer's base of {size(found['base'])} over {way}",
@@ -131,7 +131,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("A large base", figures)
 def measure() -> Result:
-    """Each way, and a request."""
+    """Measure each way, and a request."""
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)

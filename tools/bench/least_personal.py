@@ -1,9 +1,9 @@
 """How many of a model's elements FedOBP should keep personal, from 500 to 600,000 parameters.
 
 Two data sets on ten devices, Dir(0.3), six models each. ``--validation`` compares rules that give a number
-for each size of model, on a fifth of the devices' training examples, and is what the default was chosen by;
-without it FedAvg, the paper's quantile and the default are compared on the test examples. A fleet that has
-ended is not run again. Accuracies are in [0, 1], pooled over the test examples, before and after training.
+for each size of model, on a fifth of the devices' training examples, and the default was chosen by it;
+without it, FedAvg, the paper's quantile and the default are compared on the test examples. A finished fleet
+is not run again. Accuracies are in [0, 1], pooled over the test examples, before and after training.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from sedge_cloud.figures.numbers import percent
 from sedge_emulate.paired import pooled
 
 DIGITS, FASHION = "digits", "fashion-mnist"
-# Models by their number of parameters: the widths of their layers, up to the last one of ten classes.
+# Models by their number of parameters: the widths of their layers, except the last one of ten classes.
 MODELS: Mapping[str, Mapping[int, str]] = {
     DIGITS: {
         650: "layers(64)",
@@ -73,7 +73,7 @@ label = "{label}"
 options = {{ {options} }}
 """
 EXAMPLES = {DIGITS: 0, FASHION: 2500}
-# The personal elements of a model of n parameters.
+# The number of personal elements of a model with n parameters.
 RULES: Mapping[str, Callable[[int], int]] = {
     "41 or more": lambda n: max(41, n * 7 // 100_000),
     "square root": isqrt,
@@ -106,7 +106,7 @@ def measure(
     sizes: Sequence[int] = (),
     out: Path = Path("runs/least_personal"),
 ) -> Result:
-    """Run what is not there yet. ``sizes`` are some of the models."""
+    """Run what is missing. ``sizes`` are some of the models."""
     rows: list[Result] = []
     for seed in seeds:
         for dataset, models in MODELS.items():

@@ -24,7 +24,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("The machine", figures)
 def measure() -> Result:
-    """What there is."""
+    """The machine's properties."""
     return {
         "cpu": processor(Path("/proc/cpuinfo").read_text()),
         "cores": os.cpu_count(),
@@ -45,6 +45,6 @@ def processor(cpuinfo: str) -> str:
 
 
 def memory_bytes(meminfo: str) -> int:
-    """All memory."""
+    """The size of the memory."""
     (line,) = [line for line in meminfo.splitlines() if line.startswith("MemTotal:")]
     return 1024 * int(line.split()[1])

@@ -1,4 +1,4 @@
-"""METHODS.md and the table of many methods in README.md and docs/research.md, from the cells that are kept.
+"""METHODS.md, and the table of methods in README.md and docs/research.md, from the kept cells.
 
 Cells that have not run are named.
 """
@@ -27,7 +27,7 @@ from sedge_emulate.config import EmulationConfig, load_emulation
 from sedge_emulate.emulation import slug
 from sedge_protocol.wire.objective import Metric
 
-# How many pairs of devices are named.
+# The number of pairs of devices to name.
 _PAIRS = 3
 # The data sets as column heads.
 TITLES = {
@@ -87,7 +87,7 @@ def methods(name: str) -> list[str]:
 
 
 def _partners(runs: Runs) -> Iterator[str]:
-    """Who learned with whom under the first seed, of the methods that group devices."""
+    """Which devices learned together under the first seed, for the methods that group devices."""
     for name, by_seed in runs.items():
         seed = min(by_seed)
         partners = by_seed[seed].strategy.partners
@@ -107,7 +107,7 @@ def _partners(runs: Runs) -> Iterator[str]:
 
 
 def overview() -> list[str]:
-    """One table of all data sets: what ran under every seed on each, pooled, without spreads."""
+    """One table of all data sets: methods that ran under every seed on each, pooled, without spreads."""
     by_set = {
         name: compared(there)
         for name in TITLES
@@ -140,7 +140,7 @@ def _head(name: str, found: Comparison) -> str:
 
 
 def _numbers(row: Row, metric: Metric) -> str:
-    """A method's metric at each moment; "-" where a seed has no device of it."""
+    """A method's metric at each moment; "-" if a seed has no device for it."""
     figures = [row.figures.get(f"{moment}_pooled") for moment in MOMENTS]
     scale, style = (100, ".1f") if metric.share else (1, ".2f")
     return "/".join("-" if each is None else format(scale * each.mean, style) for each in figures)
@@ -173,7 +173,7 @@ def _rates(fleet: EmulationConfig, kept: Path) -> Iterator[tuple[str, float]]:
 
 
 def _missing(fleet: EmulationConfig, kept: Path) -> Iterator[str]:
-    """Which cells there are not. Raises ``DataError`` for one of another configuration."""
+    """The missing cells. Raises ``DataError`` for one of another configuration."""
     rates = dict(_rates(fleet, kept))
     by_seeds: dict[tuple[int, ...], list[str]] = {}
     for strategy in fleet.strategies:

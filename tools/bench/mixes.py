@@ -1,9 +1,9 @@
-"""How much of its past a device of ``blended`` keeps: three shares, on held-out training examples.
+"""How much of its past a device keeps under ``blended``: three shares, on held-out training examples.
 
     python -m tools.bench --keep mixes
 
-Chosen as learning rates are (tables.py): one seed, half of the rounds, a fifth of every device's
-training examples held out. One share is for all data sets: the one with the best ranks, summed over the
+The share is chosen like learning rates (tables.py): one seed, half of the rounds, a fifth of every device's
+training examples held out. All data sets get the same one: the share with the best ranks, summed over the
 data sets before and after training. Each data set has Blended's own learning rate.
 """
 

@@ -2,16 +2,16 @@
 
     python -m tools.bench models [--published] [--seeds N] [--batch-size 8] [--page FILE] [name ...]
 
-With ``--published``, or by their names, models of public packages: they are built in an environment of
-their own (``--venvs``), into which pip installs timm, transformers and the others.
+With ``--published``, or if they are named, models of public packages: they are built in a separate
+environment (``--venvs``), into which pip installs timm, transformers and the others.
 
 Each is exported, which verifies its programs against eager torch in float64. Then its gradient step runs in
-turn with eager torch's, on one thread; the ratio is one of CPU times, of medians over half a second, and in
-a model of microseconds most of it is overhead. The export's time is the wall clock's. Memory is that of
+turn with eager torch's, on one thread; the ratio is that of median CPU times over half a second, and for a
+model of microseconds most of it is overhead. The export's time is wall time. Memory is that of
 ``sedge_export.writing.step_memory``. A name that ends in ``@executorch`` is exported for that backend.
 
 With ``--seeds`` the deep networks are exported with that many seeds instead, and the emulator's trainers
-are checked on each. The page is written after each row; rows that are not measured stay as they are.
+are checked on each. The page is written after each row; rows that are not measured stay unchanged.
 """
 
 import argparse
@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def in_environment(names: Sequence[str], options: argparse.Namespace) -> int:
-    """The same command where the public packages are installed. Returns its exit status."""
+    """Run the same command where the public packages are installed. Returns its exit status."""
     python = install([[TORCH, *PACKAGES]], options.venvs, ours=True)
     words = ["--batch-size", str(options.batch_size), "--page", str(options.page), *names]
     return subprocess.run([python, "-m", "tools.bench", "models", *words], check=False).returncode
@@ -136,7 +136,7 @@ def exported(case: Case, backend: str, batch_size: int) -> list[str]:
 
 
 def seeded(case: Case, seed: str, batch_size: int) -> list[str]:
-    """Export a model of a seed, and check the emulator's trainers with it. Returns the row's cells."""
+    """Export a model with this seed, and check the emulator's trainers with it. Returns the row's cells."""
     torch.manual_seed(int(seed))
     model, x = case.build(), case.sample(batch_size)
     with tempfile.TemporaryDirectory() as name:
@@ -152,7 +152,7 @@ def seeded(case: Case, seed: str, batch_size: int) -> list[str]:
 
 
 def trainers(model: nn.Module, bundle: Bundle) -> list[str]:
-    """Of each trainer of the emulator its name, and how it is wrong with this classifier, if it is."""
+    """The name of each of the emulator's trainers, and how it is wrong for this classifier, if it is."""
     manifest, cpu = bundle.manifest, torch.device("cpu")
     problem = Problem(model, CLASSIFICATION, manifest.batch_size, manifest.input)
     wanted = references(problem)
@@ -173,7 +173,7 @@ def trainers(model: nn.Module, bundle: Bundle) -> list[str]:
 
 
 def verification(manifest: BundleManifest) -> list[str]:
-    """The cells of an export's errors, and of the batches that it has replaced."""
+    """The cells of an export's errors, and of the batches that it replaced."""
     found = manifest.verification
     if found is None:
         return ["", "", ""]

@@ -26,7 +26,8 @@ packages. An error is the largest
 difference of a gradient in an epoch of four steps, as a share of the largest gradient; torch's is that of
 eager torch in float32 on the same batches. A replaced batch is one with a proven kink (see
 `tools/export/sedge_export/verification`). The step's ratio is its CPU time over that of the same step in
-eager torch, both on one thread; memory is what a process needs for the step beside the runtime's libraries.
+eager torch, both on one thread; memory is what the step needs in a process, without
+the runtime's libraries.
 
 The public packages are {packages}.
 """
@@ -52,7 +53,7 @@ float64, and the same bits in other groups.
 
 
 def read(path: Path) -> tuple[Lines, Lines]:
-    """The lines of both tables; none where there is no page."""
+    """The lines of both tables; none if there is no page."""
     models, _, seeds = (path.read_text() if path.exists() else "").partition(_SEEDS)
     return _lines(models), _lines(seeds)
 

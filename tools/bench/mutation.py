@@ -2,12 +2,12 @@
 
     python -m tools.bench mutation [--sample 150] [--seed 0] [--workers 2] [MODULE ...]
 
-A mutant is one module with one change: another comparison, arithmetic or boolean operator, a constant
-that is off by one, a condition negated, a statement deleted, a result that is None. The tests run on it
-in a copy of the tree, nearest first: those that mirror the module's path, those of its folder, those of
-its deliverable, then those of WIDER. The first failure kills it. So does a stage that takes four times
-as long as without a mutant. Survivors are printed with their place and their diff; a reader decides
-whether a test is missing or the change makes no difference. The last line is JSON.
+A mutant is one module with one change: another comparison, arithmetic or boolean operator, a constant off
+by one, a negated condition, a deleted statement, or None as result. The tests run on it in a copy of the
+tree, nearest first: those that mirror the module's path, those of its folder, those of its deliverable,
+then those of WIDER. The first failure kills it. So does a stage that takes four times as long as without a
+mutant. Survivors are printed with their location and diff; a reader decides whether a test is missing or
+the change makes no difference. The last line is JSON.
 """
 
 import argparse
@@ -37,7 +37,7 @@ CENTRAL = (
 )
 WIDER = (
     "tests/test_config_bounds.py",
-    "tests/test_docs.py",  # defaults and bounds stand in the reference
+    "tests/test_docs.py",  # defaults and bounds are in the reference
     "tests/protocol",
     "tests/cloud",
     "tests/edge",
@@ -55,7 +55,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.LShift: ast.RShift, ast.RShift: ast.LShift,
 }  # fmt: skip
 # Checks that a type checker already makes, and texts for people.
-TYPES = ("annotation", "returns")  # of Annotated[int, Meta(ge=1)] the limit
+TYPES = ("annotation", "returns")  # the limit in Annotated[int, Meta(ge=1)]
 SKIPPED = {"decorator_list", "exc", "frozen", "strict"}
 
 
@@ -99,7 +99,7 @@ def alternatives(node: ast.AST) -> Iterator[str]:
 
 
 def changes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """A node and all below it that can be replaced, and by what."""
+    """Each replaceable node at or below this one, with its replacement."""
     yield from ((node, text) for text in alternatives(node))
     match node:
         case ast.If(test) | ast.While(test) | ast.IfExp(test):
@@ -150,7 +150,7 @@ def stages_of(root: Path, path: Path) -> list[tuple[str, ...]]:
 def passes(tree: Path, tests: Sequence[str], limit_s: float | None) -> bool:
     """Whether a tree's tests pass within the time limit."""
     options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu and not fleet"]
-    options += ["-k", "not java"]  # which has none of the mutants
+    options += ["-k", "not java"]  # it contains none of the mutants
     search = os.pathsep.join(str(tree / folder) for folder in SEARCH)
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *options, *tests],
@@ -198,12 +198,12 @@ class Trees:
             self.free.put(tree)
 
     def _unchanged_s(self, tests: tuple[str, ...]) -> float:
-        """How long the tests take; without a mutant they must pass."""
+        """How long the tests take without a mutant; they must pass."""
         if tests not in self._seconds:
             tree, begun = self.free.get(), time.monotonic()
             try:
                 if not passes(tree, tests, None):
-                    raise SystemExit(f"without a mutant, too, a test fails: {' '.join(tests)}")
+                    raise SystemExit(f"a test fails even without a mutant: {' '.join(tests)}")
             finally:
                 self.free.put(tree)
             self._seconds[tests] = time.monotonic() - begun
@@ -211,7 +211,7 @@ class Trees:
 
 
 def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """Draw mutants, run the tests on each, and say what survives."""
+    """Draw mutants, run the tests on each, and report the survivors."""
     parser = argparse.ArgumentParser(description="Draw mutants, and run the tests on each.")
     parser.add_argument("--sample", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)

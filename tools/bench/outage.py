@@ -1,14 +1,15 @@
-"""How soon a fleet is back after an outage of its broker or coordinator, and what an outage costs a device.
+"""How soon a fleet is back after an outage of its broker or coordinator, and an outage's cost to a device.
 
-In virtual time first, with the waits of a real link: fleets of several sizes lose their broker at once,
-and after the outage each device is back with its next try. The slowest of 20 fleets counts. Then with real
-processes, Mosquitto, ``sedge-cloud serve`` and agents with a run that goes on: the broker dies and comes
-back, then the coordinator does. Timed from the moment that it accepts connections, or is connected itself,
-until the last device is welcomed, and until the open round has closed: every device must have sent its
+First in virtual time, with the waits of a real link: fleets of several sizes lose their broker at once, and
+after the outage each device is back with its next attempt. The slowest of 20 fleets counts. Then with real
+processes, Mosquitto, ``sedge-cloud serve`` and agents, during a run: the broker dies and comes back, then
+the coordinator does. The time is measured from when it accepts connections, or is connected itself, until
+the last device is welcomed, and until the open round has closed, for which every device must have sent its
 update.
 
-An hour's bytes are the tries of a device in the second hour of an outage, at 100 bytes each where the
-network refuses the connection, 240 where nobody answers, and 5,000 where a broker turns it away behind TLS.
+An hour's bytes are those of a device's attempts in the second hour of an outage: 100 bytes each if the
+network refuses the connection, 240 if nobody answers, and 5,000 if a broker refuses the device after a TLS
+handshake.
 """
 
 import tempfile
@@ -28,9 +29,9 @@ from sedge_export.models import mlp
 from sedge_protocol.wire.reconnect import Ended, Reconnect
 
 SEEDS = 20
-# How many devices lose their broker, for how many seconds, and within how many they must be back.
+# The number of devices that lose their broker, for how many seconds, and within how many they must be back.
 FLEETS = ((8, 60, 10.0), (8, 180, 10.0), (300, 120, 45.0), (3000, 120, 45.0), (8, 3600, 45.0))
-# How many may arrive within one second.
+# The maximum number of arrivals within one second.
 MOST_A_SECOND = 300
 TRY_BYTES = {Ended.REFUSED: 100, Ended.UNANSWERED: 240, Ended.TURNED_AWAY: 5000}
 WELCOMED = "welcomed by coordinator"
@@ -45,7 +46,7 @@ quorum = 1.0
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured, and the most that it may be; ``unit`` is s, devices a second or kB an hour."""
+    """A measurement and its limit; ``unit`` is s, devices a second or kB an hour."""
 
     what: str
     measured: float
@@ -54,7 +55,7 @@ class Row:
 
 
 def next_try(link: Reconnect, ended: Ended, outage_s: float) -> float:
-    """When a link that has lost its broker at 0 first tries after the outage."""
+    """When a link that lost its broker at 0 first tries again after the outage."""
     at = link.wait_s(Ended.HEARD, 0.0)
     while at < outage_s:
         at += link.wait_s(ended, at)
@@ -78,26 +79,26 @@ def fleet_is_back(devices: int, outage_s: float, most_s: float) -> list[Row]:
 
 
 def alone() -> Row:
-    """A device that was cut off alone for six minutes, and whose tries nobody answered."""
+    """A device that was cut off alone for six minutes, with attempts that nobody answered."""
     links = [Reconnect(np.random.default_rng(seed), devices=8) for seed in range(SEEDS)]
     last_s = max(next_try(link, Ended.UNANSWERED, 360.0) for link in links) - 360.0
     return Row("one device cut off for 360 s: back after", round(last_s, 1), "s", 10.0)
 
 
 def cost(ended: Ended) -> Row:
-    """What an hour of an outage costs a device of a small fleet."""
+    """The cost of an hour's outage for a device of a small fleet."""
     link = Reconnect(np.random.default_rng(1), devices=8)
     at, tries = next_try(link, ended, 3600.0), 0
     while at < 7200:
         at += link.wait_s(ended, at)
         tries += 1
     kb = tries * TRY_BYTES[ended] / 1000
-    what = f"an hour of an outage costs a device whose tries end {ended.name.lower()}"
+    what = f"an hour of an outage for a device whose attempts end {ended.name.lower()}"
     return Row(what, round(kb, 1), "kB", 150.0)
 
 
 class Timed(RealFleet):
-    """A real fleet of which it can be told when everybody is back."""
+    """A real fleet that reports when everybody is back."""
 
     def back(self, devices: list[str], returned: Callable[[], None]) -> tuple[float, float]:
         """Let something return; the seconds until all are welcomed, and until a round has closed."""
@@ -115,7 +116,7 @@ class Timed(RealFleet):
         return welcomed_s, time.monotonic() - since
 
     def coordinator_returns(self) -> None:
-        """Start it, and wait until it has its link."""
+        """Start the coordinator, and wait until it is connected."""
         links = self.log("cloud").count("connected to")
         self.start_cloud()
         wait_until(lambda: self.log("cloud").count("connected to") > links, 60, "it is connected")
@@ -148,7 +149,7 @@ def real(folder: Path, devices: int, seconds: float) -> list[Row]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """How soon a fleet is back after an outage, and what that costs."""
+    """How soon a fleet is back after an outage, and the cost."""
     return [
         Figure(
             row["what"], f"{row['measured']:g} {row['unit']}", (at_most(row["most"], row["measured"]),)
@@ -159,7 +160,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("After an outage", figures)
 def measure(seconds: float = 180.0, devices: int = 8) -> Result:
-    """Everything; the real fleet has so many devices, and its outages are so long."""
+    """Measure everything, with this many real devices and these outages."""
     rows = [row for fleet in FLEETS for row in fleet_is_back(*fleet)]
     rows += [alone(), *(cost(ended) for ended in TRY_BYTES)]
     with tempfile.TemporaryDirectory() as name:

@@ -1,9 +1,9 @@
-"""What comparing the devices of a large round costs one process, and a Ray cluster.
+"""The cost of comparing the devices of a large round, in one process and on a Ray cluster.
 
 FedCAC and FedPURIN compare every pair of masks (``algorithms/collaboration.py``). Each way runs in a
-process of its own, on the same random masks; the bytes of the result must be equal. Memory is the peak of
-that process; the cluster's store holds the masks besides, once on each host. Time with Ray includes joining
-the cluster. From these rows follows from which size on the coordinator asks it.
+separate process, on the same random masks; the bytes of the result must be equal. Memory is that process's
+peak; in addition, the cluster's store holds the masks once on each host. Time with Ray includes joining the
+cluster. These rows determine from which size on the coordinator uses it.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ Row = dict[str, str | int | float]
 
 def compared(devices: int, size: int, ray: str | None) -> Row:
     """The overlaps of so many random masks of ``size`` bits, in this process or by a cluster."""
-    collaboration._LARGE = 0  # at every size
+    collaboration._LARGE = 0  # use the cluster at every size
     rng = np.random.default_rng(0)
     masks = [rng.integers(0, 2**63, -(-size // 64), np.uint64) for _ in range(devices)]
     began = time.perf_counter()
@@ -54,7 +54,7 @@ def figures(found: Result) -> list[Figure]:
 def measure(
     size: int = 582_026, devices: Sequence[int] = (500, 1000, 5000), ray: str = "local"
 ) -> Result:
-    """Masks of so many bits; the cluster's address, or one of this machine."""
+    """Compare masks of this many bits; the cluster has this address, or is one on this machine."""
     rows: list[Row] = []
     for count in devices:
         for way in (None, ray):

@@ -10,14 +10,14 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Rewrite what has changed."""
+    """Rewrite the pages that have changed."""
     for path, text in pages():
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Every page, and what it has to say."""
+    """Every page, with its text."""
     yield HERE / "RESULTS.md", results_page.page(RESULTS)
     yield HERE / "METHODS.md", methods.page()
     yield compression_figure.PAGE, compression_figure.drawn(RESULTS / "compression.json")

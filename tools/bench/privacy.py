@@ -1,10 +1,10 @@
-"""What differential privacy costs in accuracy, by the size of the fleet.
+"""The accuracy that differential privacy costs, by the size of the fleet.
 
-Fashion-MNIST, shrunk to 7 x 7: 30, 300 or 3,000 devices have 20 images each at random, a quarter for
-tests. A network of 2,410 parameters is trained by FedAvg, once as usual, with equal weights, and once at
-(8, 1e-5). All devices train in every round, but of 3,000 a tenth. The noise is what the accountant asks
-for, as a multiple of the clip. Accuracies are the global model's, over the test images of all devices (of
-3,000: of 300). A fleet that has ended is not run again.
+Fashion-MNIST, shrunk to 7 x 7: 30, 300 or 3,000 devices have 20 images each at random, a quarter for tests.
+A network of 2,410 parameters is trained by FedAvg, once as usual, with equal weights, and once at (8,
+1e-5). All devices train in every round, except that only a tenth of 3,000 do. The noise is the
+accountant's, as a multiple of the clip. Accuracies are the global model's, over the test images of all
+devices (of 3,000: of 300). A finished fleet is not run again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -79,7 +79,7 @@ def measure(
     devices: Sequence[int] = tuple(FLEETS), seeds: Sequence[int] = (42, 43, 44), rounds: int = 10,
     out: Path = Path("runs/privacy"),
 ) -> Result:  # fmt: skip
-    """Run what is not there yet."""
+    """Run what is missing."""
     rows: list[Result] = []
     for size in devices:
         share, delta = FLEETS.get(size, 1.0), (1 - EMPTY_SHARE) * DELTA

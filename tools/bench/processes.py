@@ -1,11 +1,11 @@
-"""Coordinators' processor time by their number, the bytes that leave them, and a number that changes.
+"""Coordinators' processor time and traffic by their number, and the effect of changing that number.
 
     python -m tools.bench processes [--devices 24] [--rounds 8]
 
 One ``sedge-cloud serve`` on SQLite and a folder, then 1, 2 and 4 on PostgreSQL and an object store, each on
-a host of its own (network namespaces; root). The devices take part in FedAvg runs whose updates have two
-chunks, and whose broadcasts are whole: first a quarter of them in each round, then all. After each run's
-first round, without what coordinators take when idle, which depends on the pace of rounds:
+its own host (network namespaces; root). The devices take part in FedAvg runs whose updates have two chunks,
+and whose broadcasts are whole: first a quarter of them in each round, then all. After each run's first
+round, without the coordinators' idle load, which depends on the pace of rounds:
 
 update_ms   processor milliseconds of all coordinators for an update, planning and closing included, in
             rounds of all devices
@@ -16,8 +16,9 @@ kb_round    kB that leave the coordinators for the broker in a round, broadcasts
 row_bytes   the growth of the database by an update
 idle        the share of a processor that one coordinator takes when no run is going on
 
-Then two coordinators become three and two again, in an orderly stop, while the run goes on: the longest
-time in which a device had neither an order nor a receipt, beside the longest before. The last line is JSON.
+Then two coordinators become three and, by an orderly stop, two again during the run: measured is the
+longest time in which a device had neither an order nor a receipt, compared with the longest before. The
+last line is JSON.
 """
 
 import argparse
@@ -41,17 +42,17 @@ from sedge_cloud.store.opening import open_store
 
 COUNTS = (1, 2, 4)
 PATIENCE_S = 300.0
-# After a run has stopped its devices and coordinators come to rest.
+# After a run has stopped, its devices and coordinators come to rest.
 REST_S, IDLE_S = 3.0, 15.0
-# A coordinator that stops in order hands its shards over first.
+# A coordinator that stops in order first hands over its shards.
 STOP_S = 30.0
-# Times one process's.
+# As multiples of one process.
 MOST_CPU, MOST_BYTES = 1.25, 1.05
 
 
 @dataclass(frozen=True)
 class Row:
-    """So many processes on these engines."""
+    """This number of processes on these engines."""
 
     engine: str
     processes: int
@@ -66,7 +67,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Used:
-    """What some rounds took: seconds of processor and by the clock, bytes to the broker and of rows."""
+    """The consumption of some rounds: processor and wall seconds, bytes to the broker and of rows."""
 
     cpu_s: float
     wall_s: float
@@ -83,13 +84,13 @@ class Measured:
         fleet.start_all()
 
     def begin(self, bundle: Path, asked: int) -> None:
-        """Begin a run whose rounds have so many devices; its first round closes."""
+        """Begin a run whose rounds have this many devices; wait until its first round closes."""
         self.run = f"of-{asked}"
         self.fleet.begin_run(bundle, self.run, "fedavg", asked)
         self.reach(2)
 
     def used(self, bundle: Path, asked: int, rounds: int) -> Used:
-        """What so many rounds take of a run that begins and ends with them."""
+        """The consumption of this many rounds of a run that begins and ends with them."""
         self.begin(bundle, asked)
         first, began = self.now, time.monotonic()
         cpu_s, sent, rows = self.cpu_s(), self.sent(), self.rows()
@@ -114,7 +115,7 @@ class Measured:
         return row.round
 
     def cpu_s(self) -> float:
-        """Processor seconds of all coordinators that run."""
+        """Processor seconds of all running coordinators."""
         return sum(self.fleet.processes[host].used_s() for host in self.fleet.hosts)
 
     def sent(self) -> int:
@@ -211,7 +212,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--devices", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=8)
-    help_text = "numbers of processes, the first of which is what others are compared with"
+    help_text = "numbers of processes; the others are compared with the first"
     parser.add_argument("--processes", type=int, nargs="+", default=COUNTS, help=help_text)
     options = parser.parse_args()
     if (why := missing()) is not None:

@@ -34,7 +34,7 @@ def replaced(text: str, name: str, lines: Iterable[str]) -> str:
 
 def demo(result: Result) -> list[str]:
     """The demo's table: its words, then six columns."""
-    assert result.machine is not None  # which a real run does not know
+    assert result.machine is not None  # a real run does not have it
     minutes = sum(strategy.seconds for strategy in result.strategies) / 60
     fewest = min(device.num_test for device in result.strategies[0].devices)
     return [

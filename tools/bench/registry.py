@@ -1,12 +1,12 @@
-"""What it costs to have many devices enrolled.
+"""The cost of having many devices enrolled.
 
     python -m tools.bench registry [--devices 10000,100000,1000000] [--postgres]
 
-The devices come from a CSV file with secrets and two tags, by the command; a tenth of them, at most
-100,000, say hello and are online. Then: a start up to the first reading of the facts, in a process of its
-own, with what it takes while nothing happens; a cohort of 1,000 from those that a condition selects; the
-first page of ``device list``. Seconds are processor time, without that of a database server: with
-``--postgres``, which starts one for the rows, import and cohort are on the clock. The last line is JSON.
+The command enrols the devices from a CSV file with secrets and two tags; a tenth of them, at most 100,000,
+say hello and are online. Then: a start up to the first reading of the facts, in a separate process, with
+its idle load; a cohort of 1,000 from the devices that a condition selects; the first page of ``device
+list``. Seconds are processor time, without that of a database server: with ``--postgres``, which starts one
+for the rows, import and cohort are by wall clock. The last line is JSON.
 """
 
 import argparse
@@ -52,7 +52,7 @@ NAME = "device-{:07}"
 
 @dataclass(frozen=True)
 class Row:
-    """What one size took. Selections by condition: (devices that match, milliseconds)."""
+    """The cost of one size. Selections by condition: (devices that match, milliseconds)."""
 
     devices: int
     import_per_s: float
@@ -81,7 +81,7 @@ def filled(folder: Path, devices: int, url: str | None) -> tuple[Path, float]:
 
 
 def run(config: Path, *words: str) -> float:
-    """Run a command; its processor seconds."""
+    """Run a command. Returns its processor seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "sedge_cloud", "--config", str(config), *words]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -103,7 +103,7 @@ def come_online(store: Store, devices: int) -> None:
 
 
 def cohorts(store: Store, clock: Callable[[], float]) -> dict[str, tuple[int, float]]:
-    """For each condition how many devices match, and the milliseconds of a draw."""
+    """For each condition, how many devices match, and the milliseconds of a draw."""
     config = RunConfig(
         strategy="fedavg", min_train_devices=COHORT, min_available_devices=COHORT,
         fraction_train=1e-6,
@@ -125,12 +125,12 @@ def cohorts(store: Store, clock: Callable[[], float]) -> dict[str, tuple[int, fl
 
 
 def peak_mb() -> float:
-    """The most memory that this process has had."""
+    """The peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def start(config: Path) -> None:
-    """Start as the service does, then wait; print what that took."""
+    """Start as the service does, then wait; print the cost."""
     cloud = load_cloud(config)
     with closing(open_store(cloud)) as store, closing(open_store(cloud)) as beside:
         core = Coordinator(cloud.fleet, store, 1.0, int(time.time()), wall=on_the_wall)
@@ -153,7 +153,7 @@ def start(config: Path) -> None:
 
 
 def select(config: Path) -> None:
-    """Draw cohorts; print what that took."""
+    """Draw cohorts; print the cost."""
     cloud = load_cloud(config)
     clock = time.process_time if cloud.store.url is None else time.monotonic
     with closing(open_store(cloud)) as store:
@@ -162,7 +162,7 @@ def select(config: Path) -> None:
 
 
 def alone(what: str, config: Path) -> Any:
-    """What one of the two above prints, in a process of its own."""
+    """The output of one of the two above, run in a separate process."""
     command = [
         sys.executable,
         "-m",
@@ -183,7 +183,7 @@ def measured(devices: int, url: str | None) -> Row:
         with closing(open_store(load_cloud(config))) as store:
             come_online(store, devices)
             if url is not None:
-                store._db.execute("VACUUM ANALYZE")  # as the server does by itself after a while
+                store._db.execute("VACUUM ANALYZE")  # as the server does itself after a while
             size = store.used_bytes() / 1e6
         cohort, cohort_mb = alone("select", config)
         took, mb, share = alone("start", config)
@@ -193,7 +193,7 @@ def measured(devices: int, url: str | None) -> Row:
 
 @contextmanager
 def servers(wanted: bool, sizes: Sequence[int]) -> Generator[list[str | None]]:
-    """A database for each size, on a server of its own; None: a file."""
+    """A database for each size, on its own server; None: a file."""
     if not wanted:
         yield [None] * len(sizes)
         return
@@ -206,7 +206,7 @@ def servers(wanted: bool, sizes: Sequence[int]) -> Generator[list[str | None]]:
 
 
 def line(row: Row) -> str:
-    """One size in a line."""
+    """One size on one line."""
     cohort = "; ".join(f"{ms:.0f} ms of {n:,} by {by}" for by, (n, ms) in row.cohort.items())
     return (
         f"{row.devices:>9,} devices: {row.import_per_s:,.0f} enrolled a second, {row.state_mb:.0f} MB; "

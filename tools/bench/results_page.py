@@ -15,15 +15,15 @@ HEAD = """\
 # What was measured
 
 Written by `python -m tools.bench pages` from the results of `make figures`, which runs every command
-below but that of the GPU; each program's docstring says what exactly it times. Absolute times are one
-machine's at one moment; ratios are taken in turn, within one run, and travel better. A target that is
-missed is named as such.
+below except that of the GPU; each program's docstring says exactly what it measures. Absolute times are one
+machine's at one moment; ratios are measured in turn, within one run, and carry over better. Missed targets
+are marked.
 """
-# Benchmarks that have a command line of their own.
+# Benchmarks that have their own command line.
 OTHERS: dict[str, tuple[str, Callable[[Result], Iterable[Figure]]]] = {
     "coordinator": ("Coordinator", coordinator),
     "gpu": ("Many devices on one GPU", gpu),
-    "three_hosts": ("Coordinators on three hosts, and what goes wrong", three_hosts),
+    "three_hosts": ("Coordinators on three hosts, with faults", three_hosts),
     "processes": ("Coordinators by their number", processes),
 }
 
@@ -39,7 +39,7 @@ class Section:
 
     @property
     def command(self) -> str:
-        """What measures it."""
+        """The command that measures it."""
         return f"`python -m tools.bench {self.name}`"
 
 

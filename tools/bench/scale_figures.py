@@ -1,15 +1,15 @@
-"""Figures of coordinators: one's updates, what goes wrong with several, and what their number costs."""
+"""Figures of coordinators: the updates of one, faults among several, and the cost of their number."""
 
 from typing import Any
 
 from tools.bench.harness import Figure, Result, at_least, at_most
 
-# Updates a second on one core, by the share of elements that an update keeps.
+# Updates per second on one core, by the share of elements that an update keeps.
 TARGET_UPDATES = {0.5: 200, 0.01: 900}
 
 
 def coordinator(found: Result) -> list[Figure]:
-    """What the coordinator does with updates, on a store that survives power cuts."""
+    """One coordinator's rate of updates, on a store that survives power cuts."""
     rows = found["rows"]
     figures: list[Figure] = []
     for row in rows:
@@ -29,7 +29,7 @@ def coordinator(found: Result) -> list[Figure]:
 
 
 def three_hosts(found: Result) -> list[Figure]:
-    """Fault by fault: updates lost and counted twice, bytes, and the time to go on."""
+    """By fault: updates lost and counted twice, bytes, and the time until the fleet continues."""
     most: float = found["target_s"]
 
     def figure(row: dict[str, Any]) -> Figure:

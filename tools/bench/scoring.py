@@ -1,4 +1,4 @@
-"""What selecting one device's personal parameters costs the coordinator.
+"""The coordinator's cost of selecting one device's personal parameters.
 
 Times FedOBP's importance and select, in turn with the same work by torch.quantile, with one thread each on
 the same model, and checks that both select the same elements. Times are in milliseconds, minimum and
@@ -19,7 +19,7 @@ from sedge_protocol.layout import Layout, Role, Theta
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long one call took."""
+    """The duration of one call."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -43,7 +43,7 @@ def figures(row: Result) -> list[Figure]:
 
 @bench("Personal parameters", figures)
 def measure(size: int = 582_026, quantile: float = 0.99993, repeats: int = 50) -> Result:
-    """Both ways in turn, so that a slow spell of the machine affects both."""
+    """Measure both ways in turn, so that a slow spell of the machine affects both."""
     torch.set_num_threads(1)
     tensors = Layout.of([("theta", (size,), Role.PARAMETER)]).tensors
     shared, own = models(size, seed=0)

@@ -1,13 +1,14 @@
-"""Break a real fleet in every way that an operator meets, and time how soon each place names it and why.
+"""Breaks a real fleet in every way that operators meet, and times how soon each place reports it and why.
 
-Real processes: Mosquitto, ``sedge-cloud serve`` and agents, in three fleets. In one, things break while a
-run goes on; in one, each bad device starts beside five good ones; in one, disks fill up: small file systems
-of their own (tmpfs), which need root. Twelve faults, and the coordinator's own death, which only the
-command line can still tell; the journal has systemd's word for it, and Prometheus its ``up``.
+Real processes: Mosquitto, ``sedge-cloud serve`` and agents, in three fleets. In the first, things break
+during a run; in the second, each bad device starts next to five good ones; in the third, disks fill up:
+separate small file systems (tmpfs), which need root. There are twelve faults, and the coordinator's own
+death, which only the command line can still report; the journal has systemd's message about it, and
+Prometheus its ``up``.
 
-Timed from the moment before the fault (a bad device's from before its agent starts, so with the rounds that
-it takes to show) until each place of watched_fleet.py has the problem with its subject and its reason.
-tests/system/test_seen.py does the same without the clock.
+The time is measured from just before the fault (for a bad device from before its agent starts, so it
+includes the rounds until the fault shows) until each place of watched_fleet.py has the problem with its
+subject and its reason. tests/system/test_seen.py does the same without the clock.
 """
 
 import os
@@ -32,7 +33,7 @@ from sedge_export.exporter import export
 from sedge_export.models import mlp
 
 TARGET_S = 10.0
-# What a full disk has left: journals and the database still fit, and no blob may be written.
+# The free space on a full disk: journals and the database still fit, but no blob may be written.
 LEFT_BYTES = 2**20
 WRONG_CLOCK = """\
 import sys, time
@@ -43,7 +44,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def enrolled_long_ago(home: Path, device: str) -> None:
-    """A device that was enrolled just now could not have connected yet, and is no problem."""
+    """Backdate a device's enrolment: one enrolled just now has had no time to connect, so is no problem."""
     with closing(sqlite3.connect(home / "state" / "sedge.sqlite", timeout=30)) as db, db:
         db.execute("UPDATE meta SET value = value + 1 WHERE key = 'change'")
         sql = (
@@ -54,14 +55,14 @@ def enrolled_long_ago(home: Path, device: str) -> None:
 
 
 def while_a_run_goes_on(fleet: Watched, bundle: Path) -> None:
-    """Devices die, dawdle and are revoked, the broker dies, and at last the coordinator."""
+    """Devices die, slow down and are revoked; then the broker dies, and at last the coordinator."""
     fleet.start_cloud()
     for seed, name in enumerate(("pi-1", "pi-2", "pi-3", "pi-4")):
         fleet.add_device(name, seed)
         fleet.start_agent(name)
     fleet.going(bundle, devices=4, available=3, quorum=1.0, grace=0)
 
-    # Between two rounds nobody would wait for a device that dies, so one is open that does.
+    # Between two rounds nobody would wait for a dying device, so a round that needs it is open.
     fleet.signalled("pi-2", signal.SIGSTOP)
     fleet.has("device_slow")
     fleet.sees(
@@ -107,7 +108,7 @@ def while_a_run_goes_on(fleet: Watched, bundle: Path) -> None:
 
 
 def beside_good_devices(fleet: Watched, bundle: Path) -> None:
-    """Devices that are no good from their start."""
+    """Devices that are bad from the start."""
     fleet.start_cloud()
     good = [f"pi-{i}" for i in range(1, 6)]
     for seed, name in enumerate([*good, "nan", "evil", "raises", "clock"]):
@@ -201,14 +202,14 @@ STAGES: tuple[Callable[[Watched, Path], None], ...] = (
 
 
 def play(stage: Callable[[Watched, Path], None], folder: Path, bundle: Path) -> list[Sighting]:
-    """One stage with a fleet of its own in a folder; what was seen."""
+    """Play one stage, with its own fleet in a folder. Returns what was seen."""
     with closing(Watched(folder)) as fleet:
         stage(fleet, bundle)
         return fleet.sightings
 
 
 def figures(found: Result) -> list[Figure]:
-    """How soon each place names a fault, with its reason."""
+    """How soon each place reports a fault, with its reason."""
     return [
         Figure(
             f"{row['fault']} (`{row['code']}`)",

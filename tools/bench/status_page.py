@@ -1,15 +1,15 @@
-"""What the status page of a large fleet takes, and what of it the coordinator's loop pays.
+"""The cost of a large fleet's status page, and the coordinator's loop's share of it.
 
-A real coordinator with its recorder and, in the same process as in ``sedge-cloud serve``, all that runs
-beside it. The fleet has closed some rounds of a tenth of its devices and has one open. Then, ``RATE`` times
-a second, a device's hello says that it begins or ceases to wait: the facts are new at every look, which the
-result shows. So it goes without a page (the log of problems reads the facts all the same), with one and
-nobody there, and with readers, in a process of their own, that hold the stream open and fetch the page at
-every change, as browsers do.
+A real coordinator with its recorder and, in the same process as in ``sedge-cloud serve``, all its other
+threads. The fleet has closed some rounds of a tenth of its devices and has one open. Then, ``RATE`` times a
+second, a device's hello says that it begins or ceases to wait, so the facts are new whenever they are read,
+as the result shows. This is measured without a page (the problem log reads the facts all the same), with a
+page that nobody reads, and with readers, in a separate process, that hold the stream open and fetch the
+page at every change, as browsers do.
 
-A share is the processor time of the recorder, in the loop, and of the threads beside it, which may hold the
-interpreter all of it, against the time on the clock. First paint is what a browser waits for: the time to
-the last byte of the page, which needs nothing else.
+A share is the processor time of the recorder, in the loop, and of the other threads, which may hold the
+interpreter all the time, relative to wall time. First paint is what a browser waits for: the time to the
+last byte of the page, which needs nothing else.
 """
 
 import http.client
@@ -53,11 +53,11 @@ from sedge_protocol.wire.messages import Hello
 SIZE = 2000
 HELLO = Hello(b"!" * 16, "bench", ("onnxruntime",), ("zstd",), num_train=100, versions=VERSIONS)
 WAITS = msgspec.structs.replace(HELLO, waits="31 % battery")
-# Hellos a second: of a thousand devices each has news every fifty seconds, far below its rate limit.
+# Hellos per second: each of a thousand devices has news every fifty seconds, far below its rate limit.
 RATE = 20
-# So many devices wait at a time.
+# The number of devices that wait at a time.
 WAITING = 10
-# The threads that run beside the loop.
+# The threads that run next to the loop.
 BESIDE = ("status page", "problem log")
 
 
@@ -94,7 +94,10 @@ class Fleet:
                 self.core.receive(device.topic, frame, time.monotonic())
 
     def work(self, seconds: float) -> float:
-        """Take hellos for so long; the share of this time that recorder and threads beside it take."""
+        """Take hellos for this long.
+
+        Returns the share of this time that the recorder and the other threads take.
+        """
         begun, recorded, beside = time.monotonic(), 0.0, cpu_beside()
         while time.monotonic() < begun + seconds:
             name, message = next(self._news)
@@ -107,20 +110,20 @@ class Fleet:
 
 
 def cpu_beside() -> float:
-    """Processor time of the threads that run beside the loop so far, in seconds."""
+    """Processor time so far of the threads that run next to the loop, in seconds."""
     threads = [t.ident for t in threading.enumerate() if t.name in BESIDE and t.ident is not None]
     return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in threads)
 
 
 def news(names: Sequence[str]) -> Iterator[tuple[str, Hello]]:
-    """Who says what next, without end: one begins to wait, and one that has done so for a while ceases."""
+    """Endless news: one device begins to wait, and one that has waited for a while stops."""
     for i in count():
         yield names[i % len(names)], WAITS
         yield names[(i - WAITING) % len(names)], HELLO
 
 
 def read(port: int, readers: int, stop: Event, changes: "Synchronized[int]") -> None:
-    """Be some browsers: hold the stream, and fetch the page at every change, which are counted."""
+    """Act as several browsers: hold the stream, and fetch the page at every change; count the changes."""
     threads = [threading.Thread(target=_browse, args=(port, stop, changes)) for _ in range(readers)]
     for thread in threads:
         thread.start()
@@ -141,7 +144,7 @@ def _browse(port: int, stop: Event, changes: "Synchronized[int]") -> None:
 
 
 def fetch(port: int) -> tuple[float, int]:
-    """Seconds to the page's last byte, and its size."""
+    """The seconds to the page's last byte, and its size."""
     begun = time.monotonic()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/")
@@ -151,7 +154,7 @@ def fetch(port: int) -> tuple[float, int]:
 
 
 def paint(port: int) -> tuple[float, float, int]:
-    """Seconds to the first page ever, to one whose facts are old (the median of five), and its size."""
+    """The seconds to the first page ever, and to one with old facts (the median of five), and its size."""
     first, size = fetch(port)
     later: list[float] = []
     for _ in range(5):
@@ -161,7 +164,7 @@ def paint(port: int) -> tuple[float, float, int]:
 
 
 def watched(fleet: Fleet, port: int, readers: int, seconds: float) -> tuple[float, float]:
-    """The share with readers, and how many changes a minute each of them was told of."""
+    """The share with readers, and the number of changes per minute that each of them received."""
     context = get_context("spawn")
     stop, changes = context.Event(), context.Value("i", 0)
     process = context.Process(target=read, args=(port, readers, stop, changes))
@@ -178,7 +181,7 @@ def watched(fleet: Fleet, port: int, readers: int, seconds: float) -> tuple[floa
 
 
 def figures(row: Result) -> list[Figure]:
-    """What the status page of a large fleet costs the coordinator, and how long a browser waits for it."""
+    """The coordinator's cost of a large fleet's status page, and how long a browser waits for it."""
     what = (
         f"the status page of {row['devices']:,} devices, {row['readers']} readers, "
         f"{row['changes_a_minute']:.0f} changes a minute told to each"
@@ -196,9 +199,9 @@ def figures(row: Result) -> list[Figure]:
 def measure(
     devices: int = 1000, rounds: int = 20, readers: int = 3, seconds: float = 25.0
 ) -> Result:
-    """Without a page, with one, and with readers, so many seconds each."""
+    """Measure without a page, with one, and with readers, for this many seconds each."""
     with tempfile.TemporaryDirectory() as name, open(os.devnull, "w") as log:
-        logging.basicConfig(stream=log)  # lines are made, as in the service
+        logging.basicConfig(stream=log)  # format the lines, as the service does
         fleet = Fleet(Path(name), devices)
         for device in fleet.devices:
             fleet.say(device, HELLO)
@@ -207,7 +210,7 @@ def measure(
         cloud = CloudConfig(FLEET, state_dir=str(fleet.state))
         nowhere = BrokerSettings("mqtt://127.0.0.1:1", "coordinator")
         with sidecars(cloud, nowhere):
-            fleet.work(2 * STALE_S)  # the first reading takes every round
+            fleet.work(2 * STALE_S)  # the first reading reads every round
             unwatched = fleet.work(seconds)
         port = free_port()
         page = msgspec.structs.replace(cloud, http=HttpConfig(f"127.0.0.1:{port}"))

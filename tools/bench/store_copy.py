@@ -1,9 +1,10 @@
-"""How long a fleet takes to another store and back, killed twice on each way.
+"""How long it takes to move a fleet to another store and back, killed twice each way.
 
-A fleet in a folder whose rows name so many blobs of a megabyte goes to PostgreSQL and an object store,
-which this starts, and from there into another folder, each by ``sedge-cloud store copy``. The command is
-killed when a third and two thirds of the blobs are there, and run again. At the end every row is the same,
-and every blob there with its digest. Seconds are on the clock, killed attempts included.
+A fleet in a folder, whose rows name this many blobs of a megabyte, is copied to PostgreSQL and an object
+store, which this starts, and from there into another folder, each time by ``sedge-cloud store copy``. The
+command is killed when a third and two thirds of the blobs are there, and run again. At the end every row
+must be the same, and every blob must be there with its digest. Seconds are wall time, killed attempts
+included.
 """
 
 import hashlib
@@ -36,7 +37,7 @@ LOOK_S = 0.2
 
 
 def cloud_toml(folder: Path, more: str = "") -> Path:
-    """A configuration whose state folder is below this one."""
+    """A configuration whose state folder is in this folder."""
     folder.mkdir()
     path = folder / "cloud.toml"
     path.write_text(f'fleet = "{FLEET}"\n{more}[broker]\nurl = "mqtt://127.0.0.1:1"\n')
@@ -44,7 +45,7 @@ def cloud_toml(folder: Path, more: str = "") -> Path:
 
 
 def filled(config: Path, bundle: Path, count: int) -> None:
-    """A run in which so many devices have a model of a megabyte each."""
+    """A run in which this many devices have a model of a megabyte each."""
     with closing(open_store(load_cloud(config))) as store:
         start_run(store, RUN, make_bundle(bundle, 100), RunConfig(strategy="fedavg"))
         names = [f"device-{i}" for i in range(count)]
@@ -61,7 +62,7 @@ def filled(config: Path, bundle: Path, count: int) -> None:
 
 
 def contents(config: Path) -> str:
-    """A digest of every row; every blob that one names is read, and so checked."""
+    """A digest of every row; every blob that a row names is read and thereby checked."""
     digest = hashlib.sha256()
     with closing(open_store(load_cloud(config))) as store:
         store.check()
@@ -75,13 +76,13 @@ def contents(config: Path) -> str:
 
 
 def rows(store: Store, table: str) -> list[tuple[object, ...]]:
-    """A table's rows, alike from each database."""
+    """A table's rows, the same from each database."""
     found = store._db.execute(f"SELECT * FROM {table}").fetchall()
     return [tuple(bytes(v) if isinstance(v, memoryview) else v for v in row) for row in found]
 
 
 def copied(source: Path, target: Path, count: int) -> float:
-    """Copy, killed when a third and two thirds of the blobs are there; seconds on the clock."""
+    """Copy, killed when a third and two thirds of the blobs are there. Returns the seconds."""
     command = [sys.executable, "-m", "sedge_cloud", "store", "copy", str(source), str(target)]
     begun = time.monotonic()
     with closing(open_store(load_cloud(target))) as store:
@@ -98,7 +99,7 @@ def copied(source: Path, target: Path, count: int) -> float:
 
 
 def figures(found: Result) -> list[Figure]:
-    """There and back."""
+    """The times there and back."""
     measured = (
         f"{found['out_s']:.0f} s, back in {found['back_s']:.0f} s, killed twice each; all equal"
     )
@@ -107,7 +108,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("Another store", figures)
 def measure(mb: int = 1000) -> Result:
-    """Go there and back, and compare."""
+    """Copy there and back, and compare."""
     count = mb * 10**6 // BLOB_BYTES
     with tempfile.TemporaryDirectory() as name, closing(Servers()) as servers:
         folder = Path(name)

@@ -1,4 +1,4 @@
-"""A function of a module or class, replaced for a while by one that counts its calls."""
+"""Temporarily replaces a function of a module or class, for example by one that counts its calls."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def substituted(owner: object, name: str, by: Callable[..., object]) -> Generator[None]:
-    """``by`` stands for the owner's function of this name."""
+    """Replace the owner's function of this name by ``by``."""
     before = getattr(owner, name)
     setattr(owner, name, by)
     try:

@@ -1,11 +1,11 @@
-"""Every method on a data set under several seeds, in cells that are kept: the tables of docs/research.md.
+"""Every method on a data set under several seeds, in kept cells: the tables of docs/research.md.
 
     python -m tools.bench tables phones
     python -m tools.bench tables phones --methods FedAvg alone --seeds 42
 
 ``sets`` has a fleet file for each data set. The learning rate of each method is chosen: the best of three
-under its seed, with half of the rounds, on a fifth of every device's training examples. A cell that
-is kept below ``results/cells`` is not run again, and one that was stopped goes on.
+under its seed, with half of the rounds, on a fifth of every device's training examples. A cell kept in
+``results/cells`` is not run again, and a stopped one resumes.
 """
 
 from collections.abc import Sequence
@@ -26,15 +26,16 @@ from sedge_emulate.result import write_whole
 
 SETS = {path.stem: path for path in sorted(Path(__file__).with_name("sets").glob("*.toml"))}
 CELLS = RESULTS / "cells"
-# Models of the data sets' own.
+# The data sets' own models.
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SEEDS = (42, 43, 44)
-# Rates to choose from, as multiples of the fleet file's; the share of the training examples to judge by.
+# Rates to choose from, as multiples of the fleet file's, and the share of the training examples to judge
+# by.
 FACTORS, VALIDATION = (0.3, 1.0, 3.0), 0.2
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What a method's learning rate was chosen by: the metric of each, pooled, after local training."""
+    """How a method's learning rate was chosen: the metric of each rate, pooled, after local training."""
 
     scores: dict[str, float]
     settings: dict[str, object]
@@ -61,7 +62,7 @@ def measure(
     *names: str, seeds: Sequence[int] = SEEDS, methods: Sequence[str] = (),
     out: Path = Path("runs/tables"), kept: Path = CELLS,
 ) -> Result:  # fmt: skip
-    """Run the cells that are not there yet, seed by seed, and compare all that are."""
+    """Run the missing cells, seed by seed, and compare all cells."""
     console = Console()
     for name in chosen(names, SETS):
         fleet = load_emulation(SETS[name])
@@ -89,13 +90,13 @@ def fleet_strategy(fleet: EmulationConfig, label: str) -> StrategyConfig:
 
 
 def folders(fleet: EmulationConfig, kept: Path) -> list[Path]:
-    """The folders of the methods that have a cell, in the order of the fleet file."""
+    """The folders of the methods that have a cell, in the fleet file's order."""
     found = [kept / slug(strategy.title) for strategy in fleet.strategies]
     return [folder for folder in found if any(folder.glob("seed-*/result.json"))]
 
 
 def tuning_fleet(fleet: EmulationConfig) -> EmulationConfig:
-    """The fleet to choose by: half of the rounds, training examples held out as tests, and nobody away."""
+    """The fleet to choose by: half of the rounds, training examples held out as tests, no device absent."""
     rounds = replace(fleet.rounds, num_rounds=max(1, fleet.rounds.num_rounds // 2))
     data = replace(fleet.data, validation=VALIDATION)
     return replace(fleet, rounds=rounds, data=data, classes=())
@@ -104,7 +105,7 @@ def tuning_fleet(fleet: EmulationConfig) -> EmulationConfig:
 def chosen_rate(
     fleet: EmulationConfig, strategy: StrategyConfig, home: Path, out: Path, kept: Path, console: Console,
 ) -> float:  # fmt: skip
-    """A method's learning rate: the kept choice, or one that is made now."""
+    """A method's learning rate: the kept choice, or a new one."""
     rate = (strategy.training or fleet.training).learning_rate
     tuning, path = tuning_fleet(fleet), kept / home / "rate.json"
     config = cell_config(tuning, strategy, fleet.seed, rate)
@@ -121,7 +122,7 @@ def chosen_rate(
         )
         result = kept_cell(cell, folder / "result.json") or played(cell, EXAMPLES, folder, console)
         score = pooled(result.strategies[0].devices, "after")
-        assert score is not None  # of an emulation the numbers of examples are known
+        assert score is not None  # an emulation knows the numbers of examples
         scores[f"{each:g}"], higher = round(score, 6), result.metric.better == "higher"
     choice = Choice(scores, msgspec.to_builtins(config), higher)
     write_whole(msgspec.json.encode(choice) + b"\n", path)

@@ -1,7 +1,7 @@
-"""What each kind of message takes the coordinator, and closing, planning and opening a round, in counts.
+"""The coordinator's work per kind of message, and for closing, planning and opening a round, in counts.
 
 A real coordinator on a real store, FedOBP, gets the sealed frames of a few devices. The second round is
-traced, so that every device has a client model. For each step the result has
+traced, so that every device has a client model. For each step the result has:
 
     calls        Python functions of Sedge that were entered, comprehensions and resumed generators left out
     files        source files among these
@@ -10,9 +10,9 @@ traced, so that every device has a client model. For each step the result has
     commits      transactions that were committed
     fsyncs       of files and folders by Python, and one for each commit (SQLite's log, synchronous=FULL)
 
-Sending the orders of the next round is a step of its own. Every figure is a count: the same on every
-machine, whatever else it does. With ``--step NAME`` the functions of one step follow, each with the calls
-that it and whatever it calls take.
+Sending the orders of the next round is a separate step. Every figure is a count, so it is the same on every
+machine. With ``--step NAME`` the functions of one step follow, each with the number of calls made by it and
+everything below it.
 """
 
 import os
@@ -37,14 +37,14 @@ from sedge_cloud.store.opening import open_folder
 from sedge_protocol.codec import ValueCoding, encode, top_k
 
 SIZE = 100_000
-SHARE = 0.3  # of the elements: more than an offer holds, so that the update comes in a chunk
+SHARE = 0.3  # share of the elements, more than an offer holds, so that the update comes in a chunk
 GENERATOR = 0x20  # the flag of a generator's code object (inspect.CO_GENERATOR)
 STEPS = ("hello", "offer", "last chunk", "close", "collect", "plan", "open", "send")
 
 
 @dataclass
 class Counts:
-    """What one step took."""
+    """The counts of one step."""
 
     calls: int = 0
     files: set[str] = field(default_factory=set[str])
@@ -67,7 +67,7 @@ class Counts:
 
 
 class Tracer:
-    """Counts what happens inside of ``step``; an inner step's share is not the outer one's."""
+    """Counts what happens inside ``step``; the share of an inner step does not count for the outer one."""
 
     def __init__(self) -> None:
         self.steps = {name: Counts() for name in STEPS}
@@ -76,7 +76,7 @@ class Tracer:
 
     @contextmanager
     def step(self, name: str) -> Generator[None]:
-        """Count what happens as this step's, anew."""
+        """Count what happens as part of this step, from zero."""
         self.steps[name] = Counts()
         self._open.append(self.steps[name])
         sys.setprofile(self._profile)
@@ -87,7 +87,7 @@ class Tracer:
             sys.setprofile(self._profile if self._open else None)
 
     def within(self, owner: object, method: str, name: str) -> None:
-        """Count all further calls of a method as this step."""
+        """Count all further calls of a method as part of this step."""
         call: Callable[..., object] = getattr(owner, method)
 
         def counted(*args: object, **kwargs: object) -> object:
@@ -109,7 +109,7 @@ class Tracer:
         counts.statements += not is_commit
 
     def fsync(self, descriptor: int) -> None:
-        """Stands for ``os.fsync``."""
+        """Replaces ``os.fsync``."""
         if self._open:
             self._open[-1].fsyncs += 1
         self._fsync(descriptor)
@@ -138,7 +138,7 @@ def _name(code: CodeType) -> str:
 
 
 def _is_resumed(frame: FrameType) -> bool:
-    """Whether a generator goes on, instead of being entered."""
+    """Whether a generator is resumed rather than entered."""
     return bool(frame.f_code.co_flags & GENERATOR) and frame.f_lasti > 2
 
 
@@ -152,7 +152,7 @@ class Bench(Online):
         super().__init__(folder, open_folder(folder / "state"), devices, SIZE, config)
 
     def trace(self) -> dict[str, Counts]:
-        """What every step took, in a round whose devices have client models."""
+        """The counts of every step, in a round whose devices have client models."""
         self._answer()
         self._watch()
         with self.tracer.step("hello"):
@@ -170,7 +170,7 @@ class Bench(Online):
         within(OpenOrders, "ordered", "send")
 
     def _answer(self, offer: str = "", chunk: str = "") -> None:
-        """Every device sends its update; the first one's offer and last chunk count as these steps."""
+        """Let every device send its update; the first one's offer and last chunk count as these steps."""
         for number, device in enumerate(self.devices):
             delta = synthetic_delta("random", SIZE, number)
             payload = encode(top_k(delta, round(SHARE * SIZE)), ValueCoding.BF16)
@@ -186,7 +186,7 @@ class Bench(Online):
 
 
 def trace(folder: Path, devices: int) -> dict[str, Counts]:
-    """What every step took, on a store in this folder."""
+    """The counts of every step, on a store in this folder."""
     tracer = Tracer()
     connect: Callable[..., sqlite3.Connection] = sqlite3.connect
 
@@ -200,7 +200,7 @@ def trace(folder: Path, devices: int) -> dict[str, Counts]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """A step in a line, and a function of the step that is shown."""
+    """Each step on a line, and the functions of the step that is shown."""
     steps = [
         Figure(step, ", ".join(f"{count} {name}" for name, count in row.items()))
         for step, row in found["steps"].items()
@@ -210,7 +210,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("What a message takes the coordinator", figures)
 def measure(devices: int = 2, folder: Path | None = None, step: str = "") -> Result:
-    """Trace on a store in this folder (default: the system's); ``step`` is shown by its functions."""
+    """Trace on a store in this folder (default: the system's); ``step`` is shown function by function."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         steps = trace(Path(name), devices)
     functions = dict(steps[step].functions.most_common()) if step else {}

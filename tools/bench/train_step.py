@@ -1,7 +1,7 @@
 """The time of a training step in onnxruntime and in ExecuTorch, compared with the same step in eager torch.
 
 All sides run on one thread, batch 32, SGD with momentum 0.7, strictly in turn; the figures are medians.
-The clock is the thread's CPU time, so that other load on the machine counts for no side. Only ratios are
+The clock is the thread's CPU time, so that other load on the machine affects no side. Only ratios are
 meaningful, and between processors with the same instructions: absolute times are this machine's, and eager
 torch takes half as long with AVX-512 as with AVX2, where the 4-layer CNN's ratios are 0.74 and 0.89. The
 export before the timing verifies the programs against autograd, so a program that is fast but wrong is
@@ -61,7 +61,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("A training step on a device", figures)
 def measure(*models: str, seconds: float = 10.0) -> Result:
-    """Time each model, for so many seconds."""
+    """Time each model for this many seconds."""
     names = chosen(models, TARGETS)
     torch.set_num_threads(1)
     return {
@@ -112,7 +112,7 @@ def open_gradient(bundle: Bundle, runtime: str) -> Program:
 
 
 def program_step(program: Program, bundle: Bundle, theta: Theta, x: Tensor, y: Tensor) -> Step:
-    """One step of a program, with the optimizer of devices, which keeps its own state."""
+    """One step of a program, with the optimizer that devices use, which keeps its own state."""
     training = Training(learning_rate=LEARNING_RATE, momentum=MOMENTUM)
     model = Model(bundle.manifest.layout, TrainRequest(theta, training, 0))
     fixed: dict[str, NDArray[np.generic]] = {

@@ -1,4 +1,4 @@
-"""How fast one host trains many devices, compared with the loop that simulators usually have.
+"""How fast one host trains many devices, compared with the usual loop of simulators.
 
 The loop is FL-bench's: a DataLoader over a Subset, each image normalised as torchvision does it, eager
 torch, torch.optim.SGD, one process with two threads (``OMP``'s default on two cores). The trainer has two
@@ -6,7 +6,7 @@ processes of one thread. Both train the same devices with the same number of exa
 is the median over the rounds of the ratio within a round, because absolute figures vary with the machine's
 load. Other load hurts two threads that wait for each other more than two processes, so there is a second
 ratio, "per core": the processor time of the loop with one thread relative to the trainer's. Before a
-trainer is timed it has passed its own checks, and one device's training is compared with the loop's on the
+trainer is timed, it must pass its own checks, and one device's training is compared with the loop's on the
 same batches.
 
 While one side waits, the kernel may take its memory or lower its clock, so each side trains an eighth of
@@ -55,7 +55,7 @@ LONGEST_S = 35.0
 
 @dataclass(frozen=True)
 class Case:
-    """A model, a batch size, and how many devices of how many steps; ``target`` in the loop's speed."""
+    """A model, a batch size, the numbers of devices and steps; ``target`` is relative to the loop."""
 
     model: str
     batch_size: int
@@ -326,7 +326,7 @@ def beside_autograd(example: Example, rounds: int) -> dict[str, float]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """The batched trainer against a simulator's loop, and other trainers against autograd."""
+    """The batched trainer against a simulator's loop, and the other trainers against autograd."""
     written: list[Figure] = []
     for name, row in found["training"].items():
         if name == BESIDE:
@@ -347,7 +347,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("Training many devices on one host", figures)
 def measure(*cases: str, rounds: int = 5, trainer: str = AUTO) -> Result:
-    """Each case by the trainer, a backend's name."""
+    """Measure each case by the trainer, a backend's name."""
     names = chosen(cases, NAMED)
     found: Result = {
         name: asdict(measured(CASES[name], trainer, rounds)) for name in names if name in CASES

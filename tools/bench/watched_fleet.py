@@ -1,4 +1,4 @@
-"""A real fleet that is watched in every place where a problem must be named (seen.py).
+"""A real fleet, watched in every place where a problem must be reported (seen.py).
 
 page      the text of the status page
 metrics   /metrics: the count of a problem's code has it besides the others of this code
@@ -23,9 +23,9 @@ from pathlib import Path
 from tools.bench.parts.real_fleet import ENVIRONMENT, RealFleet, free_port, wait_until
 
 PLACES = ("page", "metrics", "run show", "log")
-# How often a place is looked at, which is the resolution: whoever asks the page more often slows it down.
+# How often a place is checked, which is the resolution: more frequent requests would slow the page down.
 LOOK_S = 1.0
-# A place that has not named a fault by then never does.
+# A place that has not reported a fault by then never will.
 PATIENCE_S = 60.0
 RUN = """\
 strategy = "fedavg"
@@ -48,7 +48,7 @@ DISK_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Problem:
-    """What must be named: the fault in words, its code and subject, and words of its reason."""
+    """An expected report: the fault in words, its code and subject, and words of its reason."""
 
     fault: str
     code: str
@@ -58,7 +58,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Sighting:
-    """A fault, and the seconds until each place named it; a place that cannot is missing."""
+    """A fault, and the seconds until each place reported it; a place that cannot is missing."""
 
     fault: str
     code: str
@@ -77,7 +77,7 @@ class Watched(RealFleet):
             config.write(f'\n[http]\nlisten = "127.0.0.1:{self._http}"\n')
 
     def start_cloud(self) -> None:
-        """Start the coordinator, its standard error a stream of the journal."""
+        """Start the coordinator, with its standard error as a stream of the journal."""
         log = self.folder / "cloud.log"
         log.touch()
         found = log.stat()
@@ -87,14 +87,14 @@ class Watched(RealFleet):
         self.start("cloud", words, environment)
 
     def own_disk(self, folder: Path) -> None:
-        """Give a folder a small file system of its own."""
+        """Give a folder its own small file system."""
         folder.mkdir(mode=0o700, exist_ok=True)
         options = f"size={DISK_BYTES},mode=700"
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
         self._mounted.append(folder)
 
     def close(self) -> None:
-        """End every process and give the file systems back."""
+        """Kill every process and unmount the file systems."""
         super().close()
         for folder in self._mounted:
             subprocess.run(["umount", folder], check=True)
@@ -114,7 +114,7 @@ class Watched(RealFleet):
         return int(found.get("closed_rounds", 0))
 
     def function(self, device: str, body: str) -> None:
-        """Let a device train with a function of its own."""
+        """Let a device train with its own function."""
         home = self.folder / device
         (home / "own_client.py").write_text(FUNCTIONS.format(body=body))
         with (home / "edge.toml").open("a") as config:
@@ -125,7 +125,7 @@ class Watched(RealFleet):
         os.killpg(self.processes[device].pid, number)
 
     def sees(self, broken: Callable[[], object], *problems: Problem) -> None:
-        """Break something, and wait until every place names every problem of it."""
+        """Break something, and wait until every place reports every problem of it."""
         written = len(self.log("cloud"))
         since = time.monotonic()
         broken()
@@ -153,14 +153,14 @@ class Watched(RealFleet):
             )
 
     def heals(self, code: str) -> None:
-        """No problem of this code is left."""
+        """Wait until no problem of this code is left."""
         try:
             wait_until(lambda: self._count(code) == 0, PATIENCE_S, f"{code} heals")
         except AssertionError as exc:
             raise AssertionError(f"{exc}; the page says {self._ask('/api/problems')}") from exc
 
     def has(self, code: str) -> None:
-        """There is a problem of this code."""
+        """Wait until there is a problem of this code."""
         wait_until(lambda: self._count(code) > 0, PATIENCE_S, f"{code} appears")
 
     def _online(self) -> int:
@@ -168,12 +168,12 @@ class Watched(RealFleet):
         return sum(1 for device in found if device["state"] == "online")
 
     def _page(self) -> str:
-        """The text of the page, an element a line."""
+        """The text of the page, one element per line."""
         text = re.sub(r"<style>.*?</style>|</?(a|strong)\b[^>]*>", "", self._ask("/"), flags=re.S)
         return html.unescape(re.sub(r"<[^>]*>", "\n", text))
 
     def _count(self, code: str) -> float:
-        """How many problems of a code /metrics counts."""
+        """The number of problems of a code in /metrics."""
         found = re.search(rf'sedge_problems{{code="{code}"}} (\S+)', self._ask("/metrics"))
         return float(found[1]) if found else 0.0
 
@@ -183,7 +183,7 @@ class Watched(RealFleet):
         return sum(1 for p in found if p["code"] == it.code and p["subject"] != it.subject)
 
     def _ask(self, path: str) -> str:
-        """What the status page's server answers; empty while it does not."""
+        """The answer of the status page's server; empty while it has none."""
         connection = http.client.HTTPConnection("127.0.0.1", self._http, timeout=5)
         try:
             connection.request("GET", path)
@@ -196,10 +196,10 @@ class Watched(RealFleet):
 
 
 def names(text: str, it: Problem) -> bool:
-    """Whether a line has the problem's subject and its reason."""
+    """Whether a line has the problem's subject and reason."""
     return any(it.subject in line and it.words in line for line in text.splitlines())
 
 
 def warnings(log: str) -> str:
-    """The lines that the journal takes for warnings or errors."""
+    """The lines that the journal classifies as warnings or errors."""
     return "\n".join(line for line in log.splitlines() if line.startswith(("<3>", "<4>")))

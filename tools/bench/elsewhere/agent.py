@@ -1,4 +1,4 @@
-"""The agent in a job and after it; agent_memory.py runs this where nothing but the agent is installed.
+"""The agent in a job and after it; agent_memory.py runs this where only the agent is installed.
 
     python tools/bench/elsewhere/agent.py BUNDLE BACKEND EPOCHS EXAMPLES
 
@@ -36,7 +36,7 @@ def train(folder: Path, backend: str, epochs: int, num_examples: int) -> dict[st
     from sedge_protocol.wire.bundle import load
     from sedge_protocol.wire.training import Training
 
-    importlib.import_module("sedge_edge.__main__")  # everything the agent's process loads
+    importlib.import_module("sedge_edge.__main__")  # everything that the agent's process loads
     row["agent_mib"] = memory()["now"]
     bundle, theta = load(folder)
     manifest = bundle.manifest

@@ -1,9 +1,9 @@
-"""One job as an agent does it, in a process that has imported what the agent has; job_memory.py runs this.
+"""One job as an agent does it, in a process with the agent's imports; job_memory.py runs this.
 
     python tools/bench/elsewhere/job.py STATE BACKEND
 
-The bundle and its model lie packed in the folder STATE, whose ``order`` is the job's. Prints the peak of
-the process's memory in bytes (VmHWM), without the data's. Linux only.
+The bundle and its model are packed in the folder STATE, and ``order`` there is the job's. Prints the
+process's peak memory in bytes (VmHWM), without the data. Linux only.
 """
 
 import importlib
@@ -29,7 +29,7 @@ FORBIDDEN = ("torch", "executorch", "onnx", "PIL", "scipy")
 
 
 class Rows(msgspec.Struct):
-    """What the examples look like: ``classes`` is 0 where targets are numbers like the inputs."""
+    """The shape of the examples: ``classes`` is 0 where targets are numbers like the inputs."""
 
     batch_size: int
     input: TensorSpec
@@ -52,7 +52,7 @@ def examples(rows: Rows) -> Examples:
 
 
 def main(state: Path, backend: str) -> None:
-    """Do the job, and print what it took."""
+    """Do the job, and print its memory."""
     unpool_large_arrays()
     importlib.import_module("sedge_edge.__main__")  # everything that the agent's process loads
     order = msgspec.msgpack.decode((state / "order").read_bytes(), type=Order)

@@ -4,7 +4,7 @@
 
 The file holds x (d, N, 1, 28, 28) and y (d, N), one row for each device. FedJAX's own FedAvg with its
 default backend, jit: one client after the other, each step on all processors. All devices train in every
-round, then make no step in as many further rounds. The last line is JSON: the seconds of both kinds of
+round; in as many further rounds they make no step. The last line is JSON: the seconds of both kinds of
 rounds.
 """
 
@@ -52,7 +52,7 @@ def model() -> Any:
 
 
 def seconds(clients: list[tuple[bytes, Any]], rounds: int, steps: int) -> list[float]:
-    """How long each round took."""
+    """The duration of each round."""
     cnn = model()
     algorithm = fedjax.algorithms.fed_avg.federated_averaging(
         fedjax.model_grad(cnn),

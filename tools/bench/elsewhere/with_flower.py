@@ -2,9 +2,9 @@
 
     python tools/bench/elsewhere/with_flower.py DATA.npz [--rounds 4] [--steps 8] [--cpus 2]
 
-The file holds x (d, N, 1, 28, 28) and y (d, N), one row for each device. As in Flower's own examples a
-model travels as torch's state_dict; each processor runs one client at a time, torch with one thread.
-All devices train in every round, then make no step in as many further rounds. The last line is JSON: the
+The file holds x (d, N, 1, 28, 28) and y (d, N), one row for each device. As in Flower's own examples, a
+model is sent as torch's state_dict; each processor runs one client at a time, torch with one thread. All
+devices train in every round; in as many further rounds they make no step. The last line is JSON: the
 seconds of both kinds of rounds.
 """
 

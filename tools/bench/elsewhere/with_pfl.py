@@ -2,8 +2,8 @@
 
     python -m tools.bench.elsewhere.with_pfl USERS COHORT ROUNDS [--device cuda]
 
-One process, as benchmarks/image_classification of pfl-research runs it on one GPU: the users' images lie
-on the device, and no user is evaluated but in the first round. The last line is JSON: the seconds of each
+One process, as benchmarks/image_classification of pfl-research runs it on one GPU: the users' images are on
+the device, and users are evaluated in the first round only. The last line is JSON: the seconds of each
 round.
 """
 
@@ -27,14 +27,14 @@ def main() -> None:
         parser.add_argument(name, type=int)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    os.environ["PFL_PYTORCH_DEVICE"] = options.device  # which it reads when it is imported
+    os.environ["PFL_PYTORCH_DEVICE"] = options.device  # pfl-research reads it when it is imported
     os.environ[simple_cnn.USERS] = str(options.users)
     ended = rounds(options.users, options.cohort, options.rounds, options.device)
     print(json.dumps({"rounds": [b - a for a, b in pairwise(ended)]}))
 
 
 def rounds(users: int, cohort: int, count: int, device: str) -> list[float]:
-    """The times at which the simulation began, and at which each round ended."""
+    """The time at which the simulation began, and those at which each round ended."""
     pytorch, hyper = import_module("pfl.model.pytorch"), import_module("pfl.hyperparam")
     base, averaging = (
         import_module(f"pfl.algorithm.{name}") for name in ("base", "federated_averaging")
@@ -89,7 +89,7 @@ def dataset(users: int, device: str) -> Any:
 
 
 def with_loss(module: nn.Module) -> nn.Module:
-    """The module with the two functions that pfl-research asks of one."""
+    """The module with the two functions that pfl-research requires."""
     weighted = import_module("pfl.metrics").Weighted
 
     def loss(x: Tensor, y: Tensor, eval: bool = False) -> Tensor:

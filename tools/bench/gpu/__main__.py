@@ -1,8 +1,8 @@
 """``make bench-gpu``, or python -m tools.bench gpu [--device cpu|cuda] [--stage NAME ...] [--budget S].
 
-Progress on the way, each row at once into a file of JSON lines, and one line of JSON at the end. Without
-CUDA the CPU does small sizes, and says so; ``--device cuda`` asks for a GPU or nothing. Exit status 0; 1
-when a stage was lost; 2 when nothing can be measured; 130 when interrupted.
+Prints progress and, at the end, one line of JSON; each row is written at once to a file of JSON lines.
+Without CUDA, small sizes run on the CPU, and the output says so; ``--device cuda`` requires a GPU. The exit
+status is 0, 1 if a stage was lost, 2 if nothing can be measured, or 130 if interrupted.
 """
 
 import argparse
@@ -28,7 +28,7 @@ CPU_S = 3 * TOTAL_S
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the stages; the exit status."""
+    """Run the stages. Returns the exit status."""
     parser = argparse.ArgumentParser("python -m tools.bench gpu", description="One GPU, measured.")
     names = [stage.name for stage in STAGES]
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where it works")
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @dataclass
 class Run:
-    """One run of some stages, the card first, in ``budget`` seconds (None: what the device has)."""
+    """One run of some stages, the card first, in ``budget`` seconds (None: the device's default)."""
 
     stages: Sequence[Stage]
     budget: float | None
@@ -71,7 +71,7 @@ class Run:
     repeated: int = 0
 
     def run(self, device: str | None, size: str | None, save_to: Path | None) -> int:
-        """Measure everything; ``device`` and ``size`` None: what is here."""
+        """Measure everything; ``device`` and ``size`` are chosen by the machine if None."""
         status = 0
         try:
             if not self._card(device, size):
@@ -90,13 +90,13 @@ class Run:
 
     @property
     def remark(self) -> str:
-        """What the figures are not, "" where they count."""
+        """A limitation of the figures; "" if they are valid."""
         if self.device == "cpu":
-            return f"{NO_GPU}: {self.size} sizes, which show that the command runs and nothing of a GPU"
+            return f"{NO_GPU}: {self.size} sizes: they show only that the command runs, nothing about a GPU"
         return "" if self.size == FULL else f"{self.size} sizes"
 
     def _card(self, device: str | None, size: str | None) -> bool:
-        """The first stage, on a GPU where there is one. False where nothing can be measured."""
+        """Run the first stage, on a GPU if there is one. False if nothing can be measured."""
         self.device, self.size = device or "cuda", size or (SMALL if device == "cpu" else FULL)
         print(f"rows are kept in {self.journal.path}", flush=True)
         if self._stage(self.stages[0]) == UNUSABLE:
@@ -112,9 +112,9 @@ class Run:
         return True
 
     def _stage(self, stage: Stage) -> int:
-        """Run one stage, and tell its goals. Returns its exit status.
+        """Run one stage, and print its goals. Returns its exit status.
 
-        It has its share of the budget, and what the stages before it have left of theirs.
+        It has its share of the budget, and the time left over by the stages before it.
         """
         budget = self.budget or (CPU_S if self.device == "cpu" else TOTAL_S)
         self.granted += stage.seconds * budget / sum(each.seconds for each in self.stages)
@@ -132,12 +132,12 @@ class Run:
         return end.status
 
     def _goals(self) -> list[Goal]:
-        """The goals, by the rows so far."""
+        """Print the goals, judged by the rows so far."""
         why = NO_GPU if self.device == "cpu" else self.remark
         return judged({stage.name: stage.rows for stage in self.done}, why)
 
     def _note(self, stage: Stage, row: Row) -> None:
-        """Keep a row, and print it unless it only repeats the last one's reason."""
+        """Keep a row, and print it unless it only repeats the reason of the row before."""
         row, rows = self.limits.shared(row), self.rows.setdefault(stage.name, [])
         rows.append(row)
         self.journal.add(stage.name, row)
@@ -160,7 +160,7 @@ class Run:
             )
 
     def _end(self, save_to: Path | None) -> None:
-        """The last line, on the terminal and in the files."""
+        """Write the last line, to the terminal and the files."""
         seconds = time.monotonic() - self.start
         result = GpuResult(self.device, self.size, self.remark, seconds, self.done, self._goals())
         self.journal.end(encoded(result))
@@ -169,7 +169,7 @@ class Run:
         print(f"{seconds:.0f} s; all rows are in {self.journal.path}")
         self._warn()
         if save_to is not None and not save(result, save_to):
-            print(f"{save_to} is of a GPU and stays")
+            print(f"{save_to} has a GPU's result and is kept")
         print(encoded(result), flush=True)
 
 

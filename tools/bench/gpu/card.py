@@ -1,6 +1,6 @@
-"""The card, and what it can do at most: the rate of one large product and of one large copy.
+"""The card and its limits: the rate of one large product and of one large copy.
 
-Shares of "peak" in the other stages are of these, measured in the same run, and not of a data sheet.
+Shares of "peak" in the other stages refer to these rates, measured in the same run, not to a data sheet.
 """
 
 import os
@@ -19,12 +19,12 @@ from tools.bench.machine import processor
 
 # A float32 product with TF32 off, as the trainers compute; the same with it; and bfloat16.
 PRECISIONS = ("fp32", "tf32", "bf16")
-# Less free memory than this is not worth a measurement: the largest product, the copy, and CUDA's own.
+# Less free memory than this is not worth a measurement: the largest product, the copy, and CUDA itself.
 LEAST_BYTES = 6 * 2**30
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """The card's name, then its limits. Raises ``Unusable`` where nothing can be trained."""
+    """The card's name, then its limits. Raises ``Unusable`` if nothing can be trained."""
     size = SIZES[settings.size]
     usable(settings.device)
     setting: dict[str, str | int] = {"what": CARD, **described(settings.device)}
@@ -80,7 +80,7 @@ def described(device: str) -> dict[str, str]:
 
 
 def driver() -> str:
-    """The driver's version as nvidia-smi tells it, or "unknown"."""
+    """The driver's version as nvidia-smi reports it, or "unknown"."""
     if (program := shutil.which("nvidia-smi")) is None:
         return "unknown"
     words = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -92,7 +92,7 @@ def driver() -> str:
 
 
 def memory(device: str) -> Figures:
-    """Bytes of the card's memory, all and free; of a CPU's none."""
+    """Bytes of the card's memory, in all and free; none for a CPU."""
     if device == "cpu":
         return {}
     free, total = torch.cuda.mem_get_info()
@@ -100,7 +100,7 @@ def memory(device: str) -> Figures:
 
 
 def product(device: str, n: int, precision: str, seconds: float) -> Figures:
-    """Floating point operations a second of the product of two (n, n) matrices."""
+    """Floating-point operations per second of the product of two (n, n) matrices."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     left, right = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     out = torch.empty_like(left)
@@ -114,7 +114,7 @@ def product(device: str, n: int, precision: str, seconds: float) -> Figures:
 
 
 def copied(device: str, count: int, seconds: float) -> Figures:
-    """Bytes read and written a second by a copy of ``count`` bytes in the device's memory."""
+    """Bytes read and written per second by a copy of ``count`` bytes in the device's memory."""
     source = torch.ones(count // 4, device=device)
     target = torch.empty_like(source)
     return {"bytes_s": rate(lambda: target.copy_(source), 2 * count, seconds, device)}

@@ -1,4 +1,4 @@
-"""What a stage measures: cells in the order of their worth, and their rows. Loads no torch."""
+"""What a stage measures: cells, most valuable first, and their rows. Loads no torch."""
 
 import time
 from collections.abc import Callable
@@ -8,12 +8,12 @@ import msgspec
 
 Setting = dict[str, str | int]
 Figures = dict[str, float]
-# Why a CPU has no figure for it.
+# Why there is no figure for a CPU.
 CUDA_ONLY = "on CUDA only"
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What was measured in one setting; ``why`` says why something is missing, or what was wrong."""
+    """The measurement of one setting; ``why`` says why something is missing, or what was wrong."""
 
     setting: Setting
     figures: Figures = {}
@@ -21,7 +21,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """A stage's orders: where it trains ("cpu" or "cuda"), how much (``sizes.SIZES``), and until when.
+    """A stage's settings: where it trains ("cpu" or "cuda"), how much (``sizes.SIZES``), and until when.
 
     ``end`` is on the monotonic clock, which all processes of a machine share.
     """
@@ -31,7 +31,7 @@ class Settings(msgspec.Struct, frozen=True):
     end: float
 
     def left(self) -> float:
-        """The seconds until then."""
+        """The seconds until ``end``."""
         return self.end - time.monotonic()
 
 
@@ -44,7 +44,7 @@ class Missing(Exception):
 
 
 class Unusable(Exception):
-    """Nothing can be measured here: the message is the command's last line."""
+    """Nothing can be measured here; the message is the command's last line."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """A stage's process, ``python -m tools.bench.gpu.child MODULE:FUNCTION SETTINGS``.
 
-On its standard output a line each: the settings of all cells, then the row of each cell. Whatever else
-prints, torch and its children included, goes to standard error. Exit status 2: nothing can be measured
-here.
+Its standard output has one line with the settings of all cells, then one line per cell with its row. All
+other output, including that of torch and of child processes, goes to standard error. Exit status 2: nothing
+can be measured here.
 """
 
 import gc
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
 def measured(cell: Cell, settings: Settings) -> Row:
     """The row of a cell; one that would begin too late is not measured.
 
-    Raises ``Unusable`` alone: another cell may well succeed, with less memory for one.
+    Only ``Unusable`` is raised: another cell may well succeed, for example with less memory.
     """
     if settings.left() <= 0:
         return Row(cell.setting, why="no time left")
@@ -54,7 +54,7 @@ def measured(cell: Cell, settings: Settings) -> Row:
 
 
 def _release() -> None:
-    """Give the card's memory back before the next cell."""
+    """Free the card's memory before the next cell."""
     gc.collect()
     if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Stages as child processes: whatever becomes of one, its rows so far stay, and the others run."""
+"""Stages as child processes: whatever happens to one, its rows so far are kept, and the others run."""
 
 import os
 import signal
@@ -20,17 +20,18 @@ from tools.bench.gpu.stages import Stage
 
 ROOT = Path(__file__).parents[3]
 UNUSABLE = 2
-# A child stops beginning cells so much earlier than it is killed.
+# A child stops starting cells this long before it is killed.
 _MARGIN = 0.9
 # How long a process may take to end.
 _ENDING_S = 10.0
-# A thread on a CPU, as an emulation's worker has: threads that wait for each other measure other load.
+# One thread on a CPU, as an emulation's worker has: threads that wait for each other would measure other
+# load.
 _ENVIRONMENT = {"cpu": {"OMP_NUM_THREADS": "1"}, "cuda": {}}
 
 
 @dataclass(frozen=True)
 class StageEnd:
-    """The seconds that a stage took, its exit status, and ``why`` it did not end well, "" where it did."""
+    """The seconds that a stage took, its exit status, and ``why`` it failed, "" if it did not."""
 
     seconds: float
     status: int
@@ -40,7 +41,7 @@ class StageEnd:
 def run_stage(
     stage: Stage, device: str, size: str, limit_s: float, note: Callable[[Row], None]
 ) -> StageEnd:
-    """Run a stage for at most ``limit_s`` seconds; ``note`` is given each row as it arrives.
+    """Run a stage for at most ``limit_s`` seconds; ``note`` gets each row as it arrives.
 
     Every cell that the stage has planned gets a row: those that a crash or the limit took say so.
     """
@@ -73,7 +74,7 @@ def run_stage(
 def _started(
     stage: Stage, device: str, size: str, limit_s: float, errors: IO[bytes]
 ) -> "Generator[subprocess.Popen[bytes]]":
-    """The stage's process; in the end it and all that it has started are gone.
+    """The stage's process; in the end it and everything that it has started are gone.
 
     A process that waits for a broken driver may outlast even SIGKILL; it is left behind.
     """
@@ -102,13 +103,13 @@ def _read(child: "subprocess.Popen[bytes]", lines: "Queue[bytes | None]") -> Non
 
 
 def _kill(child: "subprocess.Popen[bytes]") -> None:
-    """End a child and all that it has started; its own session has no others."""
+    """End a child and everything that it has started; its own session contains nothing else."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
 
 
 def _reason(status: int, errors: IO[bytes]) -> str:
-    """Why a child has ended as it did, "" where it ended well: its signal, or its last word."""
+    """Why a child failed: its signal, or its last line; "" if it did not fail."""
     if not status:
         return ""
     if status < 0:

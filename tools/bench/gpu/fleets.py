@@ -1,7 +1,7 @@
-"""Whole emulations on the card: examples/thousand.toml beside the CPU's cores, and 10,000 devices.
+"""Whole emulations on the card: examples/thousand.toml, compared with the CPU's cores, and 10,000 devices.
 
-``sedge-emulate`` as a user runs it, coordinator, coding and evaluation included; wall seconds are those
-of its result, which begin when its workers have started; ``command_s`` is what the user waits. On a GPU
+``sedge-emulate`` as a user runs it, coordinator, coding and evaluation included; wall seconds are those in
+its result, counted once its workers have started; ``command_s`` is the time that the user waits. On a GPU
 several workers share the card.
 """
 
@@ -54,7 +54,7 @@ def large(settings: Settings) -> list[Cell]:
 
 
 def dressed(text: str, fleet: Fleet, dataset: str) -> str:
-    """A fleet file's text with other numbers of devices and rounds, and other data."""
+    """A fleet file's text with different numbers of devices and rounds, and different data."""
     for key, value in (
         ("devices", fleet.devices),
         ("num_rounds", fleet.rounds),
@@ -72,7 +72,7 @@ def text_of(text: str, on: str, workers: int) -> str:
 
 
 def measured(settings: Settings, text: str, on: str, workers: int) -> Figures:
-    """What an emulation took. Raises ``Missing`` where it fails or takes too long."""
+    """The cost of an emulation. Raises ``Missing`` if it fails or takes too long."""
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
         folder = Path(name)
         log = folder / "log"
@@ -96,9 +96,9 @@ def measured(settings: Settings, text: str, on: str, workers: int) -> Figures:
 
 
 def reason(why: Unavailable, log: Path) -> str:
-    """Why a program was not measured, and the last line that it has said."""
+    """Why a program was not measured, and its last line of output."""
     lines = log.read_text().strip().splitlines() if log.exists() else []
-    what, _, _ = str(why).partition(", see ")  # a log that nobody will find
+    what, _, _ = str(why).partition(", see ")  # its log is not kept
     return f"{what}: {lines[-1]}" if lines else what
 
 

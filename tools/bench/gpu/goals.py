@@ -1,8 +1,7 @@
 """The goals of many devices on one GPU, and whether a run has met them. Loads no torch.
 
-A goal is judged on a GPU at full size alone. The loop to beat is that in float32 as torch ships it, with
-TF32 in convolutions; the trainer's float32 has none. pfl-research is beaten by a whole sedge-emulate or
-not at all.
+Goals are judged only on a GPU at full size. The loop to beat runs in float32 as torch ships it, with TF32
+in convolutions; the trainer's float32 has none. Only a whole sedge-emulate counts against pfl-research.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +11,12 @@ import msgspec
 from tools.bench.gpu.cells import Missing, Row
 
 VECTORISED, COMBINED = "vectorised", "combined"
-NO_GPU = "CPU, no GPU has been at hand"
+NO_GPU = "CPU, no GPU was available"
 Rows = Mapping[str, Sequence[Row]]
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """What is wanted of a stage, what was measured, and whether it is met; None where it is not known."""
+    """A stage's target, what was measured, and whether it is met; None if unknown."""
 
     stage: str
     what: str
@@ -43,7 +42,7 @@ class _Wanted:
 
 
 def judged(rows: Rows, why: str) -> list[Goal]:
-    """Every goal, by the rows of the stages; ``why`` says why none counts, "" where they do."""
+    """Every goal, judged by the rows of the stages; ``why`` says why none counts, "" if they do."""
     return [_judged(goal, rows, why) for goal in _GOALS]
 
 
@@ -59,7 +58,7 @@ def _judged(goal: _Wanted, rows: Rows, why: str) -> Goal:
 
 
 def _figures(rows: Rows, stage: str, key: str, **setting: str | int) -> list[float]:
-    """A figure of every row of a stage with these settings. Raises ``Missing`` where there is none."""
+    """A figure of every row of a stage with these settings. Raises ``Missing`` if there is none."""
     found = [*rows.get(stage, ()), *(rows.get(COMBINED, ()) if stage == VECTORISED else ())]
     chosen = [row for row in found if setting.items() <= row.setting.items()]
     if values := [row.figures[key] for row in chosen if key in row.figures and not row.why]:

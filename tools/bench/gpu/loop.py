@@ -1,9 +1,9 @@
 """One device after another in eager torch, as PFLlib and FL-bench train: the rate to beat.
 
-Per device a copy of the model, torch.optim.SGD, batches by a new permutation in every epoch. The data lie
-on the training device and there is no DataLoader: both frameworks have one, so their own loops are slower
-than this. "default" is float32 as torch ships it, with TF32 in convolutions on a GPU; "fp32" has no TF32
-anywhere.
+Each device has a copy of the model, torch.optim.SGD, and batches by a new permutation in every epoch. The
+data are on the training device and there is no DataLoader: both frameworks have one, so their own loops are
+slower than this. "default" is float32 as torch ships it, with TF32 in convolutions on a GPU; "fp32" has no
+TF32 anywhere.
 """
 
 import copy
@@ -38,7 +38,7 @@ def cells(settings: Settings) -> list[Cell]:
 
 
 def measured(name: str, size: Size, device: str, precision: str) -> Figures:
-    """Examples, FLOPs and bytes a second."""
+    """Examples, FLOPs and bytes per second."""
     example = subject(name, size, size.loop_devices)
     loop = Loop(example, device, precision)
     found = rate(loop.train, examples_of(example), size.seconds, device)
@@ -82,9 +82,11 @@ class Loop:
 
 @contextmanager
 def _arithmetic(precision: str, device: str) -> Generator[None]:
-    """Without TF32 where float32 is meant to the letter."""
+    """Disable TF32 where float32 must be exact."""
     if precision != "fp32" or device == "cpu":
         yield
         return
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # torch ships products without
+    with torch.backends.cudnn.flags(
+        enabled=True, allow_tf32=False
+    ):  # torch ships products without it
         yield

@@ -1,9 +1,9 @@
 """pfl-research's CIFAR-10 shape: 1,000 users of 50 random images, 50 users a round, batches of 10.
 
-By the vectorised trainer and a mean of what it returns, which is what a simulator does; by a whole
-sedge-emulate (updates coded as by default, every model tested before and after, in the same two workers
-as the other emulations); and by pfl-research itself where it is installed. Seconds of a round are medians
-without the first.
+Measured are the vectorised trainer with a mean of its results, which is what a simulator does; a whole
+sedge-emulate (updates coded by default, every model tested before and after, in the same two workers as the
+other emulations); and pfl-research itself if it is installed. A round's seconds are medians without the
+first round.
 """
 
 import json
@@ -76,13 +76,13 @@ def _cohort(settings: Settings) -> int:
 
 
 def _figures(settings: Settings, seconds: list[float]) -> Figures:
-    """The median round but the first, whose kernels are being chosen; of a single one, that."""
+    """The median round, without the first, in which kernels are chosen; of a single one, that."""
     round_s = median(seconds[1:] or seconds)
     return {"round_s": round_s, "examples_s": _cohort(settings) * simple_cnn.IMAGES / round_s}
 
 
 def by_trainer(settings: Settings) -> Figures:
-    """Training a cohort, and its mean."""
+    """Train a cohort, and average its models."""
     fleet, cohort = SIZES[settings.size].pfl, _cohort(settings)
     os.environ[simple_cnn.USERS] = str(fleet.devices)
     x, y = simple_cnn.load()
@@ -135,7 +135,7 @@ def fleet(size: Size, device: str) -> str:
 
 
 def by_pfl(settings: Settings) -> Figures:
-    """pfl-research's simulation in a process of its own."""
+    """pfl-research's simulation in a separate process."""
     if find_spec("pfl") is None:
         raise Missing("pfl-research is not installed here (pip install pfl)")
     of = SIZES[settings.size].pfl

@@ -1,7 +1,7 @@
-"""Several processes on one card, each with a CUDA context and a stream of its own.
+"""Several processes on one card, each with its own CUDA context and stream.
 
-That is how pfl-research fills a GPU, and what the emulator's workers do. Each process trains devices of
-its own for the same span of time; the rates are added up.
+pfl-research fills a GPU this way, and so do the emulator's workers. Each process trains its own devices for
+the same span of time; the rates are added up.
 """
 
 import time
@@ -21,12 +21,12 @@ from tools.bench.gpu.vectorised import Form
 from tools.bench.training import example_tasks
 
 LOOP, VECTORISED = "loop", "vectorised"
-# Between the order to train and its begin, so that all processes begin together.
+# Seconds from the order to train to the start, so that all processes start together.
 _AHEAD_S = 0.2
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """The first model in each number of processes: the loop, then the trainer."""
+    """The first model with each number of processes: the loop, then the trainer."""
     size = SIZES[settings.size]
     return [
         Cell(
@@ -39,7 +39,7 @@ def cells(settings: Settings) -> list[Cell]:
 
 
 def measured(settings: Settings, way: str, count: int) -> Figures:
-    """Examples a second of all processes together."""
+    """Examples per second of all processes together."""
     size = SIZES[settings.size]
     with ExitStack() as stack:
         pools = [
@@ -65,7 +65,7 @@ def _once(settings: Settings, way: str, count: int) -> None:
 
 
 def _between(settings: Settings, way: str, count: int, begin: float, end: float) -> float:
-    """Examples a second from ``begin`` until the work that is going on at ``end`` is done."""
+    """Examples per second from ``begin`` until the work in progress at ``end`` is done."""
     work, examples = _work(settings, way, count)
     time.sleep(max(0.0, begin - time.monotonic()))
     done = 0
@@ -78,7 +78,7 @@ def _between(settings: Settings, way: str, count: int, begin: float, end: float)
 
 @cache
 def _work(settings: Settings, way: str, count: int) -> tuple[Callable[[], object], int]:
-    """This process's work on a stream of its own, and how many examples it trains on."""
+    """This process's work on its own stream, and how many examples it trains on."""
     size, device = SIZES[settings.size], settings.device
     if device == "cuda":
         torch.cuda.set_stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]

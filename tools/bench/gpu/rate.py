@@ -1,4 +1,4 @@
-"""How fast some work is done on a device."""
+"""Measures how fast work is done on a device."""
 
 import statistics
 import time
@@ -6,18 +6,19 @@ from collections.abc import Callable
 
 import torch
 
-# A median over fewer says little about a card that changes its clock, but work of seconds is not repeated.
+# A median over fewer says little about a card that changes its clock rate, but work that takes seconds is
+# not repeated.
 _LEAST, _LONGER_S = 3, 2.0
 
 
 def finished(device: str) -> None:
-    """Wait for all that was begun on the device."""
+    """Wait for all work started on the device."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def rate(work: Callable[[], object], amount: float, seconds: float, device: str) -> float:
-    """``amount`` a second: the median over repeats that fill ``seconds``, after one that warms up."""
+    """``amount`` per second: the median over repeats that fill ``seconds``, after a warm-up."""
     work()
     finished(device)
     took: list[float] = []

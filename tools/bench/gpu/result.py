@@ -9,7 +9,7 @@ from tools.bench.gpu.goals import Goal
 
 
 class StageResult(msgspec.Struct, frozen=True):
-    """A stage's rows; ``why`` it did not end well, or did not begin."""
+    """A stage's rows; ``why`` it failed, or did not start."""
 
     name: str
     title: str
@@ -19,7 +19,7 @@ class StageResult(msgspec.Struct, frozen=True):
 
 
 class GpuResult(msgspec.Struct, frozen=True):
-    """All of a run, on "cpu" or "cuda"; ``remark`` says what the figures are not, "" where they count."""
+    """The whole of a run, on "cpu" or "cuda"; ``remark`` limits the figures' meaning, or is ""."""
 
     device: str
     size: str
@@ -39,12 +39,12 @@ def encoded(result: GpuResult) -> str:
 
 
 def decoded(text: str | bytes) -> GpuResult:
-    """The result of such a line. Raises ``msgspec.ValidationError`` for what is none."""
+    """The result of such a line. Raises ``msgspec.ValidationError`` for anything else."""
     return msgspec.json.decode(text, type=_Line).gpu
 
 
 class Journal:
-    """A file of JSON lines in a folder: each row at once, so that an interrupted run keeps them."""
+    """A file of JSON lines in a folder; each row is written at once, so an interrupted run keeps them."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -13,9 +13,9 @@ from torch import nn
 # 1,000 users of 50 images, as benchmarks/image_classification/configs/baseline.yaml.
 IMAGES, BATCH_SIZE, CLASSES, LEARNING_RATE = 50, 10, 10, 0.1
 SHAPE = (3, 32, 32)
-# How many users ``load`` draws for: the emulator calls it without arguments.
+# The number of users for which ``load`` draws: the emulator calls it without arguments.
 USERS = "SEDGE_BENCH_USERS"
-# The emulator tests a device as well, on one image of each class.
+# The emulator also tests each device, on one image of each class.
 TESTS = CLASSES
 
 

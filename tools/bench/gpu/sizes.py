@@ -1,4 +1,4 @@
-"""How much each stage does: ``full`` on a GPU, ``small`` on a CPU, ``tiny`` in tests. Loads no torch."""
+"""The size of each stage: ``full`` on a GPU, ``small`` on a CPU, ``tiny`` in tests. Loads no torch."""
 
 from dataclasses import dataclass
 

@@ -1,11 +1,11 @@
-"""The stages in the order of their worth, each with its share of under six minutes. Loads no torch."""
+"""The stages, most valuable first, each with its share of under six minutes. Loads no torch."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A name, what it is about, its time limit, and "module:function", which makes its cells."""
+    """A stage's name, subject and time limit, and "module:function", which makes its cells."""
 
     name: str
     title: str
@@ -23,7 +23,7 @@ STAGES = (
     Stage("pfl", "pfl-research's CIFAR-10 shape", 50.0, "tools.bench.gpu.pfl_shape:cells"),
     Stage("fleet", "a large fleet, two rounds", 70.0, "tools.bench.gpu.fleets:large"),
     Stage("processes", "several processes at once", 15.0, "tools.bench.gpu.processes:cells"),
-    # Ends the run, as it fills all the time that is left.
+    # Last, as it fills all the remaining time.
     Stage("combined", "many devices at once", 15.0, "tools.bench.gpu.vectorised:combined"),
 )
 TOTAL_S = sum(stage.seconds for stage in STAGES)

@@ -1,4 +1,4 @@
-"""The four models that are trained, their data and batches: as ``tools.bench.training.Example``."""
+"""The four models that are trained, with their data and batches, as ``tools.bench.training.Example``."""
 
 from collections.abc import Callable
 from functools import partial
@@ -59,11 +59,11 @@ def built(example: Example) -> nn.Module:
 
 
 def problem(example: Example) -> Problem:
-    """The model as the emulator's trainers take it."""
+    """The model in the form that the emulator's trainers take."""
     row = TensorSpec("float32", example.shape)
     return Problem(built(example), CLASSIFICATION, example.batch_size, row)
 
 
 def examples_of(example: Example) -> int:
-    """How many examples all devices train on together, repeats included."""
+    """The number of examples that all devices together train on, repeats included."""
     return example.devices * example.rows * example.training.local_epochs

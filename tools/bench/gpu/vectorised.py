@@ -1,9 +1,9 @@
 """Many devices at once by the emulator's vectorised trainer, in each of its forms.
 
-Every form is checked against float64 before it is timed, as in an emulation; a figure of a form that is
-wrong says so. The time is that of ``FleetTrainer.train``: thetas to the device, all steps, thetas back.
-The matrix is ordered by how many choices differ from those of its first cell: where time runs out, each
-choice was seen alone.
+Every form is checked against float64 before it is timed, as in an emulation; the figure of a wrong form
+says so. The time is that of ``FleetTrainer.train``: thetas to the device, all steps, thetas back. The
+matrix is ordered by how many choices differ from its first cell's, so that each choice has been measured by
+itself if time runs out.
 """
 
 from collections.abc import Iterator
@@ -28,13 +28,13 @@ from sedge_emulate.training.vectorised import VectorisedTrainer
 GRAPHS, EAGER = "graphs", "no graphs"
 # The model without convolutions.
 _PLAIN = ("mlp",)
-# Devices of the trainer that is checked: as few as fill a batch of the check.
+# The number of devices of the checked trainer: as few as fill a batch of the check.
 _CHECKED = 4
 
 
 @dataclass(frozen=True)
 class Form:
-    """How the trainer computes; tf32 is float32 with products of rounded factors."""
+    """How the trainer computes; tf32 is float32 whose products have rounded factors."""
 
     precision: Literal["fp32", "bf16", "tf32"] = "fp32"
     launches: str = EAGER
@@ -59,12 +59,12 @@ class Form:
 
     @property
     def differences(self) -> int:
-        """How many choices are not the default's."""
+        """The number of choices that differ from the default."""
         return sum(value != getattr(Form(), key) for key, value in asdict(self).items())
 
 
 def single(settings: Settings) -> list[Cell]:
-    """The first cell of the matrix, and those that differ from it in one choice or in the width alone."""
+    """The first cell of the matrix, and those that differ from it in one choice or only in the width."""
     return [cell for differences, cell in _matrix(settings) if differences <= 1]
 
 
@@ -74,7 +74,7 @@ def combined(settings: Settings) -> list[Cell]:
 
 
 def _matrix(settings: Settings) -> list[tuple[int, Cell]]:
-    """Models, forms and widths, by the number of differences; TF32 at the first width alone."""
+    """Models, forms and widths, by the number of differences; TF32 only at the first width."""
     size = SIZES[settings.size]
     grid = [
         (form.differences + (width != size.widths[0]), name, width, form)
@@ -103,9 +103,9 @@ def _forms() -> Iterator[Form]:
 
 
 def measured(name: str, size: Size, device: str, width: int, form: Form) -> Figures:
-    """Examples, FLOPs and bytes a second of as many devices as train at once.
+    """Examples, FLOPs and bytes per second of all devices that train at once.
 
-    Raises ``Missing`` on a CPU for what a GPU alone has, and with figures for a form that computes wrong.
+    Raises ``Missing`` on a CPU for forms that need a GPU, and with figures for a form with wrong results.
     """
     if device == "cpu" and (form.precision != "fp32" or form.launches != EAGER):
         raise Missing(CUDA_ONLY)
@@ -122,7 +122,7 @@ def measured(name: str, size: Size, device: str, width: int, form: Form) -> Figu
 
 @cache
 def _wrong(name: str, size: Size, device: str, form: Form) -> str:
-    """How the form trains otherwise than torch, "" where it does not."""
+    """How the form's training differs from torch's, "" if it does not."""
     of = _problem(name, size)
     try:
         check(form.open(of, device, _CHECKED), of, form.rounding, _references(name, size))
@@ -131,7 +131,7 @@ def _wrong(name: str, size: Size, device: str, form: Form) -> str:
     return ""
 
 
-# A process makes these once for each model.
+# Made once per process for each model.
 
 
 @cache

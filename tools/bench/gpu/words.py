@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from tools.bench.gpu.cells import Row, named
 
-# In this order; a rate in examples says more than the same in operations or bytes.
+# In this order; a rate in examples says more than the same rate in operations or bytes.
 _WORDS = {
     "examples_s": ("{:,.0f} examples/s", 1.0),
     "of_peak": ("{:.1f} % of the matrix peak", 100.0),
@@ -41,5 +41,5 @@ def figures(found: Mapping[str, float]) -> list[str]:
 
 
 def line(stage: str, row: Row) -> str:
-    """A row as progress."""
+    """A row as a line of progress."""
     return f"{stage:<11} {named(row.setting)}: {told(row)}"

@@ -1,14 +1,15 @@
-"""What three frameworks make of a server that is killed in the middle of a round and started again.
+"""How three frameworks recover from a server that is killed in the middle of a round and restarted.
 
     python -m tools.bench killed [flower nvflare sedge]
 
 Three clients train for two seconds a round, eight rounds of federated averaging. In the middle of the third
-round the server's process group, in which Flower's ServerApp is not, gets SIGKILL; two seconds later the
-same command starts it again, on the same disk. Flower's SuperLink has a database (``--database``); NVFlare
-is its own ``poc``, whose start script watches over the server; Sedge is one ``serve`` on SQLite. Reported
-are the state of the run after a minute and a half, the rounds that were closed by then, and the seconds
-from the restart to the next closed round. Flower and NVFlare are installed in environments of their own in
-runs/; neither brings torch. Everything runs in network namespaces (root). The last line is JSON.
+round the server's process group, which does not include Flower's ServerApp, gets SIGKILL; two seconds later
+the same command starts it again, on the same disk. Flower's SuperLink has a database (``--database``);
+NVFlare runs its own ``poc``, whose start script supervises the server; Sedge is one ``serve`` on SQLite.
+Reported are the state of the run after a minute and a half, the rounds that were closed by then, and the
+seconds from the restart to the next closed round. Flower and NVFlare are installed in their own
+environments in runs/; neither installs torch. Everything runs in network namespaces (root). The last line
+is JSON.
 """
 
 import argparse
@@ -89,7 +90,7 @@ os._exit(0)  # a session's threads would go on
 
 @dataclass(frozen=True)
 class Row:
-    """A framework: its run's state, its closed rounds, and the seconds until the next one had closed."""
+    """A framework: its run's state, its closed rounds, and the seconds until the next one closed."""
 
     name: str
     version: str
@@ -107,7 +108,7 @@ class Processes:
         self._groups: dict[str, int] = {}
 
     def start(self, name: str, words: Sequence[str | Path], folder: Path | None = None) -> None:
-        """Start one; what it says is appended to its log."""
+        """Start a process; its output is appended to its log."""
         with self.log(name).open("ab") as log:
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment,
@@ -120,7 +121,7 @@ class Processes:
         os.killpg(self._groups.pop(name), signal.SIGKILL)
 
     def ask(self, words: Sequence[str | Path]) -> str:
-        """What a command says, standard error included."""
+        """A command's output, standard error included."""
         done = subprocess.run(
             words, env=self._environment, cwd=self.folder, stdout=subprocess.PIPE, text=True,
             stderr=subprocess.STDOUT, timeout=PATIENCE_S, check=False,
@@ -128,19 +129,19 @@ class Processes:
         return done.stdout
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill what is still running."""
         for name in list(self._groups):
             self.kill(name)
 
     def log(self, name: str) -> Path:
-        """Where one writes."""
+        """The path of a process's log."""
         return self.folder / f"{name}.log"
 
 
 def watched(
     closed: Callable[[], int], kill: Callable[[], None], start: Callable[[], None]
 ) -> float | None:
-    """Kill in the middle of a round, and start again; the seconds until a further round has closed."""
+    """Kill in the middle of a round, and restart. Returns the seconds until a further round has closed."""
     wait_for(lambda: closed() >= KILLED_IN - 1, PATIENCE_S, "rounds close")
     time.sleep(1.0)
     before = closed()
@@ -229,7 +230,7 @@ def nvflare(folder: Path, python: Path) -> tuple[str, int, float | None]:
 
 
 def kill_below(folder: Path) -> None:
-    """kill -9 of every Python program that works in a folder; the script that watches them stays."""
+    """kill -9 of every Python program that works in a folder, but not of the script that watches them."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().decode()
@@ -287,7 +288,7 @@ def main() -> int:
 
 
 def killed(name: str, folder: Path, venvs: Path, network: Network) -> Row:
-    """One framework's row; one that cannot be measured says why."""
+    """One framework's row; if it cannot be measured, the row says why."""
     version = ""
     try:
         if name not in FRAMEWORKS:

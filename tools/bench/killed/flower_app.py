@@ -1,4 +1,4 @@
-"""Flower's side of killed: FedAvg of an array; a client needs two seconds for a round."""
+"""Flower's side of killed: FedAvg of an array; a client takes two seconds per round."""
 
 import time
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""NVFlare's clients in killed: two seconds for a round."""
+"""NVFlare's clients in killed: two seconds per round."""
 
 import time
 from importlib import import_module

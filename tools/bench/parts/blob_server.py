@@ -1,4 +1,4 @@
-"""A web server that has blobs under their SHA-256, and serves them as badly as a test wants."""
+"""A web server that has blobs under their SHA-256, and serves them in whatever broken way a test wants."""
 
 import re
 import ssl
@@ -13,7 +13,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class BlobServer(ThreadingHTTPServer):
-    """``manner`` is one of the methods of ``_Handler``; ``asked`` are the ranges that were asked for."""
+    """``manner`` is one of the methods of ``_Handler``; ``asked`` are the requested ranges."""
 
     daemon_threads = True
 
@@ -70,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
             getattr(self, self.blob_server.manner)(data)
 
     def ranges(self, data: bytes, sent: bytes | None = None, skew: int = 0) -> None:
-        """As every static server does."""
+        """Serves ranges, as every static server does."""
         match = self._range.fullmatch(self.headers.get("Range", ""))
         assert match is not None, "a request without a range"
         first, last = int(match[1]) + skew, min(int(match[2]), len(data) - 1)
@@ -81,36 +81,36 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write((data if sent is None else sent)[first : last + 1])
 
     def whole(self, data: bytes) -> None:
-        """Knows no ranges."""
+        """Ignores ranges."""
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
     def larger(self, data: bytes) -> None:
-        """Knows no ranges, and has something else."""
+        """Ignores ranges, and sends something else."""
         self.whole(data + b"more")
 
     def lies(self, data: bytes) -> None:
-        """Has other bytes from some place on."""
+        """Sends wrong bytes from some place on."""
         self.ranges(data, data[:9000] + bytes(len(data) - 9000))
 
     def skews(self, data: bytes) -> None:
-        """Sends another range than it was asked for."""
+        """Sends another range than the requested one."""
         self.ranges(data, skew=1)
 
     def cuts(self, data: bytes) -> None:
-        """Hangs up on the way."""
+        """Hangs up midway."""
         self.ranges(data, data[: len(data) // 2])
 
     def stalls(self, data: bytes) -> None:
-        """Sends nothing more on the way, and stays."""
+        """Stops sending midway, and keeps the connection."""
         self.cuts(data)
         self.wfile.flush()
         self.blob_server.ended.wait(30)
 
     def drips(self, data: bytes) -> None:
-        """Speaks HTTP/1.0; half comes at once, then byte by byte, and after seconds all the rest."""
+        """Speaks HTTP/1.0: sends half at once, then byte by byte, and after seconds all the rest."""
         self.protocol_version = "HTTP/1.0"
         self.cuts(data)
         rest = data[len(data) // 2 :]
@@ -139,11 +139,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def fails(self, data: bytes) -> None:
-        """Is out of order."""
+        """Always fails."""
         self.send_error(503)
 
     def garbles(self, data: bytes) -> None:
-        """Is no web server."""
+        """Does not speak HTTP."""
         self.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n")
 
 

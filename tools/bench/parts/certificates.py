@@ -1,11 +1,11 @@
-"""Certificates of an authority of our own, by the openssl command."""
+"""Our own certificate authority and its certificates, by the openssl command."""
 
 import subprocess
 from pathlib import Path
 
 
 def make_ca(folder: Path, name: str) -> None:
-    """A certificate authority of our own."""
+    """Our own certificate authority."""
     _openssl(folder, "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", f"{name}.key")
     _openssl(
         folder, "req", "-x509", "-new", "-key", f"{name}.key", "-subj", f"/CN={name}",

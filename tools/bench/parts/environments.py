@@ -1,4 +1,4 @@
-"""Virtual environments of a benchmark's own, for packages that this project does not depend on."""
+"""A benchmark's own virtual environments, for packages that this project does not depend on."""
 
 import os
 import subprocess
@@ -14,14 +14,14 @@ TORCH = f"torch=={version('torch').partition('+')[0]}"
 
 
 class Unavailable(Exception):
-    """What a benchmark needs cannot be had here, or failed."""
+    """A requirement of a benchmark is unavailable here, or has failed."""
 
 
 def install(packages: Sequence[Sequence[str]], venv: Path, ours: bool = False) -> Path:
     """The interpreter of an environment with these packages, created on first use.
 
     Each of ``packages`` is one call of pip. With ``ours`` the environment also has all of this one's
-    packages, which pip leaves as they are. Raises ``Unavailable``.
+    packages, which pip leaves unchanged. Raises ``Unavailable``.
     """
     python, ready, log = (
         venv.absolute() / "bin" / "python",
@@ -53,7 +53,7 @@ def output(what: str, words: Sequence[str], log: Path, timeout_s: float) -> str:
     quiet = {
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "PYTHONUNBUFFERED": "1",  # what it has said so far, should time run out
+        "PYTHONUNBUFFERED": "1",  # keep its output so far if time runs out
     }
     try:
         ended = subprocess.run(

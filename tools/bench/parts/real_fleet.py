@@ -23,7 +23,7 @@ from sedge_protocol.wire.messages import Hello
 # One thread each: several processes share two cores.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
-# ``sedge-edge`` on a machine that says it has so many pages of memory.
+# ``sedge-edge`` on a machine that claims to have this many pages of memory.
 OTHER_MACHINE = """\
 import os, sys
 real = os.sysconf
@@ -39,7 +39,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
 from sedge_edge.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
-# ``sedge-edge`` on a machine whose only compression is the standard library's.
+# ``sedge-edge`` on a machine with the standard library's compression only.
 ZLIB_ALONE = """\
 import sys
 from sedge_edge import __main__ as agent
@@ -62,7 +62,7 @@ class RealFleet:
         self.start_broker()
 
     def cloud(self, *words: str, config: bool = True) -> str:
-        """Run one ``sedge-cloud`` command to its end; its output. Fails the test when it fails."""
+        """Run one ``sedge-cloud`` command to its end. Returns its output; fails the test if it fails."""
         options = ["-c", str(self.folder / "cloud.toml")] if config else []
         return command("sedge_cloud", *options, *words, folder=self.folder)
 
@@ -96,9 +96,9 @@ class RealFleet:
             (home / "edge.toml").write_text(text.replace(self.url, url))
 
     def start_agent(self, device: str, memory_mb: int = 0, script: str = "") -> None:
-        """Start a device's agent, on a machine that says it has ``memory_mb`` (0: on this one).
+        """Start a device's agent, on a machine that claims to have ``memory_mb`` (0: on this one).
 
-        ``script`` takes the place of ``sedge-edge``.
+        ``script`` replaces ``sedge-edge``.
         """
         config = str(self.folder / device / "edge.toml")
         program = ["-c", script] if script else ["-m", "sedge_edge"]
@@ -117,19 +117,19 @@ class RealFleet:
         self.cloud("run", "start", run, *bundles, "--run-file", str(run_file))
 
     def kill(self, name: str) -> None:
-        """kill -9, of the process and those that it has started."""
+        """kill -9 a process and its descendants."""
         process = self.processes.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def stop(self, name: str) -> int:
-        """Stop in order; the exit status."""
+        """Stop a process with SIGTERM. Returns its exit status."""
         process = self.processes.pop(name)
         os.killpg(process.pid, signal.SIGTERM)
         return process.wait(timeout=20)
 
     def log(self, name: str) -> str:
-        """What a process has written so far, all its lives together."""
+        """The output of a process so far, over all its starts."""
         return (self.folder / f"{name}.log").read_text()
 
     def rounds(self) -> list[Summary]:
@@ -142,7 +142,7 @@ class RealFleet:
             store.close()
 
     def hellos(self) -> list[Hello]:
-        """What the devices have announced, by their names."""
+        """The hellos of the devices, by name."""
         store = open_folder(self.folder / "state")
         try:
             found = [row.hello for row in store.devices() if row.hello is not None]
@@ -166,7 +166,7 @@ class RealFleet:
     def start(
         self, name: str, words: Sequence[str], environment: Mapping[str, str] = ENVIRONMENT
     ) -> None:
-        """Start a process in a group of its own."""
+        """Start a process in its own group."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 words, stdout=log, stderr=log, env=environment, cwd=self.folder, process_group=0
@@ -200,10 +200,10 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that the system gives to nobody for a minute (30 s on macOS).
+    """A port that nobody listens on, and that the system does not hand out for a minute (30 s on macOS).
 
-    The server ends a connection first, so that the port waits (TIME-WAIT): who asks for any port gets
-    another, and who asks for this one with SO_REUSEADDR, as servers do, gets it.
+    The server closes a connection first, which leaves the port in TIME-WAIT: programs that ask for any port
+    get another one, and servers that ask for this one with SO_REUSEADDR get it.
     """
     with socket.create_server((LOOPBACK, 0)) as server:
         with socket.create_connection(server.getsockname()) as client:
@@ -214,7 +214,7 @@ def free_port() -> int:
 
 
 def start_mosquitto(conf: Path, log: Path, *ports: int) -> subprocess.Popen[bytes]:
-    """Start Mosquitto in a group of its own; it listens on these ports, or the test fails with its log."""
+    """Start Mosquitto in its own group, on these ports; if that fails, the test fails with its log."""
     mosquitto = find_mosquitto()
     assert mosquitto is not None, "these tests need Mosquitto: apt-get install mosquitto"
     with log.open("ab") as output:

@@ -1,4 +1,4 @@
-"""A PostgreSQL and an S3 server (SeaweedFS) of our own, by a user who is not root.
+"""Our own PostgreSQL and S3 server (SeaweedFS), run by a user who is not root.
 
 Both end with the process that started them, however it ends.
 """
@@ -56,7 +56,7 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a server runs: the address that it listens on, and the command within which it starts."""
+    """A server's place: the address that it listens on, and the command in which to start it."""
 
     host: str = HOST
     within: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ HERE = Place()
 
 
 class _Server:
-    """A process with a folder, by ``USER`` where these tests are root's."""
+    """A process with a folder, run by ``USER`` if these tests run as root."""
 
     def __init__(self, name: str, place: Place) -> None:
         self.place = place
@@ -76,7 +76,7 @@ class _Server:
             shutil.chown(self.folder, USER)
 
     def call(self, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
-        """Begin a command; what it says goes to the folder's log."""
+        """Start a command; its output goes to the folder's log."""
         as_user = ("setpriv", f"--reuid={USER}", "--regid=nogroup", "--clear-groups")
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
@@ -89,11 +89,11 @@ class _Server:
             )
 
     def begin(self, command: Sequence[str | Path]) -> None:
-        """Begin the server's process, which the kernel ends when this one has ended."""
+        """Start the server's process, which the kernel ends when this one has ended."""
         self.process = self.call(["setpriv", "--pdeathsig", "KILL", *command])
 
     def stop(self) -> None:
-        """End the process at once, as a machine does that goes away."""
+        """End the process at once, like a machine that disappears."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
@@ -106,15 +106,15 @@ class _Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def failed(self, error: Exception | None) -> RuntimeError:
-        """What to raise when the server does not come up."""
+        """The error to raise when the server does not start."""
         log = (self.folder / "log").read_text(errors="replace")
         return RuntimeError(f"{error}\n{log[-2000:]}")
 
 
 class PostgresServer(_Server):
-    """Started when made. ``most_bytes`` is the size of its largest file, as on a disk that is full.
+    """Started when made. ``most_bytes`` limits the size of its files, as a full disk does.
 
-    Without ``fsync`` processes may die, and not the power.
+    Without ``fsync``, processes may die but the power may not.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class PostgresServer(_Server):
         self.start()
 
     def start(self) -> None:
-        """Start, again on the same port, and wait until it answers."""
+        """Start, on the same port as before, and wait until it answers."""
         settings = {
             "port": self.port,
             "listen_addresses": self.place.host,
@@ -192,7 +192,7 @@ class ObjectServer(_Server):
         self.start()
 
     def start(self) -> None:
-        """Start, again on the same ports, and wait until the bucket takes objects."""
+        """Start, on the same ports as before, and wait until the bucket accepts objects."""
         host = self.place.host
         master, master2, volume, volume2, filer, filer2, s3, s3_2 = self._ports
         self.begin(
@@ -211,7 +211,7 @@ class ObjectServer(_Server):
         deadline, error = time.monotonic() + START_S, None
         while time.monotonic() < deadline:
             try:
-                # To SeaweedFS a bucket is a folder of its file server; S3 itself is asked by the put.
+                # For SeaweedFS a bucket is a folder of its file server; the put tests S3 itself.
                 with closing(http.client.HTTPConnection(host, filer)) as asked:
                     asked.request("POST", f"/buckets/{BUCKET}/")
                     asked.getresponse().read()
@@ -230,7 +230,7 @@ class ObjectServer(_Server):
             raise self.failed(None)
 
     def bucket(self) -> S3Store:
-        """The bucket, past the store."""
+        """The bucket itself, without the store."""
         return S3Store(
             BUCKET,
             endpoint=self.endpoint,
@@ -243,7 +243,7 @@ class ObjectServer(_Server):
 
 
 class Servers:
-    """Both servers, and the stores on them: a database and a prefix of the bucket each."""
+    """Both servers, and the stores on them: a database and a prefix of the bucket for each."""
 
     def __init__(self, rows: Place = HERE, blobs: Place = HERE) -> None:
         self.postgres, self.objects = PostgresServer(place=rows), ObjectServer(blobs)
@@ -255,7 +255,7 @@ class Servers:
         open_parts(self.objects.folder / "empty", *self._at("empty")).close()
 
     def place(self, folder: Path) -> tuple[StoreConfig, BlobsConfig]:
-        """Where a state folder's store is; a new folder's is empty."""
+        """Where the store of a state folder is; a new folder's store is empty."""
         folder = folder.resolve()
         with self._lock:
             if folder not in self._names:
@@ -266,7 +266,7 @@ class Servers:
             return self._at(self._names[folder])
 
     def clear(self) -> None:
-        """Delete every store's rows, whoever has them open."""
+        """Delete the rows of every store, whoever has it open."""
         for name in self._names.values():
             self.postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
         self._names.clear()

@@ -1,4 +1,4 @@
-"""Three coordinators on three hosts, their servers and devices, and what goes wrong with them.
+"""Three coordinators on three hosts, with their servers, devices and faults.
 
     python -m tools.bench three_hosts --help
 

@@ -1,11 +1,11 @@
-"""Whether three coordinators lose nothing whatever goes wrong, and how soon they go on.
+"""Whether three coordinators lose nothing under any fault, and how soon they continue.
 
     python -m tools.bench three_hosts [--fault NAME] [--seed K | --seeds N] [--devices 60] [--hosts 3]
 
-Each host is a network namespace with a name, an address and processes of its own: three (or fewer) with
+Each host is a network namespace with its own name, address and processes: three (or fewer) with
 ``sedge-cloud serve``, one each for Mosquitto, PostgreSQL, an S3 server (SeaweedFS), and the devices. The
-devices take part in a FedAvg and a FedOBP run at once; in the middle of a round something goes wrong; both
-runs must go on for two rounds. A seed chooses the moment and the victim. Afterwards:
+devices take part in a FedAvg and a FedOBP run at once; in the middle of a round a fault occurs; both runs
+must continue for two rounds. A seed chooses the moment and the victim. Afterwards:
 
 lost    updates whose devices have a receipt and that did not count
 twice   updates that counted twice
@@ -13,13 +13,14 @@ bytes   whether every round of both runs has the bytes that one undisturbed proc
 s       from the fault to the next accepted update of the devices that it concerned, or from the return of
         what nobody can do without
 
-A second table has for each fault how often it was played, what failed, and the seconds.
+A second table shows for each fault how often it was played, the failures, and the seconds.
 
-One that fails is named with its seed, and leaves its files and logs in the folder of ``--keep``; the others
-go on. Eight faults with three hosts and sixty devices take about twelve minutes a seed.
+A failure is named with its seed, and leaves its files and logs in the folder of ``--keep``; the others
+continue. Eight faults with three hosts and sixty devices take about twelve minutes per seed.
 
 It needs root, PostgreSQL, Mosquitto and the Python packages of the extra "scale" and of the tests. No
-process outlives it. The last line is JSON; the exit status is 1 when a check failed or a target was missed.
+process of it is left behind. The last line is JSON; the exit status is 1 when a check failed or a target
+was missed.
 """
 
 import argparse
@@ -55,13 +56,13 @@ from sedge_cloud.store.opening import open_store
 TARGET_S = 15.0
 ALL = "all"  # in place of a fault
 UNDISTURBED_ROUNDS = 64
-# Seconds without a further round after which an undisturbed fleet is taken for stuck.
+# Seconds without a further round after which an undisturbed fleet counts as stuck.
 STUCK_S = 60.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a fault did; ``wrong`` says what was not as it must be, in words."""
+    """The result of a fault; ``wrong`` describes every violation."""
 
     fault: str
     seed: int
@@ -75,7 +76,7 @@ class Row:
 
     @property
     def good(self) -> bool:
-        """Whether everything was as it must be."""
+        """Whether nothing was wrong."""
         in_time = self.seconds is not None and self.seconds <= TARGET_S
         return not (self.lost or self.twice or self.wrong) and self.same_bytes and in_time
 
@@ -93,7 +94,7 @@ HEAD = f"{'fault':<20} {'seed':>4} {'receipts':>8} {'lost':>5} {'twice':>5} {'by
 
 
 def by_fault(rows: Sequence[Row]) -> Iterator[str]:
-    """A table with a line for each fault, and one for all."""
+    """A table with one line for each fault, and one for all."""
     yield f"{'fault':<20} played failed {'lost':>5} {'twice':>5} median s  most s"
     for fault in (*dict.fromkeys(row.fault for row in rows), ALL):
         some = [row for row in rows if fault in (row.fault, ALL)]
@@ -127,7 +128,7 @@ def judged(
     fleet: Fleet, fault: str, seed: int, seconds: float | None, wrong: str,
     expected: dict[str, checks.Course],
 ) -> Row:  # fmt: skip
-    """The row of a fleet that is at rest."""
+    """The row of a fleet at rest."""
     received, found = checks.receipts(fleet.log(AGENTS)), checks.courses(fleet.config)
     lost = [one for run, course in found.items() for one in checks.lost(received, run, course)]
     twice = [one for course in found.values() for one in checks.twice(course)]
@@ -161,7 +162,7 @@ def attempted(
     network: Network, place: Path, options: argparse.Namespace, bundle: Path, fault: str, seed: int,
     expected: dict[str, checks.Course],
 ) -> Row:  # fmt: skip
-    """One fault, whatever becomes of it, on servers of its own."""
+    """One fault, on its own servers, whatever happens."""
     try:
         hosts = HOSTS[: options.hosts]
         with (
@@ -170,14 +171,14 @@ def attempted(
         ):
             scene.begin(bundle)
             return played(scene, fault, seed, expected)
-    except Exception as exc:  # the other seeds go on
+    except Exception as exc:  # the other seeds continue
         (place / "error.log").write_text(traceback.format_exc())
         wrong = " ".join(f"{type(exc).__name__}: {exc}".split())
         return Row(fault, seed, 0, 0, 0, False, None, 0, wrong)
 
 
 def play(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
-    """All faults with all seeds."""
+    """Play all faults with all seeds."""
     network = Network()
     for host in (*HOSTS, BROKER, AGENTS):
         network.add(host)
@@ -209,12 +210,12 @@ def main() -> int:
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--seed", type=int, default=0)
-    which.add_argument("--seeds", type=int, default=0, help="so many seeds, from 0")
+    which.add_argument("--seeds", type=int, default=0, help="number of seeds, from 0")
     parser.add_argument("--devices", type=int, default=60)
     parser.add_argument("--hosts", type=int, choices=range(1, len(HOSTS) + 1), default=3)
     parser.add_argument("--rounds", type=int, default=UNDISTURBED_ROUNDS, help="undisturbed ones")
     kept = Path(tempfile.gettempdir()) / "sedge-three-hosts-failed"
-    help_text = f"folder for files and logs of what fails (default: {kept})"
+    help_text = f"folder for the files and logs of failures (default: {kept})"
     parser.add_argument("--keep", type=Path, default=kept, help=help_text)
     options = parser.parse_args()
     if (why := missing()) is not None:

@@ -3,7 +3,7 @@
     python -m tools.bench.three_hosts.agents FOLDER
 
 FOLDER has a folder for each device, as ``sedge-cloud device add`` writes it, and ``client.py`` with the
-functions that train. What agents log goes to standard error, a line each: time, device, words.
+functions that train. Agents log to standard error, one line each: time, device, text.
 """
 
 import logging
@@ -28,14 +28,14 @@ from sedge_protocol.host.loop import Loop
 from sedge_protocol.wire.messages import Hello
 
 BACKEND = "client:fit"
-# A job takes this long, by the clock and not by the processor.
+# A job takes this long, in wall time rather than processor time.
 JOB_S = (0.2, 1.2)
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Slow(ThreadPoolExecutor):
-    """Every job waits before it begins, as on a device that is slower than this machine."""
+    """Every job waits before it begins, as on a slower device."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Submit a job."""
@@ -49,7 +49,7 @@ class Slow(ThreadPoolExecutor):
 
 
 def bring_up(home: Path, pool: Slow, wake: Callable[[], None]) -> Runtime:
-    """The agent of one device, as ``sedge-edge run`` has it."""
+    """The agent of one device, as in ``sedge-edge run``."""
     config = load_config(home / "edge.toml")
     examples = LiveData(config.data, home)
     train, test = examples()

@@ -1,4 +1,4 @@
-"""What must hold after a fault, from the store's rows and from what the devices have logged.
+"""What must hold after a fault, checked from the store's rows and the devices' logs.
 
 lost    an update whose device has its receipt, and that no row has or that its closed round left out
 twice   an update that counted twice: within a round, or as a late one of another round too
@@ -26,7 +26,7 @@ _SAID = re.compile(r"^([\d.]+) sedge\.edge\.(\S+) (run (\S+), round (\d+): (.*))
 
 @dataclass(frozen=True)
 class Course:
-    """What a run has left: the global model of each round, and what its closed rounds counted."""
+    """What a run has left behind: each round's global model, and the updates that closed rounds counted."""
 
     models: list[bytes]
     closed: list[Summary]
@@ -34,7 +34,7 @@ class Course:
 
     @property
     def rounds(self) -> list[tuple[object, ...]]:
-        """What of each closed round follows from bytes alone: no times, no temperatures."""
+        """The parts of each closed round that follow from bytes alone: no times, no temperatures."""
         return [
             (s.task, s.train_loss, s.personal, s.distrusted, s.late,
              [(d.device, d.num_examples, d.before, d.after, d.counted) for d in s.devices])
@@ -43,7 +43,7 @@ class Course:
 
 
 def receipts(log: Path) -> Counter[Update]:
-    """The receipts that devices have logged; a repeated one is logged once."""
+    """The receipts in the devices' logs; a repeated one is logged once."""
     return Counter(
         (run, int(number), device)
         for _, device, _, run, number, words in _SAID.findall(log.read_text())
@@ -52,7 +52,7 @@ def receipts(log: Path) -> Counter[Update]:
 
 
 def refusals(log: Path) -> list[str]:
-    """The updates that were rejected, in the words of their devices."""
+    """The rejected updates, in the words of their devices."""
     found = _SAID.findall(log.read_text())
     return [f"{device}: {text}" for _, device, text, _, _, words in found if "rejected" in words]
 
@@ -70,7 +70,7 @@ def longest_silence(log: Path, since: float, until: float) -> float:
 
 
 def courses(config: CloudConfig) -> dict[str, Course]:
-    """Each run, as the store has it."""
+    """Each run in the store."""
     with closing(open_store(config)) as store:
         return {name: _course(store, name) for name in RUNS}
 
@@ -83,7 +83,7 @@ def _course(store: Store, name: str) -> Course:
 
 
 def lost(received: Counter[Update], run: str, course: Course) -> list[Update]:
-    """The updates with a receipt that are in no row, or that their closed round left out."""
+    """The updates with a receipt that are in no row, or were left out by their closed round."""
     counted = {s.round: {d.device for d in s.devices} for s in course.closed}
     mine = [update for update in received if update[0] == run]
     return [
@@ -101,7 +101,7 @@ def twice(course: Course) -> list[str]:
 
 
 def differs(course: Course, undisturbed: Course) -> str:
-    """The first round that is another; empty for none."""
+    """The first round that differs; empty if none does."""
     for what in ("models", "rounds"):
         mine, others = getattr(course, what), getattr(undisturbed, what)
         if len(mine) > len(others):

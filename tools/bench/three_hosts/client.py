@@ -1,11 +1,11 @@
-"""What a device of this benchmark trains: softmax regression in numpy. It is copied beside the devices."""
+"""What a device of this benchmark trains: softmax regression in numpy. It is copied next to the devices."""
 
 from typing import Any
 
 import numpy as np
 
 Arrays = list[np.ndarray[Any, np.dtype[np.float32]]]
-# n = 16,900: exact updates have two chunks, and so a middle.
+# n = 16,900: exact updates have two chunks, so there is a middle.
 INPUTS, CLASSES = 64, 260
 
 

@@ -1,8 +1,8 @@
-"""What goes wrong. Each fault ends with everything back where it was, and tells where to look.
+"""The faults. Each ends with everything restored, and says where to look.
 
-``Victims.since`` is when an update could be accepted again: when the fault began where others carry on,
-when a shared server was back where nobody can, when the first part was started again where all were gone.
-``devices`` are those that the fault concerned.
+``Victims.since`` is when an update could be accepted again: when the fault began if others carry on, when
+the shared server was back if nobody can, or when the first part was restarted if all were gone. ``devices``
+are those that the fault affected.
 """
 
 import signal
@@ -14,11 +14,11 @@ from functools import partial
 from tools.bench.three_hosts.fleet import AGENTS, BROKER, OBJECTS
 from tools.bench.three_hosts.scene import Scene
 
-# A host that is gone for good is replaced by others after this long, and comes back later still.
+# A host that has failed for good is replaced by others after this long, and comes back later.
 REPLACED_S = 20.0
 CUT_S = 60.0
 PAUSED_S = 30.0
-# A server that somebody restarts.
+# The downtime of a server that somebody restarts.
 SERVER_S = 10.0
 OBJECTS_S = 20.0
 
@@ -56,7 +56,7 @@ def ingest_killed(scene: Scene) -> Victims:
 
 
 def host_cut_off(scene: Scene) -> Victims:
-    """Nothing reaches a host for a minute, and nobody is told."""
+    """Nothing reaches a host for a minute, without any notice."""
     host = scene.any_host()
     found = Victims(time.monotonic(), scene.served_by(host))
     scene.network.cut(host)
@@ -66,7 +66,7 @@ def host_cut_off(scene: Scene) -> Victims:
 
 
 def process_paused(scene: Scene) -> Victims:
-    """A coordinator sleeps until its leases are gone, and wakes in the middle of what it did."""
+    """A coordinator sleeps until its leases have expired, and wakes in the middle of its work."""
     host = scene.any_host()
     found = Victims(time.monotonic(), scene.served_by(host))
     scene.fleet.processes[host].send(signal.SIGSTOP)
@@ -76,7 +76,7 @@ def process_paused(scene: Scene) -> Victims:
 
 
 def database_killed(scene: Scene) -> Victims:
-    """PostgreSQL dies, and is started again."""
+    """PostgreSQL dies and is restarted."""
     scene.servers.postgres.stop()
     time.sleep(SERVER_S)
     scene.servers.postgres.start()
@@ -84,7 +84,7 @@ def database_killed(scene: Scene) -> Victims:
 
 
 def objects_unreachable(scene: Scene) -> Victims:
-    """Nothing reaches the object store for a while, and nobody is told."""
+    """Nothing reaches the object store for a while, without any notice."""
     scene.network.cut(OBJECTS)
     time.sleep(OBJECTS_S)
     scene.network.heal(OBJECTS)
@@ -92,7 +92,7 @@ def objects_unreachable(scene: Scene) -> Victims:
 
 
 def broker_restarted(scene: Scene) -> Victims:
-    """The broker dies and comes back without anything that it knew."""
+    """The broker dies and comes back without its state."""
     scene.fleet.kill(BROKER)
     time.sleep(SERVER_S)
     scene.fleet.start(BROKER)
@@ -100,7 +100,7 @@ def broker_restarted(scene: Scene) -> Victims:
 
 
 def all_at_once(scene: Scene) -> Victims:
-    """Every process on every machine dies at one moment; all come back in any order."""
+    """Every process on every machine dies at once; all come back in random order."""
     for name in (*scene.fleet.hosts, AGENTS, BROKER):
         scene.fleet.kill(name)
     scene.servers.postgres.stop()
@@ -108,7 +108,7 @@ def all_at_once(scene: Scene) -> Victims:
     names = (*scene.fleet.hosts, AGENTS, BROKER)
     parts: list[Callable[[], None]] = [scene.servers.postgres.start, scene.servers.objects.start]
     parts += [partial(scene.fleet.start, name) for name in names]
-    # Before the first is back: the time to go on holds the start of every part.
+    # Before the first is back: the time to continue includes the start of every part.
     victims = _all(scene)
     for place in scene.rng.permutation(len(parts)):
         parts[place]()

@@ -1,4 +1,4 @@
-"""A fleet on hosts: the files that the product's own commands write, and each part's process."""
+"""A fleet on hosts: the files that the product's commands write, and each part's process."""
 
 import os
 import shutil
@@ -25,8 +25,8 @@ RUNS = ("fedavg", "fedobp")
 FLEET = "hosts"
 PORT = 1883
 START_S = 60.0
-# Updates of several chunks in one run, of one inside the offer in the other. A round needs every device, so
-# that its bytes do not depend on who is late; nothing is closed by a clock.
+# One run has updates of several chunks, the other small updates inside the offer. A round needs every
+# device, so that its bytes do not depend on who is late; no deadline closes a round.
 _RUN = """\
 strategy = "{strategy}"
 num_rounds = 100000
@@ -44,7 +44,7 @@ _MORE = {
     "fedavg": '[codec]\nvalues = "fp32"\nfraction = 1.0\n[broadcast]\nvalues = "fp32"\nfraction = 1.0',
     "fedobp": "options = { quantile = 0.99 }",
 }
-# As sedge-cloud.service has it: what fails is started again.
+# As in sedge-cloud.service: a failed process is restarted.
 _AGAIN = ("sh", "-c", 'until "$@"; do sleep 5; done', "sh")
 _STORE = """
 [store]
@@ -59,14 +59,14 @@ secret_file = "objects-secret"
 
 
 def open_servers(network: Network) -> Servers:
-    """PostgreSQL and the object store, each on a host of its own."""
+    """PostgreSQL and the object store, each on its own host."""
     hosts = {name: network.addresses.get(name) or network.add(name) for name in (ROWS, OBJECTS)}
     places = [Place(address, network.within(name)) for name, address in hosts.items()]
     return Servers(*places)
 
 
 def make_bundle(folder: Path) -> Path:
-    """The model that all runs begin with."""
+    """The first model of all runs."""
     shutil.copy(Path(client.__file__), folder / "client.py")
     command(
         "sedge_export", "bundle", "client:initial", "--sample-shape", str(client.INPUTS), "--batch-size",
@@ -77,7 +77,7 @@ def make_bundle(folder: Path) -> Path:
 
 @dataclass
 class Fleet:
-    """Files, and the processes that run now. Without servers its one host keeps the state in a folder."""
+    """Files, and the processes that run now. Without servers, its only host keeps the state in a folder."""
 
     network: Network
     folder: Path
@@ -89,7 +89,7 @@ class Fleet:
         self.processes: dict[str, Process] = {}
         self.cpu_s = 0.0
         self.admin = self.folder / "admin"
-        # Devices are machines of their own, whose disks do not wait for one another.
+        # Devices are separate machines, whose disks do not wait for one another.
         (self.folder / "devices").mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", self.folder / "devices"], check=True)
         self.broker = self.network.addresses[BROKER]
@@ -110,7 +110,7 @@ class Fleet:
                 shutil.copytree(self.admin, self.home(host))
 
     def add(self, host: str) -> None:
-        """Begin to serve on one more host: the same files, and the same command."""
+        """Start to serve on one more host, with the same files and command."""
         shutil.copytree(self.admin, self.home(host))
         self.start(host)
 
@@ -128,7 +128,7 @@ class Fleet:
 
     @property
     def config(self) -> CloudConfig:
-        """What cloud.toml says."""
+        """The contents of cloud.toml."""
         return load_cloud(self.admin / "cloud.toml")
 
     def home(self, host: str) -> Path:
@@ -136,16 +136,16 @@ class Fleet:
         return self.admin if self.servers is None else self.folder / host
 
     def cloud(self, *words: str) -> str:
-        """What a ``sedge-cloud`` command says, which must go well."""
+        """The output of a ``sedge-cloud`` command, which must succeed."""
         return command("sedge_cloud", "-c", str(self.admin / "cloud.toml"), *words)
 
     def begin(self, bundle: Path) -> None:
-        """Begin the runs, of all devices."""
+        """Begin the runs, with all devices."""
         for name in RUNS:
             self.begin_run(bundle, name, name, self.count)
 
     def begin_run(self, bundle: Path, name: str, strategy: str, asked: int) -> None:
-        """Begin a run whose rounds have so many devices."""
+        """Begin a run whose rounds have this many devices."""
         text = _RUN.format(
             strategy=strategy, devices=self.count, asked=asked, fraction=asked / self.count,
             more=_MORE[strategy],
@@ -155,7 +155,7 @@ class Fleet:
         self.cloud("run", "start", name, "--bundle", str(bundle), "--run-file", str(path))
 
     def start(self, name: str) -> None:
-        """Start a part: a coordinator by its host's name, the broker, the agents."""
+        """Start a part: the coordinator of the named host, the broker, or the agents."""
         if name == BROKER:
             mosquitto = find_mosquitto()
             assert mosquitto is not None, "no Mosquitto to start: apt-get install mosquitto"
@@ -185,15 +185,15 @@ class Fleet:
         self.cpu_s += process.cpu_s if name in self.hosts else 0.0
 
     def stop(self) -> None:
-        """Kill everything that runs."""
+        """Kill every running process."""
         for name in list(self.processes):
             self.kill(name)
 
     def close(self) -> None:
-        """Kill everything that runs, and give the memory of the devices' disks back."""
+        """Kill every running process, and free the memory of the devices' disks."""
         self.stop()
         subprocess.run(["umount", self.folder / "devices"], check=True)
 
     def log(self, name: str) -> Path:
-        """Where a part's process writes, all its lives together."""
+        """The path of a part's log, over all its starts."""
         return self.folder / f"{name}.log"

@@ -1,7 +1,7 @@
-"""Hosts as network namespaces on one bridge: each has a name, an address, and processes of its own.
+"""Hosts as network namespaces on one bridge: each has its own name, address and processes.
 
-``isolated`` runs this program again in namespaces of its own: whatever way it ends, its processes, mounts,
-bridge and hosts end with it, and nothing of them is seen outside. It needs root.
+``isolated`` runs this program again in its own namespaces: however it ends, its processes, mounts, bridge
+and hosts end with it, and none of them is visible outside. It needs root.
 """
 
 import os
@@ -21,7 +21,7 @@ _UNSHARE = (
     "setpriv", "--pdeathsig", "KILL",
     "unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child",
 )  # fmt: skip
-# Processes of a host see its name and one another, and nobody else's, as on a machine of its own.
+# Processes of a host see its name and one another only, as on a separate machine.
 _ALONE = ("unshare", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child")
 _NAMED = ("sh", "-c", 'hostname "$0" && exec "$@"')
 
@@ -41,7 +41,7 @@ def missing() -> str | None:
 
 
 def isolated(module: str, arguments: Sequence[str]) -> int | None:
-    """None inside of the namespaces; outside, the exit status of this program within them."""
+    """None inside the namespaces; outside, the exit status of this program run inside them."""
     if os.environ.get(INSIDE) == "1":
         return None
     command = [*_UNSHARE, sys.executable, "-m", module, *arguments]
@@ -59,7 +59,7 @@ def _ip(*words: str) -> None:
 
 @dataclass
 class Process:
-    """A process on a host, with everything that it has started, in a group of its own."""
+    """A process on a host, with all its descendants, in its own group."""
 
     popen: subprocess.Popen[bytes]
     cpu_s: float = 0.0
@@ -69,29 +69,29 @@ class Process:
         os.killpg(self.popen.pid, number)
 
     def end(self) -> None:
-        """Ask the program itself to end; what is around it ends with it."""
+        """Ask the program itself to end; its wrappers end with it."""
         os.kill(_below(self.popen.pid)[-1], signal.SIGTERM)
 
     def kill(self) -> None:
-        """End them at once. ``cpu_s`` is then what they have used, in processor seconds."""
+        """End them at once. ``cpu_s`` is then the processor seconds that they have used."""
         self.send(signal.SIGKILL)
         self.ended()
 
     def ended(self) -> int:
-        """Wait for the end; the exit status."""
+        """Wait for the end. Returns the exit status."""
         _, status, used = os.wait4(self.popen.pid, 0)
         self.popen.returncode = os.waitstatus_to_exitcode(status)
         self.cpu_s = used.ru_utime + used.ru_stime
         return self.popen.returncode
 
     def used_s(self) -> float:
-        """The processor seconds of the program so far: of the one child of the wrappers around it."""
+        """The processor seconds of the program so far: it is the only child of its wrappers."""
         ticks = os.sysconf("SC_CLK_TCK")
         return sum(_times(pid)[1] for pid in _below(self.popen.pid)) / ticks
 
 
 def _times(pid: int) -> tuple[int, int]:
-    """A process's parent, and the ticks that it has used; (0, 0) when it is gone."""
+    """A process's parent, and the ticks that it has used; (0, 0) if it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -100,7 +100,7 @@ def _times(pid: int) -> tuple[int, int]:
 
 
 def _below(pid: int) -> list[int]:
-    """A process and all that descend from it."""
+    """A process and all its descendants."""
     parents = {
         int(p.name): _times(int(p.name))[0] for p in Path("/proc").iterdir() if p.name.isdigit()
     }
@@ -125,7 +125,7 @@ class Network:
         _ip("link", "set", "bridge", "up")
 
     def add(self, host: str) -> str:
-        """A new host; its address."""
+        """Add a host. Returns its address."""
         address = f"{NET}.{10 + len(self.addresses)}"
         _ip("netns", "add", host)
         _ip("link", "add", host, "type", "veth", "peer", "name", "eth0", "netns", host)
@@ -137,7 +137,7 @@ class Network:
         return address
 
     def cut(self, host: str) -> None:
-        """From now on nothing reaches a host or leaves it, and nobody is told."""
+        """From now on nothing reaches a host or leaves it, without any notice."""
         _ip("link", "set", host, "down")
 
     def heal(self, host: str) -> None:
@@ -145,19 +145,19 @@ class Network:
         _ip("link", "set", host, "up")
 
     def sent_to(self, host: str, other: str) -> int:
-        """The bytes that a host has sent to another on the connections that are open now."""
+        """The bytes that a host has sent to another on currently open connections."""
         words = [*self.within(host), "ss", "-tinH", "dst", self.addresses[other]]
         found = subprocess.run(words, check=True, capture_output=True, text=True).stdout
         return sum(map(int, re.findall(r"bytes_sent:(\d+)", found)))
 
     def within(self, host: str) -> tuple[str, ...]:
-        """The command within which a server of this host runs."""
+        """The command in which to run a server of this host."""
         return ("ip", "netns", "exec", host)
 
     def start(
         self, host: str, words: Sequence[str], log: Path, environment: Mapping[str, str]
     ) -> Process:
-        """Start a program on a host; what it says goes to the log."""
+        """Start a program on a host; its output goes to the log."""
         command = [*self.within(host), *_ALONE, *_NAMED, host, *words]
         with log.open("ab") as output:
             return Process(

@@ -12,7 +12,7 @@ from tools.bench.three_hosts.watch import Watch, wait_for
 
 from sedge_protocol.wire.topics import shard_of
 
-# The lease of whoever leads; those of shards have the shards' names.
+# The lease of the lead; those of shards have the shards' names.
 LEADER = "leader"
 PATIENCE_S = 180.0
 
@@ -51,14 +51,14 @@ class Scene:
         time.sleep(float(self.rng.uniform(0, 0.3)))
 
     def go_on(self, rounds: int = 2) -> None:
-        """Wait until each run has closed so many rounds more."""
+        """Wait until each run has closed this many more rounds."""
         goal = self.watch.closed() + rounds
         wait_for(
             lambda: self.watch.closed() >= goal, PATIENCE_S, f"round {goal} of each run closes"
         )
 
     def served_by(self, host: str) -> frozenset[str]:
-        """The devices whose shards are a host's; all of them where it is the only one."""
+        """The devices whose shards a host has; all of them if it is the only one."""
         if len(self.fleet.hosts) == 1:
             return self.devices
         holders = self.watch.holders()
@@ -69,7 +69,7 @@ class Scene:
         return self.fleet.hosts[0] if len(self.fleet.hosts) == 1 else self.watch.holders()[LEADER]
 
     def follower(self) -> str:
-        """A host that does not lead; the only one where there is one."""
+        """A host that does not lead; the only one if there is no other."""
         others = [host for host in self.fleet.hosts if host != self.leader()]
         return str(self.rng.choice(others or self.fleet.hosts))
 

@@ -1,4 +1,4 @@
-"""When each update was accepted, and each round closed, as the database shows it ten times a second."""
+"""When each update was accepted, and each round closed, from polling the database ten times a second."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ Update = tuple[str, int, str]
 
 
 class Watch(threading.Thread):
-    """Looks until it is closed; while the database is away it keeps trying. Times are monotonic seconds."""
+    """Polls until it is closed; while the database is away it keeps trying. Times are monotonic seconds."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -51,14 +51,14 @@ class Watch(threading.Thread):
     def after(self, since: float, devices: Collection[str]) -> float | None:
         """Seconds from a moment to the next accepted update of one of these devices, if there was one.
 
-        What is seen at the first look was accepted before.
+        Updates seen at the first poll were accepted earlier.
         """
         first = since + LOOK_S
         times = [at for update, at in self.accepted.items() if update[2] in devices and at > first]
         return min(times) - since if times else None
 
     def holders(self) -> dict[str, str]:
-        """The host that holds each lease."""
+        """The host that has each lease."""
         sql = "SELECT l.name, p.host FROM leases l JOIN processes p ON p.token = l.token"
         with psycopg.connect(self._url, connect_timeout=2) as db:
             return dict(db.execute(sql).fetchall())

@@ -12,10 +12,10 @@ from sedge_protocol.wire.bundle import TensorSpec
 
 @dataclass(frozen=True)
 class Case:
-    """One model, what it is trained on, and with which loss.
+    """One model, with its data and loss.
 
-    ``row`` is the shape of an input, of whole numbers below ``vocabulary`` if that is not 0. ``targets``
-    is the shape of a row of float targets, when it is not a class.
+    ``row`` is the shape of an input, of whole numbers below ``vocabulary`` if that is not 0. ``targets`` is
+    the shape of a row of float targets, if targets are not classes.
     """
 
     kind: str
@@ -36,5 +36,5 @@ class Case:
 
     @property
     def target(self) -> TensorSpec | None:
-        """The targets' rows, when they are not classes."""
+        """The targets' rows, if they are not classes."""
         return TensorSpec("float32", self.targets) if self.targets else None

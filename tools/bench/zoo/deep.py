@@ -46,7 +46,7 @@ class Beside(nn.Module):
         self.branches = nn.ModuleList(branches)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The branches' outputs, one behind the other."""
+        """The branches' outputs, concatenated."""
         return torch.cat([branch(x) for branch in self.branches], 1)
 
 
@@ -213,7 +213,7 @@ def shufflenet_v2(width: int = 116, counts: Sequence[int] = (4, 8, 4)) -> nn.Mod
 
 
 class Dense(nn.Module):
-    """One layer of DenseNet: its output is put behind its input."""
+    """One layer of DenseNet: its output is appended to its input."""
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Networks for rows of numbers, layers of one's own, and losses."""
+"""Networks for rows of numbers, custom layers, and losses."""
 
 import itertools
 from typing import Any
@@ -148,7 +148,7 @@ class Siamese(nn.Module):
 
 
 class ScaledNorm(nn.BatchNorm2d):
-    """A BatchNorm with a forward of its own."""
+    """A BatchNorm with its own forward."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Twice the normalised input."""
@@ -168,7 +168,7 @@ class _StraightThrough(torch.autograd.Function):
 
 
 class Rounding(nn.Module):
-    """Quantisation-aware: weights rounded to sixteenths, by a Function of one's own."""
+    """Quantisation-aware: weights rounded to sixteenths, by a custom autograd Function."""
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__()

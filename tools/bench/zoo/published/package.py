@@ -1,4 +1,4 @@
-"""Packages that are imported when a model is built, and what is done about their models' outputs."""
+"""Imports packages when a model is built, and adapts their models' outputs."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -14,7 +14,10 @@ _OPERATORS = _library("torchvision", "FRAGMENT")
 
 
 def package(name: str) -> Any:
-    """A package. Declares what torchvision's import wants, whose compiled operators may be CUDA's."""
+    """A package.
+
+    Declares the operators that torchvision's import needs, as its compiled ones may need CUDA.
+    """
     if find_spec("torchvision") and not hasattr(torch.ops.torchvision, "nms"):
         for operator in ("nms", "qnms"):
             _OPERATORS.define(f"{operator}{_SCHEMA}")
@@ -29,7 +32,7 @@ def hugging_face(config: str, model: str, **options: object) -> nn.Module:
 
 
 class Take(nn.Module):
-    """A model whose output is an object or a tuple: its part of this name or place."""
+    """A model whose output is an object or a tuple: takes its part of this name or index."""
 
     def __init__(self, model: nn.Module, part: str | int = "logits", **constants: object) -> None:
         super().__init__()

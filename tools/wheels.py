@@ -37,7 +37,7 @@ def install(
 
 
 def cause(said: str) -> str:
-    """The package that pip failed at, with its version in constraints.txt; otherwise pip's last word."""
+    """The package at which pip failed, with its version in constraints.txt; otherwise pip's last line."""
     failed = r"(?:Cannot install|satisfies the requirement) ([A-Za-z0-9._-]+)(.*?)$"
     if match := re.search(failed, said, re.MULTILINE):
         name, rest = match.groups()

@@ -351,7 +351,7 @@ def test_what_ends_it_ends_every_process(
         state = {path for path in (out / "state").rglob("*") if path.is_file()}
         refused = error(capsys, str(fleet), "--out", str(out))
         assert (
-            "expected --resume to go on with the unfinished emulation in it, or --fresh" in refused
+            "expected --resume to continue the unfinished emulation in it, or --fresh" in refused
         )
         assert {path for path in (out / "state").rglob("*") if path.is_file()} == state
         resumed = emulate(tmp_path, "--resume", text=ONE_STRATEGY)

@@ -1,8 +1,8 @@
 """``python -m tools.deb``: sedge-cloud and sedge-edge as .deb in dist/: Debian 12 and 13, amd64 and arm64.
 
-Each holds the project's wheel and the wheels that it needs, at the versions of constraints.txt, for the
-Python of its Debian. Nothing is compiled here, so every package is built on any machine. Of two packages of
-one version, that for the newer Debian is the newer one.
+Each package contains the project's wheel and the wheels that it needs, at the versions of constraints.txt,
+for the Python of its Debian. Nothing is compiled here, so any machine can build every package. Of two
+packages of one version, the one for the newer Debian has the higher version number.
 """
 
 import argparse
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PLATFORMS = {"amd64": "x86_64", "arm64": "aarch64"}
 # The Python of each Debian.
 PYTHONS = {12: (3, 11), 13: (3, 13)}
-# Older than that of either.
+# Older than the glibc of either.
 GLIBC = 28
 SCRIPTS = Path(__file__).with_name("scripts")
 EXTRAS = {"cloud": "cloud,http,safetensors,stores", "edge": "onnx,images,safetensors"}
@@ -32,7 +32,7 @@ COMMANDS = {
     "cloud": ("sedge_cloud", "sedge_conformance", "sedge_export"),
     "edge": ("sedge_edge",),
 }
-# What the maintainer scripts of each package say and delete.
+# The texts of each package's maintainer scripts, and what they delete.
 WORDS = {
     "cloud": {
         "QUESTION": "the coordinator's keys, passwords and runs",
@@ -63,7 +63,7 @@ Priority: optional
 Description: Sedge {part}: personalised federated learning for small devices
  Lies in /opt/sedge, with the Python packages that it needs.
 """
-# -P: neither the working folder nor what lies there is imported. PYTHONPATH reaches child processes too.
+# -P: nothing is imported from the working folder. PYTHONPATH reaches child processes, too.
 COMMAND = """\
 #!/bin/sh
 PYTHONPATH=/opt/sedge/{part}/lib PYTHONNOUSERSITE=1 exec /usr/bin/python3 -P -m {module} "$@"
@@ -71,13 +71,13 @@ PYTHONPATH=/opt/sedge/{part}/lib PYTHONNOUSERSITE=1 exec /usr/bin/python3 -P -m 
 
 
 def main() -> None:
-    """Build the packages that are asked for, all by default, and name them."""
+    """Build the requested packages, by default all, and print their names."""
     parser = argparse.ArgumentParser("tools.deb", description=__doc__)
     parser.add_argument("--architecture", choices=PLATFORMS, action="append")
     parser.add_argument("--debian", type=int, choices=PYTHONS, action="append")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     arguments = parser.parse_args()
-    os.umask(0o022)  # files and folders are packed with the modes that they get here
+    os.umask(0o022)  # packed files and folders have the modes that they get here
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -92,13 +92,15 @@ def main() -> None:
 
 
 def build(part: str, architecture: str, debian: int, wheel: Path, stage: Path, out: Path) -> Path:
-    """Build one package in the empty folder ``stage``; returns its path in ``out``."""
+    """Build one package in the empty folder ``stage``. Returns its path in ``out``."""
     version, opt = f"{wheel.name.split('-')[1]}+deb{debian}", stage / "opt/sedge"
     low = PYTHONS[debian]
     library = opt / part / "lib"
     wanted = [f"{wheel}[{EXTRAS[part]}]"]
     wheels.install(library, wanted, ".".join(map(str, low)), PLATFORMS[architecture], GLIBC)
-    shutil.rmtree(library / "bin", ignore_errors=True)  # scripts with the path of this Python
+    shutil.rmtree(
+        library / "bin", ignore_errors=True
+    )  # scripts that contain the path of this Python
     shutil.move(library / "share/sedge", opt / part / "share/sedge")
     for module in COMMANDS[part]:
         name = module.replace("_", "-")
@@ -131,7 +133,7 @@ def build(part: str, architecture: str, debian: int, wheel: Path, stage: Path, o
 
 
 def _worded(script: str, part: str) -> str:
-    """A maintainer script with the words of its package."""
+    """A maintainer script with its package's texts."""
     for name, words in {"PART": part, **WORDS[part]}.items():
         script = script.replace(name, words)
     return script

@@ -1,1 +1,1 @@
-"""What a release consists of, made and checked; nothing is uploaded."""
+"""Builds and checks a release; nothing is uploaded."""

@@ -1,4 +1,4 @@
-"""Make a release in dist/: wheel, sdist, man pages, and an SBOM of what a device installs.
+"""Build a release in dist/: wheel, sdist, man pages, and an SBOM of a device's installation.
 
     python -m tools.dist [--out FOLDER]
 
@@ -29,7 +29,7 @@ def run(*words: str | Path) -> None:
 
 
 def release(out: Path) -> None:
-    """Make and check everything. Raises ``CalledProcessError`` at the first thing that fails."""
+    """Make and check everything. Raises ``CalledProcessError`` for the first failure."""
     out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as temporary:
         built = Path(temporary, "built")
@@ -47,8 +47,8 @@ def release(out: Path) -> None:
 
 
 def installed(wheel: Path, environment: Path) -> Path:
-    """A new environment with the wheel as a device has it, in which its commands start."""
-    venv.create(environment)  # without pip, which is no part of what is released
+    """A new environment with the wheel as on a device, in which its commands start."""
+    venv.create(environment)  # without pip, which is not part of the release
     pip = (sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install")
     run(*pip, "--quiet", "--constraint", ROOT / "constraints.txt", f"{wheel}[onnx]")
     for command in ON_A_DEVICE:
@@ -64,7 +64,7 @@ def write_manuals(folder: Path, commands: Iterable[str]) -> None:
 
 
 def main() -> int:
-    """Make a release; the exit status."""
+    """Make a release. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.dist", description="Make a release.")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     try:

@@ -12,7 +12,7 @@ COMMANDS: tuple[str, ...] = tuple(PROJECT["scripts"])
 
 
 class _Asked(Exception):
-    """Carries the parser that was asked for its help."""
+    """Carries the parser that was asked for help."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         super().__init__(parser.prog)
@@ -24,7 +24,7 @@ def _carry(parser: argparse.ArgumentParser, _file: object = None) -> NoReturn:
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:
-    """The parser that a command makes, taken at the moment when it would print its help.
+    """The parser that a command makes, captured when it is about to print its help.
 
     Raises ``KeyError`` for a command that the project does not have.
     """

@@ -1,1 +1,1 @@
-"""The documentation as one site: pages of this repository as they are, and the reference of every key."""
+"""The documentation as one site: the repository's pages unchanged, and the reference of every key."""

@@ -1,9 +1,9 @@
-"""Build the site from the pages, after writing what is made from the code (tools/spec).
+"""Build the site from the pages, after writing the generated files (tools/spec).
 
     python -m tools.docs [--out FOLDER]
 
-Every page keeps its path, so a link that works in the repository works in the site,
-too. A link that leads nowhere, or a page that the menu lacks, ends the build.
+Every page keeps its path, so a link that works in the repository works in the site, too. A broken link, or
+a page missing in the menu, ends the build.
 """
 
 import argparse
@@ -18,9 +18,9 @@ FIRST = '<!doctype html><meta http-equiv="refresh" content="0; url=docs/index.ht
 
 
 def build(out: Path) -> int:
-    """Build the site in a folder; the exit status of Sphinx."""
+    """Build the site in a folder. Returns Sphinx's exit status."""
     options = ["-q", "-W", "--keep-going", "-b", "html", "-c", str(Path(__file__).parent)]
-    # What Sphinx keeps between builds lies beside the site, which so holds nothing else.
+    # Sphinx's intermediate files are next to the site, which therefore contains nothing else.
     kept = ["-d", str(out.with_name(f"{out.name}.doctrees"))]
     command = [sys.executable, "-m", "sphinx", *options, *kept, str(ROOT), str(out)]
     status = subprocess.run(command, check=False).returncode
@@ -30,7 +30,7 @@ def build(out: Path) -> int:
 
 
 def main() -> int:
-    """Write what is made, and build."""
+    """Write the generated files, and build."""
     parser = argparse.ArgumentParser(prog="python -m tools.docs", description="Build the site.")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "site")
     arguments = parser.parse_args()

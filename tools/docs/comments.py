@@ -1,8 +1,8 @@
 """The comments of a TOML file, from the struct that reads it.
 
-The comment lines right above a key are its sentence; those right below a table's header are the struct's
-docstring. A comment that a blank line parts from both is the file's own, and so is one behind a value. Keys
-may stand in comments themselves: ``# key = value``.
+The comment lines right above a key are its description; those right below a table's header are the struct's
+docstring. Comments that a blank line separates from both belong to the file, as do comments after a value.
+Keys may be in comments themselves: ``# key = value``.
 """
 
 import re
@@ -22,7 +22,7 @@ Fields = Mapping[str, Field]
 
 
 def commented(text: str, struct: type[msgspec.Struct], *, with_tables: bool) -> str:
-    """The file with its comments made anew, each key's above its first place; values stay.
+    """The file with its comments regenerated, each key's above its first occurrence; values stay.
 
     Without ``with_tables`` nothing is written below the headers. Raises ``KeyError`` for a table that the
     struct does not have.
@@ -39,7 +39,7 @@ def commented(text: str, struct: type[msgspec.Struct], *, with_tables: bool) -> 
             below_header = with_tables
             continue
         if below_header and line.startswith("#") and not _names(key, keys):
-            continue  # the old words about the table
+            continue  # the old text about the table
         if below_header and line:
             out.append("")
         below_header = False
@@ -52,13 +52,13 @@ def commented(text: str, struct: type[msgspec.Struct], *, with_tables: bool) -> 
 
 
 def keys_of(text: str, struct: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
-    """Table and name of every key that a file shows, also of those in comments."""
+    """Table and name of every key that a file shows, including those in comments."""
     where, keys = "", _by_name(struct)
     for line in text.splitlines():
         if header := _HEADER.match(line):
             where = header[1]
             keys = _at(struct, where)[1]
-            if not keys:  # a table of any keys
+            if not keys:  # a table with arbitrary keys
                 parent, _, name = where.rpartition(".")
                 yield parent, name
         elif (key := _KEY.match(line)) and key[1] in keys:
@@ -70,7 +70,7 @@ def _by_name(struct: type[msgspec.Struct]) -> Fields:
 
 
 def _at(root: type[msgspec.Struct], path: str) -> tuple[type[msgspec.Struct], Fields, str]:
-    """The struct of a table, its keys and what is said of it; a table of any keys has none."""
+    """The struct of a table, its keys and its description; a table with arbitrary keys has none."""
     struct = root
     for name in path.split("."):
         field = _by_name(struct)[name]
@@ -86,7 +86,7 @@ def _names(key: re.Match[str] | None, keys: Fields) -> bool:
 
 
 def _drop_comment(lines: list[str], keys: Fields) -> None:
-    """Remove the comment at the end, up to a key in a comment."""
+    """Remove the comment at the end, back to a key in a comment."""
     while lines and lines[-1].startswith("#") and not _names(_KEY.match(lines[-1]), keys):
         lines.pop()
 

@@ -1,6 +1,6 @@
 """Sphinx's settings for the site: the pages of this repository at their own paths, in MyST and Furo.
 
-The menu is made from docs/index.md: a heading above a list of pages is a part, its links are the pages.
+The menu is made from docs/index.md: a heading above a list of pages is a part, and its links are the pages.
 """
 
 import re
@@ -30,7 +30,7 @@ html_show_sphinx = False
 
 
 def menu(index: str) -> Iterator[tuple[str, list[str]]]:
-    """Each part of the index with its pages, as a toctree names them from the folder docs on."""
+    """Each part of the index with its pages, as a toctree in the folder docs names them."""
     for part in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
         title, _, text = part.partition("\n")
         pages = re.findall(r"^- \[([^]]+)\]\(([^)#]+)\.md\)", text, re.MULTILINE)
@@ -39,7 +39,7 @@ def menu(index: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def add_menu(_app: object, page: str, source: list[str]) -> None:
-    """Append the menu to the index, which stays an ordinary page wherever else it is read."""
+    """Append the menu to the index, which remains an ordinary page everywhere else."""
     if page == root_doc:
         for title, pages in menu(source[0]):
             lines = ["", "```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```", ""]

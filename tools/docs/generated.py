@@ -1,4 +1,4 @@
-"""What is made from the structs of the configuration files: the reference, and the comments of TOML files.
+"""Generates from the structs of the configuration files: the reference, and the comments of TOML files.
 
 ``make spec`` (tools/spec) writes them.
 """
@@ -30,7 +30,7 @@ FILES: dict[str, type[msgspec.Struct]] = {
     "run.toml": RunFile,
     "fleet.toml": EmulationConfig,
 }
-# Files that show every key, in a comment where it is optional, and say what each table is for.
+# Files that show every key, in a comment if it is optional, and describe each table.
 COMPLETE: dict[str, type[msgspec.Struct]] = {
     "cloud/cloud.toml": CloudConfig,
     "edge/edge.toml": EdgeConfig,
@@ -46,7 +46,7 @@ EXAMPLES: dict[str, type[msgspec.Struct]] = {
 
 
 def made() -> Iterator[tuple[str, str]]:
-    """Path and text of every file that is made."""
+    """Path and text of every generated file."""
     tables = [
         *FILES.items(),
         *((f'strategy = "{name}"', kind) for name, kind in STRATEGIES.items()),

@@ -1,4 +1,4 @@
-"""``python -m tools.pack``: what a bare machine with torch needs to run the GPU benchmark, in dist/pack.
+"""``python -m tools.pack``: a pack in dist/pack to run the GPU benchmark on a bare machine with torch.
 
     python -m tools.pack [--python 3.12] [--train-images 60000] [--max-mb 50] [--out dist/pack]
 
@@ -24,11 +24,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Make the pack and say what is in it; 2 and one line where that fails."""
+    """Make the pack and list its contents; on failure, print one line and return 2."""
     parser = argparse.ArgumentParser("tools.pack", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--python", default="3.12", help="the other machine's CPython")
-    parser.add_argument("--train-images", type=int, default=TRAIN_IMAGES, help="the first so many")
+    parser.add_argument("--train-images", type=int, default=TRAIN_IMAGES, help="only the first N")
     parser.add_argument("--max-mb", type=float, default=50.0, help="size of the folder, 10^6 bytes")
     parser.add_argument("--out", type=Path, default=ROOT / "dist/pack")
     words = parser.parse_args(argv)

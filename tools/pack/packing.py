@@ -1,4 +1,4 @@
-"""Making a pack: three archives, what unpacks them, and checksums; the whole folder or none."""
+"""Makes a pack: three archives, scripts to unpack them, and checksums; the whole folder or nothing."""
 
 import hashlib
 import lzma
@@ -22,10 +22,11 @@ from tools.pack.unpack import ARCHIVES, CONTENT, SUFFIX
 from sedge_emulate.data.datasets import FILES, find_fashion_mnist, read_idx
 
 MACHINE = "x86_64"
-# torch's own wheels need that much.
+# torch's own wheels require this version.
 GLIBC = 28
 TRAIN_IMAGES = 60_000
-# What the emulator, the tests on a GPU and the benchmark import; torch and its CUDA libraries are there.
+# The imports of the emulator, the GPU tests and the benchmark; the target machine has torch and its CUDA
+# libraries.
 REQUIREMENTS = (
     "backports.zstd", "jinja2", "msgspec", "numpy", "onnx", "onnxruntime", "paho-mqtt", "pytest", "rich",
 )  # fmt: skip
@@ -39,13 +40,13 @@ UNUSED = (
 )
 HERE = Path(__file__).parent
 _BLOCK = 4096
-# A larger dictionary and the filter for machine code make the packages a twelfth smaller, and nothing else.
+# A larger dictionary and the filter for machine code make the packages a twelfth smaller.
 _TEXT = ({"id": lzma.FILTER_LZMA2, "preset": 6},)
 _CODE = ({"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 9})
 
 
 class PackError(Exception):
-    """A pack cannot be made as wanted; the message says what was found and expected."""
+    """A pack cannot be made as requested; the message says what was found and expected."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Wanted:
 
 
 class Content(msgspec.Struct, frozen=True):
-    """content.json: what the pack is of, and the bytes that it takes unpacked."""
+    """content.json: the contents of the pack, and their unpacked size in bytes."""
 
     python: str
     commit: str
@@ -78,7 +79,7 @@ class Content(msgspec.Struct, frozen=True):
 def pack(wanted: Wanted, out: Path) -> Content:
     """Make the folder ``out``, or replace the pack there.
 
-    Raises ``PackError``, ``NoWheel``, ``DataError`` and ``OSError``; ``out`` is then as before.
+    Raises ``PackError``, ``NoWheel``, ``DataError`` and ``OSError``; ``out`` is then unchanged.
     """
     if out.exists() and any(out.iterdir()) and not (out / CONTENT).exists():
         raise PackError(f"{out}: holds something else, expected no folder, an empty one or a pack")
@@ -97,7 +98,7 @@ def pack(wanted: Wanted, out: Path) -> Content:
             _git(wanted.root, "describe", "--always", "--dirty").strip(),
             wanted.train_images,
             sorted(f"{d.name}=={d.version}" for d in distributions(path=[str(stage / "packages")])),
-            _bytes(stage) + _bytes(stage / "data"),  # which are compressed there, one after another
+            _bytes(stage) + _bytes(stage / "data"),  # they are compressed there, one after another
         )
         (made / CONTENT).write_bytes(msgspec.json.format(msgspec.json.encode(content)))
         shutil.copy(HERE / "unpack.py", made)
@@ -111,13 +112,13 @@ def pack(wanted: Wanted, out: Path) -> Content:
 
 
 def sizes(folder: Path) -> list[tuple[str, int]]:
-    """The files and folders directly in a folder with all the bytes in them, the largest first."""
+    """The files and folders directly in a folder with their total bytes, largest first."""
     found = [(path.name, _bytes(path, 1)) for path in folder.iterdir()]
     return sorted(found, key=lambda entry: (-entry[1], entry[0]))
 
 
 def copy_source(root: Path, folder: Path) -> None:
-    """The files that git tracks, as they are now; one that was deleted since is left out."""
+    """The files that git tracks, in their current state; deleted ones are left out."""
     for name in _git(root, "ls-files", "-z").split("\0"):
         if name and (root / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +126,7 @@ def copy_source(root: Path, folder: Path) -> None:
 
 
 def copy_packages(wanted: Wanted, folder: Path) -> None:
-    """The unpacked wheels without what is unused, and the metadata by which Sedge knows its version."""
+    """The unpacked wheels without unused parts, and the metadata by which Sedge knows its version."""
     wheels.install(folder, wanted.requirements, wanted.python, MACHINE, GLIBC)
     for pattern in UNUSED:
         for path in list(folder.glob(pattern)):
@@ -177,7 +178,9 @@ def _write_run(python: str, path: Path) -> None:
 
 
 def _write_sums(folder: Path) -> None:
-    """``sha256sum``'s file for all that ``run`` reads; it cannot be checked itself, for it is running."""
+    """``sha256sum``'s file for everything that ``run`` reads; ``run`` cannot check itself while it is
+    running.
+    """
     sums = [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
         for path in sorted(folder.iterdir())
@@ -202,7 +205,7 @@ def _named(entry: tuple[str, int]) -> str:
 
 
 def _bytes(path: Path, block: int = _BLOCK) -> int:
-    """What a file or folder takes on a disk of blocks."""
+    """The size of a file or folder on a disk with blocks."""
     files = [path, *path.rglob("*")] if path.is_dir() else [path]
     return sum(-(-file.stat().st_size // block) * block for file in files if file.is_file())
 

@@ -1,6 +1,6 @@
-"""Unpack the archives beside this file: ``python unpack.py FOLDER``. The standard library alone.
+"""Unpack the archives next to this file: ``python unpack.py FOLDER``. Uses only the standard library.
 
-``run`` has compared their checksums before.
+``run`` has already checked their checksums.
 """
 
 import gzip
@@ -29,14 +29,14 @@ def unpack(pack: Path, folder: Path) -> None:
 
 
 def _gzip(raw: Path) -> None:
-    """The emulator reads compressed files; the archive is smaller when it holds none."""
+    """Compress a file, as the emulator reads compressed ones; the archive is smaller with plain ones."""
     with raw.open("rb") as file, gzip.open(f"{raw}.gz", "wb", compresslevel=1) as packed:
         shutil.copyfileobj(file, packed)
     raw.unlink()
 
 
 def main(folder: str) -> int:
-    """Unpack; 2 and one line where that fails."""
+    """Unpack; on failure, print one line and return 2."""
     try:
         unpack(Path(__file__).parent, Path(folder))
     except (OSError, tarfile.TarError) as exc:

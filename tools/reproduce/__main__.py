@@ -1,4 +1,4 @@
-"""Published tables again, through the whole engine: what was printed beside what comes out here.
+"""Reproduces published tables with the whole engine: printed figures next to ours.
 
 python -m tools.reproduce --list
 python -m tools.reproduce fedobp-dir01     one table in its full length; what is done is kept
@@ -16,11 +16,11 @@ from sedge_emulate.config import TrainerConfig
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; its exit status."""
+    """Run the command. Returns its exit status."""
 
     def call() -> int:
         arguments = parser().parse_args(argv)
-        from tools.reproduce.command import reproduce  # with torch, which takes seconds
+        from tools.reproduce.command import reproduce  # imports torch, which takes seconds
 
         return reproduce(arguments)
 
@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
     found = argparse.ArgumentParser(
-        "python -m tools.reproduce", description="Play published experiments again."
+        "python -m tools.reproduce", description="Reproduce published experiments."
     )
     found.add_argument("tables", nargs="*", metavar="TABLE", help="tables; --list names them")
     found.add_argument("--list", action="store_true", help="name all tables and their methods")
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--backend",
         default=TrainerConfig().backend,
-        help="the trainer; another one than the rule's shows what float rounding is worth",
+        help="the trainer; one other than the rule's choice shows the effect of float rounding",
     )
     found.add_argument("--workers", type=int, default=0, help="processes that train; 0: all cores")
     found.add_argument(

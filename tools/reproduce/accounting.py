@@ -1,7 +1,7 @@
-"""Bytes as FedPURIN counts them, beside those on the wire: seen at the opening of each round.
+"""Bytes as FedPURIN counts them, in addition to those on the wire, computed when each round opens.
 
-What a device sent in the last round and what it is given in this one are planned again from the
-coordinator's store, which is a pure function of it.
+A device's last upload and its next start are planned again from the coordinator's store, of which they are
+a pure function.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Mean:
 
 
 def accounted(store: Store, devices: tuple[str, ...]) -> Mean | None:
-    """What the round before the one that is open costs by that count; None for another strategy."""
+    """The last round's cost by that count, seen from the open one; None for another strategy."""
     run, run_store = Run(store.runs()[0], store), RunStore(store)
     strategy = run.strategy
     context = run_store.context(run)

@@ -1,6 +1,6 @@
-"""The reproduced tables: each cell is a published figure and the run that should give it again.
+"""The reproduced tables: each cell is a published figure and the run that should reproduce it.
 
-They stand in tables.toml. Accuracies are in per cent, names and sources in the field's own words.
+They are in tables.toml. Accuracies are in per cent, names and sources in the field's own words.
 """
 
 import tomllib
@@ -25,11 +25,11 @@ _EXACT_PATCHES = PatchConfig(ValueCoding.FP32)
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of a table: a strategy with its options, and what was published of it.
+    """One row of a table: a strategy with its options, and its published figures.
 
     ``published`` and ``published_after`` map a number of rounds of training to the accuracy over all
-    devices before and after local training at that point; ``best`` is the maximum that was printed, of what
-    the table's ``best_of`` says. ``accounted`` are MiB of a device in a round, "up" and "down", as the
+    devices before and after local training at that point; ``best`` is the published maximum, of the kind
+    that the table's ``best_of`` names. ``accounted`` are a device's MiB per round, "up" and "down", as the
     paper counts them, before and after its beta.
     """
 
@@ -42,7 +42,7 @@ class Cell:
     accounted: Mapping[str, tuple[float, float]] = field(
         default_factory=dict[str, tuple[float, float]]
     )
-    codec: CodecConfig = EXACT  # as the papers have it, and so the next one
+    codec: CodecConfig = EXACT  # as written in the papers; so is the next one
     broadcast: BroadcastConfig = WHOLE
     patch: PatchConfig = _EXACT_PATCHES
 
@@ -51,10 +51,10 @@ class Cell:
 class Table:
     """Cells in one setting. ``rounds`` is the long form's, ``tolerance`` in points of accuracy.
 
-    ``best_of`` is what a cell's ``best`` was the maximum of: all devices ``before`` local training at the
+    ``best_of`` says what a cell's ``best`` is the maximum of: all devices ``before`` local training at the
     checkpoints, each round's devices ``after`` it, or the ``sparse`` models after it. ``plain`` is the cell
     that all others are compared with, seed by seed. ``dropped`` are methods that did not win: their
-    outcomes are shown, but the code that played them is gone.
+    outcomes are shown, but their code is gone.
     """
 
     name: str
@@ -71,11 +71,11 @@ class Table:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The names of all cells, and of what was dropped."""
+        """The names of all cells, and of the dropped methods."""
         return (*(cell.name for cell in self.cells), *self.dropped)
 
     def cell(self, name: str) -> Cell:
-        """The cell of that name, one that says no more for what was dropped. Raises ``KeyError``."""
+        """The cell of that name; for a dropped method, one with only its name. Raises ``KeyError``."""
         gone = {name: Cell(name, "") for name in self.dropped}
         return {**gone, **{cell.name: cell for cell in self.cells}}[name]
 
@@ -96,7 +96,7 @@ def _setting(kind: type, value: Any) -> Setting:
 
 
 def _table(name: str, raw: dict[str, Any]) -> Table:
-    """A table by its name and keys; a cell's strategy has its name where none is given."""
+    """A table by its name and keys; a cell's name is its strategy's default."""
     cells = [{"name": cell, "strategy": cell, **keys} for cell, keys in raw["cells"].items()]
     whole = {**raw, "name": name, "cells": cells}
     return msgspec.convert(whole, Table, str_keys=True, dec_hook=_setting)
@@ -104,7 +104,7 @@ def _table(name: str, raw: dict[str, Any]) -> Table:
 
 _READ = tomllib.loads(Path(__file__).with_name("tables.toml").read_text())
 TABLES: Mapping[str, Table] = {name: _table(name, raw) for name, raw in _READ["tables"].items()}
-# What the short form plays, and the first rounds of released runs, by cell and seed.
+# The cells of the short form, and the first rounds of released runs, by cell and seed.
 SHORT = tuple((table, cell) for table, cell in _READ["short"])
 SHORT_ROUNDS: int = _READ["short_rounds"]
 FIRST_ROUNDS: Mapping[tuple[str, int], tuple[tuple[float, float], ...]] = {

@@ -1,4 +1,4 @@
-"""Cells of published tables, played one after another, each kept once it is done."""
+"""Runs cells of published tables one after another, and keeps each once it is done."""
 
 import argparse
 import os
@@ -20,12 +20,12 @@ from sedge_emulate.training.choice import AUTO, NAMES
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated
 
-# The released runs' own generator takes no larger one.
+# The generator of the released runs takes no larger seed.
 MAX_SEED = 2**32
 
 
 def reproduce(arguments: argparse.Namespace) -> int:
-    """Run the command. Outcomes that are there are not made again."""
+    """Run the command. Existing outcomes are not made again."""
     console = Console()
     if arguments.list:
         for table in TABLES.values():

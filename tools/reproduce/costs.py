@@ -1,4 +1,4 @@
-"""A run of several widths, width by width: who had it, what it costs a device, and what it is worth."""
+"""A run with several widths, width by width: its devices, their costs, and their accuracies."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from sedge_emulate.watch import Watch
 
 
 def sizes(stage: Stage, fleet: VirtualFleet, watch: Watch) -> tuple[Size, ...]:
-    """The widths in which devices trained, the whole model's first; none where there is that alone."""
+    """The widths in which devices trained, the whole model's first; empty if there is only that."""
     run = Run(fleet.store.runs()[0], fleet.store)
     members: dict[int, list[int]] = defaultdict(list)
     for number in range(len(stage.shares)):

@@ -1,8 +1,8 @@
-"""The data of FedPURIN's experiments, drawn as Fling draws them: 20 devices of equal size that overlap.
+"""The data of FedPURIN's experiments, drawn as Fling draws them: 20 devices of equal size, with overlaps.
 
 For each device q ~ Dir(alpha) over the classes; 500 images of the training set and 100 of the test set in
-these proportions, each set with a random stream of its own from the same seed, so that q is the same. A
-class that has fewer images than are wanted gives some of them twice. Everybody takes part in every round.
+these proportions, each set with its own random stream from the same seed, so that q is the same. If a class
+has too few images, some are used twice. All devices take part in every round.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ TRAIN_SET = 60_000
 class FlingSetting(Setting):
     """Fashion-MNIST in [0, 1], Dir(``alpha``), ResNet-8, five epochs of SGD with momentum 0.9.
 
-    Their random choices cannot be drawn again: several processes shared the streams.
+    Their random choices cannot be reproduced: several processes shared the streams.
     """
 
     devices = DEVICES
@@ -30,13 +30,13 @@ class FlingSetting(Setting):
     training = TrainingConfig(local_epochs=5, learning_rate=0.1, momentum=0.9)
 
     def dataset(self) -> Dataset:
-        """The images without normalisation."""
+        """The images, not normalised."""
         found = fashion_mnist()
         inputs = (found.inputs * FASHION_STD + FASHION_MEAN).astype(np.float32)
         return Dataset(found.name, inputs, found.targets, found.num_classes)
 
     def parts(self, targets: Indices, seed: int) -> list[tuple[Indices, Indices]]:
-        """Each device's images: of the training set to train on, of the test set to test on."""
+        """Each device's images: training images from the training set, test images from the test set."""
         train = sample(targets[:TRAIN_SET], self.alpha, TRAIN, seed)
         test = sample(targets[TRAIN_SET:], self.alpha, TEST, seed)
         return [(mine, TRAIN_SET + others) for mine, others in zip(train, test, strict=True)]

@@ -10,12 +10,12 @@ from sedge_cloud.config import Option
 from sedge_protocol.errors import StorageError
 
 FORMAT = 1
-# Fields that are written with a line for each of their parts.
+# Fields written with one line for each of their parts.
 ROWS = ("checkpoints", "points", "sizes")
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """All devices after so many rounds of training: shares of 1, before and after local training.
+    """All devices after this many rounds of training: shares of 1, before and after local training.
 
     ``before`` and ``after`` count each test example once, the means each device once.
     """
@@ -32,7 +32,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One round of training: its participants' pooled accuracies and the bytes of all devices in it.
 
-    ``sparse`` is the accuracy after training of the sent elements alone, where they were selected;
+    ``sparse`` is the accuracy after training with the sent elements only, if elements were selected;
     ``accounted_up`` and ``accounted_down`` are a device's bytes as its paper counts them (accounting.py).
     """
 
@@ -66,9 +66,8 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """A cell's run with ``participants`` devices in a round.
 
-    ``seconds`` are this host's for the whole of it, with ``workers`` processes. ``sizes`` are the widths
-    of the model, where there were several. ``backend`` is the trainer that was asked for; empty, the
-    default.
+    ``seconds`` are this host's for the whole run, with ``workers`` processes. ``sizes`` are the widths of
+    the model, if there were several. ``backend`` is the requested trainer; empty for the default.
     """
 
     format: int = FORMAT
@@ -94,39 +93,39 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def file(self) -> str:
-        """The name of its file."""
+        """The name of the outcome's file."""
         return file_name(self.table, self.cell, self.seed, self.rounds, self.backend)
 
     @property
     def command(self) -> str:
-        """The command that plays it again."""
+        """The command that reproduces it."""
         words = f"python -m tools.reproduce {self.table} --only {self.cell} --seed {self.seed}"
         more = f" --backend {self.backend}" if self.backend else ""
         return f"{words} --rounds {self.rounds}{more}"
 
     @property
     def method(self) -> str:
-        """The cell, and its trainer if one was asked for."""
+        """The cell, and its trainer if one was requested."""
         return f"{self.cell}, {self.backend}" if self.backend else self.cell
 
 
 def file_name(table: str, cell: str, seed: int, rounds: int, backend: str = "") -> str:
-    """Where a cell's outcome lies below the folder of results."""
+    """The path of a cell's outcome in the folder of results."""
     return f"{table}-{cell}-seed{seed}-{rounds}{f'-{backend}' if backend else ''}.json"
 
 
 def read(path: Path) -> Outcome | None:
-    """An outcome, or None where there is none yet. Raises ``StorageError`` for another file."""
+    """An outcome, or None if there is none yet. Raises ``StorageError`` for another file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Outcome)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as exc:
-        raise StorageError(f"{path}: {exc}; delete it to have it made again") from exc
+        raise StorageError(f"{path}: {exc}; delete it to make it again") from exc
 
 
 def write(outcome: Outcome, folder: Path) -> Path:
-    """Write an outcome, whole or not at all, a line for each round. Raises ``StorageError``."""
+    """Write an outcome, whole or not at all, one line per round. Raises ``StorageError``."""
     path = folder / outcome.file
     parts = [
         f'  "{key}": {_rows(value) if key in ROWS else _text(value)}'

@@ -57,7 +57,7 @@ def _plot(
 
 
 def _smooth(values: Sequence[float], width: int = 10) -> list[float]:
-    """The running mean of up to ``width`` rounds: each round has other participants."""
+    """The running mean of up to ``width`` rounds, as each round has different participants."""
     return [
         sum(values[max(0, end - width) : end]) / (end - max(0, end - width))
         for end in range(1, len(values) + 1)

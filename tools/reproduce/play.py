@@ -34,7 +34,8 @@ from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.update import Metrics, Report
 
 AUTO = TrainerConfig().backend
-# No published fleet has hostile devices: the plain mean, which shortens only what is five times too long.
+# No published fleet has hostile devices: a plain mean, which shortens only updates that are five times too
+# long.
 ROBUST = RobustConfig(clip=5.0, rule="mean", max_weight=100.0)
 
 
@@ -57,12 +58,12 @@ class Trial:
 
     @property
     def asked_backend(self) -> str:
-        """The trainer by name; empty for the default."""
+        """The requested trainer's name; empty for the default."""
         return "" if self.backend == AUTO else self.backend
 
     @property
     def title(self) -> str:
-        """What progress calls it."""
+        """The trial's name in progress output."""
         return f"{self.table.name} {self.cell.name} seed {self.seed}"
 
 
@@ -76,7 +77,7 @@ class Log(Watch):
         self._store = fleet.store
 
     def trainings(self) -> list[list[Report]]:
-        """The reports of every round that trained."""
+        """The reports of every training round."""
         return [self.reports[summary.round] for summary in self.summaries if summary.task == TRAIN]
 
     def observe(self, event: Event) -> None:
@@ -91,9 +92,9 @@ class Log(Watch):
 
 
 def play(trial: Trial, home: Path, workers: int, progress: Progress) -> Outcome:
-    """Run the cell. Jobs that ``home`` keeps of a killed start are not computed again.
+    """Run the cell. Jobs of a killed start that ``home`` keeps are not computed again.
 
-    Raises ``DataError`` when the run did not end well.
+    Raises ``DataError`` if the run failed.
     """
     began = time.monotonic()
     stage = _stage(trial, home)
@@ -105,7 +106,7 @@ def play(trial: Trial, home: Path, workers: int, progress: Progress) -> Outcome:
     )
     progress.strategy(trial.title, trial.rounds)
     with closing(WorkerPool(LocalWorkers(setup, workers), hold=True)) as pool:
-        # Only the jobs that a killed start has computed are kept; the coordinator begins anew.
+        # Only jobs that a killed start has computed are kept; the coordinator starts over.
         shutil.rmtree(strategy_run.folder / "cloud", ignore_errors=True)
         jobs, plan = stage.name(pool.trainer), Plan(stage.config, trial.seed)
         fleet = VirtualFleet(
@@ -161,7 +162,7 @@ def _run(trial: Trial) -> RunConfig:
 
 
 def _stage(trial: Trial, home: Path) -> Stage:
-    """Data, split and model, made once for a cell."""
+    """Data, split and model, made once for each cell."""
     setting = trial.table.setting
     dataset = setting.dataset()
     source = ModelSource.of(setting.model, dataset, home)
@@ -186,7 +187,7 @@ def _stage(trial: Trial, home: Path) -> Stage:
 
 
 def _checkpoints(log: Log) -> Iterable[Checkpoint]:
-    """The rounds that measured."""
+    """The rounds with measurements."""
     trained = 0
     for summary in log.summaries:
         trained += summary.task == TRAIN
@@ -207,7 +208,7 @@ def _checkpoints(log: Log) -> Iterable[Checkpoint]:
 
 
 def _points(log: Log) -> Iterable[Point]:
-    """The rounds that trained."""
+    """The training rounds."""
     pairs = zip(log.trainings(), log.rounds, strict=True)
     for place, (reports, result) in enumerate(pairs, start=1):
         sparse = [report.sparse for report in reports if report.sparse is not None]

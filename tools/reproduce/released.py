@@ -2,7 +2,7 @@
 
 Their runs are FL-bench's, products of three streams of random numbers from one seed: numpy's for the
 partition, ``random``'s for the participants of each round, torch's for the first weights and then,
-participant after participant, for the shuffles. Here the streams are drawn again; all else in a
+participant after participant, for the shuffles. Here the streams are reproduced; everything else in a
 reproduction is Sedge's.
 """
 
@@ -32,7 +32,7 @@ MIN_EXAMPLES = 10
 
 
 def name(number: int) -> str:
-    """A client of theirs as a device of ours."""
+    """The device for one of their clients."""
     return f"device-{number:02d}"
 
 
@@ -54,7 +54,7 @@ def partition(targets: Indices, alpha: float, seed: int) -> list[tuple[Indices, 
             break
     found: list[tuple[Indices, Indices]] = []
     for drawn in whole:
-        indices = drawn.astype(np.int32)  # a shuffle of theirs
+        indices = drawn.astype(np.int32)  # one of their shuffles
         draw.shuffle(indices)
         num_test = int(TEST_SHARE * len(indices))
         found.append((indices[num_test:].astype(np.int64), indices[:num_test].astype(np.int64)))
@@ -83,7 +83,7 @@ class ReleasedSetting(Setting):
 class Released:
     """The streams of one run of ``rounds`` rounds of training; also the ``shuffles`` of its workers.
 
-    ``evaluate_every`` is that of our run: rounds that only measure have numbers too.
+    ``evaluate_every`` is that of our run, whose evaluation rounds have numbers, too.
     """
 
     seed: int
@@ -91,11 +91,11 @@ class Released:
     evaluate_every: int = CHECKPOINT
 
     def __call__(self, seed: int, num_examples: int, epochs: int) -> Iterator[Indices]:
-        """Their permutations for one of our orders, known by its seed; others are our own.
+        """Their permutations for one of our orders, recognised by its seed; for other orders, our own.
 
-        A last batch of one example is left out, as they do.
+        A last batch of one example is left out, as in their runs.
         """
-        if seed not in self.shuffle_seeds:  # an evaluation, or a trainer that is being checked
+        if seed not in self.shuffle_seeds:  # an evaluation, or a trainer being checked
             yield from permutations(seed, num_examples, epochs)
             return
         import torch
@@ -106,7 +106,7 @@ class Released:
             yield order[: num_examples - (num_examples % BATCH == 1)]
 
     def draw(self, run: Run, number: int, task: str, online: Sequence[str]) -> list[str]:
-        """The devices of one of our rounds (``rounds.Draw``): theirs, or to measure everyone."""
+        """The devices of one of our rounds (``rounds.Draw``): theirs, or all for a measurement."""
         if len(online) < DEVICES:
             return []
         if task != "train":

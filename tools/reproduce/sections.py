@@ -1,7 +1,7 @@
 """The smaller tables below a table of accuracies.
 
-They show rounds that were published one by one, bytes as a paper counts them, the widths of a mixed fleet,
-and every method against a plain one over all seeds.
+They show individually published rounds, bytes as a paper counts them, the widths of a mixed fleet, and
+every method compared with a plain one over all seeds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ def sections(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
 
 
 def first_rounds(outcome: Outcome) -> Iterable[tuple[int, float, float, float, float]]:
-    """Round, before, published, after, published, where rounds were published one by one."""
+    """Round, before, published, after, published, for individually published rounds."""
     known = FIRST_ROUNDS.get((outcome.cell, outcome.seed), ())
     for point, (before, after) in zip(outcome.points, known, strict=False):
         yield point.round, 100 * point.before, before, 100 * point.after, after
@@ -57,7 +57,7 @@ def _singly(_: Table, outcome: Outcome) -> Section:
 
 
 def _accounted(table: Table, outcome: Outcome) -> Section:
-    """MiB of a device in a round: as the paper counts, as it says, and on our wire."""
+    """A device's MiB per round: our count by the paper's rule, the paper's own, and on our wire."""
     cell = table.cell(outcome.cell)
     beta = int(str(cell.options.get("beta", 0)))
     ways = [(way,) for way in cell.accounted] + [tuple(cell.accounted)] * bool(cell.accounted)
@@ -76,7 +76,7 @@ def _accounted(table: Table, outcome: Outcome) -> Section:
 def _bytes_of(
     cell: Cell, outcome: Outcome, ways: Sequence[str], after: bool, beta: int
 ) -> tuple[str, str, str, str]:
-    """The mean over the rounds on one side of beta, what was published of it, and our bytes."""
+    """The mean over the rounds on one side of beta, its published value, and our bytes."""
     published = sum(cell.accounted[way][after] for way in ways)
     points = [point for point in outcome.points if (point.round > beta) == after]
     if not points:
@@ -91,7 +91,7 @@ def _bytes_of(
 
 
 def _sizes(_: Table, outcome: Outcome) -> Section:
-    """What each width costs a device, and what the devices that train it get."""
+    """What each width costs a device, and the accuracy of the devices that train it."""
     whole = max((one.multiply_adds for one in outcome.sizes), default=1)
     lines = (
         (
@@ -119,7 +119,7 @@ def _sizes(_: Table, outcome: Outcome) -> Section:
 
 
 def _against(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
-    """Every method against the plain one, seed by seed: runs of as many rounds of training."""
+    """Every method compared with the plain one, seed by seed, over equal numbers of training rounds."""
     for rounds in sorted({outcome.rounds for outcome in outcomes}):
         ends = {(o.cell, o.seed): o.checkpoints[-1] for o in outcomes if o.rounds == rounds}
         lines = (_compared(name, table.plain, ends) for name in table.methods)
@@ -134,7 +134,7 @@ def _against(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
 
 
 def _compared(name: str, plain: str, ends: Mapping[tuple[str, int], Checkpoint]) -> tuple[str, ...]:
-    """One method's line over the seeds that the plain one has too; empty if there are none."""
+    """One method's line, over the seeds that the plain one also has; empty if there are none."""
     pairs = [
         (found, ends[plain, seed])
         for (cell, seed), found in ends.items()

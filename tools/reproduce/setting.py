@@ -1,4 +1,4 @@
-"""What a published experiment was done on: data, split, model, training, and its random choices."""
+"""The setting of a published experiment: data, split, model, training, and its random choices."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ class Streams:
 
 
 def numpy_shuffles(seed: int, num_examples: int, epochs: int) -> Iterator[Indices]:
-    """The shuffles that the published tables were made with, which devices no longer use."""
+    """The shuffles with which the published tables were made; devices no longer use them."""
     rng = np.random.Generator(np.random.PCG64(seed))
     return (rng.permutation(num_examples).astype(np.int64) for _ in range(epochs))
 
 
 class Setting:
-    """An experiment without its method, split by Dir(``alpha``). All of it is a function of the seed.
+    """An experiment without its method, split by Dir(``alpha``). Everything is a function of the seed.
 
     ``checkpoint`` is the number of rounds of training between two measurements of all devices.
     """
@@ -43,7 +43,7 @@ class Setting:
         self.alpha = alpha
 
     def dataset(self) -> Dataset:
-        """The examples, scaled as theirs were. Raises ``DataError`` where they are not installed."""
+        """The examples, scaled as theirs were. Raises ``DataError`` if they are not installed."""
         return fashion_mnist()
 
     def parts(self, targets: Indices, seed: int) -> Sequence[tuple[Indices, Indices]]:
@@ -51,5 +51,5 @@ class Setting:
         raise NotImplementedError
 
     def streams(self, seed: int, rounds: int) -> Streams:
-        """The random choices of a run with so many rounds of training: by default everything our own."""
+        """The random choices of a run with this many training rounds: by default all our own."""
         return Streams(numpy_shuffles, draw_cohort)

@@ -1,4 +1,4 @@
-"""Published figures beside reproduced ones, as rows of text for terminal and page."""
+"""Published figures next to reproduced ones, as rows of text for terminal and page."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Row:
 
 
 def tables(outcomes: Sequence[Outcome]) -> Iterable[tuple[Table, list[Outcome]]]:
-    """The tables that have outcomes, with these sorted by cell, seed and length."""
+    """The tables that have outcomes, each with its outcomes sorted by cell, seed and length."""
     for table in TABLES.values():
         names = table.methods
         found = [one for one in outcomes if one.table == table.name and one.cell in names]
@@ -41,9 +41,9 @@ def tables(outcomes: Sequence[Outcome]) -> Iterable[tuple[Table, list[Outcome]]]
 
 
 def rows(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Row]:
-    """A table's lines: each checkpoint and, where a maximum was published, ours.
+    """A table's lines: each checkpoint and, if a maximum was published, ours.
 
-    A run that is shorter than the table's has no maximum to compare.
+    A run shorter than the table's has no maximum to compare.
     """
     for outcome in outcomes:
         cell = table.cell(outcome.cell)
@@ -81,7 +81,7 @@ def _best(table: Table, cell: Cell, outcome: Outcome) -> Row:
 
 
 def best(table: Table, outcome: Outcome) -> float:
-    """This run's value of the maximum that the table's authors report; a share of 1."""
+    """This run's value for the maximum that the table's authors report, as a share of 1."""
     if table.best_of == "before":
         return max(point.before for point in outcome.checkpoints)
     if table.best_of == "after":
@@ -111,7 +111,7 @@ def _sectioned(section: Section) -> list[str]:
 
 
 def _marked(row: Row) -> Sequence[str]:
-    """A row's texts, our figure in bold where it is further off than its table allows."""
+    """A row's texts, with our figure in bold if it is further off than its table allows."""
     if not row.differs:
         return row.texts
     own = 3 if row.texts[3] != NONE else 5

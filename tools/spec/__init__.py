@@ -1,4 +1,4 @@
-"""``make spec``: what the structs of the Python protocol say, for other languages and for readers.
+"""``make spec``: writes what the Python protocol's structs define, for other languages and for readers.
 
 structs    which structs, in what order
 tables     their tables in protocol/WIRE.md and protocol/spec
@@ -9,5 +9,5 @@ onnx       what ONNX programs may have, as OnnxTables.java and tables of bundle.
 java_state what the Java agent keeps on disk
 
 A field is described once: its type and limits by its annotation, its meaning by the sentence below it. The
-vectors of the specification are another thing, made by tests/vectors/make_spec.py.
+specification's test vectors are separate (tests/vectors/make_spec.py).
 """

@@ -1,4 +1,4 @@
-"""Write every file that is made from the structs and tables of the code, for readers and for Java.
+"""Write every file generated from the structs and tables of the code, for readers and for Java.
 
     python -m tools.spec [--check]
 
@@ -28,7 +28,7 @@ JAVA = "edge/android/core/src/main/java/org/sedge/edge"
 
 
 def made() -> Iterator[tuple[str, str]]:
-    """Path and text of every file."""
+    """Path and text of every generated file."""
     yield from generated.made()
     yield from zip(PAGES, tables.pages((ROOT / page).read_text() for page in PAGES), strict=True)
     yield f"{JAVA}/wire/Messages.java", java.messages()
@@ -39,12 +39,12 @@ def made() -> Iterator[tuple[str, str]]:
 
 
 def stale() -> dict[str, str]:
-    """The files that are not what they should be, with their new text."""
+    """The files that differ from their generated text, with that text."""
     return {path: text for path, text in made() if (ROOT / path).read_text() != text}
 
 
 def write() -> None:
-    """Write what is stale."""
+    """Write the stale files."""
     for path, text in stale().items():
         (ROOT / path).write_text(text)
         print(f"{path}: written")

@@ -1,4 +1,4 @@
-"""The same structs as Java classes: final fields, and a schema that refuses what the struct refuses.
+"""The structs as Java classes: final fields, and a schema that refuses what the struct refuses.
 
 ``Struct`` and ``Schema`` of org.sedge.edge.wire are written by hand, and so are the classes in ``BY_HAND``,
 which check more than their fields.
@@ -38,7 +38,7 @@ _BYTES: Mapping[tuple[int | None, int | None], str] = {
 
 
 class JavaType(NamedTuple):
-    """A type in Java: of a value that may be null, of a field, and the expression that reads it."""
+    """A type in Java: for a nullable value, for a field, and the expression that reads it."""
 
     boxed: str
     plain: str
@@ -241,7 +241,7 @@ def _lengths(least: int | None, most: int | None) -> str:
 
 
 def literal(value: object) -> str:
-    """A value as Java writes it. Raises ``TypeError`` for one that nothing has needed yet."""
+    """A value as a Java literal. Raises ``TypeError`` for a kind that has not been needed yet."""
     match value:
         case None:
             return "null"
@@ -275,7 +275,7 @@ def _summary(struct: type[msgspec.Struct]) -> str:
 
 
 def _statement(text: str) -> str:
-    """A declaration, broken behind its ``=`` where it is too long."""
+    """A declaration, broken after its ``=`` if it is too long."""
     if len(text) + 8 <= WIDTH:
         return text
     declared, _, value = text.partition(" = ")

@@ -1,4 +1,4 @@
-"""The texts of refusals as Java's Refusals.java: a method each, which takes what the text names."""
+"""The texts of refusals as Java's Refusals.java: one method each, with the placeholders as parameters."""
 
 import string
 import textwrap

@@ -1,4 +1,4 @@
-"""What ONNX programs may have, for Java and for bundle.md.
+"""What ONNX programs may contain, for Java and for bundle.md.
 
 The checks themselves are written by hand in each language: they are a security boundary.
 """
@@ -18,7 +18,7 @@ _FIELDS = {
     for number, (name, _) in program.MESSAGES["AttributeProto"].allowed.items()
 }
 _WIRES = {VARINT: "v", BYTES: "s", FIXED32: "f"}
-# The tables of OnnxTables.java by their names in onnx.proto.
+# The tables of OnnxTables.java, by their names in onnx.proto.
 _JAVA_NAMES = {
     "ModelProto": "MODEL",
     "OperatorSetIdProto": "OPSET_ID",
@@ -174,7 +174,7 @@ def _fields(message: Message) -> str:
 
 
 def _text(names: Iterable[str]) -> str:
-    """Sorted names in one Java text, over as many lines as it takes."""
+    """Sorted names as one Java text, over as many lines as needed."""
     lines = textwrap.wrap(" ".join(sorted(names)), 100)
     if len(lines) == 1:
         return f'"{lines[0]}"'

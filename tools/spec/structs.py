@@ -1,4 +1,4 @@
-"""The structs of the wire, which other languages and the specification have as well."""
+"""The structs of the wire format, which other languages and the specification share."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ from sedge_protocol.wire.work import (
     Work,
 )
 
-# A struct comes after those that it holds.
+# A struct comes after the structs that it contains.
 STRUCTS: tuple[type[msgspec.Struct], ...] = (
     Manifest,
     Training,

@@ -22,9 +22,9 @@ from sedge_protocol.wire.topics import ID_PATTERN
 
 HEAD = ("| key | type and limit | default | meaning |", "|---|---|---|---|")
 _TABLE = re.compile(r"(<!-- make spec: (\w+) -->\n).*?(<!-- end -->)", re.S)
-# Rule 5.2 says what these words mean.
+# Rule 5.2 defines these words.
 _INTEGERS: Mapping[tuple[int | None, int | None], str] = {(0, 2**40): "count", (1, 2**31): "round"}
-# A part of an order's keys, which has the order's table.
+# A part of an order's keys, which refers to the order's table.
 _UNTOLD = (OrderName,)
 
 
@@ -154,7 +154,7 @@ def _plural(text: str) -> str:
 
 
 def default_words(value: object) -> str:
-    """What a table calls a default."""
+    """How a table writes a default."""
     match value:
         case msgspec.NODEFAULT | ():
             return "" if value is msgspec.NODEFAULT else "none"

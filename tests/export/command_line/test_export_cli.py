@@ -109,7 +109,7 @@ def test_a_bundle_without_programs(
     assert main(["show", str(tmp_path / "own")]) == 0
     printed = capsys.readouterr().out
     assert "159,010 in 4 tensors" in printed
-    assert re.search(r"programs +none: devices train with code of their own", printed)
+    assert re.search(r"programs +none: devices train with their own code", printed)
 
 
 def test_a_form_for_each_width(made: Made, capsys: pytest.CaptureFixture[str]) -> None:

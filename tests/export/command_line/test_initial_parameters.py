@@ -154,7 +154,7 @@ def test_it_needs_no_torch(folder: Path) -> None:
     made = without_torch(folder, "bundle", "plain_arrays:initial", *words)
     assert made == (0, "made: 8 parameters in 2 tensors\n", "")
     status, shown, error = without_torch(folder, "show", "made")
-    assert (status, error) == (0, "") and "none: devices train with code of their own" in shown
+    assert (status, error) == (0, "") and "none: devices train with their own code" in shown
     status, shown, error = without_torch(folder, "--help")
     assert (status, error) == (0, "") and "usage: sedge-export" in shown
     exported = without_torch(folder, "model:net", *words, "--num-classes", "2")

@@ -1,4 +1,4 @@
-"""``sedge-conformance``: a scripted coordinator that finds which rules of WIRE.md a client breaks.
+"""``sedge-conformance``: a scripted coordinator that reports the rules of WIRE.md that a client breaks.
 
 acts     what is played, act by act, each with its rules
 run      an act's run: its orders, and the updates that come

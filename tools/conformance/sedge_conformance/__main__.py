@@ -11,7 +11,7 @@ from sedge_protocol.host.command_line import Parser, command, exit_status, parse
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Play every act: 0 when the client keeps every rule, 1 when it breaks one, more for an error."""
+    """Play every act. Returns 0 if the client keeps every rule, 1 if it breaks one, more for errors."""
 
     def call() -> int:
         arguments = parsed(parser(), argv, needs_posix=True)
@@ -23,16 +23,16 @@ def main(argv: list[str] | None = None) -> int:
 def parser() -> Parser:
     """The command's arguments."""
     found = command(
-        "sedge-conformance", "Find the rules of WIRE.md that a client breaks.", "cloud.toml",
+        "sedge-conformance", "Report the rules of WIRE.md that a client breaks.", "cloud.toml",
         ["sedge-conformance my-client --bundle model -c fleet/cloud.toml"],
     )  # fmt: skip
     found.add_argument(
         "device",
-        help="a device enrolled for this alone: what its client keeps of other runs makes room",
+        help="a device enrolled only for this: its client's data of other runs may be evicted",
     )
     help_text = "folder made by sedge-export"
     found.add_argument("--bundle", type=Path, required=True, help=help_text)
-    help_text = "port that passes the client on to the broker, and can be cut; open to the network"
+    help_text = "port that forwards the client to the broker and can be cut; open to the network"
     found.add_argument("--gate", type=int, metavar="PORT", help=help_text)
     return found
 
@@ -53,7 +53,7 @@ def _play(arguments: argparse.Namespace) -> int:
     conforms = conform(cloud, arguments.device, arguments.bundle, arguments.gate, tell)
     print(f"{sum(kept)} of {len(kept)} kept")
     if arguments.gate is None:
-        print("not played: a cut of the connection, which needs --gate")
+        print("not played: cutting the connection, which needs --gate")
     return 0 if conforms else 1
 
 

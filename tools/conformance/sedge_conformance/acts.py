@@ -1,4 +1,4 @@
-"""The acts: what a coordinator may do to a client, and what the client must make of it.
+"""The acts: what a coordinator may do to a client, and how the client must react.
 
 Every act has its own run, so that a client that fails one can pass the next.
 """
@@ -31,25 +31,25 @@ from sedge_protocol.wire.work import Codec, Step, Work
 
 UNKNOWN_KIND, UNKNOWN_VERSION = 200, 255
 NOT_UTF_8 = msgspec.Raw(b"\xa1\xff")
-# What the value of an unknown key may be: anything.
+# The value of an unknown key: it may be anything.
 LATER = [1, {2: msgspec.msgpack.Ext(5, b"later")}, NOT_UTF_8]
-# After so many offers without an answer the next one comes in at least 3.6 s; where the client is woken,
-# it comes in at most 2 s, and a second more for a slow link.
+# After this many offers without an answer the next one comes in at least 3.6 s; if the client is woken, it
+# comes in at most 2 s, and a second more for a slow link.
 SILENT_OFFERS, WOKEN_S = 5, 3.0
-# How long a client is to leave a busy receiver alone: three times its usual silence.
+# How long a client must leave a busy receiver alone: three times its usual silence.
 BUSY_S = 8.0
-# On the client's own machine nobody listens on port 1.
+# A port of the client's own machine on which nobody listens.
 NOBODY = "http://127.0.0.1:1"
 
 
 def play(model: Model, with_cut: bool = True) -> Callable[[Stage], Act]:
-    """Every act, one after the other; a rule that is broken ends its act.
+    """Play the acts one after another; a broken rule ends its act.
 
-    Without ``with_cut`` nobody can break the client's connection, and that act is left out.
+    Without ``with_cut`` the act that breaks the client's connection is left out.
     """
 
     def acts(stage: Stage) -> Act:
-        # Fresh blobs and versions, not those that an earlier play has left on the device.
+        # Fresh blobs and versions, not those that an earlier play left on the device.
         salt, fresh = stage.incarnation, model.salted(stage.incarnation)
         chosen = [act for act in ACTS if with_cut or act is not cut]
         for number, act in enumerate(chosen):
@@ -65,7 +65,7 @@ def play(model: Model, with_cut: bool = True) -> Callable[[Stage], Act]:
 
 
 def join(run: Run) -> Act:
-    """HELLO until WELCOME, and again when the coordinator has begun anew."""
+    """HELLO until WELCOME, and again when the coordinator has restarted."""
     stage = run.stage
     yield from stage.expect("5.3", "HELLO on its topic", kind_of(Hello), TRAINED_S)
     yield from stage.quiet("5.3", "no HELLO after its WELCOME", kind_of(Hello), QUIET_S)
@@ -113,7 +113,7 @@ def train(run: Run) -> Act:
 
 
 def step(run: Run) -> Act:
-    """A later round: the model by two steps, a patch inside the order; then an evaluation."""
+    """A later round: the model by two steps, with a patch inside the order; then an evaluation."""
     stage, first = run.stage, run.model.theta
     yield from run.worked(run.order(1, first))
     between, coded = run.changed(2)
@@ -145,7 +145,7 @@ def step(run: Run) -> Act:
 
 
 def broken_step(run: Run) -> Act:
-    """A step that leads elsewhere: the whole model, in int8 this time, is fetched in its place."""
+    """A step that leads elsewhere: the whole model, this time in int8, is fetched instead."""
     stage = run.stage
     yield from run.worked(run.order(1, run.model.theta))
     _, coded = run.changed(2)
@@ -176,7 +176,7 @@ def patched(run: Run) -> Act:
 
 
 def kept(run: Run) -> Act:
-    """A tensor of the device's own last model takes part, and is not sent."""
+    """A tensor of the device's own last model is used, and is not sent."""
     stage, theta = run.stage, run.model.theta
     uploaded = yield from run.worked(run.order(1, theta))
     own = theta.copy()
@@ -194,7 +194,7 @@ def kept(run: Run) -> Act:
 
 
 def restart(run: Run) -> Act:
-    """The coordinator is dead between offer and receipt, and the round is over when it is back."""
+    """The coordinator is down between offer and receipt, and the round is over when it is back."""
     stage = run.stage
     order = run.order(1, run.model.theta)
     yield stage.say(order)
@@ -250,7 +250,7 @@ def busy(run: Run) -> Act:
 
 
 def cancel(run: Run) -> Act:
-    """A cancelled order is not worked on, nor after it has been played back."""
+    """A cancelled order is not worked on, even if it is played back."""
     stage = run.stage
     order = stage.say(run.order(1, run.changed(1)[0]))
     yield order
@@ -261,7 +261,7 @@ def cancel(run: Run) -> Act:
 
 
 def unknown(run: Run) -> Act:
-    """What a later version may send: ignored where it can be, declined where it cannot."""
+    """Features of a later version: ignored if possible, declined if not."""
     stage = run.stage
     yield stage.say_raw(UNKNOWN_KIND, b"\x80")
     order = run.order(1, run.model.theta)
@@ -302,7 +302,7 @@ def repeated(run: Run) -> Act:
 
 
 def mismatched(run: Run) -> Act:
-    """A model and a patch that are not what their order says, and an extension nobody announced."""
+    """A model and a patch that do not match their order, and an extension nobody announced."""
     stage, theta = run.stage, run.model.theta
     first = SparseVector(theta.size, np.zeros(1, np.uint32), theta[:1])
     patch = encode(first, ValueCoding.FP32, Compression.ZLIB)
@@ -333,7 +333,7 @@ def mismatched(run: Run) -> Act:
 
 
 def placed(run: Run) -> Act:
-    """A web server that is not there: the model comes over MQTT, whether the client asks one or not."""
+    """A web server that does not exist: the model comes over MQTT, whether the client tries it or not."""
     stage = run.stage
     order = run.order(1, run.changed(1)[0])
     model = order.model
@@ -350,7 +350,7 @@ def placed(run: Run) -> Act:
 
 
 def renew(run: Run) -> Act:
-    """Another secret, of a client that says it can: the same offer twice, with its proof."""
+    """Another secret, for a client that can change it: the same offer twice, with its proof."""
     stage = run.stage
     if stage.hello is None or RENEWS not in stage.hello.codecs:
         return

@@ -21,11 +21,11 @@ from sedge_protocol.wire.transfer import to_bitmap
 from sedge_protocol.wire.update import Report, decode_update
 from sedge_protocol.wire.work import Codec, Work
 
-# How long a client may take for what needs no training, for a training, and for a repetition: 2 s and
-# the backoff at its longest. How long is listened for what must not come.
+# How long a client may take without training, for a training, and for a repetition (2 s and the longest
+# backoff), and how long to listen for messages that must not come.
 SOON_S, TRAINED_S, AGAIN_S, QUIET_S = 10.0, 300.0, 65.0, 5.0
 RATE = 0.01
-# Two evaluations of one vector: a client may sum its batches in another order in each.
+# Two evaluations of one vector: a client may sum its batches in a different order each time.
 SAME_LOSS = 1e-4
 
 Sub = Generator[Step, Heard | None, "Uploaded"]
@@ -34,7 +34,7 @@ S = TypeVar("S", bound=messages.Message)
 
 @dataclass(frozen=True)
 class Uploaded:
-    """An update as it has come: the offer, the transfer, its report and its delta, if it has one."""
+    """A received update: the offer, the transfer, its report and, if it has one, its delta."""
 
     offer: Offer
     transfer: bytes
@@ -67,9 +67,9 @@ class Run:
         return Order(**{**fields, **more})  # type: ignore[arg-type]
 
     def changed(self, number: int, base: Theta | None = None) -> tuple[Theta, bytes]:
-        """A later round's model (n,), and the coded step that leads there from ``base`` or the first."""
+        """A later round's model (n,), and the coded step to it from ``base`` or the first model."""
         theta = self.model.theta if base is None else base
-        # Another one in each play: a client may keep the step of an earlier one.
+        # A different one in each play: a client may keep the step of an earlier play.
         rng = np.random.default_rng([number, *self.name.encode()])
         where = np.sort(rng.choice(theta.size, max(1, theta.size // 20), replace=False)).astype(
             np.uint32
@@ -92,7 +92,7 @@ class Run:
         return wanted
 
     def answers(self, heard: Heard) -> bool:
-        """Takes what ends an order of this run: its update or why there is none."""
+        """Takes messages that end an order of this run: its update, or why there is none."""
         return self.mine(Offer)(heard) or self.mine(messages.Decline)(heard)
 
     def is_about(self, heard: Heard) -> bool:
@@ -131,7 +131,7 @@ class Run:
         return Uploaded(offer, transfer, *self._judged(order, blob))
 
     def _judged(self, order: Order, blob: bytes) -> tuple[Report, SparseVector | None]:
-        """Report and delta of an update, held against its order as 9.3 says."""
+        """Report and delta of an update, checked against its order as 9.3 says."""
         stage, layout = self.stage, self.model.bundle.manifest.layout
         try:
             report, payload = decode_update(blob)
@@ -157,18 +157,18 @@ class Run:
         return report, delta
 
     def receipt(self, uploaded: Uploaded, late: bool = False) -> messages.Committed:
-        """What says that an update is on our disk for good."""
+        """The answer that an update is stored for good."""
         offer = uploaded.offer
         return messages.Committed(self.name, offer.round, offer.manifest.sha256, late)
 
     def settle(self, uploaded: Uploaded, answer: messages.Committed | messages.Reject) -> Act:
-        """Give an answer; from then on the update is gone."""
+        """Give an answer; the update must then be gone."""
         yield self.stage.say(answer, uploaded.transfer)
         text = f"after {type(answer).__name__.upper()} the update is not offered again"
         yield from self.stage.quiet("7.2", text, self.mine(Offer, uploaded.offer.round), QUIET_S)
 
     def worked(self, order: Order) -> Sub:
-        """The whole of a round: order, update, receipt."""
+        """A whole round: order, update, receipt."""
         yield self.stage.say(order)
         uploaded = yield from self.take(order, (yield from self.offered(order.round)))
         yield self.stage.say(self.receipt(uploaded), uploaded.transfer)
@@ -199,6 +199,6 @@ def is_chunk(transfer: bytes, index: int) -> Callable[[Heard], bool]:
 
 
 def message_of(heard: Heard, kind: type[S]) -> S:
-    """The message of a frame that was waited for as one of this type."""
+    """The message of a frame that was awaited as one of this type."""
     assert isinstance(heard.message, kind)
     return heard.message

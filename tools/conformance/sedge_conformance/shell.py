@@ -57,7 +57,7 @@ class Player:
         return self.link.timer() if at is None else min(at, self.link.timer())
 
     def step(self) -> None:
-        """Take what has happened, do what is due."""
+        """Handle what has happened, and do what is due."""
         for event in self.link.step():
             now = time.monotonic()
             match event:
@@ -105,12 +105,12 @@ class Gate:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def cut(self) -> None:
-        """Close every connection; the next one is let through."""
+        """Close every connection; the next one may pass."""
         for end in list(self._open):
             self._hang_up(end)
 
     def close(self) -> None:
-        """Let nobody through any more."""
+        """Let no connection pass any more."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes ``accept``, which ``close`` does not
@@ -121,7 +121,7 @@ class Gate:
         while not self._closed:
             try:
                 client, _ = self._listener.accept()
-            except OSError:  # closed, or a client that has gone, or no file handle left
+            except OSError:  # closed, or the client has gone, or no file handle is left
                 time.sleep(ACCEPT_RETRY_S)
                 continue
             threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
@@ -161,7 +161,7 @@ def conform(
     gate_port: int | None,
     tell: Callable[[Finding], None],
 ) -> bool:
-    """Play every act against an enrolled device's client; True when it keeps every rule.
+    """Play every act against an enrolled device's client. Returns True if it keeps every rule.
 
     It takes the coordinator's place, so that one must not be running. Raises ``ConfigError`` for a device
     that is not enrolled or a bundle with frozen data, ``StorageError`` and ``CodecError`` for a bundle that
@@ -200,7 +200,9 @@ def conform(
         def finished() -> bool:
             nonlocal told
             for place, finding in enumerate(stage.findings[told:], start=told):
-                if finding not in stage.findings[:place]:  # what many rounds show is said once
+                if (
+                    finding not in stage.findings[:place]
+                ):  # a finding of many rounds is printed once
                     tell(finding)
             told = len(stage.findings)
             return stage.done

@@ -1,4 +1,4 @@
-"""Where a client is played against: opens its frames, serves its blobs, waits for what an act expects.
+"""A client's counterpart: opens its frames, serves its blobs, and waits for what an act expects.
 
 A state machine without I/O, driven like the coordinator: frames and the time in, effects out.
 """
@@ -32,13 +32,13 @@ from sedge_protocol.wire.messages import Cancel, Get, Hello, Message, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import Manifest, describe, from_bitmap
 
-# Small chunks, so that an ordinary model has many.
+# Small chunks, so that even an ordinary model has many.
 CHUNK_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One rule of WIRE.md or of its pages, and whether the client keeps it, as the first act showed."""
+    """A rule of WIRE.md or of its pages, and whether the client keeps it, as the first act showed."""
 
     rule: str
     good: bool
@@ -47,7 +47,7 @@ class Finding:
 
 
 class Broken(Exception):
-    """A rule is broken, and what is left of the act would tell nothing."""
+    """A rule is broken, and the rest of the act would show nothing."""
 
     def __init__(self, rule: str, text: str) -> None:
         self.rule, self.text = rule, text
@@ -95,7 +95,7 @@ class Model:
 
 @dataclass
 class Shelf:
-    """The blobs that are served, and how: what was asked for, and which chunks go astray once."""
+    """The blobs that are served, the requests for them, and the chunks that go astray once."""
 
     blobs: dict[bytes, tuple[Manifest, bytes]] = field(
         default_factory=dict[bytes, tuple[Manifest, bytes]]
@@ -149,7 +149,7 @@ class Stage:
         self.peer = self._new_peer()
 
     def begin(self, now: float) -> list[Step]:
-        """The link is up: play on until the client is waited for."""
+        """The link is up: play until the client is waited for."""
         return list(self._resume(None, now))
 
     def timer(self) -> float | None:
@@ -157,13 +157,13 @@ class Stage:
         return None if self._wait is None else self._until
 
     def poll(self, now: float) -> list[Step]:
-        """Give up waiting when it is time."""
+        """Stop waiting when it is time."""
         if self._wait is None or now < self._until:
             return []
         return list(self._resume(None, now))
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[Step]:
-        """A frame of the client: judged, served, and given to the act if that waits for it."""
+        """Handle a frame of the client: judge it, serve it, and pass it to the act if that waits for it."""
         if topic != self.topic or self.done:
             return []
         try:
@@ -172,7 +172,7 @@ class Stage:
             self.check("3.3", False, f"a frame that is refused: {exc}")
             return []
         if opened is None:
-            # A broker may lose, repeat and delay frames, but no client seals two with one number.
+            # A broker may lose, repeat and delay frames, but no client seals two with the same number.
             if self._heard.get(_number(payload), _mac(payload)) != _mac(payload):
                 self.check("3.6", False, "a frame whose number was used before")
             return []
@@ -194,7 +194,7 @@ class Stage:
         return self.peer.message(message, transfer)
 
     def hint(self) -> Send:
-        """The call to the client's whole shard."""
+        """Call all of the client's shard."""
         return Send(self._hint, b"")
 
     def raw(self, payload: bytes) -> Send:
@@ -202,7 +202,7 @@ class Stage:
         return Send(self._down, payload)
 
     def say_raw(self, kind: int, body: bytes, version: int = VERSIONS[-1]) -> Send:
-        """A control frame of any kind and version with any body, and a good MAC."""
+        """A control frame of any kind and version, with any body and a valid MAC."""
         head = bytearray(self.peer.seal(Cancel("any", 0, ""))[:MAC_OFFSET])
         head[2], head[3] = version, kind
         struct.pack_into("<I", head, 36, len(body))
@@ -211,7 +211,7 @@ class Stage:
         return Send(self._down, bytes(head) + mac + body)
 
     def check(self, rule: str, good: bool, text: str) -> None:
-        """Note whether a rule is kept, and go on."""
+        """Record whether a rule is kept, and continue."""
         self.findings.append(Finding(rule, good, text, self.act))
 
     def expect(
@@ -258,7 +258,7 @@ class Stage:
             data = blob[offset : offset + length]
             if (transfer, index) in self.shelf.astray:
                 self.shelf.astray.discard((transfer, index))
-                data = bytes(len(data))  # one that was damaged on its way: as good as lost
+                data = bytes(len(data))  # a chunk that was damaged on its way is as good as lost
             topic = topics.blob(self.fleet, transfer)
             frame = Frame(Kind.CHUNK, data, self.incarnation, 0, transfer, index)
             yield Send(topic, seal(frame, topic, None))

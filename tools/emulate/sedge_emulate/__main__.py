@@ -1,7 +1,7 @@
 """``sedge-emulate``: a fleet of virtual devices on one host, trained for real.
 
-torch takes seconds to import, so a command's code is imported when it is called: help and a mistyped
-option need none of it, and Ctrl-C meanwhile is Ctrl-C.
+torch takes seconds to import, so a command's code is imported when it is called: help and mistyped options
+do not need it, and Ctrl-C works meanwhile.
 """
 
 import argparse
@@ -89,12 +89,12 @@ def parser() -> Parser:
     )
     again = run.add_mutually_exclusive_group()
     again.add_argument(
-        "--resume", action="store_true", help="go on where the emulation in --out was stopped"
+        "--resume", action="store_true", help="resume the emulation in --out where it was stopped"
     )
     again.add_argument(
         "--fresh",
         action="store_true",
-        help="discard the one that was stopped, begin anew, and take no export from the cache",
+        help="discard a stopped one, start over, and take no export from the cache",
     )
     run.add_argument("--out", type=Path, default=Path("runs/latest"), help="folder for the results")
     run.add_argument(
@@ -119,7 +119,7 @@ def parser() -> Parser:
         "--html", type=Path, metavar="FILE", help="a page with curves, to write there"
     )
     compare.add_argument(
-        "--target", type=float, help="also what it took to get there, such as 0.85"
+        "--target", type=float, help="also the cost of reaching this value, such as 0.85"
     )
     compare.set_defaults(call=_compare)
     report = commands.add_parser(

@@ -1,10 +1,10 @@
 """Hostile devices of an emulated fleet: they train like all others and falsify their updates.
 
-Otherwise they are devices like any other: the agent's own code makes, codes and sends their updates. They
-know the run's [robust], the number of devices, each other's data and, if the fleet file says so,
-everybody's: they train on these to learn what the others would send (``Knowledge``). An attack is a
-function from that to a change; ``ATTACKS`` has them by name, and ``AttackConfig`` describes them. n =
-parameters, k = devices whose data are known, h = hostile devices.
+Otherwise they are ordinary devices: the agent's own code makes, codes and sends their updates. They know
+the run's [robust], the number of devices, each other's data and, if the fleet file says so, all devices'
+data: they train on it to learn what the others would send (``Knowledge``). An attack is a function from
+that to a change; ``ATTACKS`` has them by name, and ``AttackConfig`` describes them. n = parameters, k =
+devices whose data are known, h = hostile devices.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -152,7 +152,7 @@ def _kept(path: Path, kind: type[T], program: str) -> T:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, ValueError) as exc:  # ValueError: msgspec's errors
-        expected = f"what `python -m {program}` keeps; in a checkout, or by --results FOLDER"
+        expected = f"a result of `python -m {program}`; in a checkout, or in --results FOLDER"
         raise DataError(f"{path}: {exc}, expected {expected}") from exc
 
 

@@ -60,10 +60,11 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Bytes are counted from the round's opening to its close, headers included: ``bytes_up`` and
     ``bytes_down`` at all devices' sockets. Of these, ``newcomer_up`` and ``newcomer_down`` are of devices
-    that had sent no update before the round, mostly bundle and whole model; so many ``newcomers`` then
-    sent their first one. The coordinator sent ``coordinator_up``, in which a broadcast counts once, and
-    received ``coordinator_down``. In virtual time ``messages`` counts the devices' messages, both ways, and
-    ``units`` their begun 5 KB, message by message; ``newcomer_messages`` and ``newcomer_units`` are parts.
+    that had sent no update before the round, mostly bundle and whole model; ``newcomers`` counts those that
+    then sent their first one. The coordinator sent ``coordinator_up``, in which a broadcast counts once,
+    and received ``coordinator_down``. In virtual time ``messages`` counts the devices' messages, both ways,
+    and ``units`` their started 5 KB, message by message; ``newcomer_messages`` and ``newcomer_units`` are
+    parts.
     """
 
     round: Count
@@ -196,7 +197,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CentralTest(msgspec.Struct, frozen=True, kw_only=True):
-    """The same metric on ``examples`` that no device has: of each device's model, and of the global one."""
+    """The metric on ``examples`` that no device has, for each device's model and for the global one."""
 
     examples: Count
     before: Spread
@@ -243,7 +244,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine that it ran on; ``versions`` by package."""
+    """The machine that the emulation ran on; ``versions`` by package."""
 
     cpus: Count
     platform: str

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         for seed in arguments.seeds
     ]
-    for one in each:  # fail for all of them before the first takes an hour
+    for one in each:  # fail for all seeds before the first takes an hour
         _require_free(one)
     for one in each:
         if not (arguments.resume and _has_ended(one.out)):
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _require_free(arguments: argparse.Namespace) -> None:
     """Raise ``ConfigError`` if a stopped emulation would be lost without asking."""
     if unfinished(arguments.out) and not (arguments.resume or arguments.fresh):
-        expected = "--resume to go on with the unfinished emulation in it, or --fresh to discard it"
+        expected = "--resume to continue the unfinished emulation in it, or --fresh to discard it"
         raise ConfigError("--out", str(arguments.out), expected)
 
 
@@ -96,7 +96,9 @@ def run_fleet(
     The state for resuming is deleted once its strategies and ``others`` have ended well.
     """
     if arguments.ray is not None and config.link != "memory":
-        raise ConfigError("link", config.link, "memory: --ray trains for a fleet in virtual time")
+        raise ConfigError(
+            "link", config.link, "memory: --ray trains only for a fleet in virtual time"
+        )
     # In virtual time full disks and damaged frames come from the plan and are errors only for the device.
     quiet = logging.CRITICAL if config.link == "memory" else logging.ERROR
     level = logging.INFO if arguments.verbose else quiet
@@ -201,7 +203,7 @@ def _link(
         return None, config.link
     require_posix(f"link = {config.link!r}")
     if config.classes or config.churn != ChurnConfig():
-        expected = "memory: classes and churn happen in virtual time"
+        expected = "memory: classes and churn exist only in virtual time"
         raise ConfigError("link", config.link, expected)
     kind = "auto" if config.link == "broker" else config.link
     port = None if resumed is None else invited_port(resumed / "join", config.real)

@@ -1,4 +1,4 @@
-"""``sedge-emulate compare``: runs that differ in their seeds alone, as means, spreads and paired tests.
+"""``sedge-emulate compare``: runs that differ only in their seeds, as means, spreads and paired tests.
 
 moments      when a model is measured, and on which devices
 comparison   the runs of some folders, compared

@@ -1,4 +1,4 @@
-"""Training of many devices on one host, with the numbers of each device training alone.
+"""Trains many devices on one host, with the same results as if each trained alone.
 
 tasks        the requests and their results
 problem      the model, its loss and its batches

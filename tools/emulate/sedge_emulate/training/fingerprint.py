@@ -123,7 +123,7 @@ class _Pickler(pickle.Pickler):
                 given = value.__defaults__, value.__kwdefaults__, cells, vars(value)
                 return value.__qualname__, value.__code__, given, home
             case CodeType():
-                names = set(value.co_names)  # including those of modules that the code imports
+                names = set(value.co_names)  # including modules that the code imports
                 found = [users[name] for name in users if names & {name, name.rpartition(".")[2]}]
                 return value.co_code, value.co_consts, value.co_names, found
             case property():

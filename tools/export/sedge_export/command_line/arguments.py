@@ -169,7 +169,7 @@ def export_parser() -> Parser:
         "sedge-export",
         "Export a torch model as programs that train it on a device. Its other commands: `show` describes a"
         " bundle, `personal` writes a model for apps, and `bundle` writes initial parameters for devices"
-        " that train with code of their own.",
+        " that train with their own code.",
         examples=[
             "sedge-export my_model:build --sample-shape 1,28,28 --batch-size 32 --num-classes 10 "
             "--name cnn --out model",
@@ -200,8 +200,8 @@ def export_parser() -> Parser:
         choices=FROZEN_PRECISIONS,
         default=FROZEN_PRECISIONS[0],
         help="precision of parameters that are not trained, which each device fetches once (default"
-        " %(default)s); others need --data, and are refused where they cost more than half a point of the"
-        " metric on rows kept for that",
+        " %(default)s); others need --data, and are refused if they cost more than half a point of the"
+        " metric on held-out rows",
     )
     parser.add_argument(
         "--tolerance",
@@ -293,7 +293,7 @@ def commands_parser() -> Parser:
 def _add_personal(commands: Commands) -> None:
     parser: Parser = commands.add_parser(
         "personal",
-        help="write a model with a device's weights in it, for apps",
+        help="write a model with a device's weights, for apps",
         examples=[
             "sedge-export personal my_model:build --weights pi-1.npz --sample-shape 1,28,28 "
             "--out model.onnx"
@@ -316,11 +316,11 @@ def _add_personal(commands: Commands) -> None:
         "--largest-loss",
         type=_share,
         default=LARGEST_LOSS,
-        help="what int8 may cost in accuracy, or add to a regression's relative error"
+        help="accuracy that int8 may cost, or error that it may add to a regression, relatively"
         " (default %(default)s)",
     )
     parser.add_argument(
-        "--seed", type=_number, default=0, help="seed of what the weights leave out"
+        "--seed", type=_number, default=0, help="seed of values that the weights do not contain"
     )
     parser.set_defaults(parser=parser)  # it ends with an error for options that do not go together
 
@@ -335,7 +335,7 @@ def _add_show(commands: Commands) -> None:
 def _add_bundle(commands: Commands) -> None:
     parser: Parser = commands.add_parser(
         "bundle",
-        help="write initial parameters, for devices that train with code of their own",
+        help="write initial parameters for devices that train with their own code",
         examples=[
             "sedge-export bundle my_model:initial --sample-shape 28 --batch-size 32 --num-classes 10 "
             "--name own --out model"

@@ -71,7 +71,7 @@ def _precision_rows(checked: Verification | None) -> list[tuple[str, str]]:
 
 def _verification_rows(checked: Verification | None) -> list[tuple[str, str]]:
     if checked is None:
-        return [("programs", "none: devices train with code of their own")]
+        return [("programs", "none: devices train with their own code")]
     errors = f"step {checked.step_error:.1e}, epoch {checked.epoch_error:.1e}"
     allowed = f"tolerance {checked.tolerance:.1e}, torch in float32 {checked.torch_error:.1e}"
     return [

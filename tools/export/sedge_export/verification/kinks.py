@@ -20,8 +20,8 @@ from sedge_export.verification.eager import Eager
 
 Distances: TypeAlias = Callable[..., list[Tensor]]
 
-# How many times the rounding of a tensor, which is its largest difference between float32 and float64,
-# an element may be from a kink for the rounding of another right program to take it across.
+# An element counts as near a kink if its distance is at most this many times the tensor's rounding, its
+# largest difference between float32 and float64: another correct program's rounding may take it across.
 NEAR = 4.0
 
 

@@ -2,11 +2,10 @@
 
     python -m sedge_export.writing.step_memory FOLDER BACKEND PROGRAM
 
-prints the bytes by which the process's peak (VmHWM) in a training with the program, gradient or guided,
-between two evaluations exceeds what it held before the programs were opened, without the vectors that the
-training itself holds: sessions, and the tensors within a step. It runs the device's own trainer on rows
-that the programs were verified on, because a model need not have a loss on any others. The figure varies by
-a per cent.
+prints a process's peak (VmHWM) during a training with the program, gradient or guided, between two
+evaluations, minus its memory before the programs were opened and minus the training's own vectors. What
+remains are sessions and the tensors of a step. It runs the device's own trainer on rows that the programs
+were verified on, because the loss need not be finite on others. The figure varies by about one per cent.
 """
 
 import subprocess
@@ -43,7 +42,7 @@ from sedge_protocol.wire.training import Training
 MEASURED = ("gradient", GUIDED)
 # The training's own vectors: the model that moves, the velocity and the gradient.
 _VECTORS = 3
-# With this rate steps hardly move the model: a rate that suits its data is not known here.
+# A rate at which steps hardly move the model, as a rate that suits its data is not known here.
 _TRAINING = Training(learning_rate=1e-30)
 _BUNDLE, _ROWS = "bundle", "rows.npz"
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")

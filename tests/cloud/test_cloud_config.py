@@ -205,7 +205,7 @@ def test_rules_by_coordinate_are_for_averages_that_follow_them(
         ),
         (
             'strategy = "fedselect"\n[robust]\nrule = "median"',
-            "robust.rule: found 'median', expected direction, mean, krum or multi_krum: fedselect has an ",
+            "robust.rule: found 'median', expected direction, mean, krum or multi_krum: fedselect ",
         ),
         (RUN + "[options]\nquantil = 0.5", "options.quantil: found 0.5, expected an option of fedobp: "),
         (RUN + "[options]\nquantile = 1.5", "options.quantile: found 1.5, expected `float` <= 1.0"),

@@ -202,7 +202,7 @@ def test_a_round_is_the_clipped_sum_and_noise_and_is_spent_with_it(tmp_path: Pat
         == "its privacy budget of epsilon 8 is spent, after 2 rounds of training"
     )
     with pytest.raises(
-        ConfigError, match="--rounds: found 9, expected at most 2: then the privacy"
+        ConfigError, match="--rounds: found 9, expected at most 2: after that the privacy"
     ):
         resume_run(cloud.second_store(), RUN, 9)
 

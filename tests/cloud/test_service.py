@@ -161,7 +161,7 @@ def test_a_device_unlike_the_others_is_named(
     bench.service._report(RoundClosed(summary))
     assert ("sedge.cloud", logging.WARNING) in [entry[:2] for entry in caplog.record_tuples]
     assert caplog.messages[-1].startswith("run r, round 3: the update of b is unlike the others")
-    assert caplog.messages[-1].endswith("counts 0.125 times")
+    assert caplog.messages[-1].endswith("weighted by 0.125")
 
 
 def test_a_full_link_is_waited_for_and_not_asked_again_and_again(bench: Bench) -> None:

@@ -350,9 +350,7 @@ def test_what_ends_it_ends_every_process(
         fleet, out = tmp_path / "fleet.toml", tmp_path / "out"
         state = {path for path in (out / "state").rglob("*") if path.is_file()}
         refused = error(capsys, str(fleet), "--out", str(out))
-        assert (
-            "expected --resume to continue the unfinished emulation in it, or --fresh" in refused
-        )
+        assert "expected --resume to continue the unfinished emulation in it, or --fresh" in refused
         assert {path for path in (out / "state").rglob("*") if path.is_file()} == state
         resumed = emulate(tmp_path, "--resume", text=ONE_STRATEGY)
         assert resumed.final_model("fedobp") == emulation.final_model("fedobp")

@@ -303,8 +303,7 @@ class JoinRow(msgspec.Struct, frozen=True):
 class RenewalRow(msgspec.Struct, frozen=True):
     """A device that has been due to change its secret since ``asked``.
 
-    ``secret`` is the one that it offered with its key ``point``, empty before; ``account`` says that the
-    broker has it.
+    ``secret`` is the one offered with its key ``point``, empty before; ``account``: the broker has it.
     """
 
     device: str

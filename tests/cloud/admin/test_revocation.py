@@ -58,7 +58,7 @@ def test_a_broker_that_cannot_be_told(
     passwords.rmdir()
     add_passwords(passwords, {"pi-1": "x"})
     became = revoke_device(store, cloud, "pi-1")
-    assert "broker.reload: 'false' ended with 1" in became.failure
+    assert "broker.reload: 'false' exited with 1" in became.failure
     assert passwords.read_text().strip() == ""
     cloud = msgspec.structs.replace(cloud, broker=msgspec.structs.replace(broker, reload="true"))
     again = revoke_device(store, cloud, "pi-1")

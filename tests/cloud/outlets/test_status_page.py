@@ -120,7 +120,7 @@ def test_a_strangers_questions_are_answered(lived: Seen) -> None:
     worst = f"{WORSE} is getting worse: 30 points less before training than it once had"
     assert worst in text_of(page, "problems")
     devices = text_of(page, "devices")
-    assert re.search(rf"^{WORSE} gets worse: 30 points .* online .* -30.0", devices, re.M)
+    assert re.search(rf"^{WORSE} is getting worse: 30 points .* online .* -30.0", devices, re.M)
     # Who sends what nobody else does, and who learns with whom?
     hostile = f"{HOSTILE} its update of round 6 was unlike the others and counted next to nothing"
     assert hostile in text_of(page, "problems")

@@ -44,7 +44,7 @@ def test_who_is_admitted_and_who_is_not(tmp_path: Path) -> None:
         answer = store.ask_to_join(asks(name, "a", key=7), NOW)
         assert answer.state == "refused" and why in answer.detail
     assert store.ask_to_join(asks("pi-2", "a"), NOW).state == "accepted"
-    assert "used up: 2 joined" in store.ask_to_join(asks("pi-3", "a"), NOW).detail
+    assert "used up: 2 devices joined" in store.ask_to_join(asks("pi-3", "a"), NOW).detail
     assert "expired at" in store.ask_to_join(asks("pi-3", "b"), NOW + 1).detail
     assert store.ask_to_join(asks("pi-3", "none"), NOW).detail == "no such token"
     assert store.uses() == {"join-a": 2} and store.devices_named(["boss", "pi-3"]) == {}

@@ -9,14 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.edge.backends.softmax import FILES, PTE, B, F, N, bundle
+from tests.edge.backends.softmax import FILES, PTE, B, F, N, bundle, examples, never, start
 
-from sedge_edge.backends import executorch, installed_backends, open_trainer, usable_backends
+from sedge_edge.backends import (
+    BACKENDS,
+    NO_CODE,
+    executorch,
+    installed_backends,
+    open_trainer,
+    usable_backends,
+)
 from sedge_edge.backends.bundle_trainer import Arrays
 from sedge_edge.backends.executorch import LIBRARY, ExecutorchProgram
+from sedge_edge.training.trainer import TrainRequest
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME
 from sedge_protocol.wire.programs import signatures
+from sedge_protocol.wire.training import Training
 
 pytestmark = pytest.mark.usefixtures("executorch_libraries")
 SIGNATURES = signatures()
@@ -42,7 +51,7 @@ MARK, OTHER_MARK = b"ET12", b"ET13"
 )
 def test_a_bad_program_is_refused(program: bytes, message: str) -> None:
     with pytest.raises(CodecError, match=f"^bundle 'softmax': program 'gradient' .*{message}"):
-        open_trainer(bundle({"gradient": program}, EXECUTORCH), EXECUTORCH, 1)
+        BACKENDS[EXECUTORCH].open(bundle({"gradient": program}, EXECUTORCH), EXECUTORCH, 1, NO_CODE)
 
 
 @pytest.mark.parametrize(
@@ -154,15 +163,14 @@ def test_a_program_that_needs_more_memory_than_there_is(monkeypatch: pytest.Monk
 
 
 def test_threads_are_chosen_once_in_a_process() -> None:
-    """In a process of its own, with four threads: the result is that of one."""
+    """In a process of its own, with four threads: the result is that of one, as this process has."""
     code = """
-import sys, numpy as np
 from tests.edge.backends.softmax import PTE, bundle, examples, never, start
 from sedge_edge.backends import open_trainer
 from sedge_edge.training.trainer import TrainRequest
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.training import Training
-trainer = open_trainer(bundle(PTE, "executorch"), "executorch", int(sys.argv[1]))
+trainer = open_trainer(bundle(PTE, "executorch"), "executorch", 4)
 request = TrainRequest(start(), Training(2, 0.1), 7)
 print(trainer.train(request, examples(11), never).theta.tobytes().hex())
 try:
@@ -170,15 +178,12 @@ try:
 except ConfigError as exc:
     print(exc)
 """
-
-    def said(threads: int) -> list[str]:
-        words = [sys.executable, "-c", code, str(threads)]
-        done = subprocess.run(words, check=True, capture_output=True, text=True)
-        return done.stdout.splitlines()
-
-    one, four = said(1), said(4)
-    assert one[0] == four[0]
-    assert four[1].startswith("backend.threads: found 7, expected 4, as for")
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    four, refusal = done.stdout.splitlines()
+    trainer = open_trainer(bundle(PTE, EXECUTORCH), EXECUTORCH, 1)
+    one = trainer.train(TrainRequest(start(), Training(2, 0.1), 7), examples(11), never).theta
+    assert four == one.tobytes().hex()
+    assert refusal.startswith("backend.threads: found 7, expected 4, as for")
 
 
 @pytest.mark.parametrize(

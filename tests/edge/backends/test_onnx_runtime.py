@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, StringStringEntryProto, TensorProto, helper, numpy_helper
 from tests.edge.backends.softmax import DIVIDING, FILES, F, N, bundle
 
-from sedge_edge.backends import open_trainer
+from sedge_edge.backends import BACKENDS, NO_CODE, open_trainer
 from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.bundle import ONNXRUNTIME, pack
 
@@ -30,7 +30,7 @@ from sedge_protocol.wire.bundle import ONNXRUNTIME, pack
 )
 def test_a_bad_train_program_is_refused_at_once(files: dict[str, bytes], message: str) -> None:
     with pytest.raises(CodecError, match=f"bundle 'softmax'.*{message}"):
-        open_trainer(bundle(files), ONNXRUNTIME, 1)
+        BACKENDS[ONNXRUNTIME].open(bundle(files), ONNXRUNTIME, 1, NO_CODE)
 
 
 def reading(file: str) -> bytes:
@@ -56,7 +56,7 @@ def test_a_program_cannot_read_the_devices_files(
     monkeypatch.chdir(tmp_path)
     said = r"program 'gradient' cannot be loaded: model.graph.initializer\[\d\]: external_data"
     with pytest.raises(CodecError, match=said):
-        open_trainer(bundle({"gradient": reading("secret")}), ONNXRUNTIME, 1)
+        BACKENDS[ONNXRUNTIME].open(bundle({"gradient": reading("secret")}), ONNXRUNTIME, 1, NO_CODE)
 
 
 def test_a_program_that_would_end_the_process() -> None:

@@ -19,7 +19,7 @@ from sedge_protocol.codec import (
 from sedge_protocol.errors import CodecError, LocalError, Unencodable
 
 CODINGS = list(itertools.product(ValueCoding, Compression))
-SIZES = [1, 9, 64, 65, 1000]
+SIZES = [1, 9, 65, 1000]
 
 
 def _vector(size: int, count: int, seed: int = 0) -> SparseVector:

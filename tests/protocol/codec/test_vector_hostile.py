@@ -99,11 +99,11 @@ def _mangled(data: bytes, rng: np.random.Generator) -> bytes:
 def test_changed_bytes_and_mangled_vectors() -> None:
     rng = np.random.default_rng(0)
     accepted = 0
-    for _ in range(6000):
+    for _ in range(2000):
         data, size, context = HONEST[int(rng.integers(len(HONEST)))]
         accepted += _decodes(_flipped(data, rng), size, context)
         _decodes(_mangled(data, rng), size, context)
-    assert 0 < accepted < 6000  # a changed mantissa is a vector like any other; a header is not
+    assert 0 < accepted < 2000  # a changed mantissa is a vector like any other; a header is not
 
 
 def test_another_context_than_the_encoders() -> None:
@@ -174,7 +174,7 @@ def test_a_plane_that_is_a_bomb_is_refused_by_its_header(stated: bool) -> None:
 
 
 # Little bytes for much memory: every coding, exponents of all kinds, and masks of every plain form.
-WIDE = 2**22
+WIDE = 2**20
 MANY = {
     "all": None,
     "all but one": np.arange(1, WIDE),
@@ -207,7 +207,7 @@ def test_a_few_bytes_take_twice_a_dense_vector_at_most(name: str, coding: ValueC
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 2 * theta.nbytes + WIDE // 4 + 2**19
+    assert peak < 2 * theta.nbytes + WIDE // 4 + 2**20
 
 
 def _changes(context: bytes) -> bytes:

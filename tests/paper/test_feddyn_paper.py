@@ -43,7 +43,7 @@ def test_algorithm_1(seed: int, alpha: float) -> None:
 def test_its_fixed_point_is_the_minimum_of_the_fleets_loss() -> None:
     """Everybody in every round, for long: the sum of the gradients is 0, where FedAvg's is not."""
     problem = Problem.of(0)
-    everybody = [list(range(DEVICES))] * 400
+    everybody = [list(range(DEVICES))] * 150
     problem = Problem(problem.matrices, problem.centres, [1] * DEVICES, everybody, problem.first)
     theta = play(FedDyn(alpha=1.0), problem)[0].theta.tolist()
     gradients = [problem.gradient(i, theta) for i in range(DEVICES)]

@@ -53,7 +53,7 @@ def test_it_converges_where_fedavg_drifts() -> None:
         problem.matrices,
         problem.centres,
         [1] * DEVICES,
-        [list(range(DEVICES))] * 400,
+        [list(range(DEVICES))] * 150,
         problem.first,
     )
 

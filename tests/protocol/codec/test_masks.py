@@ -75,16 +75,17 @@ def _with_overlap(indices: Indices, size: int, overlap: float, seed: int) -> byt
 @pytest.mark.parametrize("overlap", [0.9, 0.0])
 def test_a_context_never_costs_a_byte_and_pays_with_overlap(density: float, overlap: float) -> None:
     """Even where the changes are random, the worst case of varints and a Huffman code."""
-    count = round(density * LARGE)
-    indices = _random(count, LARGE, count)
-    context = _with_overlap(indices, LARGE, overlap, 1)
+    size = LARGE // 8
+    count = round(density * size)
+    indices = _random(count, size, count)
+    context = _with_overlap(indices, size, overlap, 1)
     for compression in BOTH:
-        alone = _coded_bytes(indices, LARGE, compression)
-        with_context = _coded_bytes(indices, LARGE, compression, context)
+        alone = _coded_bytes(indices, size, compression)
+        with_context = _coded_bytes(indices, size, compression, context)
         assert with_context <= alone
         if overlap >= 0.8:
             moved = round((1 - overlap) * count)  # dropped of k, and as many added to n - k
-            news = _entropy_bytes(count, moved) + _entropy_bytes(LARGE - count, moved)
+            news = _entropy_bytes(count, moved) + _entropy_bytes(size - count, moved)
             assert with_context <= 1.3 * news + 64
 
 

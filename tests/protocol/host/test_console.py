@@ -59,7 +59,6 @@ SAID = "↑ 4 kB ↓ 5 kB, 0.5 → 0.7 ± 0.1 at 21 °C; café … 猫"
     [
         ("utf-8", SAID),
         ("ascii", "up 4 kB down 5 kB, 0.5 to 0.7 +/- 0.1 at 21 C; cafe ... ?"),
-        ("latin-1", "up 4 kB down 5 kB, 0.5 to 0.7 ± 0.1 at 21 °C; café ... ?"),
         ("cp1252", "up 4 kB down 5 kB, 0.5 to 0.7 ± 0.1 at 21 °C; café … ?"),
     ],
 )

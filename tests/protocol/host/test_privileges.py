@@ -8,12 +8,15 @@ import stat
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.edge.home import make_home
 
+from sedge_cloud.__main__ import main as cloud_main
+from sedge_edge.__main__ import main as edge_main
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 
@@ -47,13 +50,27 @@ def of(path: Path) -> tuple[int, int, str]:
     return found.st_uid, stat.S_IMODE(found.st_mode), path.read_text()
 
 
-def command(module: str, config: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command of root's."""
-    call = [sys.executable, "-m", module, "-c", str(config), *words]
-    return subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
+def command(main: Callable[[list[str]], int], config: Path, *words: str) -> tuple[int, str, str]:
+    """Exit status, output and errors of a command of root's."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads
+            child = os.fork()
+        if child == 0:
+            sys.stdout, sys.stderr, status = out, errors, 1
+            try:
+                status = main(["-c", str(config), *words])
+            finally:
+                out.flush()
+                errors.flush()
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        out.seek(0)
+        errors.seek(0)
+        return status, out.read(), errors.read()
 
 
-def cloud(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def cloud(folder: Path, *words: str) -> tuple[int, str, str]:
     """A command beside the coordinator; cloud.toml and the password file are root's alone."""
     config = folder / "cloud.toml"
     password = folder / "coordinator-password"
@@ -63,7 +80,7 @@ def cloud(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         'fleet = "home"\nstate_dir = "state"\n[broker]\nurl = "mqtt://127.0.0.1:9"\n'
         f'password_file = "{password}"\ndevice_password_file = "{folder}/passwords"\n'
     )
-    return command("sedge_cloud", config, *words)
+    return command(cloud_main, config, *words)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +91,8 @@ def test_a_planted_link_reaches_nothing_of_roots(
 ) -> None:
     before = of(victim)
     (service / "state" / name).symlink_to(victim)
-    done = cloud(service, *words)
-    assert done.returncode == 4 and len(done.stderr.splitlines()) == 1
+    status, _, errors = cloud(service, *words)
+    assert status == 4 and len(errors.splitlines()) == 1
     assert of(victim) == before
 
 
@@ -85,14 +102,14 @@ def test_a_state_folder_that_is_a_planted_link(service: Path, tmp_path: Path) ->
     os.chown(service, NOBODY, NOBODY)
     (service / "state").symlink_to(tmp_path)
     os.chown(service / "state", NOBODY, NOBODY, follow_symlinks=False)
-    assert cloud(service, "device", "list").returncode == 4
+    assert cloud(service, "device", "list")[0] == 4
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_root_makes_belongs_to_whom_it_is_for(service: Path) -> None:
     """The state to the service; the device's files and the broker's passwords to root."""
-    done = cloud(service, "device", "add", "pi-1", "--out", str(service / "pi-1"))
-    assert (done.returncode, done.stderr) == (0, "")
+    status, _, errors = cloud(service, "device", "add", "pi-1", "--out", str(service / "pi-1"))
+    assert (status, errors) == (0, "")
     state = [service / "state", *(service / "state").rglob("*")]
     assert len(state) >= 4 and {path.stat().st_uid for path in state} == {NOBODY}
     ours = [service / "passwords", service / "pi-1", *(service / "pi-1").iterdir()]
@@ -106,8 +123,8 @@ def test_a_state_folder_whose_parent_is_open_to_root_alone(service: Path) -> Non
     (service / "state").rename(private / "state")
     (service / "state").symlink_to(private / "state")
     config = make_home(service)
-    done = command("sedge_edge", config, "status")
-    assert (done.returncode, done.stderr) == (0, "") and "has never run" in done.stdout
+    status, out, errors = command(edge_main, config, "status")
+    assert (status, errors) == (0, "") and "has never run" in out
     assert [path.name for path in (private / "state").iterdir()] == []
 
 

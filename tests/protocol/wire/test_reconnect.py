@@ -8,7 +8,7 @@ import pytest
 
 from sedge_protocol.wire.reconnect import Ended, Reconnect, longest_s
 
-SEEDS = range(10)
+SEEDS = range(4)
 
 
 def tries(link: Reconnect, ended: Ended, outage_s: float) -> list[float]:

@@ -6,12 +6,18 @@ import os
 import shutil
 import tempfile
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
 # One thread each: the suite must not depend on, or fight over, the number of processors.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+
+# What tests write is kept in memory where there is enough of it: nobody waits for a disk.
+MEMORY, ENOUGH_BYTES = Path("/dev/shm"), 4 * 10**9
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # A cache for this run of the tests alone, which its processes share.
 if "PYTEST_XDIST_WORKER" not in os.environ:

@@ -294,6 +294,7 @@ def wrong_direction(package: str, source: str) -> set[str]:
     return sisters - MAY_IMPORT[package] - {package}
 
 
+@cache
 def touches(source: str) -> set[str]:
     """What of the outside a source uses itself: modules, files."""
     used = tops(imports(source)) & OUTSIDE

@@ -57,10 +57,8 @@ def run(folder: Path, *words: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("sedge_cloud", "serve"), "sedge-cloud: "),
         (("sedge_cloud", "init", "x", "--fleet", "home"), "sedge-cloud: "),
         (("sedge_edge", "run"), "sedge-edge: "),
-        (("sedge_edge", "doctor"), "sedge-edge: "),
     ],
 )
 def test_what_cannot_run_says_so_in_one_line(

@@ -17,7 +17,7 @@ from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.update import encode_update
 
 NAMES = ("a", "b", "c", "d")
-ROUNDS = 12
+ROUNDS = 8
 # A tenth of the way from where it starts to where it would be best.
 PACE = 0.1
 

@@ -43,7 +43,7 @@ def test_the_others_go_on(tmp_path: Path, strategy: str, engine: str) -> None:
     config = msgspec.structs.replace(RUNS[strategy], strategy=strategy)
     cloud = Cloud(tmp_path, config, ("a", "b", "c"))
     cloud.hello(codecs=CODECS)
-    for _ in range(120):
+    for _ in range(60):
         order = cloud.order("a")
         match rng.randrange(4):
             case 0 | 1:

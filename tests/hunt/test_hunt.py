@@ -123,7 +123,7 @@ def test_so_many_seeds_violate_nothing(seeds: int) -> None:
     assert done.returncode == 0, done.stdout[-5000:]
 
 
-@pytest.mark.parametrize("seed", range(len(CASES)))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_seed_is_the_same_whenever_it_is_played(seed: int) -> None:
     first = play(seed)
     assert not first.error and first.struck

@@ -17,14 +17,14 @@ ROOT = Path(__file__).parents[2]
 FIRST = '<!doctype html><meta http-equiv="refresh" content="0; url=docs/index.html"><title>Sedge</title>\n'
 
 
-def build(out: Path) -> int:
-    """Build the site in a folder. Returns Sphinx's exit status."""
-    options = ["-q", "-W", "--keep-going", "-b", "html", "-c", str(Path(__file__).parent)]
+def build(out: Path, builder: str = "html") -> int:
+    """Build the site in a folder. Returns Sphinx's exit status. Its builder ``dummy`` only follows links."""
+    options = ["-q", "-W", "--keep-going", "-b", builder, "-c", str(Path(__file__).parent)]
     # Sphinx's intermediate files are next to the site, which therefore contains nothing else.
     kept = ["-d", str(out.with_name(f"{out.name}.doctrees"))]
     command = [sys.executable, "-m", "sphinx", *options, *kept, str(ROOT), str(out)]
     status = subprocess.run(command, check=False).returncode
-    if status == 0:
+    if status == 0 and builder == "html":
         (out / "index.html").write_text(FIRST)
     return status
 

@@ -44,7 +44,7 @@ from sedge_protocol.wire.reasons import REASONS
 from sedge_protocol.wire.update import Metrics
 
 NAMES = [f"d{number:03}" for number in range(200)]
-PLAN = RolloutPlan((0.01, 0.1, 1.0))
+PLAN, SMALL = RolloutPlan((0.01, 0.1, 1.0)), RolloutPlan((0.1, 0.5, 1.0))
 CONFIGURED = msgspec.structs.replace(CONFIG, num_rounds=20, evaluate=False, fraction_train=1.0)
 LAYOUT = Layout.of([("body.weight", (10, 119), Role.PARAMETER)])
 PRIVATE = msgspec.structs.replace(
@@ -137,9 +137,9 @@ class Fleet:
 
 @on_both
 def test_a_rollout_reaches_ever_more_devices_and_ends_with_all(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path)
+    fleet = Fleet(tmp_path, SMALL, NAMES[:20])
     rounds = [fleet.answer(good) for _ in range(4)]
-    assert [len(tried) for tried in rounds] == [2, 20, 200, 200]
+    assert [len(tried) for tried in rounds] == [2, 10, 20, 20]
     assert rounds[0] < rounds[1] < rounds[2], "who has it keeps it"
     assert fleet.now().state == "succeeded"
 
@@ -172,7 +172,7 @@ def test_only_declines_that_the_bundle_may_cause_are_failures(tmp_path: Path, re
 
 @on_both
 def test_the_page_says_how_a_rollout_goes_and_what_a_device_has(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, RolloutPlan((0.1, 0.5, 1.0)), NAMES[:20])
+    fleet = Fleet(tmp_path, SMALL, NAMES[:20])
     first = fleet.answer(good)
     second = fleet.answer(good)
     found = Reader(FLEET, tmp_path / "state", fleet.cloud.store).read(fleet.wall(fleet.cloud.now))
@@ -212,13 +212,13 @@ def test_a_bundle_with_which_devices_fall_silent_is_taken_back(tmp_path: Path) -
 
 
 def test_a_bundle_that_makes_models_worse_is_taken_back(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path)
+    fleet = Fleet(tmp_path, SMALL, NAMES[:20])
     fleet.answer(good)
     fleet.answer(worse)
     row = fleet.now()
     assert row.state == "aborted"
     assert row.why == (
-        "accuracy after training changed by -0.350 on 20 devices, on 180 others by +0.000"
+        "accuracy after training changed by -0.350 on 10 devices, on 10 others by +0.000"
     )
 
 
@@ -242,13 +242,13 @@ def test_a_private_runs_rollout_is_stopped_where_devices_fail(tmp_path: Path) ->
 
 
 def test_a_device_that_fails_goes_back_alone_while_the_others_go_on(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, msgspec.structs.replace(PLAN, phases=(0.5, 1.0)))
-    bad = min(name for name in NAMES if fleet.is_new(fleet.cloud.order(name)))
+    fleet = Fleet(tmp_path, RolloutPlan((0.5, 1.0)), NAMES[:80])
+    bad = min(name for name in fleet.names if fleet.is_new(fleet.cloud.order(name)))
     weak = fleet.cloud.order(bad).seed
     first = fleet.answer(lambda order: "NotSupported" if order.seed == weak else good(order))
     second = fleet.answer(good)
-    assert len(first) == 100
-    assert second == {*NAMES} - {bad}
+    assert len(first) == 40
+    assert second == {*fleet.names} - {bad}
     fleet.answer(good)
     assert fleet.now().state == "succeeded"
     assert not fleet.is_new(fleet.cloud.order(bad))
@@ -346,11 +346,11 @@ def test_a_device_that_answers_late_has_not_failed(tmp_path: Path) -> None:
 
 
 def test_an_operator_takes_a_bundle_back_also_after_a_restart(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path)
+    fleet = Fleet(tmp_path, SMALL, NAMES[:20])
     fleet.cloud.restart()
     fleet.cloud.hello()
     assert len(fleet.answer(good)) == 2
-    assert len(fleet.answer(good)) == 20
+    assert len(fleet.answer(good)) == 10
     assert fleet.cloud.store.roll_back(RUN, "why").number == 1
     fleet.answer(good)  # was open
     assert fleet.answer(good) == set()

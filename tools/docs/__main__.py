@@ -18,7 +18,7 @@ FIRST = '<!doctype html><meta http-equiv="refresh" content="0; url=docs/index.ht
 
 
 def build(out: Path, builder: str = "html") -> int:
-    """Build the site in a folder. Returns Sphinx's exit status. Its builder ``dummy`` only follows links."""
+    """Build the site in a folder, or with ``dummy`` only follow its links. Returns Sphinx's exit status."""
     options = ["-q", "-W", "--keep-going", "-b", builder, "-c", str(Path(__file__).parent)]
     # Sphinx's intermediate files are next to the site, which therefore contains nothing else.
     kept = ["-d", str(out.with_name(f"{out.name}.doctrees"))]

@@ -61,18 +61,18 @@ def at_least(fraction: float, size: int) -> float:
 class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[broadcast]: how the next global model travels to the devices.
 
-    Each round sends a part of the change; the next rounds send the rest. The cloud adopts what the devices
-    decode, so both hold the same model. A device that is new, or has missed too many changes, gets the
-    whole model, exactly.
+    Each round sends part of the change; the next rounds send the rest. The cloud adopts the decoded values,
+    so it and the devices hold the same model. A device that is new, or has missed too many changes, gets
+    the exact whole model.
 
-    With bf16 and a ``fraction`` below 1 the model stays on a grid (versions.py), on which the whole model
-    takes 5 to 7 bits an element. The first model is rounded to the grid, unless it is another run's
-    (``start --from``), which stays as it is. Off the grid, so also with other ``values``, the whole model
-    takes about 25 bits an element: a newcomer gets five times as much.
+    With bf16 and a ``fraction`` below 1, the model stays on a grid (versions.py), on which the whole model
+    takes 5 to 7 bits per element. The first model is rounded to the grid, unless it comes from another run
+    (``start --from``) and therefore stays as it is. Off the grid, and with other ``values``, the whole
+    model takes about 25 bits per element: a newcomer downloads five times as much.
 
-    With fp32 and a ``fraction`` of 1 every round sends the whole model, exactly. After a round in which a
-    strategy replaces the model (fedcac, fedpurin, subflot), a part of the change is no model: every element
-    is sent, on the grid, in 5 to 6 bits an element; with fp32 the whole model, exactly.
+    With fp32 and a ``fraction`` of 1, every round sends the exact whole model. After a round in which a
+    strategy replaces the model (fedcac, fedpurin, subflot), part of the change would not be a model: every
+    element is sent, on the grid, in 5 to 6 bits per element; with fp32, the exact whole model.
     """
 
     values: ValueCoding = ValueCoding.BF16

@@ -80,7 +80,7 @@ class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CohortConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[cohort]: which devices take part, by their tags and by what they report of themselves."""
+    """[cohort]: which devices take part, by their tags and by the properties that they report."""
 
     select: str = ""
     """Condition on tags and properties of devices, such as `site=lab and memory_mb>=512`, checked for
@@ -236,7 +236,7 @@ class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[keep]: what the coordinator keeps of runs; by default, everything.
 
     Running runs are never deleted, nor is the newest finished one, from which newcomers get their model.
-    `sedge-cloud prune --dry-run` lists what would be deleted; a running coordinator deletes by itself.
+    `sedge-cloud prune --dry-run` lists what would be deleted; a running coordinator does it automatically.
     """
 
     runs: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None

@@ -35,7 +35,7 @@ LEAST_NOISE = 0.1
 
 
 class PrivacyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[privacy]: differential privacy of every device towards whoever gets the models.
+    """[privacy]: differential privacy of every device towards everyone who gets the models.
 
     The coordinator clips each update, adds noise to their sum, and stops the run when the budget is spent
     (docs/privacy.md). Needs `pip install 'sedge-fl[privacy]'`, a strategy that averages (fedavg, fedprox,
@@ -44,17 +44,17 @@ class PrivacyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """
 
     epsilon: Annotated[float, Meta(gt=0, le=1000)]
-    """Bound on what the run's models tell of a device: 1 is strong, 8 is common, 20 hardly protects."""
+    """Bound on what a run's models reveal about a device: 1 is strong, 8 is common, 20 hardly protects."""
     delta: Annotated[float, Meta(gt=0, lt=1)]
     """Probability with which the bound may fail; it must be below 1 / (number of devices)."""
     clip: Annotated[float, Meta(gt=0, le=1e6)]
-    """Maximum length of an update; longer ones are shortened to it. About the length of a usual update."""
+    """Maximum length of an update; longer ones are shortened to it. Use about the typical length."""
     noise: Annotated[float, Meta(gt=0, le=1e6)] | None = None
-    """Standard deviation of the noise in the sum, as a multiple of ``clip``; by default what makes
-    ``num_rounds`` rounds spend the budget."""
+    """Standard deviation of the noise in the sum, as a multiple of ``clip``; by default, the value with
+    which ``num_rounds`` rounds spend the budget."""
     reports: Literal["withheld", "kept"] = "withheld"
-    """What devices measure: ``withheld`` from summaries, page and metrics, and nothing is evaluated;
-    ``kept`` is outside of the guarantee."""
+    """Devices' measurements: ``withheld`` from summaries, page and metrics, without evaluation rounds; or
+    ``kept``, which the guarantee does not cover."""
 
 
 class Budget(msgspec.Struct, frozen=True):

@@ -38,19 +38,19 @@ AGREES = 0.5
 class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far the coordinator trusts a single device: its claims cannot be checked.
 
-    What a device reaches is its length times its weight: by default at most that of the median device, so
-    that two of ten do not outweigh the others wherever they point. With 3 times 4, the defaults until
-    November 2026, two that knew the rule ruined the model. `tools.bench attacks` measures what two of ten
-    reach under each attack. The price is paid where honest devices have few classes in common: one round
-    cannot tell a reversed change from an honest one there. ``rule = "mean"`` is for such a fleet if its
+    A device's influence is its update's length times its weight: by default at most that of the median
+    device, so that two of ten cannot outweigh the others, whatever they send. With 3 times 4, the defaults
+    until November 2026, two that knew the rule ruined the model. `tools.bench attacks` measures the effect
+    of two of ten under each attack. The limits hurt if honest devices have few classes in common: one round
+    then cannot tell a reversed change from an honest one. Use ``rule = "mean"`` for such a fleet if its
     devices can be trusted. A device that is left out, shortened to less than ``TRUSTED``, or too late to be
-    compared becomes untrusted: others get no share of its model (``ClientModel.trusted``) until an update
-    of it counts again. Of one that is shortened less they get a share that is shortened alike.
+    compared becomes untrusted: others get no share of its model (``ClientModel.trusted``) until one of its
+    updates counts again. If it is shortened less, their share of its model is shortened equally.
 
     Agreement is relative to the round's median (``agreement_factors``). A share ``byzantine`` of d updates
     is f = floor(byzantine * d). ``median`` and ``trimmed_mean`` work by coordinate, ignore the claimed
-    numbers of examples, and need dense updates: where fewer than half of the devices send an element, its
-    median is no change.
+    numbers of examples, and need dense updates: if fewer than half of the devices send an element, its
+    median is 0, no change.
     """
 
     clip: Annotated[float, Meta(ge=0, le=1e6)] = 1.0

@@ -30,7 +30,7 @@ class Blended(FedAvg, frozen=True):
     name: ClassVar[str] = "blended"
 
     mix: Annotated[float, Meta(ge=0, lt=1)] = 0.5
-    """Share of what a device last predicted with in what it predicts with next; 0 is FedAvg."""
+    """Share of a device's previous prediction model in its next one; 0 is FedAvg."""
     prior: bool = True
     """Whether a device may add the logarithms of its class shares to the global model's bias."""
 

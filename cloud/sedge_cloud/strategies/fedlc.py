@@ -24,7 +24,7 @@ class FedLC(FedAvg, frozen=True):
     name: ClassVar[str] = "fedlc"
 
     tau: Annotated[float, Meta(ge=0, le=1000)] = 1.0
-    """How strongly rarer classes are favoured."""
+    """Strength with which rarer classes are favoured."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """FedAvg's, trained with the guided loss."""

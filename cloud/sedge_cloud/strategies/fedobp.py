@@ -91,7 +91,7 @@ class FedOBP(Strategy, frozen=True):
     with the first one."""
     scoring: Scoring = "cloud"
     """Where elements are scored: in the ``cloud``, or on each ``device``, as secure aggregation requires;
-    by itself, that hides nothing."""
+    on its own, that hides nothing."""
     energy: BelowOne = 0.0
     """Select the fewest elements whose scores add up to this share of all, instead of by ``quantile``; 0
     turns it off."""

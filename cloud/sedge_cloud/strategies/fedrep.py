@@ -30,7 +30,7 @@ class FedRep(FedPer, frozen=True):
     name: ClassVar[str] = "fedrep"
 
     body_epochs: Epochs = 1
-    """How many of the ``local_epochs``, the last ones, train the body; 1 in the paper and its code."""
+    """Number of the last ``local_epochs`` that train the body; 1 in the paper and its code."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The global body, the device's own head, and two trainings."""
@@ -45,8 +45,7 @@ class FedBABU(FedPer, frozen=True):
     name: ClassVar[str] = "fedbabu"
 
     head_epochs: Epochs = 1
-    """How many of the ``local_epochs``, the last ones, fit a head of the device's own, which is sent,
-    but not averaged."""
+    """Number of the last ``local_epochs`` that fit a device's own head, which is sent but not averaged."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The global model with the first head, and two trainings: the body's, then the head's."""

@@ -29,7 +29,7 @@ Weighting = Literal["uniform", "examples"]
 
 
 class HeteroFL(WidthPolicy, frozen=True):
-    """The options of HeteroFL: who gets which width (``WidthPolicy``), and who counts how much."""
+    """The options of HeteroFL: the devices' widths (``WidthPolicy``) and weights."""
 
     name: ClassVar[str] = "heterofl"
 

@@ -51,7 +51,7 @@ Weighting = Literal["examples", "uniform", "width"]
 
 
 class SubFLOT(WidthPolicy, frozen=True):
-    """The options of SubFLOT: who gets which width (``WidthPolicy``), and the method's own.
+    """The options of SubFLOT: those of ``WidthPolicy``, and the method's own.
 
     Without ``otp``, use ``literal`` or ``assign``, or leave ``ota`` out too: the mass rule spreads a narrow
     model's weights over all channels of W_G, and a slice has few.

@@ -25,7 +25,7 @@ _EXPECTED = "an Ed25519 key in PEM, without a password"
 
 
 class TrustConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[trust]: the keys, one of which must have signed what a run may ask (docs/security.md).
+    """[trust]: the keys, one of which must have signed a run's policy (docs/security.md).
 
     A device then accepts no other orders (pip install 'sedge-fl[signed]'). The coordinator gives its own
     list to new devices, and starts no run without a signature.

@@ -18,8 +18,8 @@ MAX_PROX = 1e6
 class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a device trains.
 
-    The optimizer's state that ``optimizer_state = "keep"`` keeps is that of an order's first training,
-    without a mixture; a device that has lost it starts anew. ``average`` does not change what a device
+    ``optimizer_state = "keep"`` keeps the optimizer's state of an order's first training,
+    without a mixture; a device that has lost it starts over. ``average`` does not change what a device
     sends: the model of its last step.
     """
 

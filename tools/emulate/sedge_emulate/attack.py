@@ -47,11 +47,11 @@ class AttackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[attack]: hostile devices; they send
 
     - ``scaled``: ``scale`` times their own honest change; -1 reverses it;
-    - ``labels``: what their own examples teach under wrong labels, as long as the rule allows;
+    - ``labels``: the change from training on wrong labels, as long as the rule allows;
     - ``colluding``: the mean of the hostile devices' ``labels``, the same from each;
     - ``little``: mean - ``scale`` * deviation, by coordinate: a little is enough (Baruch et al. 2019);
     - ``inner``: -``scale`` * mean: inner-product manipulation (Xie et al. 2020);
-    - ``hidden``: of all mixtures of ``colluding`` and the mean that which the rule lets do most harm;
+    - ``hidden``: the mixture of ``colluding`` and the mean that does the most harm under the rule;
     - ``drift``: the same with one random direction in all rounds;
     - ``backdoor``: ``colluding``, but half of the examples have a pattern and the label 0.
     """

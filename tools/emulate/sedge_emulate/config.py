@@ -47,9 +47,9 @@ Rate: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[data]: the devices' examples.
 
-    ``auto`` is Fashion-MNIST where it is installed, otherwise digits. PFLlib's folders and a ``partition``
-    may say themselves which examples are for tests. The groups of ``natural`` are, for example, persons.
-    ``validation`` is for choosing settings; it leaves out the example before the last ones, because windows
+    ``auto`` is Fashion-MNIST if it is installed, otherwise digits. PFLlib's folders and a ``partition``
+    may specify the test examples. The groups of ``natural`` are, for example, persons.
+    ``validation`` is for choosing settings; it omits the example before the last ones, because windows
     of a signal overlap.
     """
 
@@ -87,7 +87,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[model]: the model that devices train; without ``factory`` and ``name``, the data decides.
 
-    Most strategies know the whole model only; the others decide which device gets which of the ``widths``.
+    Most strategies support only the whole model; the others assign one of the ``widths`` to each device.
     """
 
     factory: str = ""
@@ -102,7 +102,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Model widths that devices may get, each as the share of channels removed; the first must be 0, the
     whole model."""
     frozen: Literal["float32", "bf16", "int8"] = "float32"
-    """Precision of parameters that are not trained; what it costs shows in the results."""
+    """Precision of parameters that are not trained; the results show its cost."""
     loss: str = ""
     """Loss function, as for ``sedge-export``; if empty, the usual one for the target."""
     label_smoothing: Rate = 0.0
@@ -179,7 +179,7 @@ class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[[strategies]]: one run of the fleet.
 
     Its own ``training``, ``codec``, ``broadcast``, ``patch``, ``robust``, ``privacy`` and ``attack``
-    replace the fleet's tables as a whole. What devices measure is seen in a private run, too.
+    replace the fleet's tables as a whole. Even a private run shows the devices' measurements.
     """
 
     name: str
@@ -206,7 +206,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """A fleet of virtual devices, and the strategies to run on it.
 
     Over ``memory`` time is virtual, and devices differ and fail as [[classes]] and [churn] say; without
-    them, nothing fails. ``broker`` is Mosquitto or, where there is none, amqtt.
+    them, nothing fails. ``broker`` is Mosquitto or, if that is not installed, amqtt.
     """
 
     devices: Annotated[int, Meta(ge=1, le=100_000)] = 20

@@ -20,7 +20,7 @@ public final class FileTraining extends TrainingService {
         return Npz.read(file);
     }
 
-    /** The app's own copy, which no backup takes along. */
+    /** The app's own copy, which no backup includes. */
     static File file(Context context) {
         return new File(context.getNoBackupFilesDir(), "examples.npz");
     }

@@ -24,7 +24,7 @@ import java.io.InputStream;
 import java.nio.file.Files;
 import java.nio.file.StandardCopyOption;
 
-/** Which fleet this phone joins, and which examples it trains on. */
+/** The settings: the fleet that this phone joins, and its training examples. */
 public final class SettingsActivity extends Activity {
     private static final int CHOSEN = 1;
 
@@ -50,11 +50,11 @@ public final class SettingsActivity extends Activity {
         take(getIntent());
     }
 
-    /** A scanned code only fills the field: any web page can open such a link, so joining takes a person. */
+    /** A scanned code only fills the field: any web page can open such a link, so a person must confirm the join. */
     private void take(Intent intent) {
         String text = intent.getDataString();
         if (text != null) {
-            intent.setData(null); // not once more when the screen turns
+            intent.setData(null); // not again when the screen rotates
             ((EditText) findViewById(R.id.join_text)).setText(text);
             try {
                 AgentConfig config = AgentConfig.fromJoinText(text);
@@ -95,7 +95,7 @@ public final class SettingsActivity extends Activity {
         }
     }
 
-    /** Shows what is in the file; a newly chosen one is copied first, and replaces the other only where it is good. */
+    /** Shows the content of the file; a newly chosen file is copied first, and replaces the old one only if it is valid. */
     private void showExamples(final Uri chosen) {
         new AsyncTask<Void, Void, String>() {
             @Override

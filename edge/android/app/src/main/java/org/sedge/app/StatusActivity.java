@@ -31,7 +31,7 @@ import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
 
-/** What this phone does in its fleet: now, and round by round. */
+/** This phone's activity in its fleet: now, and round by round. */
 public final class StatusActivity extends Activity {
     private static final int NOTIFICATIONS = 1;
 
@@ -66,7 +66,7 @@ public final class StatusActivity extends Activity {
                 predict();
             }
         });
-        if (Build.VERSION.SDK_INT >= 33) { // the notification of a training is shown only to whom allows it
+        if (Build.VERSION.SDK_INT >= 33) { // the notification of a training is shown only with permission
             requestPermissions(new String[] {"android.permission.POST_NOTIFICATIONS"}, NOTIFICATIONS);
         }
         findViewById(R.id.train).setOnClickListener(new View.OnClickListener() {
@@ -87,7 +87,7 @@ public final class StatusActivity extends Activity {
         changes = Membership.log(this).listen(new RoundLog.Listener() {
             @Override
             public void changed() {
-                handler.removeCallbacks(refresh); // once for several at a time
+                handler.removeCallbacks(refresh); // one refresh for several changes at a time
                 handler.post(refresh);
             }
         });
@@ -101,7 +101,7 @@ public final class StatusActivity extends Activity {
         super.onPause();
     }
 
-    /** Lets this phone's model name the person's own examples. */
+    /** Classifies the person's own examples with this phone's model. */
     private void predict() {
         text(R.id.prediction, getString(R.string.predicting));
         new AsyncTask<Void, Void, String>() {

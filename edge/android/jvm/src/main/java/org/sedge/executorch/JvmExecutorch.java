@@ -20,25 +20,25 @@ public final class JvmExecutorch implements Backend {
     /** The system property that names the library for {@link #JvmExecutorch()}. */
     public static final String LIBRARY = "sedge.executorch";
 
-    // Of the process, as its programs share their threads.
+    // Static, because all programs of the process share their threads.
     private static File loaded;
     private static int threads;
 
     private final long maxBytes;
 
-    /** One thread, 3/4 of the machine's memory, and the library that the system property {@value #LIBRARY} names. */
+    /** Uses one thread, 3/4 of the machine's memory, and the library that the system property {@value #LIBRARY} names. */
     public JvmExecutorch() throws BackendException {
-        // As in the Python agent: a program that wants more fails alone.
+        // As in the Python agent: a program that needs more fails alone.
         this(new File(System.getProperty(LIBRARY, "libsedge_executorch_jni.so")), 1,
                 Machine.memoryMb() * 1_000_000 * 3 / 4);
     }
 
     /**
-     * Loads the library where that has not been done.
+     * Loads the library if it is not loaded yet.
      *
      * @param library libsedge_executorch_jni.so, which {@code edge/android/build.py --jni} makes
-     * @param maxBytes of memory that a program may plan for its intermediate results; 0: any amount
-     * @throws BackendException for a library that cannot be loaded, or another one or other threads than before
+     * @param maxBytes maximum memory that a program may plan for its intermediate results; 0: any amount
+     * @throws BackendException if the library cannot be loaded, or library or threads differ from an earlier call's
      */
     public JvmExecutorch(File library, int threads, long maxBytes) throws BackendException {
         begin(library.getAbsoluteFile(), threads);
@@ -81,7 +81,7 @@ public final class JvmExecutorch implements Backend {
         }
     }
 
-    /** An input or output as the program describes it. */
+    /** The program's description of an input or output. */
     private static final class Slot {
         final Tensor.Type type;
         final long[] shape;
@@ -184,7 +184,7 @@ public final class JvmExecutorch implements Backend {
         return type + " " + Arrays.toString(shape);
     }
 
-    /** ExecuTorch's ScalarType as ours. */
+    /** Converts ExecuTorch's ScalarType to ours. */
     private static Tensor.Type type(int scalarType) throws BackendException {
         switch (scalarType) {
             case 0:

@@ -18,9 +18,9 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 
-/** Tries programs in a JVM of their own, with this one's class path and options: {@code FOLDER BACKEND-CLASS}. */
+/** Tries programs in a separate JVM, with this one's class path and options: {@code FOLDER BACKEND-CLASS}. */
 public final class ChildProcess implements Sandbox {
-    /** How an answer begins; runtimes and a JVM that crashes may print other lines. */
+    /** The prefix of an answer; runtimes and a crashing JVM may print other lines. */
     private static final String RAN = "ran ";
     private static final String REFUSED = "refused ";
     /** SIGHUP, SIGINT, SIGKILL and SIGTERM: they come from outside the process. */
@@ -85,7 +85,7 @@ public final class ChildProcess implements Sandbox {
         private Crash crash() throws IOException {
             try {
                 int status = process.waitFor();
-                int signal = status - 128; // as Java says it
+                int signal = status - 128; // Java's convention
                 return signal > 0 ? new Crash("signal " + signal, !FROM_OUTSIDE.contains(signal))
                         : new Crash("exit status " + status, false);
             } catch (InterruptedException error) {
@@ -99,7 +99,7 @@ public final class ChildProcess implements Sandbox {
         }
     }
 
-    /** In the process of a trial: each line of the input is a program and a sample. */
+    /** Runs in the process of a trial: each line of the input is a program and a sample. */
     public static void main(String[] words) throws IOException {
         BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         Tryout tryout = null;

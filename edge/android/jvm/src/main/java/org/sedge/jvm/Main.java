@@ -23,10 +23,10 @@ import java.util.regex.Pattern;
 
 /**
  * A device on a JVM: {@code Main FOLDER BACKEND-CLASS ...}, with a folder that {@code sedge-cloud device add} wrote and
- * the classes of the backends that may train; {@code Main JOIN-TEXT STATE-FOLDER DATA.npz BACKEND-CLASS ...} otherwise.
+ * the classes of the backends that may train; or {@code Main JOIN-TEXT STATE-FOLDER DATA.npz BACKEND-CLASS ...}.
  */
 public final class Main {
-    /** Of TOML, what {@code device add} writes: sections, and keys with a text or a list in one line. */
+    /** The subset of TOML that {@code device add} writes: sections, and keys with a text or a list on one line. */
     private static final Pattern LINE =
             Pattern.compile("\\s*(?:\\[([\\w.]+)\\]|(\\w+)\\s*=\\s*(\"([^\"\\\\]*)\"|\\[[^\\]#]*\\]|[^\"#]+?))?\\s*(?:#.*)?");
 
@@ -73,7 +73,7 @@ public final class Main {
         return found;
     }
 
-    /** That of a folder with an edge.toml. */
+    /** The configuration in a folder with an edge.toml. */
     public static AgentConfig config(File folder) throws SedgeException {
         return config(folder, values(new File(folder, "edge.toml")));
     }
@@ -84,7 +84,7 @@ public final class Main {
         try {
             secret = Hex.decode(text(secretFile).trim());
         } catch (IllegalArgumentException error) {
-            throw new ConfigError(secretFile + ": secret", "'no hexadecimal number'", "64 hex digits");
+            throw new ConfigError(secretFile + ": secret", "'not a hexadecimal number'", "64 hex digits");
         }
         if (secret.length != 32) {
             throw new ConfigError(secretFile + ": secret", "'" + secret.length + " bytes'", "64 hex digits");
@@ -114,7 +114,7 @@ public final class Main {
         return found;
     }
 
-    /** The texts of a list of them in one line; null: none. */
+    /** The texts of a list on one line; null: none. */
     private static List<String> texts(String list) {
         List<String> found = new ArrayList<>();
         Matcher text = Pattern.compile("\"([^\"]*)\"").matcher(list == null ? "" : list);
@@ -136,7 +136,7 @@ public final class Main {
         return new String(Disk.read(file), StandardCharsets.UTF_8);
     }
 
-    /** Prints what a person wants to see. */
+    /** Prints the agent's activity for a person. */
     private static final class Printer implements AgentListener {
         @Override
         public void joined(String fleet, String device) {
@@ -149,7 +149,7 @@ public final class Main {
         }
 
         @Override
-        public void trouble(String text) { } // the log, on stderr, has it
+        public void trouble(String text) { } // it is in the log, on stderr
 
         @Override
         public void training(String run, int round) {

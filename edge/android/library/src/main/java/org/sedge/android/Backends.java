@@ -13,7 +13,7 @@ public final class Backends {
 
     private Backends() {}
 
-    /** Those whose classes are there: ExecuTorch, which needs less memory, before ONNX Runtime. */
+    /** The runtimes whose classes are present: ExecuTorch, which needs less memory, before ONNX Runtime. */
     public static List<Backend> installed() {
         List<Backend> found = new ArrayList<Backend>();
         if (has("org.pytorch.executorch.Module")) {

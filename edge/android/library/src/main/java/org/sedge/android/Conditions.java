@@ -6,8 +6,8 @@ import android.content.ComponentName;
 import android.content.Context;
 
 /**
- * When a phone trains: by default on a charger, on a network that costs nothing by volume, while nobody uses the phone,
- * and once an hour. Android keeps the job over restarts, and holds the phone awake while it runs.
+ * When a phone trains: by default on a charger, on an unmetered network, while nobody uses the phone,
+ * and once an hour. Android keeps the job across restarts, and keeps the phone awake while it runs.
  */
 public final class Conditions {
     private static final int REGULAR = 0x5ed6e;
@@ -18,7 +18,7 @@ public final class Conditions {
     private final boolean idle;
     private final long everyMillis;
 
-    /** The default. */
+    /** The default conditions. */
     public Conditions() {
         this(true, true, true, 60 * 60 * 1000);
     }
@@ -30,27 +30,27 @@ public final class Conditions {
         this.everyMillis = everyMillis;
     }
 
-    /** The same, but whether only on a charger. */
+    /** The same conditions, but whether only on a charger. */
     public Conditions charging(boolean only) {
         return new Conditions(only, unmetered, idle, everyMillis);
     }
 
-    /** The same, but whether only on a network that costs nothing by volume. */
+    /** The same conditions, but whether only on an unmetered network. */
     public Conditions unmetered(boolean only) {
         return new Conditions(charging, only, idle, everyMillis);
     }
 
-    /** The same, but whether only while nobody uses the phone. */
+    /** The same conditions, but whether only while nobody uses the phone. */
     public Conditions idle(boolean only) {
         return new Conditions(charging, unmetered, only, everyMillis);
     }
 
-    /** The same, but how often the device asks its coordinator for work; Android takes 15 minutes at least. */
+    /** The same conditions, but another interval for asking the coordinator for work; Android's minimum is 15 minutes. */
     public Conditions every(long millis) {
         return new Conditions(charging, unmetered, idle, millis);
     }
 
-    /** Lets the service train under these conditions from now on, in place of earlier ones. */
+    /** Schedules the service under these conditions, which replace earlier ones. */
     public void schedule(Context context, Class<? extends TrainingService> service) {
         int network = unmetered ? JobInfo.NETWORK_TYPE_UNMETERED : JobInfo.NETWORK_TYPE_ANY;
         schedule(context, new JobInfo.Builder(REGULAR, new ComponentName(context, service))
@@ -62,7 +62,7 @@ public final class Conditions {
                 .build());
     }
 
-    /** Trains once as soon as there is any network, whatever the conditions: a person has asked for it. */
+    /** Trains once as soon as there is any network, whatever the conditions: a person has requested it. */
     public static void trainNow(Context context, Class<? extends TrainingService> service) {
         schedule(context, new JobInfo.Builder(AT_ONCE, new ComponentName(context, service))
                 .setRequiredNetworkType(JobInfo.NETWORK_TYPE_ANY)
@@ -70,7 +70,7 @@ public final class Conditions {
                 .build());
     }
 
-    /** Trains no more until it is scheduled again; a training that runs ends at its next step. */
+    /** Stops training until it is scheduled again; a running training ends at its next step. */
     public static void cancel(Context context) {
         scheduler(context).cancel(REGULAR);
         scheduler(context).cancel(AT_ONCE);

@@ -15,7 +15,7 @@ import java.util.List;
 /**
  * This phone's own model, for the app to predict with: {@code Model.open(context).predict(rows)}.
  *
- * <p>It works while a round trains, and follows what the rounds make of it. Opening it takes a moment, and minutes where
+ * <p>It works while a round trains, and always uses the newest model. Opening it takes a moment, or minutes if
  * the bundle's programs have not been tried yet ({@link TrialProcess}): not for an app's main thread.
  */
 public final class Model {
@@ -24,7 +24,7 @@ public final class Model {
     /**
      * Opens the model of the newest run, in the runtimes that the app was built with.
      *
-     * @throws SedgeException where this phone has not joined a fleet, has received no model yet, or cannot read or run
+     * @throws SedgeException if this phone has not joined a fleet, has not received a model yet, or cannot read or run
      *     it
      */
     public static PersonalModel open(Context context) throws SedgeException, IOException {
@@ -35,7 +35,7 @@ public final class Model {
      * Opens the model of a run.
      *
      * @param run null: the newest
-     * @param backends the runtimes that may run it, the preferred one first
+     * @param backends the runtimes that may run it, in order of preference
      */
     public static PersonalModel open(Context context, @Nullable String run, List<Backend> backends)
             throws SedgeException, IOException {

@@ -3,7 +3,7 @@ package org.sedge.android;
 import org.sedge.edge.AgentListener;
 import org.sedge.edge.wire.Metric;
 
-/** Writes what an agent does into the log, and shows the notification while it trains. */
+/** Logs an agent's activity, and shows the notification while it trains. */
 final class Progress implements AgentListener {
     private final RoundLog log;
     private final TrainingNotice notice;
@@ -60,14 +60,14 @@ final class Progress implements AgentListener {
         log.say("Round " + round + " of " + run + " was declined: " + reason);
     }
 
-    /** Ends the notification, unless it is another round's: one trains while the update of the last is on its way. */
+    /** Ends the notification unless it belongs to another round: one may train while the last one's update is in transit. */
     private void close(String run, int round) {
         if (inTraining.equals(round + " " + run)) {
             notice.close();
         }
     }
 
-    /** One sentence about a job that has ended, {@code done} with all there was to do. */
+    /** One sentence about an ended job; {@code done} says whether it finished all its work. */
     String ended(boolean done) {
         if (!trouble.isEmpty()) {
             return trouble;
@@ -75,6 +75,6 @@ final class Progress implements AgentListener {
         if (!joined) {
             return "The coordinator did not answer; this phone tries again in its next job.";
         }
-        return done ? "Nothing to do; waiting for the next round." : "Interrupted; the next job goes on from here.";
+        return done ? "Nothing to do; waiting for the next round." : "Interrupted; the next job continues from here.";
     }
 }

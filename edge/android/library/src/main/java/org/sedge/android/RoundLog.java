@@ -17,9 +17,9 @@ import java.util.Collections;
 import java.util.List;
 
 /**
- * What a device has done, on disk: one sentence about now, and its last {@value #KEPT} rounds.
+ * A device's activity, on disk: one sentence about its current state, and its last {@value #KEPT} rounds.
  *
- * <p>Plain text: a first line with time and sentence, then a line for each round, its fields parted by tabs.
+ * <p>Plain text: a first line with time and sentence, then a line for each round, with fields separated by tabs.
  */
 public final class RoundLog {
     static final int KEPT = 100;
@@ -30,14 +30,14 @@ public final class RoundLog {
         public final long time;
         public final String run;
         public final int round;
-        /** What the model is measured by. */
+        /** The model's metric. */
         public final Metric metric;
-        /** The metric before and after training; NaN where the round was declined. */
+        /** The metric before and after training; NaN if the round was declined. */
         public final double before;
         public final double after;
         public final long bytesUp;
         public final long bytesDown;
-        /** Why it was declined or rejected; empty where it was not. */
+        /** Why it was declined or rejected; otherwise empty. */
         public final String reason;
 
         Round(long time, String run, int round, Metric metric, double before, double after, long bytesUp,
@@ -67,19 +67,19 @@ public final class RoundLog {
         }
     }
 
-    /** Hears of changes. */
+    /** Receives changes. */
     public interface Listener {
-        /** The log is another now; on a thread of Android's, which must not be held up. */
+        /** Called after a change of the log, on a thread of Android's that must not be blocked. */
         void changed();
     }
 
-    /** What a listener hears until it is closed. */
+    /** A listener's subscription, until it is closed. */
     public interface Subscription extends AutoCloseable {
         @Override
         void close();
     }
 
-    /** Sees each replacement of the file, whichever process makes it. */
+    /** Observes each replacement of the file, by any process. */
     private static final class Watch extends FileObserver implements Subscription {
         private final String name;
         private final Listener listener;
@@ -112,12 +112,12 @@ public final class RoundLog {
         this.file = file;
     }
 
-    /** Calls the listener after each change from now on; keep the result, and close it. */
+    /** Calls the listener after each change from now on; keep the result and close it. */
     public Subscription listen(Listener listener) {
         return new Watch(file, listener);
     }
 
-    /** What the device is doing, or what went wrong, in one sentence; empty before the first. */
+    /** The device's current activity or problem in one sentence; empty before the first one. */
     public synchronized String now() {
         return lines().get(0);
     }
@@ -165,7 +165,7 @@ public final class RoundLog {
                 return lines;
             }
         } catch (IOException | IllegalArgumentException | IndexOutOfBoundsException error) {
-            // Only shown to a person: a damaged log begins anew.
+            // Only shown to a person: a damaged log starts empty.
         }
         return new ArrayList<String>(Collections.singletonList(""));
     }
@@ -176,7 +176,7 @@ public final class RoundLog {
             Files.write(fresh.toPath(), lines, StandardCharsets.UTF_8);
             Files.move(fresh.toPath(), file.toPath(), StandardCopyOption.ATOMIC_MOVE);
         } catch (IOException error) {
-            // A full disk: training goes on without the log.
+            // A full disk: training continues without the log.
         }
     }
 }

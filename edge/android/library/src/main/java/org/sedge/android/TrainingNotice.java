@@ -34,8 +34,8 @@ final class TrainingNotice implements AutoCloseable {
         try {
             service.startForeground(ID, notification);
         } catch (IllegalStateException | SecurityException refused) {
-            // From API 31 on Android may refuse it to a job, and an app for API 34 that has not declared the type
-            // of its service: the job then runs as any other, and the person sees the same.
+            // From API 31, Android may refuse a foreground service to a job, and to an app for API 34 that has not
+            // declared its service type: the job then runs in the background, with the same notification.
             manager.notify(ID, notification);
         }
     }

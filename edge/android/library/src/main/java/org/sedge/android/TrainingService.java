@@ -14,21 +14,21 @@ import java.util.List;
 import java.util.concurrent.atomic.AtomicReference;
 
 /**
- * A phone's part in a fleet, as a job of Android: connects, trains what it is asked to, sends its update, ends.
+ * A phone's work for a fleet, as an Android job: connects, trains as ordered, sends its update, and ends.
  *
- * <p>An app's own service says which examples to train on, and stands in its manifest with the permission
+ * <p>An app subclasses it to provide the examples, and declares the subclass in its manifest with the permission
  * {@code android.permission.BIND_JOB_SERVICE}. {@link Conditions} decide when it runs. Android gives a job about ten
- * minutes; a longer training goes on from its last checkpoint in the next.
+ * minutes; a longer training continues from its last checkpoint in the next job.
  */
 public abstract class TrainingService extends JobService {
     private static final long LONGEST_MILLIS = 9 * 60 * 1000;
-    // Of the process: two agents must not share a state folder, and Android makes a new service for each job.
+    // Static: two agents must not share a state folder, and Android creates a new service for each job.
     private static final AtomicReference<Work> RUNNING = new AtomicReference<Work>();
 
-    /** The examples that this phone trains on; read anew for each job, on its own thread. */
+    /** The examples that this phone trains on; read again for each job, on a thread of its own. */
     protected abstract Examples examples() throws IOException, SedgeException;
 
-    /** The runtimes that this app has, the preferred one first. */
+    /** The app's runtimes, in order of preference. */
     protected List<Backend> backends() {
         return Backends.installed();
     }
@@ -46,7 +46,7 @@ public abstract class TrainingService extends JobService {
     @Override
     public boolean onStopJob(JobParameters job) {
         Work work = RUNNING.get();
-        if (work != null && work.job.getJobId() == job.getJobId()) { // Android's own copy of the parameters
+        if (work != null && work.job.getJobId() == job.getJobId()) { // Android passes its own copy of the parameters
             work.stop();
         }
         return true;
@@ -83,8 +83,8 @@ public abstract class TrainingService extends JobService {
             } catch (SedgeException error) {
                 log.say(error.getMessage());
             } catch (OutOfMemoryError error) {
-                log.say("There are more examples than this phone has memory for.");
-            } catch (IOException | RuntimeException | Error error) { // else Android ends the app
+                log.say("The examples do not fit into this phone's memory.");
+            } catch (IOException | RuntimeException | Error error) { // otherwise Android ends the app
                 log.say("Training failed: " + error);
             } finally {
                 RUNNING.set(null);

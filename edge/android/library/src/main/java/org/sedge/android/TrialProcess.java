@@ -24,7 +24,7 @@ import java.util.concurrent.TimeUnit;
 public final class TrialProcess implements Sandbox {
     /** Android starts a process within a few seconds even on a busy phone, and not at all without memory. */
     private static final long START_MILLIS = 30_000;
-    /** Android knows a moment later than we do that a process has ended, and why. */
+    /** Android records the end of a process, and its cause, a moment after we notice it. */
     private static final long END_MILLIS = 5_000;
     private static final long LOOK_MILLIS = 50;
     private static final int SIGKILL = 9;
@@ -37,7 +37,7 @@ public final class TrialProcess implements Sandbox {
     }
 
     TrialProcess(Context context, long startMillis) {
-        this.context = context.getApplicationContext(); // a job's own may end before its trial is closed
+        this.context = context.getApplicationContext(); // a job's own context may end before its trial is closed
         this.startMillis = startMillis;
     }
 
@@ -62,9 +62,9 @@ public final class TrialProcess implements Sandbox {
                 connection.close(); // Android registers even a refused connection
             }
         }
-        if (!bound) { // a process that crashed twice within minutes may start only for an app in the foreground
+        if (!bound) { // Android restarts a process that crashed twice within minutes only for an app in the foreground
             throw new IOException("Android refused its service, expected " + TrialService.class.getName()
-                    + " in the app's manifest, and no two crashes of it within minutes");
+                    + " in the app's manifest, and at most one crash of it within minutes");
         }
         return connection;
     }
@@ -85,7 +85,7 @@ public final class TrialProcess implements Sandbox {
 
         @Override
         public void onServiceConnected(ComponentName name, IBinder binder) {
-            if (service == null) { // not one that Android has started again
+            if (service == null) { // ignore a process that Android has restarted
                 service = binder;
                 answered.countDown();
             }
@@ -93,7 +93,7 @@ public final class TrialProcess implements Sandbox {
 
         @Override
         public void onServiceDisconnected(ComponentName name) {
-            // The transaction that waits learns of it.
+            // The waiting transaction fails.
         }
 
         @Override
@@ -121,7 +121,7 @@ public final class TrialProcess implements Sandbox {
             }
         }
 
-        /** The service, once its process is there. */
+        /** The service, once its process has started. */
         private IBinder connected() throws IOException {
             if (pid != 0) {
                 return service;
@@ -153,9 +153,9 @@ public final class TrialProcess implements Sandbox {
         public void close() {
             answered.countDown();
             context.unbindService(this);
-            if (pid != 0) { // a program that runs for ever leaves its process no other end
+            if (pid != 0) { // otherwise a program that never ends would keep its process alive
                 Process.killProcess(pid);
-                // A trial that follows must not meet the old process.
+                // The next trial must not reach the old process.
                 for (long waited = 0; waited < END_MILLIS && service.pingBinder(); waited += LOOK_MILLIS) {
                     pause();
                 }
@@ -171,11 +171,11 @@ public final class TrialProcess implements Sandbox {
         }
     }
 
-    /** Asks Android why a process ended; apart, because systems before API 30 lack the classes. */
+    /** Asks Android why a process ended; a separate class, because systems before API 30 lack the classes that it uses. */
     private static final class Deaths {
         private Deaths() {}
 
-        /** @param since when the trial began: an older record is of another process that had this number */
+        /** @param since when the trial began: an older record belongs to another process that had this id */
         static Crash of(Context context, int pid, long since) {
             ActivityManager manager = (ActivityManager) context.getSystemService(Context.ACTIVITY_SERVICE);
             for (long waited = 0; waited < END_MILLIS; waited += LOOK_MILLIS) {

@@ -13,20 +13,20 @@ import org.sedge.edge.backends.Tryout;
 import java.io.File;
 
 /**
- * Runs a bundle's programs before any other process of the app does. The library's manifest gives it a process of its
- * own, and {@link TrialProcess} binds to it.
+ * Runs a bundle's programs before any other process of the app does. The library's manifest puts it into a separate
+ * process, and {@link TrialProcess} binds to it.
  */
 public final class TrialService extends Service {
-    /** Answers with the id of the process. */
+    /** A request whose answer is the id of the process. */
     static final int PID = IBinder.FIRST_CALL_TRANSACTION;
     /**
-     * Takes the bundle's folder, the backend's class, a program and the number of a sample. Answers whether any program
-     * could be loaded so far, as 1 or 0; or {@link #FAILED} and why no program can be tried.
+     * A request with the bundle's folder, the backend's class, a program and the number of a sample. The answer is
+     * whether any program could be loaded so far, as 1 or 0; or {@link #FAILED} and why no program can be tried.
      */
     static final int RUN = PID + 1;
     static final int FAILED = -1;
 
-    /** Whether another process has asked for a trial: a manifest may lack {@code android:process}. */
+    /** Whether another process has requested a trial: a manifest may lack {@code android:process}. */
     private volatile boolean apart;
 
     @Override
@@ -34,7 +34,7 @@ public final class TrialService extends Service {
         return new Runs();
     }
 
-    /** Ends the process: every trial gets a fresh one, and none outlives the process that asked for it. */
+    /** Ends the process: every trial gets a fresh one, and none outlives the process that requested it. */
     @Override
     public void onDestroy() {
         if (apart) {

@@ -62,7 +62,7 @@ public final class AndroidExecutorch implements Backend {
         }
     }
 
-    /** The same memory as the AAR's tensor; a phone is little-endian, as our tensors are. */
+    /** A view of the AAR's tensor on the same memory; a phone is little-endian, like our tensors. */
     private static org.pytorch.executorch.Tensor wrapped(Tensor tensor) throws BackendException {
         ByteBuffer data = tensor.data();
         long[] shape = tensor.shape();
@@ -82,7 +82,7 @@ public final class AndroidExecutorch implements Backend {
         }
     }
 
-    /** A copy: the runtime writes the next run's outputs into the same memory. Every output is float32 (bundle.md). */
+    /** A copy, because the runtime writes the next run's outputs into the same memory. All outputs are float32 (bundle.md). */
     private static Tensor copied(org.pytorch.executorch.Tensor made) {
         Tensor copy = Tensor.zeros(Tensor.Type.FLOAT32, made.shape());
         copy.data().asFloatBuffer().put(made.getDataAsFloatArray());

@@ -4,7 +4,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 
-/** Which examples make up each batch (spec/training.md, T4 and T7). */
+/** The examples of each batch (spec/training.md, T4 and T7). */
 public final class Batches {
     /** One step: {@code rows} of the examples, the first {@code used} of them with weight 1, the others with 0. */
     public static final class Batch {
@@ -23,7 +23,7 @@ public final class Batches {
     private final long seed;
     private long epoch;
 
-    /** @param paddingIsSafe whether rows of weight 0 leave a step as it is */
+    /** @param paddingIsSafe whether rows of weight 0 do not change a step */
     public Batches(int examples, int size, String lastBatch, boolean paddingIsSafe, long seed) {
         this.examples = examples;
         this.size = size;
@@ -32,7 +32,7 @@ public final class Batches {
         this.seed = seed;
     }
 
-    /** How many batches each epoch has. */
+    /** The number of batches in an epoch. */
     public int count() {
         boolean drops = lastBatch.equals("drop");
         return drops ? examples / size : (examples + size - 1) / size;

@@ -15,15 +15,15 @@ import org.sedge.edge.wire.Messages.Metrics;
 
 import java.util.Collections;
 
-/** What a device predicts with where the order blends (spec/extensions.md, X26 and X27); elsewhere what it is given. */
+/** The model that a device predicts with if the order blends (spec/extensions.md, X26 and X27); otherwise unchanged. */
 final class Blended {
     private final Job job;
     private final Blobs blobs;
     private final Bundle bundle;
     private final Blend blend;
-    /** The bias that takes the shares of the device's labels; null: none does. */
+    /** The bias to which the shares of the device's labels are added; null: none. */
     private final Tensor bias;
-    /** The start (n,) with the shares of the device's labels; null until {@link #before} finds it better. */
+    /** The start (n,) with the shares of the device's labels; null unless {@link #before} found it better. */
     float[] informed;
 
     /** Throws {@code CodecError} for a bias that the model lacks. */
@@ -37,7 +37,7 @@ final class Blended {
         bias = named == null || named.to - named.from != bundle.numClasses ? null : named;
     }
 
-    /** Before the training: the start (n,), with a prior if that helps on its examples, mixed with the last model. */
+    /** The model before training: the start (n,), with the prior if that helps on its examples, blended with the last model. */
     float[] before(float[] start, Trainer trainer, Examples train)
             throws StorageError, CodecError, TrainingDiverged {
         if (bias == null) {
@@ -51,7 +51,7 @@ final class Blended {
         return model(informed == null ? start : informed);
     }
 
-    /** Another model (n,) mixed with the device's last one. */
+    /** Another model (n,) blended with the device's last one. */
     float[] model(float[] other) throws StorageError, CodecError {
         if (blend == null || blend.mix == 0 || job.kept.model == null) {
             return other;
@@ -65,7 +65,7 @@ final class Blended {
         return own;
     }
 
-    /** A copy of theta (n,) whose bias (C,) knows the shares of labels below C. */
+    /** A copy of theta (n,) with the label shares added to its bias (C,). */
     private float[] informed(float[] theta, Rows labels) {
         int classes = bias.to - bias.from;
         long[] counts = new long[classes];

@@ -10,20 +10,20 @@ import org.sedge.edge.wire.Type;
 import java.util.Arrays;
 import java.util.List;
 
-/** What a stopped job leaves, so that the next attempt goes on with the same bits. */
+/** The state of a stopped job, from which the next attempt continues bit by bit. */
 final class Checkpoint {
-    /** Raised with every change of what a checkpoint means, or of how examples are shuffled. */
+    /** Changes whenever the meaning of a checkpoint or the shuffling of examples changes. */
     static final String FORMAT = "checkpoint 2";
     private static final Type<byte[]> BYTES = Type.bytes(0, Integer.MAX_VALUE);
     static final Schema<Record> SCHEMA = Record.schema();
-    /** What it belongs to; for any other job it is worth nothing. */
+    /** The hash of its job; other jobs cannot use it. */
     static final Field<Record, byte[]> JOB = SCHEMA.required("job", Type.HASH);
     static final Field<Record, Metrics> BEFORE = SCHEMA.required("before", Metrics.SCHEMA);
-    /** Which training was stopped, from 0, and the steps of those before it. */
+    /** The index of the stopped training, from 0, and the steps of the earlier ones. */
     static final Field<Record, Long> PHASE = SCHEMA.required("phase", Type.COUNT);
     static final Field<Record, Long> EARLIER_STEPS = SCHEMA.required("earlier_steps", Type.COUNT);
     static final Field<Record, Double> SECONDS = SCHEMA.required("seconds", Type.FINITE);
-    /** What the first training leaves to the next round ({@link Moments}); null: nothing. */
+    /** The optimizer's state that the first training keeps for the next round ({@link Moments}); null: none. */
     static final Field<Record, byte[]> MOMENTS = SCHEMA.required("moments", Type.orNil(BYTES));
     private static final Field<Record, Long> STEPS = SCHEMA.required("steps", Type.COUNT);
     private static final Field<Record, List<Double>> LOSSES =
@@ -45,7 +45,7 @@ final class Checkpoint {
                 Vectors.decoded(checkpoint.get(VECTORS)), mean == null ? null : Vectors.floats(mean));
     }
 
-    /** The checkpoint in the bytes; null for none, or one of another job. */
+    /** Decodes a checkpoint; null if it is invalid or belongs to another job. */
     static Record decode(byte[] data, byte[] job) {
         try {
             Record found = SCHEMA.decode(data);

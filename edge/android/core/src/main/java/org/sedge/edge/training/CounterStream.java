@@ -2,7 +2,7 @@ package org.sedge.edge.training;
 
 import java.util.Arrays;
 
-/** Random numbers that any language can draw again (spec/training.md, T6 and T12): SplitMix64, seeded with a key. */
+/** Random numbers that any language can reproduce (spec/training.md, T6 and T12): SplitMix64, seeded with a key. */
 public final class CounterStream {
     private static final int SHUFFLE = 0;
     private static final int NOISE = 1;
@@ -38,12 +38,12 @@ public final class CounterStream {
         return key(seed, FURTHER_TRAINING, phase) >>> 1;
     }
 
-    /** The rows 0 to {@code count} - 1 as an epoch has them: sorted by a number of 32 bits each, then by row. */
+    /** The rows 0 to {@code count} - 1 in an epoch's order: sorted by one 32-bit number each, then by row. */
     public static int[] permutation(long seed, long epoch, int count) {
         return sorted(key(seed, SHUFFLE, epoch), count);
     }
 
-    /** The rows 0 to {@code count} - 1 as a split takes them, the test part first. */
+    /** The rows 0 to {@code count} - 1 in a split's order, the test part first. */
     public static int[] split(long seed, int count) {
         return sorted(key(seed, SPLIT, 0), count);
     }

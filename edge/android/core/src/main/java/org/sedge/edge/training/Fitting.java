@@ -10,7 +10,7 @@ import org.sedge.edge.wire.Refusals;
 import java.util.Arrays;
 import java.util.Locale;
 
-/** Examples as a model takes them, or why it cannot; the texts are the Python agent's. */
+/** Converts examples for a model, or says why it cannot; the texts are the Python agent's. */
 public final class Fitting {
     /** float32 holds every integer up to this magnitude. */
     static final int MAX_INTEGER = 1 << 24;
@@ -20,8 +20,8 @@ public final class Fitting {
     private Fitting() {}
 
     /**
-     * The examples, in the model's types where every value stays what it is. Throws {@code DataError} for examples that
-     * the model does not take.
+     * The examples, converted to the model's types if that changes no value. Throws {@code DataError} for examples that
+     * do not fit the model.
      */
     static Examples fitted(Examples examples, Bundle bundle) throws SedgeException {
         if (examples.count() == 0) {
@@ -42,7 +42,7 @@ public final class Fitting {
         return new Examples(inputs, targets);
     }
 
-    /** Of several labels in a row some, but not all, may be {@link #IGNORED}. */
+    /** In a row of several labels, some but not all may be {@link #IGNORED}. */
     private static void checkLabels(Rows targets, long classes) throws DataError {
         boolean several = targets.shape().length > 0;
         boolean[] counts = new boolean[targets.count];
@@ -63,7 +63,7 @@ public final class Fitting {
         }
     }
 
-    /** What is called {@code name} as inputs of the model. Throws {@code DataError} for what it does not take. */
+    /** Converts the rows called {@code name} to inputs of the model. Throws {@code DataError} if they do not fit. */
     public static Rows inputs(Rows rows, Bundle bundle, String name) throws SedgeException {
         if (rows.count == 0) {
             throw new DataError(name + " has no rows, expected at least one");
@@ -79,7 +79,7 @@ public final class Fitting {
         return inputs;
     }
 
-    /** The rows in the model's type; others where their shape is another, which is refused with better words. */
+    /** The rows in the model's type; unchanged if their shape is wrong, for which a later check has a better message. */
     private static Rows typed(Rows rows, Bundle.Row wanted, String name) throws SedgeException {
         if (type(rows).equals(wanted.dtype) || !Arrays.equals(rows.shape(), wanted.shape)) {
             return rows;
@@ -111,7 +111,7 @@ public final class Fitting {
         }
     }
 
-    /** Single numbers (N,) for a column (N, 1), or the other way round, as the model has them. */
+    /** Converts between single numbers (N,) and a column (N, 1), as the model requires. */
     private static Rows column(Rows targets, Bundle.Row wanted) throws SedgeException {
         boolean single = targets.rowSize == 1 && targets.shape().length + wanted.shape.length == 1
                 && (wanted.shape.length == 0 || wanted.shape[0] == 1);

@@ -11,14 +11,14 @@ import org.sedge.edge.wire.Messages.Work;
 import java.util.HashMap;
 import java.util.Map;
 
-/** What an order's guided loss takes; the texts are the Python agent's. */
+/** The inputs of an order's guided loss; the texts are the Python agent's. */
 final class Guidance {
     private static final String CONSTANTS = "constants";
 
     private Guidance() {}
 
     /**
-     * The inputs of the program "guided", by name; null for an order that asks for no guided loss. {@code previous} (n,)
+     * The inputs of the program "guided", by name; null for an order without a guided loss. {@code previous} (n,)
      * is the device's last model, or null. Throws {@code CodecError} for a loss that the bundle does not have.
      */
     static Map<String, float[]> of(Work work, Bundle bundle, float[] start, float[] previous, Examples train)
@@ -57,11 +57,11 @@ final class Guidance {
         return found;
     }
 
-    /** How many labels of each class there are. */
+    /** The number of labels of each class. */
     private static float[] counts(Rows targets, int classes) {
         float[] counts = new float[classes];
         for (int i = 0; i < targets.size(); i++) {
-            if (targets.longAt(i) >= 0) { // not one that does not count
+            if (targets.longAt(i) >= 0) { // others do not count
                 counts[(int) targets.longAt(i)]++;
             }
         }

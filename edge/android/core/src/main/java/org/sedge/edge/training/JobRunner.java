@@ -45,10 +45,10 @@ import java.util.Map;
 import java.util.function.BooleanSupplier;
 
 /**
- * Does one order: start vector, evaluation, training, evaluation, coded update (spec/training.md).
+ * Works on one order: start vector, evaluation, training, evaluation, coded update (spec/training.md).
  *
- * <p>It reads and writes only blobs. Until the core commits the outcome, a crash leaves nothing but blobs that nobody
- * names, and these are collected.
+ * <p>It reads and writes only blobs. Until the core commits the outcome, a crash leaves only unreferenced blobs, which
+ * are deleted later.
  */
 public final class JobRunner {
     private final Blobs blobs;
@@ -63,7 +63,7 @@ public final class JobRunner {
         this.test = test;
     }
 
-    /** Does the job; throws {@code JobStopped} once {@code stopped} says so. */
+    /** Runs the job; throws {@code JobStopped} once {@code stopped} returns true. */
     public Outcome run(Job job, BooleanSupplier stopped) throws SedgeException, JobStopped {
         try {
             return done(job, stopped);
@@ -116,7 +116,7 @@ public final class JobRunner {
         }
     }
 
-    /** The first training, and those that follow it; their names are checked. */
+    /** The first training and those that follow it, with their names checked. */
     private static List<Training> trainings(Work work, Layout layout) throws CodecError {
         List<Training> trainings = new ArrayList<>(work.then);
         Training first = work.training;
@@ -127,7 +127,7 @@ public final class JobRunner {
         return trainings;
     }
 
-    /** The checkpoint as a blob; null where the disk refuses, as a stop must not fail. */
+    /** Stores the checkpoint as a blob; null if the write fails, because a stop must not fail. */
     private byte[] kept(Record checkpoint) {
         try {
             return blobs.write(checkpoint.encode());
@@ -136,7 +136,7 @@ public final class JobRunner {
         }
     }
 
-    /** The report, the coded update, and what the device keeps: model (n,) to predict with, null for the global one. */
+    /** The report, the coded update, and the device's new state: model (n,) to predict with, null for the global one. */
     private Outcome complete(Job job, Report report, Metric metric, float[] start, Trained trained,
             float[] model, List<Tensor> kept, byte[] moments) throws StorageError, CodecError, TrainingDiverged {
         Order order = job.order;
@@ -170,7 +170,7 @@ public final class JobRunner {
         return new Outcome(update, report, metric, left);
     }
 
-    /** The coded elements of delta (n,), from which what they decode to is subtracted (T10 and T11). */
+    /** Codes the chosen elements of delta (n,) and subtracts their decoded values from it (T10 and T11). */
     private static byte[] coded(float[] delta, Order order, Coding coding) throws TrainingDiverged {
         Codec codec = order.codec;
         // The order's codec is advice: this device has no zstd.
@@ -189,7 +189,7 @@ public final class JobRunner {
         }
     }
 
-    /** What a checkpoint must agree with: the order, what is kept, and the examples' targets. */
+    /** The hash that a checkpoint must match: of the order, the device's state, and the examples' targets. */
     private static byte[] jobHash(Job job, Bundle bundle, Examples train) {
         List<Long> shape = new ArrayList<>();
         shape.add((long) train.count());
@@ -197,7 +197,7 @@ public final class JobRunner {
             shape.add(extent);
         }
         MessageDigest digest = Digests.sha256();
-        Order order = job.order.with(Order.PLACES, Collections.emptyList()); // they may have changed meanwhile
+        Order order = job.order.with(Order.PLACES, Collections.emptyList()); // these may have changed since
         digest.update(MsgPack.pack(Arrays.asList(Checkpoint.FORMAT, order, job.kept.model, job.kept.residual,
                 job.kept.moments, shape)));
         Rows targets = bundle.target == null ? train.inputs : train.targets;

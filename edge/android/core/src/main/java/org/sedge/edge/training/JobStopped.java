@@ -1,6 +1,6 @@
 package org.sedge.edge.training;
 
-/** A job was stopped on purpose. It can go on from the blob {@link #checkpoint}, where there is one. */
+/** A job was stopped on purpose. It can continue from the blob {@link #checkpoint}, if there is one. */
 @SuppressWarnings("serial")
 public final class JobStopped extends Exception {
     public final transient byte[] checkpoint;

@@ -14,21 +14,21 @@ import java.util.Map;
 import java.util.function.BooleanSupplier;
 
 /**
- * What a device does between its start vector and its update: the trainings of an order, one after the other, between
- * two evaluations; from where an earlier attempt stopped.
+ * A device's work between its start vector and its update: the trainings of an order, one after the other, between
+ * two evaluations. It continues where an earlier attempt stopped.
  */
 final class LocalTraining {
     private final Trainer trainer;
     private final Order order;
     private final List<Training> trainings;
     private final long began = System.nanoTime();
-    /** What an earlier attempt had done: trainings, their steps, seconds, and the unfinished training. */
+    /** The progress of an earlier attempt: trainings, their steps, seconds, and the unfinished training. */
     private int phase;
     private long steps;
     private double spent;
     private TrainingState state;
     private Metrics before;
-    /** What the first training leaves to the next round; null: nothing. */
+    /** The optimizer's state that the first training keeps for the next round; null: none. */
     byte[] moments;
     private double trainingSeconds;
     private long ownSteps;
@@ -39,7 +39,7 @@ final class LocalTraining {
         this.trainings = trainings;
     }
 
-    /** Goes on where an earlier attempt was stopped. */
+    /** Continues where an earlier attempt was stopped. */
     void resume(Record checkpoint) {
         before = checkpoint.get(Checkpoint.BEFORE);
         phase = checkpoint.get(Checkpoint.PHASE).intValue();
@@ -50,8 +50,8 @@ final class LocalTraining {
     }
 
     /**
-     * Evaluates what the device predicts with, (n,), and trains from the start vector (n,), with a correction (n,), what
-     * a guided loss takes, and the optimizer's state of the last round; each of these three may be null.
+     * Evaluates the model that the device predicts with, (n,), and trains from the start vector (n,), with a correction
+     * (n,), the inputs of a guided loss, and the optimizer's state of the last round; each of these three may be null.
      */
     Trained run(float[] start, float[] model, float[] correction, Map<String, float[]> guidance, byte[] kept,
             Examples train, Examples test, BooleanSupplier stopped)
@@ -78,14 +78,14 @@ final class LocalTraining {
         return trained;
     }
 
-    /** The checkpoint of a training that was stopped; {@code job} is what it belongs to. */
+    /** The checkpoint of a stopped training; {@code job} is the hash of its job. */
     Record checkpoint(byte[] job, TrainingState stopped) {
         return Checkpoint.with(Checkpoint.SCHEMA.empty().with(Checkpoint.JOB, job).with(Checkpoint.BEFORE, before)
                 .with(Checkpoint.PHASE, (long) phase).with(Checkpoint.EARLIER_STEPS, steps)
                 .with(Checkpoint.MOMENTS, moments).with(Checkpoint.SECONDS, seconds()), stopped);
     }
 
-    /** What the report says of the trainings, whose end is {@code trained}, and of what is predicted with now, (n,). */
+    /** The report on the trainings, which made {@code trained}, and on the model (n,) that the device now predicts with. */
     Report report(Trained trained, float[] model, Examples test) throws CodecError, TrainingDiverged {
         Metrics after = trainer.evaluate(model, test);
         return Report.SCHEMA.empty().with(Report.BEFORE, before).with(Report.AFTER, after)
@@ -97,7 +97,7 @@ final class LocalTraining {
         return spent + (System.nanoTime() - began) / 1e9;
     }
 
-    /** The seed of a training: the order's own first, then as spec/training.md has them (T6). */
+    /** The seed of a training: the order's own for the first, later ones as in spec/training.md (T6). */
     private long seed() {
         return phase == 0 ? order.seed : CounterStream.furtherSeed(order.seed, phase);
     }

@@ -12,8 +12,8 @@ import java.util.List;
 import java.util.function.BooleanSupplier;
 
 /**
- * The loop of every training: one step a batch. What a step does is its stepper's (steppers), what a batch is fed as is
- * the backend's.
+ * The loop of every training: one step per batch. The stepper (steppers) makes the step, and the backend feeds the
+ * batch.
  */
 public final class Loop {
     private final Stepper stepper;
@@ -25,7 +25,7 @@ public final class Loop {
     private final float[] mean;
     private long step;
 
-    /** Goes on from {@code resume}; null: from the beginning. */
+    /** Continues from {@code resume}; null: starts at the beginning. */
     public Loop(Stepper stepper, Training training, Batches batches, BooleanSupplier stopped, TrainingState resume) {
         this.stepper = stepper;
         this.training = training;
@@ -41,9 +41,9 @@ public final class Loop {
     }
 
     /**
-     * Makes all steps. Every loss is looked at after its step, and the model after its epoch.
+     * Makes all steps. Checks every loss after its step, and the model after its epoch.
      *
-     * @param differentiate is fed the batches
+     * @param differentiate receives the batches
      */
     public Trained run(Differentiate differentiate) throws CodecError, TrainingDiverged, TrainingStopped {
         long epochs = training.localEpochs;
@@ -73,7 +73,7 @@ public final class Loop {
         return weighted / weights;
     }
 
-    /** The loss of a step that was made before the stop; NaN in an epoch that had ended. */
+    /** The loss of a step made before the stop; NaN in an epoch that had ended. */
     private double earlierLoss() {
         long place = step - resume.steps + resume.losses.size();
         return place >= 0 ? resume.losses.get((int) place) : Double.NaN;

@@ -11,12 +11,12 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 
-/** Several inputs by name as the one row that programs take: wire/parts.py of the protocol, in its words. */
+/** Combines several named inputs into the one row that programs take: wire/parts.py of the protocol, with its messages. */
 public final class NamedInputs {
     private NamedInputs() {}
 
     /**
-     * Rows (N, K) of a model that takes several inputs. Throws {@code DataError} for others than the model's.
+     * Rows (N, K) of a model that takes several inputs. Throws {@code DataError} unless the inputs are the model's.
      *
      * @param given one array (N, ...) for each name
      */
@@ -62,7 +62,7 @@ public final class NamedInputs {
         }
     }
 
-    /** Whether the values are of the part's type, or the same in it. */
+    /** Whether the values have the part's type, or convert to it unchanged. */
     private static boolean serves(Rows rows, Bundle.Row wanted) {
         for (int i = 0; rows.isFloat() && wanted.dtype.equals("int64") && i < rows.size(); i++) {
             if (rows.floatAt(i) != Math.rint(rows.floatAt(i))) {

@@ -5,8 +5,8 @@ import org.sedge.edge.wire.Messages.Training;
 import java.util.List;
 
 /**
- * How a gradient moves a model: SGD and Adam in binary32, operation by operation as spec/training.md (T5) and
- * spec/extensions.md (X13) have them. State begins at 0 with every training.
+ * Updates a model from a gradient: SGD and Adam in binary32, operation by operation as in spec/training.md (T5) and
+ * spec/extensions.md (X13). The state is 0 at the beginning of every training.
  */
 public final class Optimizer {
     /** torch.nn.utils.clip_grad_norm_ adds this to the norm. */
@@ -36,7 +36,7 @@ public final class Optimizer {
         vectors = new float[name.equals("sgd") ? 1 : 2][size];
     }
 
-    /** The learning rate of step {@code step}, from 0, of a training of so many (spec/extensions.md, X18). */
+    /** The learning rate of a step, from 0, in a training of {@code steps} steps (spec/extensions.md, X18). */
     public static double rate(Training training, long step, long steps) {
         long warmup = training.warmupSteps;
         double warmth = warmup > 0 ? Math.min((step + 1) / (double) warmup, 1) : 1;
@@ -44,12 +44,12 @@ public final class Optimizer {
         return training.learningRate * warmth * (1 + (end - 1) * step / steps);
     }
 
-    /** How many it has made. */
+    /** The number of steps made. */
     public long steps() {
         return steps;
     }
 
-    /** Goes on as after so many steps, given what {@link #vectors} were then. */
+    /** Continues after the given number of steps, with the {@link #vectors} of that time. */
     public void resume(long made, List<float[]> saved) {
         steps = made;
         for (int i = 0; i < vectors.length; i++) {

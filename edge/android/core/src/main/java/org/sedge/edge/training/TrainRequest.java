@@ -4,18 +4,18 @@ import org.sedge.edge.wire.Messages.Training;
 
 import java.util.Map;
 
-/** One training: from theta (n,), which is not modified, with the steps that {@code training} asks for. */
+/** One training: from theta (n,), which is not modified, with the steps that {@code training} specifies. */
 public final class TrainRequest {
     public final float[] theta;
     public final Training training;
     public final long seed;
-    /** Where a prox pulls, (n,). */
+    /** The model (n,) that prox pulls towards. */
     public final float[] anchor;
-    /** Added to the gradient of every step, (n,), except in statistics, which have none; null: nothing is. */
+    /** A vector (n,) added to the gradient of every step, except in statistics, which have none; null: none. */
     public final float[] correction;
-    /** What the optimizer begins with; null: nothing. */
+    /** The optimizer's initial state; null: zeros. */
     public final Moments moments;
-    /** What a guided loss takes, by the names of its program's inputs; null: the loss is the bundle's own. */
+    /** The inputs of a guided loss, by the names of its program's inputs; null: the bundle's own loss. */
     public final Map<String, float[]> guidance;
 
     TrainRequest(float[] theta, Training training, long seed, float[] anchor, float[] correction, Moments moments,

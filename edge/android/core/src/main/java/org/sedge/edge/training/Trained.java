@@ -5,9 +5,9 @@ public final class Trained {
     final float[] theta;
     final double loss;
     final long steps;
-    /** The optimizer's state, where the training keeps it; otherwise null. */
+    /** The optimizer's state, if the training keeps it; otherwise null. */
     final Moments moments;
-    /** The mean (n,) of the last steps' models, where the training takes one; otherwise null. */
+    /** The mean (n,) of the last steps' models, if the training averages; otherwise null. */
     private final float[] mean;
 
     public Trained(float[] theta, double loss, long steps, Moments moments, float[] mean) {
@@ -18,7 +18,7 @@ public final class Trained {
         this.mean = mean;
     }
 
-    /** What the device predicts with, (n,). */
+    /** The model (n,) that the device predicts with. */
     float[] model() {
         return mean == null ? theta : mean;
     }

@@ -11,21 +11,21 @@ import org.sedge.edge.wire.Messages.Metrics;
 
 import java.util.function.BooleanSupplier;
 
-/** One bundle, ready to run. */
+/** Trains and evaluates the model of one bundle. */
 public interface Trainer extends AutoCloseable {
-    /** Makes a bundle into a trainer. */
+    /** Opens a trainer for a bundle. */
     interface Opener {
         /**
-         * Throws {@code CodecError} for programs that are missing, refused or damaged, {@code ConfigError} for those that
-         * crash in every backend, {@code JobStopped} once {@code stopped} says so.
+         * Throws {@code CodecError} for programs that are missing, refused or damaged, {@code ConfigError} for programs
+         * that crash in every backend, and {@code JobStopped} once {@code stopped} returns true.
          */
         Trainer open(Bundle bundle, Job job, BooleanSupplier stopped)
                 throws CodecError, ConfigError, StorageError, JobStopped;
     }
 
     /**
-     * Does a training on the examples; {@code stopped} is asked before every step. It goes on from {@code resume}, where
-     * the same training was stopped, with the same bits as without the stop; null: from its beginning.
+     * Runs a training on the examples; asks {@code stopped} before every step. It continues from {@code resume}, where
+     * the same training was stopped, with the same bits as without the stop; null: it starts at the beginning.
      */
     Trained train(TrainRequest request, Examples examples, BooleanSupplier stopped, TrainingState resume)
             throws CodecError, TrainingDiverged, TrainingStopped;

@@ -2,13 +2,13 @@ package org.sedge.edge.training;
 
 import java.util.List;
 
-/** Where a training was stopped: after so many steps, with these losses in its unfinished epoch. */
+/** The state of a stopped training: its number of steps, and the losses of its unfinished epoch. */
 public final class TrainingState {
     public final long steps;
     final List<Double> losses;
     /** The model (n,) and its optimizer's state. */
     public final List<float[]> vectors;
-    /** The mean (n,) of the models so far, where the training takes one; otherwise null. */
+    /** The mean (n,) of the models so far, if the training averages; otherwise null. */
     final float[] mean;
 
     TrainingState(long steps, List<Double> losses, List<float[]> vectors, float[] mean) {

@@ -20,7 +20,7 @@ import java.util.Arrays;
 
 import javax.crypto.KeyAgreement;
 
-/** The secret that a device and its coordinator agree on by each other's public key (enrolment.md, E10). */
+/** Derives the secret that a device and its coordinator share, from each other's public keys (enrolment.md, E10). */
 public final class Agreement {
     /** A device's key pair: its public key as 65 bytes, and its private one in PKCS #8. */
     public static final class Pair {
@@ -32,7 +32,7 @@ public final class Agreement {
             this.coded = coded;
         }
 
-        /** A new one. */
+        /** Generates a new key pair. */
         public static Pair make() {
             try {
                 KeyPair pair = generator().generateKeyPair();
@@ -47,7 +47,7 @@ public final class Agreement {
             }
         }
 
-        /** The first 16 bytes of the public key's hash, by which answers name it. */
+        /** The first 16 bytes of the public key's hash, which answers refer to. */
         public byte[] name() {
             return Arrays.copyOf(Digests.sha256(point), 16);
         }
@@ -61,7 +61,7 @@ public final class Agreement {
 
     public final byte[] secret;
 
-    /** Throws {@code FrameError} for another's public key that is no point of the curve. */
+    /** Throws {@code FrameError} if the other public key is not a point of the curve. */
     public Agreement(Pair own, byte[] other, String fleet, String token) throws FrameError {
         try {
             PrivateKey key = KeyFactory.getInstance("EC").generatePrivate(new PKCS8EncodedKeySpec(own.coded));
@@ -83,12 +83,12 @@ public final class Agreement {
         return DeviceKeys.derive(agreement.generateSecret(), "join " + Hex.encode(Digests.sha256(said)));
     }
 
-    /** What proves in a JOIN with this name that its sender has the private key. */
+    /** The proof, in a JOIN with this name, that its sender has the private key. */
     public byte[] asks(String name) {
         return proof("join asks", name);
     }
 
-    /** What proves in a JOINED with this name that its sender is the coordinator. */
+    /** The proof, in a JOINED with this name, that its sender is the coordinator. */
     public byte[] answers(String name) {
         return proof("join answers", name);
     }
@@ -108,7 +108,7 @@ public final class Agreement {
         return ((ECPublicKey) generator().generateKeyPair().getPublic()).getParams();
     }
 
-    /** The point in these bytes, which is one of the curve: not every platform looks. */
+    /** The point in these bytes; checks that it is on the curve, because not every platform does. */
     private static ECPoint checked(byte[] bytes) throws GeneralSecurityException {
         if (bytes.length != 65 || bytes[0] != 4) {
             throw new GeneralSecurityException("not an uncompressed point");

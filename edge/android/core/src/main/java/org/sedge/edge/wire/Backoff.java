@@ -2,7 +2,7 @@ package org.sedge.edge.wire;
 
 import java.util.Random;
 
-/** Waiting times in seconds: silence before a repetition, and the backoff of WIRE.md, section 7. */
+/** Waiting times in seconds: the silence before a repetition, and the backoff of WIRE.md, section 7. */
 public final class Backoff {
     public static final double SILENCE_S = 2.0;
     public static final double MAX_S = 60.0;
@@ -14,12 +14,12 @@ public final class Backoff {
         return jittered(Math.min(MAX_S, 0.5 * Math.pow(2, Math.min(attempt, 10))), random);
     }
 
-    /** Uniform in a tenth of the ceiling to the ceiling. */
+    /** Uniform between a tenth of the ceiling and the ceiling. */
     public static double jittered(double ceiling, Random random) {
         return ceiling * (0.1 + 0.9 * random.nextDouble());
     }
 
-    /** The earlier of two times, of which NaN is none. */
+    /** The earlier of two times; NaN means none. */
     public static double earlier(double a, double b) {
         return Double.isNaN(a) ? b : Double.isNaN(b) ? a : Math.min(a, b);
     }

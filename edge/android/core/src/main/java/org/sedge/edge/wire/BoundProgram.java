@@ -8,7 +8,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.Map;
 
-/** An ONNX program with a model written into it: wire/binding.py of the protocol, byte by byte. */
+/** Writes a model into an ONNX program: wire/binding.py of the protocol, byte by byte. */
 public final class BoundProgram {
     private static final int GRAPH = 7; // of ModelProto
     private static final int METADATA = 14;
@@ -23,8 +23,8 @@ public final class BoundProgram {
     private BoundProgram() {}
 
     /**
-     * The program without its input {@code name} (n,), whose values it holds instead, and with facts for people. Throws
-     * {@code CodecError} for a program that has no such input.
+     * Replaces the program's input {@code name} (n,) with constant values, and adds facts for people. Throws
+     * {@code CodecError} if the program has no such input.
      *
      * @param values little-endian float32
      */
@@ -56,7 +56,7 @@ public final class BoundProgram {
         return made.toByteArray();
     }
 
-    /** The graph without the input; null where it has none of this name. */
+    /** The graph without the input; null if it has no input of this name. */
     private static byte[] without(byte[] graph, String name) {
         ByteArrayOutputStream kept = new ByteArrayOutputStream(graph.length);
         for (Part part = Part.first(graph); part != null; part = part.next()) {
@@ -110,7 +110,7 @@ public final class BoundProgram {
         out.write((int) rest);
     }
 
-    /** One field of a message in bytes that {@link OnnxProgram} would take: varints, and what has a length. */
+    /** One field of a message in bytes that {@link OnnxProgram} accepts: a varint, or bytes with a length. */
     private static final class Part {
         final byte[] data;
         final int from;

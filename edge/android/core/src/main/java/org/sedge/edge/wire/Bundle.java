@@ -11,11 +11,11 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 
-/** What a device needs to train one model (spec/bundle.md). */
+/** A model with everything that a device needs to train it (spec/bundle.md). */
 public final class Bundle {
     private static final long FORMAT = 1;
     private static final int MAX_BYTES = 1 << 26;
-    /** As objects JSON takes twenty times its bytes. Layouts of 4096 tensors are a fifth of that. */
+    /** Parsed JSON takes twenty times its size in memory. A layout of 4096 tensors has a fifth of this limit. */
     private static final int MAX_MANIFEST_BYTES = 1 << 22;
     private static final int MAX_FILES = 64;
     private static final Schema<Record> PACKED = Record.schema();
@@ -35,7 +35,7 @@ public final class Bundle {
     private static final Field<Record, String> FILE = PROGRAM.required("file", Type.text(1, MAX_BYTES));
     private static final Field<Record, String> SHA256 = PROGRAM.required("sha256", Type.text(64, 64));
 
-    /** What the coded vector of frozen data may have beyond 4 bytes for each value: its head and five lengths. */
+    /** The bytes that the coded vector of frozen data may have beyond 4 per value: its header and five lengths. */
     private static final int MAX_DENSE_OVERHEAD = 32;
 
     private static final Schema<Record> FROZEN = Record.schema();
@@ -48,7 +48,7 @@ public final class Bundle {
     private static final Field<Record, List<Long>> PART_SHAPE =
             PART.required("shape", Type.list(Type.integer(1, 1 << 28), 0, 32));
 
-    /** The loss, which only devices with training code of their own compute. */
+    /** The loss, which only devices with their own training code compute. */
     private static final Schema<Record> LOSS = Record.schema();
 
     static {
@@ -102,7 +102,7 @@ public final class Bundle {
             }
         }
 
-        /** The numbers in it. */
+        /** The number of values in it. */
         public long size() {
             long size = 1;
             for (long extent : shape) {
@@ -112,7 +112,7 @@ public final class Bundle {
         }
     }
 
-    /** One of several inputs: its name, and a row of it. */
+    /** One of several inputs: its name and the type of its row. */
     public static final class Part {
         public final String name;
         public final Row row;
@@ -129,21 +129,21 @@ public final class Bundle {
     public final Row input;
     /** null: the input is the target. */
     public final Row target;
-    /** Labels are below this; 0 for a model that does not classify. */
+    /** The number of classes; 0 for a model that does not classify. */
     public final long numClasses;
-    /** Integers of x are below this; 0 where it is not known. */
+    /** Integers of x are below this; 0 if unknown. */
     public final long vocabulary;
     public final boolean usesBatchStatistics;
-    /** Random numbers that a step takes. */
+    /** The number of random numbers that a step takes. */
     public final int noise;
     /** The tensors that no device trains; null: there are none. */
     public final Layout frozenLayout;
     public final Metric metric;
-    /** That of the guided loss; null: there is none. */
+    /** The guide of the guided loss; null: there is none. */
     public final Guide guide;
-    /** The classes' names, for people; none where there are none. */
+    /** The classes' names, for people; may be empty. */
     public final List<String> labels;
-    /** The inputs of a model that has several, in the order in which a row of {@code input} holds them; otherwise none. */
+    /** The inputs of a model that has several, in their order in a row of {@code input}; otherwise empty. */
     public final List<Part> parts;
     private final List<Record> programs;
     private final Map<String, byte[]> files;
@@ -225,7 +225,7 @@ public final class Bundle {
         }
     }
 
-    /** The bundle in a blob. Throws {@code CodecError} for one that breaks a rule. */
+    /** Unpacks the bundle in a blob. Throws {@code CodecError} if it breaks a rule. */
     public static Bundle unpack(byte[] blob) throws CodecError {
         try {
             Record packed = PACKED.decode(Compression.inflate(blob, MAX_BYTES));
@@ -240,12 +240,12 @@ public final class Bundle {
         }
     }
 
-    /** The SHA-256 of the manifest's bytes, by which a policy names the bundle; a copy. */
+    /** A copy of the SHA-256 of the manifest's bytes, by which a policy names the bundle. */
     public byte[] manifestHash() {
         return manifestHash.clone();
     }
 
-    /** Whether outputs (C, ...) of a row have the classes first; otherwise they are (..., C), with the labels' extents. */
+    /** Whether a row's outputs (C, ...) have the classes first; otherwise they are (..., C), with the labels' extents. */
     public boolean classesFirst(long[] outputs) {
         return target == null || Arrays.equals(Arrays.copyOfRange(outputs, 1, outputs.length), target.shape);
     }
@@ -266,7 +266,7 @@ public final class Bundle {
         return found;
     }
 
-    /** The file of one program for a backend; null where there is none. */
+    /** The file of one program for a backend; null if there is none. */
     public byte[] program(String kind, String backend) {
         for (Record program : programs) {
             if (program.get(PROGRAM_NAME).equals(kind) && program.get(BACKEND).equals(backend)) {

@@ -3,13 +3,13 @@ package org.sedge.edge.wire;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 
-/** The keys that follow from a device's secret (WIRE.md, section 2). */
+/** The keys derived from a device's secret (WIRE.md, section 2). */
 public final class DeviceKeys {
     public final byte[] up;
     public final byte[] down;
     public final String password;
 
-    /** From the secret of 32 bytes. */
+    /** Derives the keys from a secret of 32 bytes. */
     public DeviceKeys(byte[] secret) {
         byte[] extracted = Digests.hmac(new byte[32], secret);
         up = derived(extracted, "up");
@@ -17,12 +17,12 @@ public final class DeviceKeys {
         password = Hex.encode(derived(extracted, "mqtt password"));
     }
 
-    /** Tells these keys from others, and nothing about them. */
+    /** Identifies these keys without revealing anything about them. */
     public byte[] fingerprint() {
         return Arrays.copyOf(Digests.sha256(up), 16);
     }
 
-    /** 32 bytes for one purpose, from 32 bytes that are a secret. */
+    /** Derives 32 bytes for one purpose from a 32-byte secret. */
     static byte[] derive(byte[] secret, String purpose) {
         return derived(Digests.hmac(new byte[32], secret), purpose);
     }

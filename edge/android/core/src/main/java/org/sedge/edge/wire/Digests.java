@@ -6,7 +6,7 @@ import java.security.MessageDigest;
 import javax.crypto.Mac;
 import javax.crypto.spec.SecretKeySpec;
 
-/** SHA-256 and HMAC-SHA256, which every Java platform has. */
+/** SHA-256 and HMAC-SHA256, which every Java platform provides. */
 public final class Digests {
     private Digests() {}
 
@@ -24,7 +24,7 @@ public final class Digests {
         return sha256().digest(data);
     }
 
-    /** The HMAC-SHA256 of parts, one after the other. */
+    /** The HMAC-SHA256 of the concatenated parts. */
     public static byte[] hmac(byte[] key, byte[]... parts) {
         try {
             Mac mac = Mac.getInstance("HmacSHA256");

@@ -5,7 +5,7 @@ import org.sedge.edge.SedgeException.FrameError;
 import java.util.BitSet;
 import java.util.Random;
 
-/** The receiving end of a download: asks for what is missing, and again after every silence (WIRE.md, 8.3). */
+/** The receiving end of a download: requests missing chunks, and repeats the request after every silence (WIRE.md, 8.3). */
 public final class Fetch {
     public final Manifest manifest;
     /** The chunks that are on disk. */
@@ -15,7 +15,7 @@ public final class Fetch {
     private int attempt;
     private double due = Double.NaN;
     private boolean heard;
-    private double unansweredSince = Double.NaN; // when it asked last
+    private double unansweredSince = Double.NaN; // since the last request
     private double waitingSince = Double.NaN;
     private double patience = Backoff.SILENCE_S;
 
@@ -25,12 +25,12 @@ public final class Fetch {
         this.random = random;
     }
 
-    /** Whether every chunk is there. */
+    /** Whether every chunk is present. */
     public boolean complete() {
         return have.cardinality() == manifest.count;
     }
 
-    /** The link is up (again): ask at once. */
+    /** The link is up (again): requests at once. */
     public void connected(double now) {
         attempt = 0;
         due = now;
@@ -41,14 +41,14 @@ public final class Fetch {
         patience = Backoff.SILENCE_S;
     }
 
-    /** The sender is there: what it has left unanswered for a silence is asked for again at once. */
+    /** The sender is online: repeats at once a request that it has not answered within the silence. */
     public void woken(double now) {
         if (Double.isNaN(due) || Double.isNaN(unansweredSince)) {
             return;
         }
         attempt = 0;
         double again = unansweredSince + patience;
-        if (now >= again) { // it was away: that time says nothing of how fast chunks come
+        if (now >= again) { // it was away, so that time does not show how fast chunks come
             waitingSince = Double.NaN;
         }
         due = Math.min(due, Math.max(now, again));
@@ -59,7 +59,7 @@ public final class Fetch {
         due = Double.NaN;
     }
 
-    /** Whether this chunk is good and new. Throws {@code FrameError} for a bad one, and changes nothing. */
+    /** Whether this chunk is valid and new. Throws {@code FrameError} for an invalid one, and changes nothing. */
     public boolean chunk(long index, byte[] data, double now) throws FrameError {
         manifest.check(index, data);
         boolean fresh = !have.get((int) index);
@@ -78,7 +78,7 @@ public final class Fetch {
         return fresh;
     }
 
-    /** The chunks to ask for, if it is time to ask; otherwise null. */
+    /** The chunks to request, if a request is due; otherwise null. */
     public BitSet poll(double now) {
         if (!(now >= due) || complete()) {
             return null;
@@ -97,7 +97,7 @@ public final class Fetch {
         return asked;
     }
 
-    /** When {@link #poll} is next due; NaN: not before something happens. */
+    /** When {@link #poll} is next due; NaN: not before the next event. */
     public double timer() {
         return complete() ? Double.NaN : due;
     }

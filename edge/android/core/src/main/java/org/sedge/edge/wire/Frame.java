@@ -21,14 +21,14 @@ public final class Frame {
     private static final int MAC_OFFSET = 48;
     private static final int UNKEYED = 1;
     private static final long MAX_INCARNATION = 0xffffffffL;
-    /** A clock later than this is wrong, or leaves too few start counts. */
+    /** A clock later than this is wrong or leaves too few start counts. */
     private static final long LATEST_CLOCK_S = MAX_INCARNATION - (1 << 24);
 
     public final Kind kind;
     public final byte[] body;
     public final long incarnation;
     public final long seq;
-    /** The versions of the protocol that this code speaks. */
+    /** The protocol versions that this code supports. */
     public static final List<Long> VERSIONS = Collections.singletonList(2L);
     public final byte[] transfer;
     public final long index;
@@ -42,7 +42,7 @@ public final class Frame {
         this.index = index;
     }
 
-    /** The most that a message takes as an MQTT packet. */
+    /** The maximum size of a message as an MQTT packet. */
     public static int packetBytes(String topic, byte[] payload) {
         return payload.length + topic.length() + 64;
     }
@@ -63,9 +63,9 @@ public final class Frame {
     }
 
     /**
-     * The frame in the bytes; a null key takes only UNKEYED chunks.
+     * Decodes a frame; with a null key only UNKEYED chunks are accepted.
      *
-     * <p>Lengths and limits are checked before the MAC, and the MAC before anything else is believed.
+     * <p>Lengths and limits are checked before the MAC, and the MAC before anything else is used.
      */
     public static Frame open(byte[] data, String topic, byte[] key, List<Long> versions) throws FrameError {
         if (data.length < HEADER_BYTES) {
@@ -102,7 +102,7 @@ public final class Frame {
                 in.getInt(32) & 0xffffffffL);
     }
 
-    /** The message in the body. Throws {@code BodyError} where it breaks its schema. */
+    /** Decodes the message in the body. Throws {@code BodyError} if it breaks its schema. */
     public Struct<?> message() throws BodyError {
         try {
             return kind.schema.decode(body);
@@ -111,12 +111,12 @@ public final class Frame {
         }
     }
 
-    /** The start count in the header of a frame whose length and MAC are right. */
+    /** The start count in the header of a frame with a correct length and MAC. */
     static long incarnationOf(byte[] data) {
         return ByteBuffer.wrap(data).order(ByteOrder.LITTLE_ENDIAN).getInt(8) & 0xffffffffL;
     }
 
-    /** A new start count: above the last one, and at least the clock's Unix seconds where these are plausible. */
+    /** A new start count: above the last one, and at least the clock's Unix seconds if these are plausible. */
     public static long nextIncarnation(long last, long clockS) {
         return Math.min(Math.max(last + 1, clockS <= LATEST_CLOCK_S ? clockS : 0), MAX_INCARNATION);
     }

@@ -6,7 +6,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 
-/** What a bundle's guided loss takes besides outputs and targets (spec/extensions.md, X28). */
+/** The inputs of a bundle's guided loss besides outputs and targets (spec/extensions.md, X28). */
 public final class Guide {
     static final Schema<Record> SCHEMA = Record.schema();
     private static final Field<Record, String> NAME = SCHEMA.required("name", Type.text(1, 256));
@@ -18,9 +18,9 @@ public final class Guide {
     public final String name;
     /** Reference models by name. */
     public final List<String> models;
-    /** How many numbers an order gives it. */
+    /** The number of constants that an order supplies. */
     public final int constants;
-    /** Whether it takes how many examples of each class the device has. */
+    /** Whether it takes the device's number of examples per class. */
     public final boolean counts;
 
     Guide(Record guide) {
@@ -30,7 +30,7 @@ public final class Guide {
         counts = guide.get(COUNTS);
     }
 
-    /** What its program takes beyond the inputs of "gradient", in order. */
+    /** The inputs of its program beyond those of "gradient", in order. */
     public List<String> inputs() {
         List<String> inputs = new ArrayList<>(models);
         if (constants > 0) {

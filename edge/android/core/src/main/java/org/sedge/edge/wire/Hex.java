@@ -1,6 +1,6 @@
 package org.sedge.edge.wire;
 
-/** Bytes as lower-case hexadecimal digits, and back. */
+/** Converts bytes to lower-case hexadecimal digits, and back. */
 public final class Hex {
     private static final String DIGITS = "0123456789abcdef";
 
@@ -15,7 +15,7 @@ public final class Hex {
         return text.toString();
     }
 
-    /** The bytes of digits of either case. Throws {@code IllegalArgumentException} for anything else. */
+    /** Decodes digits of either case. Throws {@code IllegalArgumentException} for anything else. */
     public static byte[] decode(String text) {
         byte[] data = new byte[text.length() / 2];
         for (int i = 0; i < text.length(); i++) {

@@ -8,7 +8,7 @@ import java.util.Map;
 /**
  * Strict JSON (RFC 8259): objects as maps, arrays as lists, integers as Long and other numbers as Double.
  *
- * <p>Android has a parser of its own in a package that a JVM lacks; manifests and join texts need no more than this.
+ * <p>Android's own parser is in a package that a JVM lacks; manifests and join texts need no more than this.
  */
 public final class Json {
     private static final int MAX_DEPTH = 64;
@@ -20,7 +20,7 @@ public final class Json {
         this.text = text;
     }
 
-    /** The value in the text. Throws {@code IllegalArgumentException} that says where it is wrong. */
+    /** Parses the text. Throws {@code IllegalArgumentException} with the place of an error. */
     public static Object parse(String text) {
         Json json = new Json(text);
         Object value = json.value(0);
@@ -31,7 +31,7 @@ public final class Json {
         return value;
     }
 
-    /** A text as it stands between quotation marks. */
+    /** Reads a string, up to its closing quotation mark. */
     public static String escaped(String text) {
         StringBuilder found = new StringBuilder();
         for (char c : text.toCharArray()) {

@@ -1,6 +1,6 @@
 package org.sedge.edge.wire;
 
-/** The kinds of frames (WIRE.md, section 4), in the order of their numbers, which begin at 1. */
+/** The kinds of frames (WIRE.md, section 4), in the order of their numbers, from 1. */
 public enum Kind {
     HELLO(Messages.Hello.SCHEMA, true),
     WELCOME(Messages.Welcome.SCHEMA, true),
@@ -22,7 +22,7 @@ public enum Kind {
 
     /** The body's schema; null for a chunk. */
     public final Schema<?> schema;
-    /** Whether it is read and written as in version 1 for ever (3.4). */
+    /** Whether it keeps its version 1 format for ever (3.4). */
     final boolean frozen;
 
     Kind(Schema<?> schema, boolean frozen) {
@@ -35,7 +35,7 @@ public enum Kind {
         return ordinal() + 1;
     }
 
-    /** The kind of a number; null where there is none. */
+    /** The kind with a number; null if there is none. */
     public static Kind of(int number) {
         return number >= 1 && number <= values().length ? values()[number - 1] : null;
     }

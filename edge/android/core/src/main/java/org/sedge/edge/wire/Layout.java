@@ -11,7 +11,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 
-/** The place of every tensor in theta, one vector of n float32 (spec/bundle.md, B6 to B8). */
+/** The position of every tensor in theta, one vector of n float32 (spec/bundle.md, B6 to B8). */
 public final class Layout {
     private static final int MAX_PARAMETERS = 1 << 28;
     private static final Schema<Record> TENSOR = Record.schema();
@@ -24,7 +24,7 @@ public final class Layout {
     private static final Schema<Record> SCHEMA = Record.schema();
     private static final Field<Record, List<Record>> TENSORS = SCHEMA.required("tensors", Type.list(TENSOR, 1, 4096));
 
-    /** Reads a layout of a bundle, and checks it against itself. */
+    /** Reads a bundle's layout and checks its consistency. */
     public static final Type<Layout> TYPE = new Type<Layout>() {
         @Override
         public Layout read(Object value) {
@@ -32,7 +32,7 @@ public final class Layout {
         }
     };
 
-    /** One named slice of theta: the elements {@code from} to {@code to}, this one not included. */
+    /** One named slice of theta: the elements from {@code from} up to, but not including, {@code to}. */
     public static final class Tensor {
         public final String name;
         public final List<Long> shape;
@@ -83,7 +83,7 @@ public final class Layout {
         hash = Digests.sha256(MsgPack.pack(hashed));
     }
 
-    /** The tensor of a name; null where there is none. */
+    /** The tensor with a name; null if there is none. */
     public Tensor find(String name) {
         for (Tensor tensor : tensors) {
             if (tensor.name.equals(name)) {
@@ -93,7 +93,7 @@ public final class Layout {
         return null;
     }
 
-    /** The tensors that a key names, in order. Throws {@code CodecError} for a name that there is not. */
+    /** The tensors that a key names, in order. Throws {@code CodecError} for an unknown name. */
     public List<Tensor> named(Collection<String> names, String key) throws CodecError {
         Set<String> wanted = new HashSet<>(names);
         List<Tensor> found = new ArrayList<>();
@@ -103,7 +103,7 @@ public final class Layout {
             }
         }
         if (!wanted.isEmpty()) {
-            String line = Collections.min(wanted).replace("\n", "\\n"); // the coordinator's, for a line of the log
+            String line = Collections.min(wanted).replace("\n", "\\n"); // from the coordinator, for one log line
             throw new CodecError(key + ": no tensor named '" + line + "'");
         }
         return found;

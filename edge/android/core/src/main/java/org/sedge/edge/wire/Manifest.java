@@ -17,7 +17,7 @@ public final class Manifest extends Struct<Manifest> {
     /** Room for topic, MQTT's own bytes and our header in a chunk's packet. */
     private static final int PACKET_OVERHEAD = Frame.HEADER_BYTES + 4096;
 
-    /** Reads a manifest, and checks it against itself. */
+    /** Reads a manifest and checks its consistency. */
     public static final Schema<Manifest> SCHEMA = new Schema<Manifest>(false) {
         @Override
         protected Manifest make(Object[] values) {
@@ -32,7 +32,7 @@ public final class Manifest extends Struct<Manifest> {
     private static final Field<Manifest, byte[]> DIGESTS =
             SCHEMA.required("digests", Type.bytes(16, MAX_CHUNKS * DIGEST_BYTES));
 
-    /** The same in a bundle's JSON. */
+    /** Reads a manifest from a bundle's JSON. */
     static final Type<Manifest> IN_JSON = new Type<Manifest>() {
         @Override
         public Manifest read(Object value) {
@@ -46,7 +46,7 @@ public final class Manifest extends Struct<Manifest> {
     public final byte[] sha256;
     public final int size;
     public final int chunkBytes;
-    /** Number of chunks. */
+    /** The number of chunks. */
     public final int count;
     /** The transfer id, 16 bytes: a hash of the manifest itself. */
     public final byte[] transfer;
@@ -68,7 +68,7 @@ public final class Manifest extends Struct<Manifest> {
         transfer = Arrays.copyOf(Digests.sha256(encode()), 16);
     }
 
-    /** The chunks of a blob of {@code size} bytes: {@code wanted}, or larger where 4096 of these would not hold it. */
+    /** The chunk size for a blob of {@code size} bytes: {@code wanted}, or larger if 4096 such chunks would not hold it. */
     public static int chunkSize(int size, int wanted) {
         int chunk = wanted;
         while (size > (long) MAX_CHUNKS * chunk) {
@@ -77,7 +77,7 @@ public final class Manifest extends Struct<Manifest> {
         return chunk;
     }
 
-    /** {@code wanted}, halved until a chunk's MQTT packet has at most {@code maxPacket} bytes, or to the least. */
+    /** {@code wanted}, halved until a chunk's MQTT packet has at most {@code maxPacket} bytes, or down to the minimum. */
     public static int fittingChunk(int maxPacket, int wanted) {
         int chunk = wanted;
         while (chunk > Math.max(maxPacket - PACKET_OVERHEAD, MIN_CHUNK_BYTES)) {
@@ -86,7 +86,7 @@ public final class Manifest extends Struct<Manifest> {
         return chunk;
     }
 
-    /** The manifest of a blob that is not empty; chunks are larger where 4096 of {@code chunkBytes} would not hold it. */
+    /** The manifest of a non-empty blob; chunks are larger if 4096 chunks of {@code chunkBytes} would not hold it. */
     public static Manifest describe(byte[] blob, int chunkBytes) {
         int chunk = chunkSize(blob.length, chunkBytes);
         int count = (blob.length + chunk - 1) / chunk;
@@ -98,12 +98,12 @@ public final class Manifest extends Struct<Manifest> {
         return new Manifest(new Object[] {Digests.sha256(blob), (long) blob.length, (long) chunk, digests});
     }
 
-    /** Where a chunk begins. */
+    /** The offset of a chunk. */
     public int offset(int index) {
         return index * chunkBytes;
     }
 
-    /** How long a chunk is. */
+    /** The length of a chunk. */
     public int length(int index) {
         return Math.min(chunkBytes, size - offset(index));
     }
@@ -127,12 +127,12 @@ public final class Manifest extends Struct<Manifest> {
         }
     }
 
-    /** The bitmap of so many chunks. */
+    /** The bitmap of the given chunks. */
     public static byte[] toBitmap(BitSet chunks, int count) {
         return Arrays.copyOf(chunks.toByteArray(), (count + 7) / 8);
     }
 
-    /** The chunks of a bitmap. Throws {@code FrameError} for a wrong length or bits past the end. */
+    /** The chunks in a bitmap. Throws {@code FrameError} for a wrong length or bits past the end. */
     public static BitSet fromBitmap(byte[] bitmap, int count) throws FrameError {
         BitSet chunks = BitSet.valueOf(bitmap);
         if (bitmap.length != (count + 7) / 8) {

@@ -4,7 +4,7 @@ import org.sedge.edge.wire.Schema.Field;
 
 import java.util.Locale;
 
-/** The number that people read of a model, by name. */
+/** A model's quality measure for people, with its name. */
 public final class Metric extends Struct<Metric> {
     public static final Schema<Metric> SCHEMA = new Schema<Metric>(true) {
         @Override
@@ -18,12 +18,12 @@ public final class Metric extends Struct<Metric> {
     private static final Field<Metric, String> BETTER =
             SCHEMA.optional("better", Type.oneOf("higher", "lower"), "higher");
 
-    /** That of a bundle which names none. */
+    /** The metric of a bundle that names none. */
     public static final Metric ACCURACY = new Metric("accuracy", true);
 
-    /** Such as {@code mean_absolute_error}. */
+    /** For example {@code mean_absolute_error}. */
     public final String name;
-    /** Whether it lies in [0, 1] and is shown in per cent. */
+    /** Whether it is in [0, 1] and shown in per cent. */
     public final boolean share;
 
     public Metric(String name, boolean share) {
@@ -41,12 +41,12 @@ public final class Metric extends Struct<Metric> {
         return get(BETTER).equals("higher") ? value > other : value < other;
     }
 
-    /** What is reported where the rows' values have this mean. */
+    /** The reported value if the rows' values have this mean. */
     public double reported(double mean) {
         return name.equals("perplexity") ? Math.exp(mean) : mean;
     }
 
-    /** A value with the name, as people read it: {@code accuracy 81.3 %}, {@code mean absolute error 0.0421}. */
+    /** A value with the metric's name, for people: {@code accuracy 81.3 %}, {@code mean absolute error 0.0421}. */
     public String said(double value) {
         return name.replace('_', ' ') + " "
                 + (share ? String.format(Locale.ROOT, "%.1f %%", 100 * value) : String.format(Locale.ROOT, "%.3g", value));

@@ -12,10 +12,10 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * MessagePack, as far as the protocol has it: written in its shortest form, read strictly.
+ * The subset of MessagePack that the protocol uses: written in its shortest form, read strictly.
  *
  * <p>Values are Long, Double, Boolean, String, byte[], null, List, Map with text keys, and {@link Struct}. The library
- * of the same name would save a hundred of these lines, and cost 130 kB of every app.
+ * of the same name would save a hundred lines here, but add 130 kB to every app.
  */
 public final class MsgPack {
     private static final int MAX_DEPTH = 32;
@@ -30,8 +30,8 @@ public final class MsgPack {
     }
 
     /**
-     * The value in the bytes, without what its type does not know: lists and maps of a byte each would take thirty
-     * times as much memory. Throws {@code IllegalArgumentException} unless they are one value and nothing else.
+     * Decodes the bytes and drops values that the type does not know: lists and maps of one byte each would take thirty
+     * times as much memory. Throws {@code IllegalArgumentException} unless the bytes are exactly one value.
      */
     public static Object unpack(byte[] data, Type<?> type) {
         Reader reader = new Reader(ByteBuffer.wrap(data));
@@ -42,7 +42,7 @@ public final class MsgPack {
         return value;
     }
 
-    /** Writes values one after the other. */
+    /** Writes consecutive values. */
     static final class Writer {
         final ByteArrayOutputStream out = new ByteArrayOutputStream();
 
@@ -98,7 +98,7 @@ public final class MsgPack {
             bytes(value, 1 << power);
         }
 
-        /** A size: within the tag below {@code short}, otherwise in 8 (where {@code tag} has it), 16 or 32 bits. */
+        /** Writes a size: within the tag below {@code short}, otherwise in 8 (if {@code tag} allows), 16 or 32 bits. */
         private void head(int size, int fixed, int fixedTag, int tag) {
             boolean hasEight = tag == 0xc4 || tag == 0xd9;
             if (size < fixed) {
@@ -128,7 +128,7 @@ public final class MsgPack {
             this.in = in;
         }
 
-        /** The next value; with no type only that it is one counts. */
+        /** Reads the next value; without a type, only checks that it is one. */
         Object value(int depth, Type<?> type) {
             if (depth > MAX_DEPTH) {
                 throw new IllegalArgumentException("nested deeper than " + MAX_DEPTH);
@@ -215,7 +215,7 @@ public final class MsgPack {
             return data;
         }
 
-        /** Text; what no type asks for may be in any encoding. */
+        /** Reads text; text without a type may have any encoding. */
         private String text(long count, Type<?> type) {
             byte[] data = bytes(count);
             try {
@@ -226,14 +226,14 @@ public final class MsgPack {
             }
         }
 
-        /** An extension type: skipped, as only an unknown key can hold one. */
+        /** Skips an extension type, because only an unknown key can hold one. */
         private Object extension(long count) {
             bytes(count + 1);
             return Reader.class;
         }
 
         private List<Object> list(long count, int depth, Type<?> type) {
-            require(count); // each item has a byte at least
+            require(count); // each item has at least one byte
             Type<?> item = type == null ? null : type.part(null);
             List<Object> found = new ArrayList<>();
             for (long i = 0; i < count; i++) {

@@ -14,7 +14,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** Which ONNX programs a device lets a runtime read: the fields and operators of B13, given what B16 lists, and no others. */
+/** Checks ONNX programs before a runtime reads them: only the fields and operators of B13, used as B16 allows. */
 public final class OnnxProgram {
     private static final String SCAN = "Scan";
     private static final String BODY = "body";
@@ -28,12 +28,12 @@ public final class OnnxProgram {
 
     private OnnxProgram() {}
 
-    /** Throws {@code CodecError} for a program that no runtime should see. */
+    /** Throws {@code CodecError} for a program that no runtime may read. */
     public static void check(byte[] program) throws CodecError {
         new OnnxProgram().model(program);
     }
 
-    /** In one line, whatever is in the names of a program. */
+    /** The text as one line, whatever characters a program's names contain. */
     private static CodecError refused(String text) {
         String line = text.replaceAll("[^ -~]", "?");
         return new CodecError("program: " + line.substring(0, Math.min(line.length(), MAX_TEXT)));
@@ -69,10 +69,10 @@ public final class OnnxProgram {
         String name = "";
         long kind;
         final List<Long> dims = new ArrayList<>();
-        byte[] raw; // null where the elements are elsewhere, or not there alone
+        byte[] raw; // null unless the elements are only here
     }
 
-    /** What a graph and those around it define: the element type of each name, and the constants. */
+    /** The names that a graph and its outer graphs define, with their element types, and the constants. */
     private static final class Graph {
         final Graph around;
         final Map<String, Long> kinds = new HashMap<>();
@@ -153,7 +153,7 @@ public final class OnnxProgram {
         return graph;
     }
 
-    /** The element types of a node's inputs. Throws {@code CodecError} for what B16 does not list. */
+    /** The element types of a node's inputs. Throws {@code CodecError} for inputs that B16 does not allow. */
     private static List<Long> given(Node node, Graph graph) throws CodecError {
         for (Attribute attribute : node.attributes.values()) {
             if (!OnnxTables.OTHER_ATTRIBUTES.contains(attribute.name)) {
@@ -196,7 +196,7 @@ public final class OnnxProgram {
         }
     }
 
-    /** A processor divides the least int64 by -1 as it divides by 0: with a signal. */
+    /** Dividing the smallest int64 by -1 raises a signal on some processors, as dividing by 0 does. */
     private static void checkDivisor(Constant by, Node node) throws CodecError {
         boolean good = by != null && by.kind == OnnxTables.INT64 && by.raw != null && by.raw.length % 8 == 0;
         if (good) {
@@ -211,7 +211,7 @@ public final class OnnxProgram {
         }
     }
 
-    /** The element types of the outputs of a node without a body, whose inputs have these. */
+    /** The element types of the outputs of a node without a body, from those of its inputs. */
     private static List<Long> made(Node node, List<Long> kinds) throws CodecError {
         long kind = kinds.get(0);
         if (OnnxTables.BOOLEAN.contains(node.operator)) {
@@ -238,7 +238,7 @@ public final class OnnxProgram {
         Constant last = graph.constant(node.inputs.get(node.inputs.size() - 1));
         long steps = last == null || last.dims.isEmpty() ? 0 : last.dims.get(0);
         if (steps < 1 || steps > OnnxTables.MAX_STEPS || graph.around != null) {
-            throw node.error("the last input must be a constant of 1 to " + OnnxTables.MAX_STEPS + " steps, and there is none within another");
+            throw node.error("the last input must be a constant of 1 to " + OnnxTables.MAX_STEPS + " steps, and loops must not be nested");
         }
         long sequences = node.attributes.containsKey(SEQUENCES) ? node.attributes.get(SEQUENCES).numbers.get(0) : 0;
         Attribute held = node.attributes.get(BODY);
@@ -247,7 +247,7 @@ public final class OnnxProgram {
         }
         Graph body = graph(held.fields.get(6).data, graph);
         if (!body.inputs.equals(kinds)) {
-            throw node.error("its body takes other inputs");
+            throw node.error("the inputs of its body do not match");
         }
         List<Long> made = new ArrayList<>();
         for (String name : body.outputs) {
@@ -278,11 +278,11 @@ public final class OnnxProgram {
         }
         if (++nodes > OnnxTables.MAX_NODES || !domain.isEmpty() || !OnnxTables.OPERATORS.contains(node.operator)) {
             throw refused("more than " + OnnxTables.MAX_NODES + " nodes, or operator '" + domain + "."
-                    + node.operator + "', which programs may not use");
+                    + node.operator + "', which is not allowed in a program");
         }
         boolean holds = node.attributes.containsKey(BODY) && node.attributes.get(BODY).fields.containsKey(6);
         if (twice || misplaced || (holds && !node.operator.equals(SCAN))) {
-            throw node.error("an attribute is there twice, or holds a graph");
+            throw node.error("an attribute is repeated or holds a graph");
         }
         return node;
     }
@@ -357,7 +357,7 @@ public final class OnnxProgram {
         return declared;
     }
 
-    /** The product of extents, which are unsigned; more than all limits where it does not fit. */
+    /** The product of unsigned extents; above every limit if it overflows. */
     private static long elements(List<Long> dims) throws CodecError {
         if (dims.size() > OnnxTables.MAX_RANK) {
             throw refused("more than " + OnnxTables.MAX_RANK + " dimensions");
@@ -376,7 +376,7 @@ public final class OnnxProgram {
         return kind == 1 ? 4 : kind == 7 ? 8 : 1;
     }
 
-    /** The fields of a message in which none may repeat, by number. */
+    /** The fields of a message, by number; none may repeat. */
     private Map<Integer, Field> only(Map<Integer, String> allowed, byte[] data) throws CodecError {
         Map<Integer, Field> found = new HashMap<>();
         for (Field field : read(allowed, data)) {
@@ -428,7 +428,7 @@ public final class OnnxProgram {
                 return value;
             }
         }
-        throw refused("no varint of at most 64 bits");
+        throw refused("expected a varint of at most 64 bits");
     }
 
     private static String text(Field field) {

@@ -8,13 +8,13 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 
-/** The device's end of its control channel: seals what it sends, opens and checks what it receives. */
+/** The device's end of its control channel: seals outgoing frames, opens and checks incoming ones. */
 public final class Peer {
-    /** A frame with its message, which a chunk lacks. */
+    /** A frame with its message; a chunk has none. */
     public static final class Opened {
         public final Frame frame;
         public final Struct<?> message;
-        /** Whether the replay window has refused it; there is no message then. */
+        /** Whether the replay window has refused it; then there is no message. */
         public final boolean replayed;
 
         Opened(Frame frame, Struct<?> message, boolean replayed) {
@@ -30,17 +30,17 @@ public final class Peer {
     public byte[] awaited;
     private DeviceKeys keys;
     private final long incarnation;
-    /** The versions of the protocol that this side speaks. */
+    /** The protocol versions that this side supports. */
     public final List<Long> versions;
     private long seq;
     private long version;
 
-    /** With this side's start count, and the newest of the coordinator's that was heard. */
+    /** Takes this side's start count, and the newest start count received from the coordinator. */
     public Peer(String topic, DeviceKeys keys, long incarnation, long heard) {
         this(topic, keys, incarnation, heard, Frame.VERSIONS);
     }
 
-    /** The same, with other versions of the protocol. */
+    /** The same, with other protocol versions. */
     public Peer(String topic, DeviceKeys keys, long incarnation, long heard, List<Long> versions) {
         this.versions = versions;
         this.topic = topic;
@@ -50,7 +50,7 @@ public final class Peer {
         version = Collections.min(versions);
     }
 
-    /** Seals and opens with other keys from now on; counts and window go on. */
+    /** Seals and opens with other keys from now on; counts and window stay. */
     public void change(DeviceKeys others) {
         keys = others;
     }
@@ -61,12 +61,12 @@ public final class Peer {
         return new Frame(kind, message.encode(), incarnation, seq, transfer, 0).seal(topic, keys.up, (int) version);
     }
 
-    /** A chunk's frame: idempotent, and so without a number. */
+    /** A chunk's frame: idempotent, and therefore without a number. */
     public byte[] chunk(byte[] transfer, int index, byte[] data) {
         return new Frame(Kind.CHUNK, data, incarnation, 0, transfer, index).seal(topic, keys.up, 1);
     }
 
-    /** Speak the highest version that the coordinator speaks as well. */
+    /** Switches to the highest version that the coordinator also supports. */
     public void agree(List<Long> theirs) throws FrameError {
         List<Long> common = new ArrayList<>(versions);
         common.retainAll(theirs);
@@ -76,7 +76,7 @@ public final class Peer {
         version = Collections.max(common);
     }
 
-    /** The frame and its message. Throws {@code FrameError} for anything that is not our peer's. */
+    /** Opens a frame and decodes its message. Throws {@code FrameError} for a frame that is not from our peer. */
     public Opened open(byte[] payload, String from) throws FrameError {
         Frame frame = Frame.open(payload, from, keys.down, versions);
         if (frame.kind == Kind.CHUNK) {
@@ -92,8 +92,8 @@ public final class Peer {
     }
 
     /**
-     * Whether a frame of an older start is the awaited welcome. Its nonce is random and new, so it is no replay: the
-     * newer count was forged, or the coordinator has lost its own.
+     * Whether a frame of an older start is the awaited welcome. Its nonce is random and new, so it is not a replay: the
+     * newer count was forged, or the coordinator has lost its count.
      */
     private boolean answers(Frame frame) throws FrameError {
         return frame.kind == Kind.WELCOME && awaited != null && frame.incarnation < window.incarnation()

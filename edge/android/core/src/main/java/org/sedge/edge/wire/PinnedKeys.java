@@ -17,23 +17,23 @@ import java.util.Map;
 import java.util.TreeMap;
 
 /**
- * The public keys of which one must have signed for an order (spec/policy.md); without any every order is taken.
+ * The public keys, one of which must have signed an order's policy (spec/policy.md); without keys every order is accepted.
  *
- * <p>Ed25519 is the platform's or, on an Android that has none, that of Bouncy Castle, which the app then brings along.
+ * <p>Ed25519 comes from the platform or, on an Android without it, from Bouncy Castle, which the app must then include.
  */
 public final class PinnedKeys {
-    /** Every order is taken. */
+    /** No keys: every order is accepted. */
     public static final PinnedKeys NONE = new PinnedKeys();
     public static final int ID_BYTES = 8;
     private static final String ALGORITHM = "Ed25519";
     private static final String BOUNCY_CASTLE = "org.bouncycastle.jce.provider.BouncyCastleProvider";
-    /** What a key's SubjectPublicKeyInfo (RFC 8410) begins with; its 32 bytes follow. */
+    /** The prefix of a key's SubjectPublicKeyInfo (RFC 8410); its 32 bytes follow. */
     private static final byte[] HEAD = Hex.decode("302a300506032b6570032100");
 
-    /** The keys as they stand in a file or a join text. */
+    /** The keys as written in a file or a join text. */
     public final List<String> texts;
     private final Map<String, PublicKey> keys;
-    /** null: the platform's. */
+    /** null: the platform's provider. */
     private final Provider provider;
 
     private PinnedKeys() {
@@ -42,7 +42,7 @@ public final class PinnedKeys {
         provider = null;
     }
 
-    /** Of 64 hex digits each. Throws {@code ConfigError} for a text that is no key, and where nothing knows Ed25519. */
+    /** Reads keys of 64 hex digits each. Throws {@code ConfigError} for an invalid key, or if Ed25519 is unavailable. */
     public PinnedKeys(List<String> texts) throws ConfigError {
         this.texts = Collections.unmodifiableList(new ArrayList<>(texts));
         keys = new TreeMap<>();
@@ -66,7 +66,7 @@ public final class PinnedKeys {
         return String.join(", ", keys.keySet());
     }
 
-    /** Whether a signature of 64 bytes is that of a pinned key for these bytes. */
+    /** Whether a signature of 64 bytes is a pinned key's signature of these bytes. */
     public boolean verify(String id, byte[] signature, byte[] signed) {
         try {
             Signature verifier = provider == null ? Signature.getInstance(ALGORITHM)
@@ -74,7 +74,7 @@ public final class PinnedKeys {
             verifier.initVerify(keys.get(id));
             verifier.update(signed);
             return verifier.verify(signature);
-        } catch (GeneralSecurityException error) { // a signature that is none
+        } catch (GeneralSecurityException error) { // not a signature
             return false;
         }
     }

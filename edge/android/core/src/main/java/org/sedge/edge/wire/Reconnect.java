@@ -3,28 +3,28 @@ package org.sedge.edge.wire;
 import java.util.HashMap;
 import java.util.Map;
 
-/** How long a link waits before its next connection (WIRE.md, 1.9), and what of an outage is worth a line. */
+/** Decides how long a link waits before its next connection (WIRE.md, 1.9), and what it logs about an outage. */
 public final class Reconnect {
     private static final double FIRST_S = 1;
     private static final double SOON_S = 5;
-    /** An outage of t seconds lasts at most t / 36 seconds longer for a device. */
+    /** The wait extends an outage of t seconds by at most t / 36 seconds for a device. */
     private static final double OUTAGE_PART = 36;
-    /** Roughly how many devices come back in a second: after a short cut, and after a longer outage. */
+    /** Roughly the number of devices that reconnect per second, after a short and after a longer outage. */
     private static final double FIRST_DEVICES_A_SECOND = 100;
     private static final double DEVICES_A_SECOND = 10;
-    /** The size of a fleet whose coordinator has not said it. */
+    /** The assumed fleet size if the coordinator has not reported it. */
     private static final long UNKNOWN_DEVICES = 100;
     private static final double LOG_EVERY_S = 3600;
 
-    /** How a connection, or the try of one, ended; and the longest wait after it: the more it costs, the longer. */
+    /** How a connection or an attempt ended, and the longest wait after it; costlier endings have longer waits. */
     public enum Ended {
-        /** It had brought a message, or we gave it up for its silence. */
+        /** It had brought a message, or we closed it because of its silence. */
         HEARD(30),
-        /** The network answered that nobody listens there. */
+        /** The network answered that nothing listens there. */
         REFUSED(30),
-        /** No CONNACK came, whatever the reason. */
+        /** No CONNACK came, for any other reason. */
         UNANSWERED(60),
-        /** The broker refused us, or let us in and sent no message. */
+        /** The broker refused us, or accepted us and sent no message. */
         TURNED_AWAY(300);
 
         private final double ceiling;
@@ -38,7 +38,7 @@ public final class Reconnect {
     private double since = Double.NaN;
     private final Map<String, Double> logged = new HashMap<>();
 
-    /** A connection has ended, in a fleet of so many devices (0: unknown): the longest that the next one may wait. */
+    /** The longest wait before the next connection, after one has ended, in a fleet of this size (0: unknown). */
     public double longest(Ended ended, double now, long devices) {
         if (ended == Ended.HEARD) {
             failures = 0;
@@ -60,7 +60,7 @@ public final class Reconnect {
         return Math.min(ended.ceiling, Math.min(soon, first));
     }
 
-    /** Whether the log lacks this reason: it has not had it in this outage, or not for an hour. */
+    /** Whether to log this reason: it was not logged in this outage, or not for an hour. */
     public boolean isNews(String reason, double now) {
         Double before = logged.get(reason);
         if (before != null && now < before + LOG_EVERY_S) {

@@ -1,12 +1,12 @@
 package org.sedge.edge.wire;
 
-/** A struct whose fields only the file knows that declares them, and which has no class of its own. */
+/** A struct without a class of its own, whose fields are known only to the file that declares them. */
 public final class Record extends Struct<Record> {
     private Record(Schema<Record> schema, Object[] values) {
         super(schema, values);
     }
 
-    /** A schema without fields; all that it will have are written. */
+    /** A schema without fields; every field added later is always written. */
     public static Schema<Record> schema() {
         return new Schema<Record>(false) {
             @Override

@@ -1,6 +1,6 @@
 package org.sedge.edge.wire;
 
-/** Takes each control frame of one sender once, by start count and number (WIRE.md, 3.6). */
+/** Accepts each control frame of one sender once, by start count and number (WIRE.md, 3.6). */
 public final class ReplayWindow {
     private static final int WIDTH = 64;
 
@@ -8,7 +8,7 @@ public final class ReplayWindow {
     private long top;
     private long seen;
 
-    /** With the newest start count that was heard before. */
+    /** Takes the newest start count received before. */
     public ReplayWindow(long incarnation) {
         this.incarnation = incarnation;
     }
@@ -17,12 +17,12 @@ public final class ReplayWindow {
         return incarnation;
     }
 
-    /** The highest number seen of this start. */
+    /** The highest number seen in this start. */
     public long top() {
         return top;
     }
 
-    /** Begins anew with this frame, whatever its start count. */
+    /** Restarts the window with this frame, whatever its start count. */
     void restart(long frameIncarnation, long seq) {
         incarnation = frameIncarnation;
         top = seq;

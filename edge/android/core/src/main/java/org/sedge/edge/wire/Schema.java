@@ -4,13 +4,13 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 
-/** The fields of a class of structs, in the order in which they are written. */
+/** The fields of a class of structs, in the order in which they are encoded. */
 public abstract class Schema<S extends Struct<S>> extends Type<S> {
     /** One field of the structs {@code S}. {@code T} is the type of its value. */
     public static final class Field<S, T> {
         public final String key;
         final Type<T> type;
-        /** The value of a struct that lacks it; of a required field one that says nothing. */
+        /** The value in a struct that lacks the field; for a required field, a placeholder. */
         final T fallback;
         final boolean required;
         final int place;
@@ -23,25 +23,25 @@ public abstract class Schema<S extends Struct<S>> extends Type<S> {
             this.place = place;
         }
 
-        /** The field's value among those of a struct. */
-        @SuppressWarnings("unchecked") // values are put in by the field's own type
+        /** The field's value among a struct's values. */
+        @SuppressWarnings("unchecked") // only the field's own type puts values in
         public T in(Object[] values) {
             return (T) values[place];
         }
     }
 
     final List<Field<S, ?>> fields = new ArrayList<>();
-    /** Whether a field with its default is left out. */
+    /** Whether fields that have their default are omitted. */
     final boolean omits;
 
     public Schema(boolean omits) {
         this.omits = omits;
     }
 
-    /** The struct of these values, one for each field. */
+    /** Creates the struct from its values, one for each field. */
     protected abstract S make(Object[] values);
 
-    /** Adds a field that must be there. */
+    /** Adds a required field. */
     public <T> Field<S, T> required(String key, Type<T> type) {
         return add(key, type, type.blank(), true);
     }
@@ -65,12 +65,12 @@ public abstract class Schema<S extends Struct<S>> extends Type<S> {
         return values;
     }
 
-    /** A struct with the defaults; required fields are still to be set. */
+    /** A struct with the defaults; required fields must still be set. */
     public S empty() {
         return make(defaults());
     }
 
-    /** The struct in MessagePack's bytes. Throws {@code IllegalArgumentException} for anything else. */
+    /** Decodes a struct from MessagePack. Throws {@code IllegalArgumentException} for anything else. */
     public S decode(byte[] data) {
         return read(MsgPack.unpack(data, this));
     }

@@ -5,7 +5,7 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 
-/** A program's name, and those of its inputs and outputs, in order: wire/programs.py of the protocol. */
+/** A program's name, and the names of its inputs and outputs, in order: wire/programs.py of the protocol. */
 public final class Signature {
     private static final List<String> BATCH = Arrays.asList("theta", "x", "y", "w");
     public static final Signature EVALUATE =
@@ -28,7 +28,7 @@ public final class Signature {
         return training("gradient", statistics, noise, Collections.<String>emptyList());
     }
 
-    /** The signature of "guided", which also takes what the guide lists. */
+    /** The signature of "guided", which also takes the guide's inputs. */
     public static Signature guided(boolean statistics, boolean noise, Guide guide) {
         return training("guided", statistics, noise, guide.inputs());
     }

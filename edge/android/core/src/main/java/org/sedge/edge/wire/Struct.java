@@ -4,7 +4,7 @@ import org.sedge.edge.wire.Schema.Field;
 
 import java.util.Arrays;
 
-/** An immutable record of a schema, a class of its own for each. Two are equal where their bytes are. */
+/** An immutable record with a schema; each schema has its own class. Two records are equal if their bytes are. */
 public abstract class Struct<S extends Struct<S>> {
     private final Schema<S> schema;
     private final Object[] values;
@@ -26,12 +26,12 @@ public abstract class Struct<S extends Struct<S>> {
         return schema.make(changed);
     }
 
-    /** Whether a field has another value than its default. */
+    /** Whether a field's value differs from its default. */
     public boolean has(Field<S, ?> field) {
         return !same(values[field.place], field.fallback);
     }
 
-    /** MessagePack's bytes. */
+    /** Encodes the struct in MessagePack. */
     public byte[] encode() {
         return MsgPack.pack(this);
     }

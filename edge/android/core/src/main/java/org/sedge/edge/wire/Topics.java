@@ -6,17 +6,17 @@ import java.nio.charset.StandardCharsets;
 public final class Topics {
     private Topics() {}
 
-    /** Where a device sends. */
+    /** The topic on which a device sends. */
     public static String up(String fleet, String device) {
         return "sedge/1/" + fleet + "/device/" + shard(device) + "/" + device + "/up";
     }
 
-    /** Where a device listens. */
+    /** The topic on which a device receives. */
     public static String down(String fleet, String device) {
         return "sedge/1/" + fleet + "/device/" + shard(device) + "/" + device + "/down";
     }
 
-    /** Where the coordinator asks a device, with all others of its shard, for a hello. */
+    /** The topic on which the coordinator asks all devices of a device's shard for a hello. */
     public static String hint(String fleet, String device) {
         return "sedge/1/" + fleet + "/shard/" + shard(device);
     }
@@ -26,7 +26,7 @@ public final class Topics {
         return Hex.encode(new byte[] {(byte) first});
     }
 
-    /** Where the chunks of a shared blob are published. */
+    /** The topic of the chunks of a shared blob. */
     public static String blob(String fleet, byte[] transfer) {
         return "sedge/1/" + fleet + "/blob/" + Hex.encode(transfer);
     }

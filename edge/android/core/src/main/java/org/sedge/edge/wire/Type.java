@@ -10,9 +10,9 @@ import java.util.Map;
 import java.util.regex.Pattern;
 
 /**
- * What a field may hold.
+ * The type of a field.
  *
- * <p>Nowhere in the core is a lambda: Android's own runtime has none, and the dexer of Debian refuses them.
+ * <p>The core has no lambdas: Android's own runtime does not support them, and Debian's dexer refuses them.
  */
 public abstract class Type<T> {
     private static final Pattern ID_PATTERN = Pattern.compile("[a-z0-9][a-z0-9-]{0,47}");
@@ -46,28 +46,28 @@ public abstract class Type<T> {
     public static final Type<Long> COUNT = integer(0, 1L << 40);
     public static final Type<Long> ROUND = integer(1, 1L << 31);
 
-    /** The value of what MessagePack has decoded. Throws {@code IllegalArgumentException} that says what is wrong. */
+    /** Converts a decoded MessagePack value. Throws {@code IllegalArgumentException} that says what is wrong. */
     public abstract T read(Object value);
 
     /**
-     * What is kept of a container: of a list its items, of a map the value of a key. null: nothing, as for a key that
-     * is not known, whose value may be of any size.
+     * The type of a container's parts: of a list's items, or of the value of a map's key. null: they are dropped, as for
+     * an unknown key, whose value may have any size.
      */
     Type<?> part(String key) {
         return null;
     }
 
-    /** What a field says that is not set yet. */
+    /** The value of a field that is not set yet. */
     T blank() {
         return null;
     }
 
-    /** The most entries of a map; more are refused before they take memory. */
+    /** The maximum number of a map's entries; more are refused before they take memory. */
     int most() {
         return Integer.MAX_VALUE;
     }
 
-    /** Bytes of a length within these limits. */
+    /** Bytes whose length is within these limits. */
     public static Type<byte[]> bytes(final int least, final int most) {
         return new Type<byte[]>() {
             @Override
@@ -81,7 +81,7 @@ public abstract class Type<T> {
         };
     }
 
-    /** Anything, as it is. */
+    /** Any value, unchanged. */
     static final Type<Object> ANY = new Type<Object>() {
         @Override
         public Object read(Object value) {
@@ -93,7 +93,7 @@ public abstract class Type<T> {
             return this;
         }
     };
-    /** Bytes in JSON. */
+    /** Bytes in JSON, as base64. */
     static final Type<byte[]> BASE64 = new Type<byte[]>() {
         @Override
         public byte[] read(Object value) {
@@ -104,7 +104,7 @@ public abstract class Type<T> {
         }
     };
 
-    /** Text of so many code points. */
+    /** Text with a number of code points within these limits. */
     public static Type<String> text(final int least, final int most) {
         return new Type<String>() {
             @Override
@@ -137,7 +137,7 @@ public abstract class Type<T> {
         };
     }
 
-    /** A finite number from {@code least}, or above it where it is {@code open}, to {@code most}. */
+    /** A finite number from {@code least}, or above it if {@code open}, to {@code most}. */
     public static Type<Double> number(final double least, final boolean open, final double most) {
         return new Type<Double>() {
             @Override
@@ -187,7 +187,7 @@ public abstract class Type<T> {
         };
     }
 
-    /** From {@code least} to {@code most} items of a type. */
+    /** A list of {@code least} to {@code most} items of a type. */
     public static <T> Type<List<T>> list(final Type<T> item, final int least, final int most) {
         return new Type<List<T>>() {
             @Override
@@ -210,7 +210,7 @@ public abstract class Type<T> {
         };
     }
 
-    /** A map from texts to at most so many items of a type. */
+    /** A map from texts to at most {@code most} items of a type. */
     public static <T> Type<Map<String, T>> map(final Type<T> item, final int most) {
         return new Type<Map<String, T>>() {
             @Override
@@ -256,7 +256,7 @@ public abstract class Type<T> {
         return (Map<?, ?>) value;
     }
 
-    /** What would end a line, or hide in it: the text is a peer's, and the error is logged. */
+    /** Characters that end a line or are invisible: the text comes from a peer, and the error is logged. */
     private static final String NOT_SHOWN = "[\\p{C}\\p{Zl}\\p{Zp}]";
 
     private static IllegalArgumentException wrong(Object value, String expected) {

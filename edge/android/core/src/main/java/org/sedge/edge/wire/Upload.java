@@ -9,7 +9,7 @@ import java.util.Random;
 
 /** The sending end of one blob (WIRE.md, section 7). */
 public final class Upload {
-    /** In {@link #poll}'s answer: the offer, in place of a chunk's number. */
+    /** In {@link #poll}'s answer: the offer, instead of a chunk's number. */
     public static final int OFFER = -1;
 
     public final Manifest manifest;
@@ -37,28 +37,28 @@ public final class Upload {
         return number;
     }
 
-    /** Whether every chunk was lost twice in a row: whole ones do not get through. */
+    /** Whether every chunk was lost twice in a row: complete chunks do not get through. */
     public boolean wantsSmallerChunks() {
         return fruitless >= 2
                 && manifest.chunkBytes > Manifest.chunkSize(manifest.size, Manifest.MIN_CHUNK_BYTES);
     }
 
-    /** Whether the receiver is known to have a part of it. */
+    /** Whether the receiver is known to hold part of it. */
     public boolean begun() {
         return !have.isEmpty();
     }
 
-    /** Whether the receiver cannot take it now, and has not said otherwise since. */
+    /** Whether the receiver's last answer was that it cannot accept the blob now. */
     public boolean putOff() {
         return putOff;
     }
 
-    /** Whether the newest offer carries the whole blob: the first one does where the blob is small. */
+    /** Whether the newest offer carries the whole blob: the first offer does if the blob is small. */
     public boolean inline() {
         return number == 1 && manifest.size <= Math.min(Messages.MAX_INLINE_BYTES, manifest.chunkBytes);
     }
 
-    /** The link is up (again): offer at once. */
+    /** The link is up (again): offers at once. */
     public void connected(double now) {
         if (progress) {
             fruitless = 0;
@@ -75,8 +75,8 @@ public final class Upload {
     }
 
     /**
-     * The receiver is there: an offer that it has left unanswered is repeated as if it were the first. So a link that
-     * works carries nothing twice.
+     * The receiver is online: an unanswered offer is repeated as if it were the first. A working link therefore carries
+     * nothing twice.
      */
     public void woken(double now) {
         if (!Double.isNaN(due) && !Double.isNaN(unansweredSince)) {
@@ -92,10 +92,10 @@ public final class Upload {
         inFlight.clear();
     }
 
-    /** The receiver says what it has, in answer to an offer or, with 0, unasked. */
+    /** The receiver reports the chunks that it holds, in answer to an offer or, with 0, unasked. */
     public void receive(long answers, byte[] bitmap, int newCredit, double now) throws FrameError {
         BitSet received = Manifest.fromBitmap(bitmap, manifest.count);
-        if (Double.isNaN(due) || answers > number) { // an answer to an earlier start
+        if (Double.isNaN(due) || answers > number) { // answers an earlier start
             return;
         }
         BitSet fresh = (BitSet) received.clone();
@@ -106,7 +106,7 @@ public final class Upload {
             tried = false;
             attempt = 0;
             fruitless = 0;
-        } else if (first && tried) { // the offer came after these chunks and was answered without them
+        } else if (first && tried) { // the answer to a later offer does not include these chunks
             fruitless++;
             tried = false;
         }
@@ -128,7 +128,7 @@ public final class Upload {
         unansweredSince = Double.NaN;
     }
 
-    /** The receiver cannot take it now. */
+    /** The receiver cannot accept the blob now. */
     public void busy(double retryS, double now) {
         if (!Double.isNaN(due)) {
             credit = 0;
@@ -138,7 +138,7 @@ public final class Upload {
         }
     }
 
-    /** What to send now: {@link #OFFER} or numbers of chunks. */
+    /** What to send now: {@link #OFFER} or chunk numbers. */
     public List<Integer> poll(double now) {
         List<Integer> sends = new ArrayList<>();
         if (Double.isNaN(due)) {

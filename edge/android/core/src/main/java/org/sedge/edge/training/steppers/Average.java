@@ -9,7 +9,7 @@ package org.sedge.edge.training.steppers;
 public final class Average {
     private Average() {}
 
-    /** Takes theta (n,) after a step, from 0, of so many into the mean (n,) of the last {@code share} of them. */
+    /** Adds theta (n,) after step {@code step}, from 0, to the mean (n,) of the last {@code share} of all steps. */
     public static void add(float[] mean, float[] theta, double share, long step, long steps) {
         long number = step + 1 - (steps - Math.max(1, (long) (share * steps)));
         float weight = (float) (1.0 / number);

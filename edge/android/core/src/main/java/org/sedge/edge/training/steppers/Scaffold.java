@@ -1,7 +1,7 @@
 package org.sedge.edge.training.steppers;
 
 /**
- * SCAFFOLD: what a device's gradients lean by, c - c_i, is taken from each of them.
+ * SCAFFOLD: corrects the drift of a device's gradients by adding c - c_i to each of them.
  *
  * <p>Source: Karimireddy et al. 2020, SCAFFOLD, algorithm 1 line 10: g(y) - c_i + c.
  */

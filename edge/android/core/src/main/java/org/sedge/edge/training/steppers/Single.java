@@ -13,7 +13,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 
-/** A training of one model. Statistics and frozen tensors have neither gradient nor term nor decay. */
+/** A training of one model. Gradients, added terms and weight decay do not change statistics and frozen tensors. */
 public final class Single implements Stepper {
     private final Differentiate differentiate;
     private final TrainRequest request;
@@ -35,7 +35,7 @@ public final class Single implements Stepper {
                 statistics.add(tensor);
             }
         }
-        // In this order: float32 sums depend on it.
+        // float32 sums depend on this order.
         if (request.training.prox > 0) {
             terms.add(new Prox(request.training.prox, request.anchor));
         }
@@ -65,7 +65,7 @@ public final class Single implements Stepper {
             System.arraycopy(found.statistics, at, theta, tensor.from, tensor.to - tensor.from);
             at += tensor.to - tensor.from;
         }
-        for (Tensor tensor : frozen) { // weight decay moves them without a gradient
+        for (Tensor tensor : frozen) { // weight decay changes them even without a gradient
             System.arraycopy(request.theta, tensor.from, theta, tensor.from, tensor.to - tensor.from);
         }
         return found.loss;

@@ -6,20 +6,20 @@ import org.sedge.edge.training.TrainingState;
 
 import java.util.List;
 
-/** Which models a training moves, and how a step changes them. */
+/** The models that a training changes, and how a step changes them. */
 public interface Stepper {
-    /** One step on the batch that was fed last. Returns the loss. */
+    /** Makes one step on the batch that was fed last. Returns the loss. */
     double step(double rate) throws CodecError;
 
     /** The model (n,) that is reported, and must be finite; a step changes it. */
     float[] theta();
 
-    /** The models and their optimizers' state, as they are; a step changes them. */
+    /** The current models and their optimizers' state; a step changes them. */
     List<float[]> vectors();
 
-    /** Goes on from a state of this training. */
+    /** Continues from a state of this training. */
     void resume(TrainingState state);
 
-    /** The end of the training, after so many steps with this loss, and the mean (n,) of its models or null. */
+    /** The result of the training: its steps, its loss, and the mean (n,) of its models or null. */
     Trained trained(double loss, long steps, float[] mean);
 }

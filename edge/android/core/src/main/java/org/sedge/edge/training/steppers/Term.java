@@ -1,7 +1,7 @@
 package org.sedge.edge.training.steppers;
 
-/** What a method adds to every gradient. */
+/** A term that a method adds to every gradient. */
 interface Term {
-    /** Adds to a gradient (n,) at theta (n,), in place. */
+    /** Adds the term at theta (n,) to a gradient (n,), in place. */
     void add(float[] gradient, float[] theta);
 }

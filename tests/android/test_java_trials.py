@@ -132,8 +132,8 @@ SERVICE = "org.sedge.android.TrialService"
     [
         (
             "missing",
-            f"Android refused its service, expected {SERVICE} in the app's manifest, and no two "
-            "crashes of it within minutes",
+            f"Android refused its service, expected {SERVICE} in the app's manifest, and at most one "
+            "crash of it within minutes",
         ),
         ("denied", "Not allowed to bind to service"),
         ("none", "Android did not start its process within 2 s"),

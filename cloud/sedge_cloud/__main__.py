@@ -96,6 +96,8 @@ def parser() -> Parser:
     init.add_argument("--service", action="store_true", help=help_text)
     help_text = "with --service: TLS, with a certificate for these names of this machine"
     init.add_argument("--tls", nargs="+", metavar="HOST", help=help_text)
+    help_text = "with --tls: clients need a certificate of the fleet's authority, too"
+    init.add_argument("--client-certificates", action="store_true", help=help_text)
     init.set_defaults(call=_init)
 
     up = commands.add_parser(
@@ -168,6 +170,8 @@ def _init(arguments: argparse.Namespace) -> int:
     folder: Path | None = arguments.folder
     if arguments.service:
         return _init_service(arguments)
+    if arguments.client_certificates:
+        raise ConfigError("--client-certificates", "alone", "--service --tls together with it")
     if arguments.tls is not None:
         raise ConfigError("--tls", "alone", "--service together with it")
     if folder is None:
@@ -184,7 +188,9 @@ def _init(arguments: argparse.Namespace) -> int:
 def _init_service(arguments: argparse.Namespace) -> int:
     if arguments.folder is not None:
         raise ConfigError("folder", str(arguments.folder), "none with --service")
-    url = write_service_files(arguments.fleet, arguments.url, arguments.tls, Places())
+    url = write_service_files(
+        arguments.fleet, arguments.url, arguments.tls, Places(), arguments.client_certificates
+    )
     print(
         f"Written to /etc/sedge and /etc/mosquitto; devices will connect to {url}. Next:\n"
         "  systemctl restart mosquitto\n"

@@ -219,7 +219,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> bool:
     folder = act_as_owner(config.state_dir, for_good=True)
     lock = lock_folder(folder)
     keyring = config.keyring(folder)
-    settings = config.broker_settings()
+    settings, certificate = config.broker_settings(), config.certificate(folder)
     hello = Hello(
         bytes(16),
         VERSION,
@@ -229,6 +229,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> bool:
         len(train.targets),
         len(test.targets),
         memory_mb(),
+        certificate=b"" if certificate is None else certificate.name,
     )
     identity = Identity(config.device, config.fleet, keyring.base, hello)
     gate = Gates(config.gates, Sensors()).closed if config.gates != GatesConfig() else None
@@ -243,7 +244,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> bool:
         loop.stop_on_signals()
         runtime = pooled_runtime(
             agent, settings, examples, programs, pool, loop.wake, gate, config.watts, downloads,
-            Diary(folder),
+            Diary(folder), certificate,
         )  # fmt: skip
         notify("READY=1")
         try:

@@ -24,7 +24,7 @@ from sedge_edge.rounds.budget import Budget, LimitsConfig
 from sedge_edge.rounds.collecting import Collecting
 from sedge_edge.rounds.disk_waits import DiskWaits
 from sedge_edge.rounds.effects import AgentEffect as AgentEffect
-from sedge_edge.rounds.effects import FetchedChunk, SpanEnd
+from sedge_edge.rounds.effects import FetchedChunk, KeepCertificate, SpanEnd
 from sedge_edge.rounds.effects import StartJob as StartJob
 from sedge_edge.rounds.fetching import Fetches
 from sedge_edge.rounds.handshake import Handshake
@@ -152,9 +152,7 @@ class Agent:
 
     def timer(self) -> float | None:
         """When ``poll`` is next due."""
-        due = [self._waiting.timer()]
-        if not self._waiting.closed.link:
-            due.append(self._outbox.timer())
+        due = [self._waiting.timer(), None if self._waiting.closed.link else self._outbox.timer()]
         waits = self._disk.disk_at
         due += [self._fetches.timer(), self._disk.job_at] if waits is None else [waits]
         if self._connected:
@@ -334,6 +332,8 @@ class Agent:
                 answer = self._keyring.answer(message.point, self.identity.hello.version)
                 text = "renewing the secret; the current one stays valid until the new one is used"
                 return [Note(logging.INFO, text), self.peer.message(answer)]
+            case messages.Joined() if message.certificate and self.identity.hello.certificate:
+                return [KeepCertificate(message.certificate)]
             case messages.Refusal():
                 text = f"the coordinator refuses: {message.reason}: {message.detail}"
                 return [Note(logging.ERROR, text)]

@@ -9,6 +9,7 @@ from sedge_edge import VERSION
 from sedge_protocol.errors import ConfigError, LinkError, RemoteError
 from sedge_protocol.host.enrolment import Token
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
+from sedge_protocol.host.tls import certificate_in, client_pem
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, Frame, Kind, open_frame, seal
 from sedge_protocol.wire.joining import Agreement, key_name, private_key, public_key
@@ -63,8 +64,13 @@ class Asking:
 
     def settings(self, ca_file: str | None) -> BrokerSettings:
         """The token's account at the broker."""
-        name = self.token.token
-        return BrokerSettings(self.token.url, name, name, self._keys.password, ca_file)
+        name, pem = self.token.token, self.token.certificate
+        own = None
+        if pem is not None:
+            secret = parse_secret(self.token.key, "token")
+            own = client_pem(secret, certificate_in(pem, "token", "its certificate"))
+        password = self._keys.password
+        return BrokerSettings(self.token.url, name, name, password, ca_file, client_pem=own)
 
     def question(self) -> tuple[str, bytes]:
         """Topic and bytes of a JOIN."""

@@ -16,6 +16,8 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from sedge_edge.certificate import SCHEMA as CERTIFICATE_SCHEMA
+from sedge_edge.certificate import KeptCertificate, OwnCertificate
 from sedge_edge.gates import GatesConfig, minutes
 from sedge_edge.http_downloads import DownloadConfig
 from sedge_edge.own_files import own_files
@@ -28,6 +30,7 @@ from sedge_protocol.host.broker_url import parse_url
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.host.signing import TrustConfig, verifiers
+from sedge_protocol.host.tls import certificate_in
 from sedge_protocol.wire.keys import DeviceKeys, parse_secret
 from sedge_protocol.wire.topics import check_id
 
@@ -38,6 +41,8 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _OTHERS = 0o007
 # The file of the keyring in the state folder.
 KEYS = "keys"
+# The file of the certificate that has replaced that in ``cert_file``.
+CERTIFICATE = "certificate"
 # The credential that sedge-edge.service makes of the file "secret" next to edge.toml; root's own commands
 # read that file.
 _UNIT_SECRET = "$CREDENTIALS_DIRECTORY/sedge-secret"
@@ -53,7 +58,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Certificate of the authority that signed the broker's certificate, in PEM; by default, the system's
     authorities."""
     cert_file: Path | None = None
-    """Certificate of the device, in PEM, for brokers that require one."""
+    """Certificate of the device, in PEM, for brokers that require one; without ``key_file``, its key
+    follows from the device's secret."""
     key_file: Path | None = None
     """Private key that belongs to the certificate in ``cert_file``; others must not be able to read
     it."""
@@ -183,7 +189,22 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def renews(self) -> bool:
         """Whether the device can change its secret: only if the broker's account follows from it."""
-        return self.broker.password_file is None and self.broker.cert_file is None
+        return self.broker.password_file is None and self.broker.key_file is None
+
+    def certificate(self, folder: Path | None) -> OwnCertificate | None:
+        """The certificate whose key follows from the secret; None if there is no such one.
+
+        The coordinator has renewed it if the state ``folder`` says so. Raises ``ConfigError``,
+        ``StorageError``.
+        """
+        path, key = self.broker.cert_file, "broker.cert_file"
+        if path is None or self.broker.key_file is not None:
+            return None
+        given = certificate_in(config.named_text(path, key), key, str(path))
+        durable = None
+        if folder is not None and os.access(folder, os.X_OK):
+            durable = Journal(folder / CERTIFICATE, KeptCertificate, CERTIFICATE_SCHEMA)
+        return OwnCertificate(self.secret(), given, durable)
 
     def broker_settings(self) -> BrokerSettings:
         """The link's settings, password included. Raises ``ConfigError``."""
@@ -192,14 +213,16 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             password = self.keys().password
         else:
             password = _read_private(broker.password_file, "broker.password_file").strip()
+        own = self.certificate(self.state_dir)
         return BrokerSettings(
             url=broker.url,
             name=self.device,
             username=broker.username or self.device,
             password=password,
             ca_file=_text(broker.ca_file),
-            cert_file=_text(broker.cert_file),
+            cert_file=None if own is not None else _text(broker.cert_file),
             key_file=_text(broker.key_file),
+            client_pem=None if own is None else own.pem,
         )
 
 
@@ -294,9 +317,17 @@ def _check_tls(edge: EdgeConfig) -> None:
             )
         read = _read_private if key == "broker.key_file" else config.named_text
         read(path, key)
-    for key, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
-        if files[f"broker.{key}"] is not None and files[f"broker.{other}"] is None:
-            raise ConfigError(f"broker.{other}", None, f"a file that goes with broker.{key}")
+    if broker.key_file is not None and broker.cert_file is None:
+        raise ConfigError("broker.cert_file", None, "a file that goes with broker.key_file")
+    own = edge.certificate(None)
+    if own is not None:
+        try:
+            own.check()
+        except ConfigError:
+            expected = (
+                "that of this device, with the key that follows from secret_file; or key_file, too"
+            )
+            raise ConfigError("broker.cert_file", str(broker.cert_file), expected) from None
 
 
 def _read_private(path: Path, key: str) -> str:

@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def examine(path: Path, report: Callable[[bool, str], None], bundle: Path | None
         "gates": lambda: gate_values(Gates(config.gates, Sensors())),
         "torch": lambda: _torch(config),
         "unit": lambda: _unit(config, path),
+        "certificate": lambda: _certificate(config),
         "broker": lambda: _broker(config),
         "messages": lambda: largest_message(config),
     }
@@ -229,6 +231,17 @@ def _unit(config: EdgeConfig, path: Path) -> str:
         found, expected = str(config.state_dir), f"{SERVICE_STATE}, which sedge-edge.service writes"
         raise ConfigError("state_dir", found, expected, str(path))
     return f"state in {config.state_dir}"
+
+
+def _certificate(config: EdgeConfig) -> str:
+    own = config.certificate(act_as_owner(config.state_dir))
+    if own is None:
+        return "none of the fleet's own"
+    days = (own.until - datetime.now(UTC)).days
+    if days < 0:
+        text = f"it ended {-days} days ago: `sedge-cloud device token add --device {config.device}` on the"
+        raise StorageError(f"{text} coordinator, then `sedge-edge join LINE --replace` here")
+    return f"{days} days left; the coordinator renews it over the connection"
 
 
 def _broker(config: EdgeConfig) -> str:

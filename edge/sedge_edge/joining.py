@@ -7,6 +7,7 @@ import socket
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from ssl import DER_cert_to_PEM_cert
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +18,7 @@ from sedge_protocol.host.disk import replace_file, translated
 from sedge_protocol.host.enrolment import (
     BESIDE,
     CA,
+    CERTIFICATE,
     CONFIG,
     OF_SERVICE,
     SECRET,
@@ -86,7 +88,7 @@ def _join_by_token(token: Token, wanted: Wanted, say: Callable[[str], None]) -> 
     folder = folder or Path(name)
     # Everything known of the device besides its id and secret: enough to see which one is in the folder,
     # and to connect.
-    first = Enrolment(name, token.fleet, token.url, "", token.ca, token.trust)
+    first = Enrolment(name, token.fleet, token.url, "", token.ca, token.trust, token.certificate)
     with as_caller(), translated("join in", folder):
         asking = Asking(token, name, _seed(token, folder, wanted))
         if not _is_written(folder, asking):
@@ -100,8 +102,9 @@ def _join_by_token(token: Token, wanted: Wanted, say: Callable[[str], None]) -> 
     except JoinRefused:  # another attempt starts over
         (folder / JOINING).unlink(missing_ok=True)
         raise
+    pem = DER_cert_to_PEM_cert(answer.certificate) if answer.certificate else None
     enrolment = Enrolment(
-        answer.device, token.fleet, token.url, asking.secret.hex(), token.ca, token.trust
+        answer.device, token.fleet, token.url, asking.secret.hex(), token.ca, token.trust, pem
     )
     told = _write(enrolment, folder, wanted, already=_is_written(folder, asking))
     (folder / JOINING).unlink(missing_ok=True)
@@ -146,6 +149,8 @@ def _require_free(folder: Path, enrolment: Enrolment, wanted: Wanted) -> bool:
         raise ConfigError("sedge-edge join", str(folder / SECRET), expected)
     for name in (SECRET, *files):
         path = folder / name
+        if name == CERTIFICATE:  # an interrupted join may have had another one
+            continue
         if path.exists() and (name == SECRET or path.read_text(errors="replace") != files[name]):
             expected = "a folder without a device, or another one: --out FOLDER"
             raise ConfigError("sedge-edge join", str(path), expected)

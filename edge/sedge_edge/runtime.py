@@ -12,13 +12,14 @@ import numpy as np
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.backends import NO_CODE, UserCode, open_trainer
+from sedge_edge.certificate import OwnCertificate
 from sedge_edge.diary import Diary
 from sedge_edge.http_downloads import NO_DOWNLOADS, Downloads
 from sedge_edge.jobs.job import Job, Outcome
 from sedge_edge.jobs.storage import WholeBlobs
 from sedge_edge.own_files import DeviceBlobs
 from sedge_edge.rounds.budget import LimitsConfig
-from sedge_edge.rounds.effects import FetchSpan, StopSpan
+from sedge_edge.rounds.effects import FetchSpan, KeepCertificate, StopSpan
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.keyring import Keyring
 from sedge_edge.rounds.places import Permits
@@ -84,8 +85,8 @@ class Runtime:
 
     ``work`` starts a job, one at a time; ``wake`` is called, from any thread, when it is done. ``stop`` is
     called once, at the end, and tells the current job to stop. ``examples`` returns the training and test
-    examples of the last job, if they may change. ``downloads`` are those over HTTP. ``diary`` records
-    events for people.
+    examples of the last job, if they may change. ``downloads`` are those over HTTP.
+    ``diary`` records events for people. ``certificate`` is one that the coordinator renews.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Runtime:
         examples: Callable[[], tuple[Examples, Examples]] | None = None,
         downloads: Downloads = NO_DOWNLOADS,
         diary: Diary | None = None,
+        certificate: OwnCertificate | None = None,
     ) -> None:
         identity = agent.identity
         self.agent = agent
@@ -110,6 +112,7 @@ class Runtime:
         self._examples = examples
         self._downloads = downloads
         self._diary = diary or Diary()
+        self._certificate = certificate
         self._job: Future[Outcome] | None = None
         self._closing = False
         self._log = logging.getLogger(f"sedge.edge.{identity.device}")
@@ -215,10 +218,25 @@ class Runtime:
                     self._job.add_done_callback(lambda _: self._wake())
                 case FetchSpan():
                     self._downloads.start(effect, self._wake)
+                case KeepCertificate():
+                    self._keep(effect.der)
                 case StopSpan():
                     self._downloads.stop()
                 case _:
                     self.link.unsubscribe(effect.topic)
+
+    def _keep(self, der: bytes) -> None:
+        """Keep a later certificate; the present connection goes on with the one before."""
+        if self._certificate is None:
+            return
+        try:
+            self._certificate.replace(der)
+        except SedgeError as exc:
+            self._log.error("%s", exc)
+            return
+        self.link.settings = replace(self.link.settings, client_pem=self._certificate.pem)
+        self.agent.handshake.certified(self._certificate.name, time.monotonic())
+        self._log.info("the coordinator has renewed the certificate for the broker")
 
 
 def open_agent(
@@ -282,6 +300,7 @@ def pooled_runtime(
     watts: float | None = None,
     downloads: Downloads = NO_DOWNLOADS,
     diary: Diary | None = None,
+    certificate: OwnCertificate | None = None,
 ) -> Runtime:
     """A device that runs its own jobs, on its own data, in a thread of ``pool``.
 
@@ -307,7 +326,9 @@ def pooled_runtime(
     def work(job: Job) -> Future[Outcome]:
         return pool.submit(run, job)
 
-    return Runtime(agent, settings, work, wake, stopping.set, lambda: last, downloads, diary)
+    return Runtime(
+        agent, settings, work, wake, stopping.set, lambda: last, downloads, diary, certificate
+    )
 
 
 def _expected(error: BaseException | None) -> bool:

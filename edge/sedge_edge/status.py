@@ -67,7 +67,8 @@ class Status(msgspec.Struct, frozen=True):
 
     ``waits`` is why the agent did no work when it last ran: a closed gate, a disk error. ``gates`` are the
     configured ones in their current state. ``up`` and ``down`` are the bytes of messages sent and received
-    on this UTC day. ``error`` is the last error, since ``error_at``.
+    on this UTC day.
+    ``error`` is the last error, since ``error_at``, and ``certificate`` when that for the broker ends.
     """
 
     device: str
@@ -86,6 +87,7 @@ class Status(msgspec.Struct, frozen=True):
     disk: Disk = Disk()
     up: int = 0
     down: int = 0
+    certificate: str = ""
 
     def lines(self) -> Iterator[str]:
         """The same as text for people."""
@@ -111,6 +113,8 @@ class Status(msgspec.Struct, frozen=True):
             yield f"run {update.run}: {what}"
         if self.error:
             yield f"last error, {self.error_at}: {self.error}"
+        if self.certificate:
+            yield f"certificate for the broker: until {self.certificate}"
         used, free = self.disk.used / 1e6, self.disk.free / 1e9
         yield f"disk: {used:.1f} MB used, {free:.1f} GB free"
         yield f"today: {self.up / 1e3:.1f} kB sent, {self.down / 1e3:.1f} kB received"
@@ -130,6 +134,7 @@ def status(config: EdgeConfig, state: AgentState | None, folder: Path) -> Status
     if state is None:
         return Status(device, fleet)
     blobs, page = BlobFolder(folder), read_diary(folder)
+    own = config.certificate(folder)
     today = page.day == int(time.time() // DAY_S)
     return Status(
         device,
@@ -148,6 +153,7 @@ def status(config: EdgeConfig, state: AgentState | None, folder: Path) -> Status
         Disk(sum(blobs.sizes().values()), shutil.disk_usage(folder).free),
         page.up if today else 0,
         page.down if today else 0,
+        "" if own is None else _time(own.until.timestamp()),
     )
 
 

@@ -25,14 +25,21 @@ def test_a_join_text_is_read_as_it_was_printed(class_path: str, tmp_path: Path) 
     pem = (Authority(tmp_path / "authority").folder / "ca.crt").read_text()
     enrolment = Enrolment("phone-1", "home", "mqtts://broker.example:8884", secret, pem)
     texts.append(f"  {enrolment.join_text()}\n")
-    refused = ["", "https://broker.example", texts[0][:-30], texts[0].replace("sedge:", "sedge:!")]
+    certified = Enrolment("phone-1", "home", "mqtts://x", secret, pem, certificate=pem).join_text()
+    refused = [
+        certified,
+        "",
+        "https://broker.example",
+        texts[0][:-30],
+        texts[0].replace("sedge:", "sedge:!"),
+    ]
     said = java(class_path, "org.sedge.android.ReadJoinText", *texts, *refused)
     assert all(len(text.strip()) <= LARGEST_QR_CODE for text in texts)
     assert said[:2] == [
         f"phone-1 home mqtt://10.0.0.1 {secret} no authority",
         f"phone-1 home mqtts://broker.example:8884 {secret} {pem.replace(chr(10), '|')}",
     ]
-    assert len(said) == 6
+    assert len(said) == 7 and "client certificates, which this app cannot show" in said[2]
     for line in said[2:]:
         assert line.startswith("join text: ")
         assert secret[:8] not in line

@@ -155,7 +155,10 @@ def test_a_function_source_is_no_path(folder: Path) -> None:
             "broker.ca_file: .* an mqtts:// or wss:// url",
         ),
         (TLS.replace("url =", 'ca_file = "no.pem"\nurl ='), "broker.ca_file: .* a readable file"),
-        (TLS.replace("url =", 'cert_file = "device.pem"\nurl ='), "broker.key_file: found None"),
+        (
+            TLS.replace("url =", 'cert_file = "device.pem"\nurl ='),
+            "broker.cert_file: found '.*device.pem', expected a certificate in PEM",
+        ),
         (TLS.replace("url =", 'key_file = "device.key"\nurl ='), "broker.cert_file: found None"),
         (
             MINIMAL.replace("url =", 'password_file = "no"\nurl ='),

@@ -11,7 +11,7 @@ from tests.vectors.make_spec import vectors
 from sedge_protocol.errors import CodecError, ConfigError, FrameError
 from sedge_protocol.host.enrolment import parse_join_text
 from sedge_protocol.wire.bundle import unpack
-from sedge_protocol.wire.joining import Agreement, fleet_key
+from sedge_protocol.wire.joining import Agreement, certificate_key, fleet_key
 from sedge_protocol.wire.program import check_program
 
 VECTORS: dict[str, Any] = json.loads(
@@ -37,12 +37,13 @@ def test_join_texts(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", VECTORS["joins"], ids=lambda case: case["device"])
 def test_joins(case: dict[str, Any]) -> None:
-    """E10: the coordinator comes to the same secret from its own key and the device's point."""
+    """E10, E14: the coordinator comes to the same secret from its own key and the device's point."""
     point, number = bytes.fromhex(case["point"]), VECTORS["joins"].index(case)
     private = fleet_key(bytes([255 - number]) * 32)
     agreed = Agreement.of(private, point, point, case["fleet"], case["token"])
     assert agreed.secret.hex() == case["secret"]
     assert agreed.asks(case["device"]).hex() == case["asks"] != case["answers"]
+    assert f"{certificate_key(agreed.secret):064x}" == case["certificate"]
     for wrong in (bytes(65), b"\4" + bytes(64), point[:-1] + bytes([point[-1] ^ 1]), point[:33]):
         with pytest.raises(FrameError, match="no point of the curve"):
             Agreement.of(private, wrong, wrong, case["fleet"], case["token"])

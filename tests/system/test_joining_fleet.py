@@ -1,7 +1,6 @@
 """Joining by a token, with real processes: many devices, kills between any two steps, a stolen token."""
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -11,8 +10,6 @@ from collections.abc import Callable
 import pytest
 from tools.bench.parts.real_fleet import RealFleet
 
-from sedge_cloud.admin.templates import PID_FILE
-from sedge_cloud.admin.trial import RELOAD
 from sedge_cloud.store.opening import open_folder
 from sedge_edge.asking import Asking
 from sedge_edge.config import load_config
@@ -30,10 +27,7 @@ pytestmark = pytest.mark.fleet
 @pytest.fixture
 def fleet(fleet: RealFleet) -> RealFleet:
     """Its coordinator reloads the broker by itself, as that of ``sedge-cloud up`` does."""
-    config = fleet.folder / "cloud.toml"
-    reload = RELOAD.format(pid=shlex.quote(str(fleet.folder / PID_FILE)))
-    text = config.read_text().replace("[broker]\n", f"[broker]\nreload = {toml(reload)}\n")
-    config.write_text(text)
+    fleet.reload_by(fleet.folder / "cloud.toml")
     return fleet
 
 
@@ -44,10 +38,6 @@ def wait_for(true: Callable[[], bool]) -> None:
         if time.monotonic() > until:
             raise TimeoutError
         time.sleep(0.2)
-
-
-def toml(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def token(fleet: RealFleet, *words: str) -> str:

@@ -100,6 +100,7 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
         messages.Refusal("version", "frame of protocol version 1, this side speaks 2"),
         messages.Join(b"\4" + bytes(64), "pi-1", bytes(range(16)), "0.1.0"),
         messages.Joined(bytes(16), "accepted", "pi-1", bytes(range(16)), ("site=lab",)),
+        messages.Joined(bytes(16), "accepted", "pi-1", certificate=b"\x30\x82"),
         messages.Joined(bytes(16), "refused", "pi-1", detail="the token was revoked"),
         messages.Renew(b"\4" + bytes(64)),
         messages.Committed("digits", 3, UPDATE.sha256),
@@ -159,6 +160,7 @@ def later_messages() -> Iterator[messages.Hello | messages.Order | messages.Decl
         yield msgspec.structs.replace(plain, **picks, work=Work(choice=choice))
     yield messages.Hello(NONCE, "0.3.0", codecs=("optimizer", "schedule"))
     yield messages.Hello(NONCE, "0.3.0", leaves=True)
+    yield messages.Hello(NONCE, "0.3.0", certificate=bytes(range(16)))
     moving = Training(5, 0.05, warmup_steps=10, end_factor=0.25)
     yield msgspec.structs.replace(plain, work=Work(training=moving))
     averaging = Training(5, 0.05, average=0.5)

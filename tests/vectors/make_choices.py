@@ -22,7 +22,14 @@ from sedge_protocol.host.enrolment import Enrolment
 from sedge_protocol.layout import Layout
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, seal
-from sedge_protocol.wire.joining import Agreement, fleet_key, key_name, private_key, public_key
+from sedge_protocol.wire.joining import (
+    Agreement,
+    certificate_key,
+    fleet_key,
+    key_name,
+    private_key,
+    public_key,
+)
 from sedge_protocol.wire.messages import Decline, Order
 from sedge_protocol.wire.objective import ABSOLUTE_ERROR, ACCURACY
 from sedge_protocol.wire.peer import Peer
@@ -249,10 +256,18 @@ def join_texts() -> Events:
 
 
 def joins() -> Events:
-    """E9 and E10: what a device with this seed of its key sends, and gets."""
+    """E9 and E10: what a device with this seed of its key sends, and gets.
+
+    The last one renews its secret (E14): its id is in the place of a token. ``certificate`` is E18's key.
+    """
     found: Events = []
     for number, (fleet, token, name) in enumerate(
-        (("home", "join-00a1", "pi-1"), ("f", "join-x", "phone"), ("home", "join-00a1", "a" * 48))
+        (
+            ("home", "join-00a1", "pi-1"),
+            ("f", "join-x", "phone"),
+            ("home", "join-00a1", "a" * 48),
+            ("home", "pi-1", "pi-1"),
+        )
     ):
         seed, private = bytes([number]) * 32, fleet_key(bytes([255 - number]) * 32)
         own = private_key(seed)
@@ -263,6 +278,7 @@ def joins() -> Events:
             "coordinator": other.hex(), "point": point.hex(), "of": key_name(point).hex(),
             "secret": agreed.secret.hex(), "asks": agreed.asks(name).hex(),
             "answers": agreed.answers(name).hex(),
+            "certificate": f"{certificate_key(agreed.secret):064x}",
         })  # fmt: skip
     return found
 

@@ -7,7 +7,6 @@ and recorded frames; the coordinator's own account, subscribed to everything, se
 """
 
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -21,13 +20,13 @@ from pathlib import Path
 from tools.bench.harness import Figure, Result, at_least, bench
 from tools.bench.parts.real_fleet import RealFleet
 
-from sedge_cloud.admin.templates import PID_FILE
-from sedge_cloud.admin.trial import RELOAD
+from sedge_cloud.broker.certificates import Authority
 from sedge_cloud.store.opening import open_folder
 from sedge_edge.asking import Asking
 from sedge_edge.config import load_config
 from sedge_protocol.host.enrolment import Token, parse_join_text
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
+from sedge_protocol.host.tls import client_pem
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.frame import VERSIONS
 from sedge_protocol.wire.messages import Hello
@@ -37,12 +36,10 @@ FLEET = "test"  # of ``RealFleet``
 WAIT_S, PASS_S = 15.0, 2.0
 
 
-def serving(folder: Path) -> RealFleet:
+def serving(folder: Path, *, certificates: bool = False) -> RealFleet:
     """A fleet whose coordinator makes the broker reread its files, as under ``sedge-cloud up``."""
-    fleet = RealFleet(folder)
-    config, pid = folder / "cloud.toml", shlex.quote(str(folder / PID_FILE))
-    command = RELOAD.format(pid=pid).replace("\\", "\\\\").replace('"', '\\"')
-    config.write_text(config.read_text().replace("[broker]\n", f'[broker]\nreload = "{command}"\n'))
+    fleet = RealFleet(folder, certificates=certificates)
+    fleet.reload_by(folder / "cloud.toml")
     fleet.start_cloud()
     return fleet
 
@@ -93,6 +90,20 @@ def lets_in(settings: BrokerSettings) -> bool:
         link.close()
 
 
+def refusal(settings: BrokerSettings) -> str:
+    """Why the broker refuses an account, as the log of a device says it; empty if it does not."""
+    link, said = MqttLink(settings, ()), list[str]()
+
+    def ends(event: object) -> bool:
+        if isinstance(event, Disconnected):
+            said.append(event.reason)
+        return isinstance(event, Connected | Disconnected)
+
+    run(link, WAIT_S, ends)
+    link.close()
+    return "".join(said)
+
+
 def up(settings: BrokerSettings, *listens: str) -> MqttLink:
     """Open a link."""
     link = MqttLink(settings, listens)
@@ -118,12 +129,14 @@ def attacks(fleet: RealFleet, used: str, line: str) -> Iterator[tuple[str, bool]
     password = (fleet.folder / "coordinator-password").read_text().strip()
     account, token = replace(one, username=f"coordinator-{FLEET}"), parse_join_text(line)
     assert isinstance(token, Token)
-    stolen = Asking(token, "thief", bytes(range(32))).settings(None)
+    stolen = Asking(token, "thief", bytes(range(32))).settings(one.ca_file)
     guessed = replace(one, password="00" * 32)
     yield "connect without an account", not lets_in(replace(one, username=None, password=None))
     yield "connect as a device with a guessed password", not lets_in(guessed)
     yield "connect as the coordinator with a device's password", not lets_in(account)
     master = up(replace(account, password=password), "#")
+    if one.client_pem is not None:
+        yield from with_other_certificates(fleet, "pi-0")
     for who, settings in (("a token's", stolen), ("a device's", one)):
         thief, told = up(settings, "#", topics.down(FLEET, "pi-1")), topics.down(FLEET, "pi-1")
         for what, topic in (
@@ -157,6 +170,33 @@ def attacks(fleet: RealFleet, used: str, line: str) -> Iterator[tuple[str, bool]
     yield "connect with a revoked token", not lets_in(stolen)
     fleet.cloud("device", "revoke", "pi-2")
     yield "connect as a revoked device", not lets_in(settings_of(fleet, "pi-2"))
+
+
+def with_other_certificates(fleet: RealFleet, name: str) -> Iterator[tuple[str, bool]]:
+    """Connect with a device's password, but not its certificate, to a broker that asks for one."""
+    good = settings_of(fleet, name)
+    secret = load_config(fleet.folder / name / "edge.toml").secret()
+    plain = good.url.replace("mqtts:", "mqtt:")
+    key, own = ((fleet.folder / file).read_text() for file in ("ca.key", "ca.pem"))
+    now = time.time()
+
+    def showing(authority: Authority, until: float) -> BrokerSettings:
+        row = authority.certify(name, secret, until)
+        return replace(good, client_pem=client_pem(secret, row.der))
+
+    ours, other = Authority.read(key, own), Authority.made(FLEET)
+    for what, settings, reason in (
+        ("without a certificate", replace(good, client_pem=None), "it asks for a certificate"),
+        ("with an expired one", showing(ours, now - 60), "our certificate has expired"),
+        (
+            "with one of another authority, by its name",
+            showing(other, now + 600),
+            "of another auth",
+        ),
+        ("without TLS", replace(good, url=plain, ca_file=None, client_pem=None), "expect TLS"),
+    ):
+        yield f"connect as a device {what}", reason in refusal(settings)
+    assert not refusal(showing(ours, now + 600))  # it was the certificate, and nothing else
 
 
 def forgeries(fleet: RealFleet, master: MqttLink) -> Iterator[tuple[str, bool]]:
@@ -201,10 +241,13 @@ def figures(found: Result) -> list[Figure]:
 
 
 @bench("Joining by one token, and an attacker's list", figures)
-def measure(devices: int = 50, at_once: int = 4) -> Result:
-    """Let this many devices join, some ``at_once``; then try every attack."""
+def measure(devices: int = 50, at_once: int = 4, certificates: bool = False) -> Result:
+    """Join so many devices, some ``at_once``; then try every attack.
+
+    With ``certificates`` the broker is that of ``init --client-certificates``.
+    """
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
-        fleet = serving(Path(name))
+        fleet = serving(Path(name), certificates=certificates)
         try:
             begun = time.monotonic()
             add = ("device", "token", "add", "--expires", "1h")

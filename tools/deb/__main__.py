@@ -24,7 +24,7 @@ GLIBC = 28
 SCRIPTS = Path(__file__).with_name("scripts")
 EXTRAS = {"cloud": "cloud,http,safetensors,stores", "edge": "onnx,images,safetensors"}
 RECOMMENDS = {
-    "cloud": "mosquitto, openssl, ca-certificates",
+    "cloud": "mosquitto, ca-certificates",
     "edge": "systemd-timesyncd | time-daemon",
 }
 # The commands of each package, by their modules.

@@ -167,7 +167,7 @@ def _tell_issued(
     ):
         print(SIGHUP)
     for name, folder in issued.items():
-        if cloud.broker.cert_file is not None:
+        if cloud.broker.cert_file is not None and cloud.broker.authority_key_file is None:
             print(f"If the broker requires client certificates, add one with CN={name}, its key and "
                   "their lines in edge.toml.")  # fmt: skip
         if arguments.join:

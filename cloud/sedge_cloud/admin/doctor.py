@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from sedge_cloud.admin.certifying import certificates_left
 from sedge_cloud.admin.revocation import is_served
 from sedge_cloud.broker.access import access_is_whole
 from sedge_cloud.broker.accounts import passwords_agree
@@ -65,6 +66,7 @@ def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
         check("messages", lambda: _messages(cloud))
     if healthy:
         check("passwords", lambda: passwords_agree(cloud))
+    check("certificates", lambda: _certificates(cloud))
     if healthy:
         check("coordinator", lambda: _coordinator(cloud))
     return healthy
@@ -154,6 +156,11 @@ def _messages(cloud: CloudConfig) -> str:
         "" if limit == MAX_PACKET_BYTES else "; larger ones are lost, so smaller chunks are sent"
     )
     return f"up to {limit} bytes come back{larger}"
+
+
+def _certificates(cloud: CloudConfig) -> str:
+    with closing(open_store(cloud)) as store:
+        return certificates_left(store, cloud)
 
 
 def _coordinator(cloud: CloudConfig) -> str:

@@ -8,7 +8,9 @@ import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from ssl import DER_cert_to_PEM_cert
 
+from sedge_cloud.admin.certifying import certified, write_revoked
 from sedge_cloud.broker.accounts import add_passwords, put_back
 from sedge_cloud.config import COORDINATOR, CloudConfig
 from sedge_cloud.store.database import Store
@@ -18,6 +20,7 @@ from sedge_protocol.host.disk import replace_file, translated
 from sedge_protocol.host.enrolment import (
     BESIDE,
     CA,
+    CERTIFICATE,
     CONFIG,
     OF_SERVICE,
     SECRET,
@@ -31,7 +34,7 @@ from sedge_protocol.wire.topics import check_id
 
 NOT_ENROLLED = "an id that is not enrolled yet (a lost or revoked device: `device reissue`)"
 
-CERTIFICATE = """\
+_BY_HAND = """\
 # The coordinator presents a certificate to the broker. If devices must too, with CN={device}:
 # cert_file = "device.pem"
 # key_file = "device.key"
@@ -58,6 +61,11 @@ def add_devices(
             raise ConfigError("device", device, f"another id: {others} are not devices")
     for device in sorted(store.devices_named([*folders, *given])):
         raise ConfigError("device", device, NOT_ENROLLED)
+    if given and cloud.broker.authority_key_file is not None:
+        expected = (
+            "none with broker.authority_key_file: every device needs the files with its certificate"
+        )
+        raise ConfigError("secret", f"{len(given)} in the list", expected)
     enrol = partial(store.add_devices, tags=tags)
     _issue(store, enrol, cloud, folders, service, given)
 
@@ -120,6 +128,7 @@ def join_text(folder: Path) -> str:
             (folder / SECRET).read_text().strip(),
             (folder / CA).read_text() if "ca_file" in said["broker"] else None,
             tuple(said.get("trust", {}).get("keys", ())),
+            (folder / CERTIFICATE).read_text() if "cert_file" in said["broker"] else None,
         ).join_text()  # fmt: skip
 
 
@@ -141,12 +150,15 @@ def _issue(
     made: list[Path] = []
     replaced: list[str] | None = None
     places, passwords = OF_SERVICE if service else BESIDE, cloud.broker.device_password_file
+    certificates = certified(cloud, secrets)
     try:
         with as_caller():
             for device, folder in folders.items():
                 _make_folder(folder)
                 made.append(folder)
-                _write_device(folder, cloud, device, secrets[device], places)
+                signed = certificates.get(device)
+                pem = None if signed is None else DER_cert_to_PEM_cert(signed.der)
+                _write_device(folder, cloud, device, secrets[device], places, pem)
             if folders:
                 os.sync()  # once: flushing each file of 10,000 devices takes minutes
             if passwords is not None:
@@ -154,14 +166,16 @@ def _issue(
                 replaced = add_passwords(Path(passwords), coded)
         enrol(secrets)
     except SedgeError:
-        if _are_enrolled(store, secrets):  # only the database's answer was lost
-            return
-        with as_caller():
-            if passwords is not None and replaced is not None:
-                put_back(Path(passwords), secrets, replaced)
-            for folder in made:
-                shutil.rmtree(folder, ignore_errors=True)
-        raise
+        if not _are_enrolled(store, secrets):  # otherwise only the database's answer was lost
+            with as_caller():
+                if passwords is not None and replaced is not None:
+                    put_back(Path(passwords), secrets, replaced)
+                for folder in made:
+                    shutil.rmtree(folder, ignore_errors=True)
+            raise
+    if certificates:
+        store.add_certificates(certificates.values())
+        write_revoked(store, cloud)
 
 
 def _are_enrolled(store: Store, secrets: Mapping[str, bytes]) -> bool:
@@ -183,9 +197,14 @@ def _make_folder(folder: Path) -> None:
 
 
 def _write_device(
-    folder: Path, cloud: CloudConfig, device: str, secret: bytes, places: Places
+    folder: Path,
+    cloud: CloudConfig,
+    device: str,
+    secret: bytes,
+    places: Places,
+    certificate: str | None,
 ) -> None:
-    """Write the files that go to a device: its secret, its edge.toml and the broker's authority."""
+    """Write the files that go to a device: secret, edge.toml, certificate and the broker's authority."""
     broker = cloud.broker
     url, ca, remark = broker.device_url or broker.url, None, ""
     with translated("write the files of a device into", folder):
@@ -193,8 +212,11 @@ def _write_device(
             ca = (
                 None if broker.ca_file is None else Path(broker.ca_file).read_text(errors="replace")
             )
-            remark = "" if broker.cert_file is None else CERTIFICATE.format(device=device)
-        enrolment = Enrolment(device, cloud.fleet, url, secret.hex(), ca, cloud.trust.keys)
+            if broker.cert_file is not None and certificate is None:
+                remark = _BY_HAND.format(device=device)
+        enrolment = Enrolment(
+            device, cloud.fleet, url, secret.hex(), ca, cloud.trust.keys, certificate
+        )
         enrolment.write(folder, enrolment.public_files(places, remark))
 
 

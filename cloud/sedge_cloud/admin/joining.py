@@ -9,13 +9,20 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from secrets import token_hex
+from ssl import DER_cert_to_PEM_cert
 
+from sedge_cloud.admin.certifying import (
+    certify,
+    certify_token,
+    is_renewal_due,
+    renew_due,
+)
 from sedge_cloud.admin.enrolment import reload_broker
 from sedge_cloud.broker.access import access_file, forget_tokens, shut_in
 from sedge_cloud.broker.accounts import add_passwords, remove_passwords
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.joins import tags_coded
+from sedge_cloud.store.joins import KEPT_S, tags_coded
 from sedge_cloud.store.rows import TokenRow
 from sedge_cloud.store.tags import MAX_TAGS, check_tag
 from sedge_protocol.errors import ConfigError, StorageError
@@ -74,6 +81,8 @@ def make_token(
                 Path(cloud.broker.device_password_file), {row.token: DeviceKeys.of(secret).password}
             )
             shut_in(cloud, row.token)
+    # Devices that are pending when it expires may still join by it.
+    certify_token(store, cloud, row.token, secret, row.expires + KEPT_S)
     store.add_token(row)
     return row
 
@@ -86,15 +95,17 @@ def token_text(store: Store, cloud: CloudConfig, row: TokenRow) -> str:
         with as_caller(), translated("read", Path(broker.ca_file)):
             ca = Path(broker.ca_file).read_text(errors="replace")
     point = public_key(fleet_key(store.secret())).hex()
-    key, trust = row.secret.hex(), cloud.trust.keys
-    return Token(row.token, cloud.fleet, url, key, point, ca, row.device, trust).join_text()
+    key, trust, own = row.secret.hex(), cloud.trust.keys, store.certificate(row.token)
+    pem = None if own is None else DER_cert_to_PEM_cert(own.der)
+    return Token(row.token, cloud.fleet, url, key, point, ca, row.device, trust, pem).join_text()
 
 
 def settle(store: Store, cloud: CloudConfig) -> int:
     """Create the broker's accounts of accepted devices, and delete those of used tokens.
 
-    Devices that change their secret get their new passwords. Returns how many devices may now be answered.
-    If killed at any point, the next call completes the work. A coordinator that does not keep the broker's
+    Devices that change their secret get their new passwords. Where the fleet's authority signs, accepted
+    devices get certificates, and others their next ones. Returns how many devices may now be answered. If
+    killed at any point, the next call completes the work. A coordinator that does not keep the broker's
     passwords leaves them to the one that does, and answers devices whose accounts are made by hand. Raises
     ``StorageError``.
     """
@@ -104,6 +115,7 @@ def settle(store: Store, cloud: CloudConfig) -> int:
     if cloud.broker.device_password_file is None:
         by_hand = {row.token for row in store.tokens() if not row.account} if joins else set[str]()
         joins, spent, renewals = [join for join in joins if join.token in by_hand], [], []
+    renew_due(store, cloud)
     if not joins and not spent and not renewals:
         return 0
     if cloud.broker.device_password_file is not None:
@@ -114,6 +126,7 @@ def settle(store: Store, cloud: CloudConfig) -> int:
             if spent:
                 remove_passwords(path, spent)
                 forget_tokens(cloud, spent)
+        certify(store, cloud, {join.device: join.secret for join in joins}, spent)
         reload_broker(cloud)
     store.admit_joins(join.point for join in joins)
     store.give_passwords(renewals)
@@ -139,15 +152,18 @@ def _give_passwords(store: Store, path: Path, names: Collection[str]) -> None:
         given = secrets
 
 
-def is_due(store: Store) -> bool:
-    """Whether ``settle`` has devices to give a password. Raises ``StorageError``."""
-    return bool(store.joins(["accepted"]) or store.renewals_due())
+def is_due(store: Store, cloud: CloudConfig) -> bool:
+    """Whether ``settle`` has devices to give a password or certificate. Raises ``StorageError``."""
+    waits = store.joins(["accepted"]) or store.renewals_due()
+    return bool(waits) or is_renewal_due(store, cloud)
 
 
 def may_settle(cloud: CloudConfig) -> bool:
-    """Whether this process may write the broker's files."""
-    path = cloud.broker.device_password_file
-    return path is None or os.access(Path(path).parent, os.W_OK)
+    """Whether this process may write the broker's files, and sign if need be."""
+    path, key = cloud.broker.device_password_file, cloud.broker.authority_key_file
+    if path is None:
+        return True
+    return os.access(Path(path).parent, os.W_OK) and (key is None or os.access(key, os.R_OK))
 
 
 def by_hand(cloud: CloudConfig, row: TokenRow) -> list[str]:
@@ -158,7 +174,12 @@ def by_hand(cloud: CloudConfig, row: TokenRow) -> list[str]:
         )
     password = DeviceKeys.of(row.secret).password
     account = f"an account {row.token} with the password {password}"
-    return [f"Give the broker {account}, which may not read {_SHARED}."]
+    return [
+        "This machine does not keep the broker's passwords (broker.device_password_file), so nobody can",
+        "join by this token yet. Make tokens on the broker's host instead, or do by hand what it would do:",
+        f"Give the broker {account}, which may not read {_SHARED}.",
+        "Every device that joins by it needs an account with its own password, too: `device list` there.",
+    ]
 
 
 _SHARED = "sedge/1/FLEET/blob/# and sedge/1/FLEET/shard/+"

@@ -4,11 +4,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from sedge_cloud.admin.certifying import write_revoked
 from sedge_cloud.admin.enrolment import reload_broker
 from sedge_cloud.broker.accounts import remove_passwords
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.store.database import Store
-from sedge_protocol.errors import StorageError
+from sedge_protocol.errors import SedgeError, StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.privileges import as_caller
 
@@ -48,29 +49,33 @@ def revoke_device(store: Store, cloud: CloudConfig, device: str) -> Revocation:
     store.revoke_device(device)
     done, broker = _REVOKED.format(device), cloud.broker
     try:
-        _shut_out(cloud, device)
-    except StorageError as exc:
+        _shut_out(store, cloud, device)
+    except SedgeError as exc:
         return Revocation(device, (done,), ("The broker may still let it in.",), str(exc))
     left: list[str] = []
     if broker.device_password_file is None:
         left.append("Remove it from the broker's passwords, if it has one there.")
     elif broker.reload is None:
         left.append(SIGHUP)
-    if broker.cert_file is not None:
+    if broker.cert_file is not None and broker.authority_key_file is None:
         left.append("If it has a certificate, add that to the broker's revocation list.")
     if broker.device_password_file is None or broker.reload is None:
         return Revocation(device, (done,), (*left, _OPEN))
     return Revocation(device, (done, _SHUT_OUT), tuple(left))
 
 
-def _shut_out(cloud: CloudConfig, device: str) -> None:
-    """Remove the device's password, if it is kept here. Raises ``StorageError``."""
+def _shut_out(store: Store, cloud: CloudConfig, device: str) -> None:
+    """Remove the device's password, if it is kept here, and revoke its certificate.
+
+    The password ends its connection; the certificate keeps it from making another. Raises ``SedgeError``.
+    """
     if cloud.broker.device_password_file is None:
         return
     if cloud.broker.reload is not None and is_served(cloud):
         time.sleep(NOTIFY_S)
     with as_caller():
         remove_passwords(Path(cloud.broker.device_password_file), {device})
+    write_revoked(store, cloud)
     reload_broker(cloud)
 
 

@@ -3,7 +3,8 @@
 /etc/sedge/cloud.toml, ca.pem              everybody may read them
 /etc/sedge/coordinator-password            the service
 /etc/sedge/ca.key                          root alone
-/etc/mosquitto/sedge/                      the broker: its passwords, access list, certificate and key
+/etc/sedge/coordinator.crt, .key           with client certificates: the service's own
+/etc/mosquitto/sedge/                      the broker: passwords, access list, certificate, revoked ones
 /etc/mosquitto/conf.d/00-sedge.conf        a listener in Debian's own Mosquitto
 /etc/systemd/system/sedge-cloud-accounts.* accounts for devices that join by a token, made by root
 /var/lib/sedge-cloud                       the service's state
@@ -15,10 +16,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from sedge_cloud.admin.certifying import REVOKED
 from sedge_cloud.admin.enrolment import write_private, write_public
 from sedge_cloud.admin.joining import WANTED
 from sedge_cloud.admin.templates import LIMITS_OF_ALL, LISTENER, cloud_toml, write_account
-from sedge_cloud.broker.certificates import check_hosts, make_authority
+from sedge_cloud.broker.certificates import Authority, check_hosts
+from sedge_cloud.config import COORDINATOR
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.mqtt import BrokerSettings
@@ -34,6 +37,13 @@ TLS = """\
 certfile {broker}/broker.crt
 keyfile {broker}/broker.key
 tls_version tlsv1.2
+"""
+# Every client shows a certificate of the fleet's authority, or the broker reads nothing of what it sends.
+# Its password says who it is: without it no connection would end at once when a device is revoked.
+CLIENT_CERTIFICATES = """\
+cafile {etc}/ca.pem
+crlfile {broker}/{revoked}
+require_certificate true
 """
 # The service may not write the broker's files. It touches a file when devices that joined by a token need
 # accounts; then root makes them.
@@ -58,6 +68,12 @@ Type=oneshot
 ExecStart={command} --config {etc}/cloud.toml device accept
 """,
 }
+# The keys of ``[broker]`` that client certificates need.
+CLIENT_KEYS = {
+    "cert_file": "coordinator.crt",
+    "key_file": "coordinator.key",
+    "authority_key_file": "ca.key",
+}
 WHOLE = "# These hold for the whole broker.\n"
 
 
@@ -75,16 +91,23 @@ class Places:
 
 
 def write_service_files(
-    fleet: str, url: str | None, hosts: Sequence[str] | None, places: Places
+    fleet: str,
+    url: str | None,
+    hosts: Sequence[str] | None,
+    places: Places,
+    client_certificates: bool = False,
 ) -> str:
     """Write all files of a coordinator that runs as a service. Returns the URL for devices.
 
     ``hosts`` are the broker's names for TLS, None for no TLS. ``url`` is where devices reach the broker;
-    by default the first of the hosts, or this machine's name. Existing files are never replaced.
-    Raises ``ConfigError`` for bad values, a missing user and existing files; ``StorageError``.
+    by default the first of the hosts, or this machine's name. With ``client_certificates``, which need TLS,
+    every client has to show one. Existing files are never replaced. Raises ``ConfigError`` for bad values,
+    a missing user and existing files; ``StorageError``.
     """
     check_id(fleet, "fleet")
     check_hosts(hosts or ())
+    if client_certificates and hosts is None:
+        raise ConfigError("--client-certificates", "alone", "--tls together with it")
     scheme = "mqtt" if hosts is None else "mqtts"
     device_url = url or f"{scheme}://{_bracketed(hosts[0] if hosts else socket.gethostname())}"
     settings = BrokerSettings(device_url, "")
@@ -97,23 +120,23 @@ def write_service_files(
             raise ConfigError(str(path), "a file or folder", "none; move it away to begin anew")
     if not places.drop_in.parent.is_dir():
         raise ConfigError(str(places.drop_in.parent), None, "Mosquitto: apt install mosquitto")
-    secrets = {} if hosts is None else make_authority(fleet, hosts)
     passwords, acl = places.broker / "passwords", places.broker / "acl"
     with translated("write a service's files into", places.etc):
         _folder(places.etc, 0o755)
         _folder(places.broker, 0o755)
         _folder(places.state, 0o700, service)
         write_account(fleet, places.etc / "coordinator-password", passwords, acl)
-        for name in ("broker.crt", "broker.key"):
-            if name in secrets:
-                write_private(places.broker / name, secrets[name])
+        tls = ""
+        if hosts is not None:
+            own = f"{COORDINATOR}{fleet}" if client_certificates else ""
+            tls = _write_tls(places, Authority.made(fleet), hosts, own)
         for path in places.broker.iterdir():
             os.chown(path, *mosquitto)
-        os.chown(places.etc / "coordinator-password", *service)
-        if "ca.pem" in secrets:
-            write_private(places.etc / "ca.key", secrets["ca.key"])
-            write_public(places.etc / "ca.pem", secrets["ca.pem"].encode())
-        tls = "" if hosts is None else TLS.format(broker=places.broker)
+        for name in (
+            "coordinator-password",
+            *(("coordinator.key",) if client_certificates else ()),
+        ):
+            os.chown(places.etc / name, *service)
         listener = LISTENER.format(port=port, passwords=passwords, acl=acl)
         drop_in = DROP_IN.format(fleet=fleet) + listener + tls + WHOLE + LIMITS_OF_ALL
         write_public(places.drop_in, drop_in.encode())
@@ -124,6 +147,7 @@ def write_service_files(
             "device_password_file": str(passwords),
             "reload": "systemctl reload mosquitto",
             **({} if hosts is None else {"ca_file": "ca.pem"}),
+            **(CLIENT_KEYS if client_certificates else {}),
         }
         write_units(places, str(Path(sys.argv[0]).absolute()))
         cloud = cloud_toml(fleet, str(places.state), broker, under=", under sedge-cloud.service")
@@ -137,6 +161,27 @@ def write_units(places: Places, command: str) -> None:
     for name, text in UNITS.items():
         unit = text.format(state=places.state, wanted=WANTED, command=command, etc=places.etc)
         write_public(places.units / name, unit.encode())
+
+
+def _write_tls(places: Places, authority: Authority, hosts: Sequence[str], client: str) -> str:
+    """Write the files of TLS, and those of a ``client``, the coordinator, if it is to have a certificate.
+
+    Returns the lines of the broker's listener. Raises ``OSError``.
+    """
+    certificate, key = authority.broker(hosts)
+    write_private(places.broker / "broker.crt", certificate)
+    write_private(places.broker / "broker.key", key)
+    certificate, key = authority.texts()
+    write_private(places.etc / "ca.key", key)
+    write_public(places.etc / "ca.pem", certificate.encode())
+    lines = TLS.format(broker=places.broker)
+    if not client:
+        return lines
+    certificate, key = authority.coordinator(client)
+    write_public(places.etc / "coordinator.crt", certificate.encode())
+    write_private(places.etc / "coordinator.key", key)
+    write_private(places.broker / REVOKED, authority.revocations(()))
+    return lines + CLIENT_CERTIFICATES.format(etc=places.etc, broker=places.broker, revoked=REVOKED)
 
 
 def _bracketed(host: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from sedge_cloud.broker.accounts import change_lines
+from sedge_cloud.broker.files import change_lines
 from sedge_cloud.config import COORDINATOR, CloudConfig
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.disk import translated

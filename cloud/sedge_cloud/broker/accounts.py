@@ -1,23 +1,19 @@
-"""Mosquitto's password file, one line per device, and whether it agrees with the store.
-
-The file keeps its owner and mode, as a running Mosquitto reads it as its own user.
-"""
+"""Mosquitto's password file, one line per device, and whether it agrees with the store."""
 
 import base64
 import contextlib
 import hashlib
 import os
-import stat
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from sedge_cloud.broker.files import change_lines
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.store.opening import open_store
 from sedge_cloud.store.rows import DeviceRow
 from sedge_protocol.errors import LinkError, StorageError
-from sedge_protocol.host.disk import opened, sync_folder, translated, write_at
+from sedge_protocol.host.disk import translated
 from sedge_protocol.host.mqtt import BrokerSettings
-from sedge_protocol.host.posix import lock
 from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.host.probe import probe
 from sedge_protocol.wire.keys import DeviceKeys
@@ -66,38 +62,14 @@ def _replace_lines(path: Path, users: Collection[str], lines: list[str]) -> list
     return replaced
 
 
-def change_lines(path: Path, change: Callable[[list[str]], list[str]]) -> None:
-    """Rewrite one of the broker's files, keeping owner and mode. Raises ``OSError``."""
-    with _locked(path.parent):
-        text = "\n".join([*change(path.read_text().splitlines() if path.exists() else []), ""])
-        fresh = path.with_name(path.name + ".new")
-        fresh.unlink(missing_ok=True)  # left by a crash, or a link that somebody put there
-        with opened(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
-            if path.exists():
-                status = path.stat()
-                os.fchown(descriptor, status.st_uid, status.st_gid)
-                os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
-            write_at(descriptor, text.encode(), 0)
-            os.fsync(descriptor)
-        fresh.replace(path)
-        sync_folder(path.parent)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    """Hold a lock on the folder: one process at a time. Raises ``OSError``."""
-    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-        lock(descriptor)
-        yield
-
-
 def passwords_agree(cloud: CloudConfig) -> str:
     """Compare the file with the store, then try the last added and a revoked device at the broker.
 
     Raises ``StorageError`` with the command that fixes the problem.
     """
     broker = cloud.broker
-    if broker.device_password_file is None or broker.cert_file is not None:
+    by_hand = broker.cert_file is not None and broker.authority_key_file is None
+    if broker.device_password_file is None or by_hand:
         return "not kept here (broker.device_password_file)"
     path = Path(broker.device_password_file)
     with as_caller(), translated("read the broker's passwords in", path):
@@ -127,7 +99,9 @@ def _let_in(cloud: CloudConfig, row: DeviceRow) -> bool:
     """Whether the broker accepts the device's password, tried with a separate client id."""
     broker, name = cloud.broker, row.device
     password = DeviceKeys.of(row.secret).password
-    settings = BrokerSettings(broker.url, name, name, password, broker.ca_file)
+    # Any certificate of the fleet's will do: it is the password that says who connects.
+    files = broker.ca_file, broker.cert_file, broker.key_file
+    settings = BrokerSettings(broker.url, name, name, password, *files)
     try:
         with as_caller():
             probe(settings, down(cloud.fleet, name))

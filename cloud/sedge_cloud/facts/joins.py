@@ -1,5 +1,6 @@
-"""The devices that ask to join the fleet by a token, and the tokens that have recently refused one."""
+"""Devices that ask to join by a token, tokens that have refused one, certificates about to end."""
 
+import time
 from collections.abc import Iterator
 
 from sedge_cloud.facts.records import Code, Problem, when
@@ -19,13 +20,29 @@ def join_problems(store: Store, now: float) -> Iterator[Problem]:
     late = [join for join in joins if join.state == "accepted" and now > join.asked + ACCOUNT_S]
     how = "sedge-cloud device accept {0}` or `device refuse {0}`"
     yield from _named("device_pending", pending, f"asks to join: `{how}")
-    text = "is accepted but has no account at the broker: `sudo sedge-cloud device accept {0}`"
+    text = "is accepted but has no account at the broker: on the broker's host, `sudo sedge-cloud"
+    text += " device accept {0}`"
     yield from _named("device_accountless", late, text)
     for token in store.refusing_tokens(now):
         since = when(token.refused_at)
         yield Problem(
             code="token_refused", severity="warning", subject=token.token, text=token.refused, since=since
         )  # fmt: skip
+
+
+def certificate_problems(store: Store, now: float) -> Iterator[Problem]:
+    """Certificates for the broker that end soon, as their devices have long not connected."""
+    for row in store.certificates_late(now):
+        text = "has not connected to get its next certificate; the one that it has ends"
+        if row.until < now:
+            back = (
+                f"`sedge-cloud device token add --device {row.name}` makes a token for its way back"
+            )
+            text = f"has a certificate that the broker refuses: {back}; it ended"
+        day = time.strftime("%F", time.gmtime(row.until))
+        yield Problem(
+            code="device_certificate", severity="warning", subject=row.name, text=f"{text} on {day}"
+        )
 
 
 def _named(code: Code, joins: list[JoinRow], text: str) -> Iterator[Problem]:

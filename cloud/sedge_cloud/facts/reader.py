@@ -16,7 +16,7 @@ import msgspec
 
 from sedge_cloud.facts.devices import KnownDevice, lots_of, read_devices, states_of, versions_of
 from sedge_cloud.facts.disk import disk_of
-from sedge_cloud.facts.joins import join_problems
+from sedge_cloud.facts.joins import certificate_problems, join_problems
 from sedge_cloud.facts.open_rounds import Waits, run_waits
 from sedge_cloud.facts.problems import device_problems, problems
 from sedge_cloud.facts.processes import coordinator_of, processes_of
@@ -132,7 +132,7 @@ class Reader:
                 versions=self._versions,
                 processes=processes_of(self.store.processes(), self.store.leases(), rows, now),
             )
-            joining = tuple(join_problems(self.store, now))
+            joining = (*join_problems(self.store, now), *certificate_problems(self.store, now))
         found = problems(facts, self._device_problems(facts) + joining)
         return msgspec.structs.replace(facts, problems=found)
 

@@ -41,6 +41,7 @@ Code = Literal[
     "device_revoked",
     "device_pending",
     "device_accountless",
+    "device_certificate",
     "token_refused",
     "device_working",
 ]

@@ -337,7 +337,7 @@ class Ingest:
         effects.append(device.peer.message(self.devices.welcome(hello.nonce)))
         effects += [] if device.online else [Note(logging.INFO, f"device {name} is online")]
         self.devices.arrive(device, hello, now)
-        effects += self._renewing.ask(device)
+        effects += self._renewing.greet(device)
         for run in self._runs.running():
             effects += self.devices.refuse_unable(run.name, terms_of(run), [name])
         return [*effects, *self.open.arrive(name, now), hints.DeviceOnline(name, is_renewed)]

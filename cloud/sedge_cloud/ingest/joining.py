@@ -94,7 +94,10 @@ class Joining:
             case "admitted":
                 tags = self._store.tags_of([row.device]).get(row.device, {})
                 coded = tuple(f"{key}={value}" for key, value in tags.items())
-                return Joined(of, "accepted", row.device, agreement.answers(row.device), coded)
+                own = self._store.certificate(row.device)
+                der = b"" if own is None else own.der
+                proof = agreement.answers(row.device)
+                return Joined(of, "accepted", row.device, proof, coded, certificate=der)
             case "pending":
                 return Joined(of, "pending", row.device)
             case "refused":

@@ -1,6 +1,7 @@
-"""Renews devices' secrets over their own sessions (spec/enrolment.md, E14 to E16).
+"""Renews devices' secrets over their own sessions (spec/enrolment.md, E14 to E16), and certificates (E19).
 
     renew  ->  join, under the old secret  ->  hello, under the new one: the old one is void
+    joined, with a new certificate  ->  hello, which names it
 
 Each device's progress is in its row, so either side may be killed at any point.
 """
@@ -12,13 +13,14 @@ from math import inf
 
 from sedge_cloud.ingest.device import Device
 from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.store.certificate_rows import CertificateRow
 from sedge_cloud.store.roles import Rows
 from sedge_protocol.errors import FrameError, RemoteError
 from sedge_protocol.wire.effects import Effect
 from sedge_protocol.wire.frame import Kind, open_frame
-from sedge_protocol.wire.joining import RENEWS, Agreement, fleet_key, public_key
+from sedge_protocol.wire.joining import RENEWS, Agreement, fleet_key, key_name, public_key
 from sedge_protocol.wire.keys import DeviceKeys
-from sedge_protocol.wire.messages import Join, Renew
+from sedge_protocol.wire.messages import Join, Joined, Renew
 
 # A device that is online and has not answered is asked again after AGAIN_S; AT_ONCE are asked per EVERY_S.
 AGAIN_S, EVERY_S, AT_ONCE = 60.0, 1.0, 100
@@ -37,9 +39,17 @@ class Renewing:
         self._held: dict[str, tuple[bytes, bytes]] = {}  # point and secret: offered too soon
         self._queue: deque[str] = deque()
         self._due: float | None = None
+        self._signed: dict[str, CertificateRow] = {}  # certificates to be sent
+        self._sent: dict[str, bytes] = {}  # the serial number of the one sent last
 
     def load(self, now: float) -> None:
-        """If devices have changed, read which are to change their secret. Raises ``StorageError``."""
+        """If devices have changed, read which are to change their secret or certificate.
+
+        Raises ``StorageError``.
+        """
+        for signed in self._store.certificates_to_send():
+            if self._sent.get(signed.name) != signed.serial and self._fleet.online(signed.name):
+                self._signed[signed.name] = signed
         rows = self._store.renewals()
         silent = {row.device for row in rows if not row.point}
         self._offered = {row.device for row in rows if row.point}
@@ -55,6 +65,8 @@ class Renewing:
         due = [self._stored_at[name] + OFFER_S for name in self._held]
         if self._silent and self._due is not None:
             due.append(self._due)
+        if self._signed:
+            due.append(-inf)
         return min(due, default=None)
 
     def poll(self, now: float) -> list[Effect]:
@@ -65,6 +77,8 @@ class Renewing:
         effects = list[Effect]()
         for name in [name for name in self._held if now >= self._stored_at[name] + OFFER_S]:
             self._take(name, *self._held[name], now)
+        for name in [*self._signed][:AT_ONCE]:
+            effects += self._certificate(name, self._signed.pop(name))
         if self._due is None or now < self._due or not self._silent:
             return effects
         while self._queue and len(effects) < AT_ONCE:
@@ -77,7 +91,7 @@ class Renewing:
         return effects
 
     def ask(self, device: Device) -> list[Effect]:
-        """RENEW, if the device is to change its secret and can; otherwise nothing.
+        """RENEW, if the device is to change its secret and can.
 
         A device that has offered a secret is asked again after each hello: it may have lost it since.
         """
@@ -87,6 +101,18 @@ class Renewing:
         if RENEWS not in hello.codecs:
             return []
         return [device.peer.message(Renew(public_key(self._private)))]
+
+    def greet(self, device: Device) -> list[Effect]:
+        """The answer to a hello: a newer certificate, and ``ask``. Raises ``StorageError``."""
+        name, hello = device.row.device, device.hello
+        signed = self._store.certificate(name) if hello and hello.certificate else None
+        if hello is None or signed is None:
+            return self.ask(device)
+        if hello.certificate != key_name(signed.der):
+            return [*self._certificate(name, signed), *self.ask(device)]
+        if signed.state != "held":
+            self._store.hold_certificate(signed)
+        return self.ask(device)
 
     def offered(self, device: Device, message: Join, now: float) -> None:
         """Store the secret that a device offers, or hold it back if the last one is too recent.
@@ -119,6 +145,14 @@ class Renewing:
         if fresh is not None:
             self._fleet.changed(device, fresh, now)
         return self._fleet[name]
+
+    def _certificate(self, name: str, signed: CertificateRow) -> list[Effect]:
+        """Send a device its newest certificate."""
+        self._sent[name] = signed.serial
+        if not self._fleet.online(name):
+            return []
+        message = Joined(key_name(signed.der), "accepted", name, certificate=signed.der)
+        return [self._fleet[name].peer.message(message)]
 
     def _take(self, name: str, point: bytes, secret: bytes, now: float) -> None:
         self._stored_at[name] = now

@@ -45,7 +45,7 @@ def accounts(cloud: CloudConfig) -> Callable[[], None]:
             opened.append(open_store(cloud, any_thread=True))
         if may_settle(cloud):
             settle(opened[0], cloud)
-        elif is_due(opened[0]):
+        elif is_due(opened[0], cloud):
             (Path(cloud.state_dir) / WANTED).touch()
 
     return turn

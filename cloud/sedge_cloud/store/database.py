@@ -8,6 +8,7 @@ the service notices by ``version``.
 from collections.abc import Collection, Sequence
 from secrets import token_bytes
 
+from sedge_cloud.store.certificates import Certificates
 from sedge_cloud.store.connection import marks, portions
 from sedge_cloud.store.leases import Leases
 from sedge_cloud.store.observed import Observed
@@ -28,7 +29,7 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.frame import next_incarnation
 
 
-class Store(Receipts, Observed, Renewals, Rollouts, Leases):
+class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
     """The coordinator's state. Every method is one transaction, or raises ``StorageError``."""
 
     def require_fleet(self, name: str) -> None:

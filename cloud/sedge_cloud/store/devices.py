@@ -146,6 +146,7 @@ class Devices(Database):
             if not db.execute(sql, (self._enrol(db), device)).rowcount:
                 raise ConfigError("device", device, "an enrolled device")
             db.execute("DELETE FROM renewals WHERE device = ?", (device,))
+            db.execute("UPDATE certificates SET state = 'revoked' WHERE name = ?", (device,))
 
     def reissue_device(self, device: str, secret: bytes) -> None:
         """Give a device a new secret, even a revoked one; its incarnation restarts from 0.

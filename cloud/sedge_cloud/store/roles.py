@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from sedge_cloud.store.certificate_rows import CertificateRows
 from sedge_cloud.store.contract import MOST_ROWS, Blobs, Parts, Public
 from sedge_cloud.store.records import Accounts, Census, ClosedRound
 from sedge_cloud.store.rollouts import RolloutRows
@@ -130,7 +131,7 @@ class Seen(Protocol):
         ...
 
 
-class Rows(Seen, RolloutRows, Protocol):
+class Rows(Seen, RolloutRows, CertificateRows, Protocol):
     """The further queries of ingest and leader, including runs and their models."""
 
     @property

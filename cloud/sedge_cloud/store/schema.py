@@ -12,7 +12,7 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.topics import SHARD_NAMES
 
 # Grows with every change of the tables; ``MIGRATIONS`` leads from each schema to the next.
-SCHEMA = 9
+SCHEMA = 10
 _DEVICES_8 = """CREATE TABLE devices (
     device TEXT PRIMARY KEY, secret BLOB NOT NULL, revoked INTEGER NOT NULL DEFAULT 0,
     incarnation INTEGER NOT NULL DEFAULT 0, hello BLOB, changed INTEGER NOT NULL DEFAULT 0)"""
@@ -110,6 +110,12 @@ OBJECTS: Mapping[str, str] = {
     "renewals": """CREATE TABLE renewals (
     device TEXT PRIMARY KEY, asked REAL NOT NULL, point BLOB NOT NULL, secret BLOB NOT NULL,
     account INTEGER NOT NULL)""",
+    # ``state`` as in certificates.py.
+    "certificates": """CREATE TABLE certificates (
+    serial BLOB PRIMARY KEY, name TEXT NOT NULL, until REAL NOT NULL, der BLOB NOT NULL,
+    state TEXT NOT NULL)""",
+    "certified": "CREATE INDEX certified ON certificates (name, state)",
+    "ending_certificates": "CREATE INDEX ending_certificates ON certificates (state, until)",
     # A run's rollouts, numbered from 1; ``plan`` and ``progress`` as in rollouts.py.
     "rollouts": """CREATE TABLE rollouts (
     run TEXT NOT NULL, number INTEGER NOT NULL, bundle BLOB NOT NULL, state TEXT NOT NULL,
@@ -179,6 +185,7 @@ MIGRATIONS: Mapping[int, str] = {
     6: ";".join(OBJECTS[name] for name in ("ability_versions", "renewals")),
     7: ";".join([*_rebuilt("orders", _EMPTY), OBJECTS["rollouts"]]),
     8: f"ALTER TABLE devices ADD COLUMN {_ENROLLED}",
+    9: ";".join(OBJECTS[n] for n in ("certificates", "certified", "ending_certificates")),
 }  # fmt: skip
 # The updates that client models build on, and those of open rounds. The cross join makes SQLite look up
 # rounds first; otherwise it would scan all updates ever received.

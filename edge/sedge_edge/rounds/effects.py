@@ -53,5 +53,12 @@ class SpanEnd:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class KeepCertificate:
+    """Show the broker this certificate (DER) from the next connection on."""
+
+    der: bytes
+
+
 SpanEffect: TypeAlias = FetchSpan | StopSpan
-AgentEffect: TypeAlias = Effect | StartJob | SpanEffect
+AgentEffect: TypeAlias = Effect | StartJob | SpanEffect | KeepCertificate

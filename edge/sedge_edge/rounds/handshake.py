@@ -119,6 +119,11 @@ class Handshake:
         self.begin(now)
         return [Note(logging.INFO, f"{num_train} training and {num_test} test examples now")]
 
+    def certified(self, certificate: bytes, now: float) -> None:
+        """The device has the certificate of this name now: say so in another hello."""
+        self._hello = msgspec.structs.replace(self._hello, certificate=certificate)
+        self.begin(now)
+
     def timer(self) -> float | None:
         """When ``poll`` is next due."""
         return self._due

@@ -21,7 +21,7 @@ from sedge_protocol.wire.messages import POINT_BYTES
 from sedge_protocol.wire.topics import check_id
 
 PREFIX = "sedge:"
-CONFIG, SECRET, CA = "edge.toml", "secret", "ca.pem"
+CONFIG, SECRET, CA, CERTIFICATE = "edge.toml", "secret", "ca.pem", "device.pem"
 _EXPECTED = "the whole line that `sedge-cloud device token add` or `device add --join` printed"
 
 EDGE_TOML = """\
@@ -54,7 +54,8 @@ OF_SERVICE = Places("$CREDENTIALS_DIRECTORY/sedge-secret", "/var/lib/sedge")
 class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything that a device needs to connect. ``secret`` is 64 hex digits, ``ca`` PEM.
 
-    ``trust`` lists the public keys that it pins, 64 hex digits each.
+    ``trust`` lists the public keys that it pins, 64 hex digits each. ``certificate``, in PEM, is its own, for
+    the key that follows from its secret.
     """
 
     device: str
@@ -63,6 +64,7 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
     secret: str
     ca: str | None = None
     trust: tuple[str, ...] = ()
+    certificate: str | None = None
 
     def check(self) -> None:
         """Raise ``ConfigError``, which never shows the secret, for an invalid id, url or secret."""
@@ -79,15 +81,17 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def public_files(self, places: Places = BESIDE, remark: str = "") -> dict[str, str]:
         """The texts of rule E2's files by name, without the secret; ``remark`` follows the TLS lines."""
-        ca = {} if self.ca is None else {CA: self.ca}
-        tls = f'ca_file = "{CA}"\n{remark}' if ca else remark
+        pem = {CA: self.ca, CERTIFICATE: self.certificate}
+        files = {name: text for name, text in pem.items() if text is not None}
+        keys = {CA: "ca_file", CERTIFICATE: "cert_file"}
+        tls = "".join(f'{keys[name]} = "{name}"\n' for name in files) + remark
         url = json.dumps(self.url, ensure_ascii=False)  # a JSON string is a TOML string, too
-        keys = ", ".join(f'"{key}"' for key in self.trust)
-        trust = f"\n[trust]\n# Whose signature orders need.\nkeys = [{keys}]\n" if keys else ""
+        pins = ", ".join(f'"{key}"' for key in self.trust)
+        trust = f"\n[trust]\n# Whose signature orders need.\nkeys = [{pins}]\n" if pins else ""
         text = EDGE_TOML.format(
             device=self.device, fleet=self.fleet, url=url, tls=tls, trust=trust, places=places
         )
-        return {**ca, CONFIG: text}
+        return {**files, CONFIG: text}
 
     def write(self, folder: Path, files: Mapping[str, str]) -> None:
         """Write these files, and then the secret, which must not exist yet. Raises ``OSError``."""
@@ -98,8 +102,11 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
             write_at(descriptor, f"{self.secret}\n".encode(), 0)
 
     def replace_secret(self, folder: Path) -> None:
-        """Replace the folder's secret; durable on return. Raises ``OSError``."""
+        """Replace the folder's secret, and certificate; durable on return. Raises ``OSError``."""
         path = folder / SECRET
+        if self.certificate is not None:
+            (folder / CERTIFICATE).write_text(self.certificate)
+            (folder / CERTIFICATE).chmod(0o644)
         replace_file(path, f"{self.secret}\n".encode(), path.with_name(f"{SECRET}.tmp"))
 
 
@@ -107,6 +114,7 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything that a device needs to join by token. ``key`` and ``point`` are hex digits, ``ca`` PEM.
 
     ``device`` is the id of the only device that may use the token, or empty; ``trust`` as in ``Enrolment``.
+    ``certificate``, in PEM, is the token's own at a broker that asks for one.
     """
 
     token: str
@@ -117,6 +125,7 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
     ca: str | None = None
     device: str = ""
     trust: tuple[str, ...] = ()
+    certificate: str | None = None
 
     def check(self) -> None:
         """Raise ``ConfigError``, which never shows the key, for a value that breaks a rule."""

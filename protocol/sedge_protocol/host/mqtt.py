@@ -9,13 +9,10 @@ refuses it or does not answer. Callbacks only append to a list, after asking whe
 """
 
 import logging
-import re
 import secrets
-import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 import numpy as np
@@ -26,6 +23,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from sedge_protocol.errors import ConfigError
+from sedge_protocol.host import tls
 from sedge_protocol.host.broker_url import Endpoint, parse_url
 from sedge_protocol.host.sockets import is_readable, socket_bytes
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES, packet_bytes
@@ -45,15 +43,6 @@ READS_PER_STEP = 64
 CLOSE_S = 2.0
 # How often paho must check its keepalive: a tenth of the shortest keepalive that brokers ask for.
 SERVE_S = 1.0
-# How OpenSSL names a TLS alert in an error's text, and what the ones about our own certificate mean.
-_ALERT = re.compile(r"\[SSL: \w*_ALERT_(\w+)\]")
-REFUSED_CERTIFICATES = {
-    "CERTIFICATE_EXPIRED": "our certificate has expired",
-    "CERTIFICATE_REVOKED": "our certificate was revoked",
-    "CERTIFICATE_REQUIRED": "it asks for a certificate (broker.cert_file), and we have none",
-    "UNKNOWN_CA": "our certificate is of another authority",
-    "DECRYPT_ERROR": "our certificate is of another authority",
-}
 UNSUPPORTED_VERSION = {"Unsupported protocol version", "Unacceptable protocol version"}
 
 
@@ -289,7 +278,7 @@ class MqttLink:
             self._client = client
             client.connect(self._host, self._port, KEEPALIVE_S, **options)
         except (OSError, ValueError) as exc:  # ssl.SSLError and socket.gaierror are OSErrors
-            self._drop(f"cannot reach {self.settings.url}: {exc}", _ended(exc))
+            self._drop(f"cannot reach {self.settings.url}: {exc}", tls.ended(exc))
 
     def _new_client(self) -> paho.Client:
         old = self._version != MQTTProtocolVersion.MQTTv5
@@ -306,7 +295,9 @@ class MqttLink:
         client.connect_timeout = CONNECT_TIMEOUT_S
         client.username_pw_set(self.settings.username, self.settings.password)
         if self._tls:
-            self._set_tls(client)
+            own = self.settings
+            files = tls.Files(own.ca_file, own.cert_file, own.key_file)
+            tls.load(client.tls_set, files, own.client_pem)
         if self._will is not None:
             topic, payload = self._will()
             client.will_set(topic, payload, retain=self._retain)
@@ -319,20 +310,6 @@ class MqttLink:
         client.on_unsubscribe = self._on_unsubscribe
         client.on_socket_close = self._on_socket_close
         return client
-
-    def _set_tls(self, client: paho.Client) -> None:
-        settings = self.settings
-        try:
-            if settings.client_pem is None:
-                client.tls_set(settings.ca_file, settings.cert_file, settings.key_file)
-            else:
-                with NamedTemporaryFile("w") as own:  # ssl takes a key from a file only
-                    own.write(settings.client_pem)
-                    own.flush()
-                    client.tls_set(settings.ca_file, own.name)
-        except (OSError, ssl.SSLError, ValueError) as exc:
-            files = [settings.ca_file, settings.cert_file, settings.key_file]
-            raise ConfigError("broker", files, f"readable certificate files ({exc})") from exc
 
     def _serve(self, client: paho.Client, now: float) -> None:
         for _ in range(READS_PER_STEP):
@@ -402,8 +379,8 @@ class MqttLink:
 
     def _on_log(self, client: object, userdata: object, level: int, text: str) -> None:
         """Keep the alert that paho has read; it only writes it to its log."""
-        if level == paho.MQTT_LOG_ERR and (found := _ALERT.search(text)):
-            self._alert = found[1]
+        if level == paho.MQTT_LOG_ERR:
+            self._alert = self._alert or tls.alert_in(text)
 
     def _on_subscribe(
         self,
@@ -445,8 +422,8 @@ class MqttLink:
         if reason != "Unspecified error":
             return reason
         hint = ""
-        if self._alert in REFUSED_CERTIFICATES:
-            return f"the broker refuses us: {REFUSED_CERTIFICATES[self._alert]}"
+        if self._alert in tls.REFUSED:
+            return f"the broker refuses us: {tls.REFUSED[self._alert]}"
         if not self.counters.connections:  # once one has worked, the guess is wrong
             hint = " (does it expect TLS, mqtts?)"
             if self._tls:
@@ -481,7 +458,7 @@ class MqttLink:
     def _on_socket_close(self, client: paho.Client, userdata: object, sock: Any) -> None:
         self._count(sock)
         if self._tls and not self._answered:
-            self._alert = self._alert or _last_alert(sock)
+            self._alert = self._alert or tls.last_alert(sock)
 
     def measure(self) -> LinkCounters:
         """The counters, brought up to date with the open socket."""
@@ -498,21 +475,3 @@ class MqttLink:
             sent, received = socket_bytes(sock)
             self._closed_sent += sent
             self._closed_received += received
-
-
-def _ended(error: Exception) -> Ended:
-    """What a failed attempt reveals about the network."""
-    if isinstance(error, ConnectionRefusedError | ConnectionResetError | ssl.SSLEOFError):
-        return Ended.REFUSED
-    return Ended.TURNED_AWAY if isinstance(error, ssl.SSLError) else Ended.UNANSWERED
-
-
-def _last_alert(sock: Any) -> str:
-    """The alert with which the broker has ended a TLS handshake; paho sees it only if it reads in time."""
-    try:
-        sock.recv(1)
-    except ssl.SSLError as exc:
-        return found[1] if (found := _ALERT.search(str(exc))) else ""
-    except (OSError, ValueError):
-        pass
-    return ""

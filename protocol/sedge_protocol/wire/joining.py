@@ -34,6 +34,11 @@ def fleet_key(fleet_secret: bytes) -> int:
     return private_key(derive(fleet_secret, "join"))
 
 
+def certificate_key(secret: bytes) -> int:
+    """The private key of the certificate of a device or token, which follows from its secret (E18)."""
+    return private_key(derive(secret, "certificate"))
+
+
 def public_key(private: int) -> bytes:
     """The public half, 65 bytes."""
     from cryptography.hazmat.primitives.asymmetric import ec

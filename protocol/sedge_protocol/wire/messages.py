@@ -86,6 +86,9 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     nil: not stated."""
     leaves: bool = False
     """The device leaves the fleet for good (5.4)."""
+    certificate: Annotated[bytes, Meta(max_length=16)] = b""
+    """The first 16 bytes of the SHA-256 of the certificate (DER) that it has for the broker; empty: it
+    takes none (E19)."""
 
 
 class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -313,6 +316,8 @@ class Joined(msgspec.Struct, frozen=True, omit_defaults=True):
     """In ``accepted``: the device's tags, ``key=value`` each, for people."""
     detail: Detail = ""
     """In ``refused``: what is wrong, and what was expected."""
+    certificate: Annotated[bytes, Meta(max_length=2048)] = b""
+    """In ``accepted``: the device's certificate for the broker, DER, where it needs one (E18, E19)."""
 
 
 class Renew(msgspec.Struct, frozen=True):

@@ -32,7 +32,9 @@ def test_what_is_left_to_do(
     store: Store, tmp_path: Path, keys: dict[str, str], left: list[str]
 ) -> None:
     store.add_device("pi-1", bytes(32))
-    cloud = CloudConfig("bench", state_dir=str(tmp_path / "state"), broker=BrokerConfig(**keys))
+    cloud = CloudConfig(
+        "bench", state_dir=str(tmp_path / "state"), broker=msgspec.convert(keys, BrokerConfig)
+    )
     became = revoke_device(store, cloud, "pi-1")
     assert list(became.left) == left and not became.failure
     assert ("The broker has ended its connection" in became.done[-1]) is ("reload" in keys)

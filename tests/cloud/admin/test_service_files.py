@@ -142,10 +142,3 @@ def test_a_user_that_is_missing(tmp_path: Path) -> None:
     places(tmp_path)
     with pytest.raises(ConfigError, match="useradd --system nobody-like-this"):
         write_service_files("home", None, None, Places(tmp_path, "nobody-like-this", ME))
-
-
-def test_openssl_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match="apt install openssl"):
-        write_service_files("home", None, ["pi.local"], places(tmp_path))
-    assert not (tmp_path / "etc/sedge").exists()

@@ -26,7 +26,7 @@ from sedge_cloud.store.sqlite import Sqlite
 from sedge_protocol.errors import StorageError
 
 BEFORE = Path(__file__).with_name("before")
-KEPT = [3, 4, 8, 9]
+KEPT = [3, 4, 8, 9, 10]
 
 
 def unpacked(folder: Path, schema: int) -> Path:

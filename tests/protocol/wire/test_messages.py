@@ -79,6 +79,7 @@ TABLE: list[Message] = [
     messages.Joined(NONCE, "pending"),
     messages.Joined(NONCE, "accepted", "d" * 48, bytes(PROOF_BYTES), ("t" * 100,) * 32),
     messages.Joined(NONCE, "refused", detail="x" * 1000),
+    messages.Joined(NONCE, "accepted", "d", certificate=bytes(2048)),
     messages.Renew(bytes(POINT_BYTES)),
 ]
 

@@ -1,6 +1,9 @@
 """Real processes: Mosquitto, ``sedge-cloud serve`` and ``sedge-edge run``, killed at will."""
 
+import getpass
+import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -12,6 +15,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from sedge_cloud.admin.service_files import Places, write_service_files
+from sedge_cloud.admin.templates import MOSQUITTO_CONF, PID_FILE
+from sedge_cloud.admin.trial import RELOAD
 from sedge_cloud.broker.child import find_mosquitto
 from sedge_cloud.broker.ports import LOOPBACK, wait_until_accepting
 from sedge_cloud.store.opening import open_folder
@@ -51,15 +57,41 @@ sys.exit(agent.main(sys.argv[1:]))
 
 
 class RealFleet:
-    """A fleet in a folder, made by the product's own commands. ``close`` ends every process."""
+    """A fleet in a folder, made by the product's own commands. ``close`` ends every process.
 
-    def __init__(self, folder: Path) -> None:
+    With ``certificates`` it has what ``init --service --tls --client-certificates`` writes, in one folder,
+    and the coordinator has the broker read its files again.
+    """
+
+    def __init__(self, folder: Path, *, certificates: bool = False) -> None:
         self.folder = folder
         self.port = free_port()
-        self.url = f"mqtt://127.0.0.1:{self.port}"
+        self.url = f"{'mqtts' if certificates else 'mqtt'}://127.0.0.1:{self.port}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.cloud("init", str(folder), "--fleet", "test", "--url", self.url, config=False)
+        if certificates:
+            self._write_service_files()
+        else:
+            self.cloud("init", str(folder), "--fleet", "test", "--url", self.url, config=False)
         self.start_broker()
+
+    def _write_service_files(self) -> None:
+        me, conf = getpass.getuser(), self.folder / "conf.d"
+        conf.mkdir()
+        places = Places(self.folder, me, me)
+        places.etc, places.state, places.broker = (self.folder / n for n in ("", "state", "broker"))
+        places.drop_in, places.units = conf / "00-sedge.conf", self.folder / "units"
+        write_service_files("test", self.url, ["127.0.0.1"], places, client_certificates=True)
+        pid = self.folder / PID_FILE
+        main = f"user {me}\npid_file {pid}\ninclude_dir {conf}\n"
+        (self.folder / MOSQUITTO_CONF).write_text(main)
+        self.reload_by(self.folder / "cloud.toml")
+
+    def reload_by(self, config: Path) -> None:
+        """Have the commands reload the broker by themselves, as those of ``sedge-cloud up`` do."""
+        lines = [line for line in config.read_text().splitlines() if not line.startswith("reload")]
+        command = json.dumps(RELOAD.format(pid=shlex.quote(str(self.folder / PID_FILE))))
+        lines.insert(lines.index("[broker]") + 1, f"reload = {command}")
+        config.write_text("\n".join([*lines, ""]))
 
     def cloud(self, *words: str, config: bool = True) -> str:
         """Run one ``sedge-cloud`` command to its end. Returns its output; fails the test if it fails."""

@@ -3,7 +3,8 @@
     python -m tests.cloud.store.before.make_folder OUT.tar.xz
 
 schema-3.tar.xz is from commit 92edab15, schema-4.tar.xz from 606142c9, schema-8.tar.xz from d0848283 with
-what ``asked`` adds, schema-9.tar.xz from the commit after 9586ebbc. Three runs: ``first`` has finished,
+what ``asked`` adds, schema-9.tar.xz from the commit after 9586ebbc,
+schema-10.tar.xz from the one after d86cbb6e. Three runs: ``first`` has finished,
 ``broken`` has failed for a reason that no round's summary has, and ``second`` is in its second round: a and
 b have answered, c has declined, d owes its update, which lies beside the state as ``update``.
 ``model_hash`` is the hash of the global model that the round ends in.

@@ -78,7 +78,11 @@ public final class JoinText {
             throw refused("does not begin with " + PREFIX);
         }
         byte[] json = Base64.getUrlDecoder().decode(trimmed.substring(PREFIX.length()));
-        return (Map<?, ?>) Json.parse(new String(json, StandardCharsets.UTF_8));
+        Map<?, ?> found = (Map<?, ?>) Json.parse(new String(json, StandardCharsets.UTF_8));
+        if (found.containsKey("certificate")) {
+            throw refused("its broker asks for client certificates, which this app cannot show");
+        }
+        return found;
     }
 
     private static AgentConfig pinned(AgentConfig config, Map<?, ?> found) throws SedgeException {

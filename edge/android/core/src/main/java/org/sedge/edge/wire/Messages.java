@@ -482,6 +482,8 @@ public final class Messages {
         public static final Field<Hello, List<String>> HOLDS =
                 SCHEMA.optional("holds", Type.orNil(Type.list(Type.ID, 0, 16)), null);
         public static final Field<Hello, Boolean> LEAVES = SCHEMA.optional("leaves", Type.BOOL, false);
+        public static final Field<Hello, byte[]> CERTIFICATE =
+                SCHEMA.optional("certificate", Type.bytes(0, 16), new byte[0]);
 
         /** Random, new with every connection. */
         public final byte[] nonce;
@@ -522,6 +524,11 @@ public final class Messages {
         public final List<String> holds;
         /** The device leaves the fleet for good (5.4). */
         public final boolean leaves;
+        /**
+         * The first 16 bytes of the SHA-256 of the certificate (DER) that it has for the broker; empty: it takes none
+         * (E19).
+         */
+        public final byte[] certificate;
 
         private Hello(Object[] given) {
             super(SCHEMA, given);
@@ -539,6 +546,7 @@ public final class Messages {
             padding = PADDING.in(given);
             holds = HOLDS.in(given);
             leaves = LEAVES.in(given);
+            certificate = CERTIFICATE.in(given);
         }
     }
 
@@ -1023,6 +1031,8 @@ public final class Messages {
         public static final Field<Joined, List<String>> TAGS =
                 SCHEMA.optional("tags", Type.list(Type.text(0, 100), 0, 32), Collections.emptyList());
         public static final Field<Joined, String> DETAIL = SCHEMA.optional("detail", Type.text(0, 1000), "");
+        public static final Field<Joined, byte[]> CERTIFICATE =
+                SCHEMA.optional("certificate", Type.bytes(0, 2048), new byte[0]);
 
         /** The first 16 bytes of the SHA-256 of the public key in the JOIN. */
         public final byte[] of;
@@ -1036,6 +1046,8 @@ public final class Messages {
         public final List<String> tags;
         /** In {@code refused}: what is wrong, and what was expected. */
         public final String detail;
+        /** In {@code accepted}: the device's certificate for the broker, DER, where it needs one (E18, E19). */
+        public final byte[] certificate;
 
         private Joined(Object[] given) {
             super(SCHEMA, given);
@@ -1045,6 +1057,7 @@ public final class Messages {
             proof = PROOF.in(given);
             tags = TAGS.in(given);
             detail = DETAIL.in(given);
+            certificate = CERTIFICATE.in(given);
         }
     }
 

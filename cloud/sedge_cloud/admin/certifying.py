@@ -1,0 +1,143 @@
+"""Certificates of devices and tokens, where the fleet's authority signs here: issued, renewed, revoked.
+
+``[broker] authority_key_file`` says where its key is. The broker's list of revoked certificates lies beside
+its passwords and is written anew from the store's rows.
+"""
+
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from sedge_cloud.broker.certificates import Authority
+from sedge_cloud.broker.files import change_lines
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.store.certificate_rows import CertificateRow
+from sedge_cloud.store.database import Store
+from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.host.disk import translated
+from sedge_protocol.host.privileges import as_caller
+
+# The broker's list of revoked certificates.
+REVOKED = "revoked.pem"
+DAY_S = 86_400.0
+# A device gets its next certificate when this share of its lifetime is left.
+RENEW_SHARE = 1 / 3
+
+
+def authority_of(cloud: CloudConfig) -> Authority | None:
+    """The authority whose key is on this machine; None if devices need no certificates of it.
+
+    Raises ``ConfigError``, ``StorageError`` for files that cannot be read or do not belong together.
+    """
+    key, own = cloud.broker.authority_key_file, cloud.broker.ca_file
+    if key is None:
+        return None
+    if own is None or cloud.broker.device_password_file is None:
+        expected = "broker.ca_file and broker.device_password_file together with it"
+        raise ConfigError("broker.authority_key_file", key, expected)
+    with as_caller(), translated("read the authority's files", Path(key)):
+        try:
+            return Authority.read(Path(key).read_text(), Path(own).read_text())
+        except ValueError as exc:
+            expected = f"the key of {own} ({exc})"
+            raise ConfigError("broker.authority_key_file", key, expected) from exc
+
+
+def certified(cloud: CloudConfig, secrets: Mapping[str, bytes]) -> dict[str, CertificateRow]:
+    """New certificates of devices, by name, for the keys that follow from their secrets; not stored yet.
+
+    None at all where the authority does not sign here.
+    """
+    authority, until = authority_of(cloud), time.time() + _lifetime_s(cloud)
+    if authority is None:
+        return {}
+    return {name: authority.certify(name, secret, until) for name, secret in secrets.items()}
+
+
+def certify(
+    store: Store, cloud: CloudConfig, secrets: Mapping[str, bytes], ended: Collection[str]
+) -> None:
+    """Issue the certificates of devices that have joined, and revoke those of tokens that have ended.
+
+    Does nothing where the authority does not sign here. Raises ``ConfigError``, ``StorageError``.
+    """
+    if cloud.broker.authority_key_file is not None and (secrets or ended):
+        store.revoke_certificates(ended)
+        store.add_certificates(certified(cloud, secrets).values())
+        write_revoked(store, cloud)
+
+
+def certify_token(store: Store, cloud: CloudConfig, name: str, secret: bytes, until: float) -> None:
+    """Issue a token's certificate, if tokens need one. Raises ``ConfigError``, ``StorageError``."""
+    authority = authority_of(cloud)
+    if authority is not None:
+        store.add_certificates([authority.certify(name, secret, until)])
+
+
+def is_renewal_due(store: Store, cloud: CloudConfig) -> bool:
+    """Whether ``renew_due`` has something to do."""
+    return bool(_due(store, cloud))
+
+
+def renew_due(store: Store, cloud: CloudConfig) -> int:
+    """Sign the next certificates of devices whose last third has begun. Returns how many."""
+    rows = _due(store, cloud)
+    authority = authority_of(cloud) if rows else None
+    if authority is None:
+        return 0
+    until = time.time() + _lifetime_s(cloud)
+    store.add_certificates([authority.renew(row, until) for row in rows], renews=True)
+    return len(rows)
+
+
+def write_revoked(store: Store, cloud: CloudConfig) -> None:
+    """Write the broker's list of revoked certificates, which reads it when it is reloaded.
+
+    Raises ``ConfigError``, ``StorageError``.
+    """
+    authority = authority_of(cloud)
+    if authority is None:
+        return
+    path = revoked_file(cloud)
+    text = authority.revocations(store.revoked_serials(time.time()))
+    with as_caller(), translated("write the revoked certificates to", path):
+        change_lines(path, lambda _: text.splitlines())
+
+
+def revoked_file(cloud: CloudConfig) -> Path:
+    """Where the broker's list of revoked certificates is."""
+    return Path(str(cloud.broker.device_password_file)).with_name(REVOKED)
+
+
+def certificates_left(store: Store, cloud: CloudConfig) -> str:
+    """Check the authority's files, and which certificate ends first.
+
+    Raises ``ConfigError``, and ``StorageError`` with the devices whose certificates are about to end.
+    """
+    if authority_of(cloud) is None:
+        return "devices need none of the fleet's (broker.authority_key_file)"
+    now = time.time()
+    late = store.certificates_late(now)
+    if late:
+        some = ", ".join(f"{row.name} {days_left(row, now)}" for row in late[:4])
+        raise StorageError(f"{len(late)} not renewed, as their devices do not connect: {some}")
+    rows = store.certificates_held()
+    if not rows:
+        return "no device has connected with one yet"
+    return f"of {len(rows)} devices; the first to end is that of {rows[0].name} {days_left(rows[0], now)}"
+
+
+def days_left(row: CertificateRow, now: float) -> str:
+    """How many days a certificate has left, in words."""
+    days = int((row.until - now) // DAY_S)
+    return f"({days} days left)" if days >= 0 else f"(ended {-days} days ago)"
+
+
+def _due(store: Store, cloud: CloudConfig) -> list[CertificateRow]:
+    if cloud.broker.authority_key_file is None:
+        return []
+    return store.certificates_due(time.time() + RENEW_SHARE * _lifetime_s(cloud))
+
+
+def _lifetime_s(cloud: CloudConfig) -> float:
+    return cloud.broker.certificate_days * DAY_S

@@ -1,0 +1,91 @@
+"""TLS towards the broker: a certificate whose key follows from a secret, and why a broker refuses one.
+
+Normative: spec/enrolment.md, E18 and E19.
+"""
+
+import re
+import ssl
+from collections.abc import Callable
+from tempfile import NamedTemporaryFile
+from typing import Any, NamedTuple
+
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.wire.joining import certificate_key
+from sedge_protocol.wire.reconnect import Ended
+
+# What the alerts about our own certificate mean.
+REFUSED = {
+    "CERTIFICATE_EXPIRED": "our certificate has expired",
+    "CERTIFICATE_REVOKED": "our certificate was revoked",
+    "CERTIFICATE_REQUIRED": "it asks for a certificate (broker.cert_file), and we have none",
+    "UNKNOWN_CA": "our certificate is of another authority",
+    "DECRYPT_ERROR": "our certificate is of another authority",
+}
+# How OpenSSL names an alert in an error's text.
+_ALERT = re.compile(r"\[SSL: \w*_ALERT_(\w+)\]")
+# An ECPrivateKey of P-256 (RFC 5915) around the 32 bytes of the key; OpenSSL computes the public half.
+_BEFORE, _AFTER = bytes.fromhex("30310201010420"), bytes.fromhex("a00a06082a8648ce3d030107")
+
+
+def alert_in(text: str) -> str:
+    """The alert that an error's text names; empty if it names none."""
+    found = _ALERT.search(text)
+    return found[1] if found else ""
+
+
+def last_alert(sock: Any) -> str:
+    """The alert that a broken connection's socket still holds; empty if there is none."""
+    try:
+        sock.recv(1)
+    except (OSError, ValueError) as exc:
+        return alert_in(str(exc))
+    return ""
+
+
+def client_pem(secret: bytes, certificate: bytes) -> str:
+    """The private key that follows from a secret, and its certificate (DER), in PEM."""
+    key = _BEFORE + certificate_key(secret).to_bytes(32) + _AFTER
+    text = ssl.DER_cert_to_PEM_cert(key).replace("CERTIFICATE", "EC PRIVATE KEY")
+    return text + ssl.DER_cert_to_PEM_cert(certificate)
+
+
+def certificate_in(text: str, key: str, found: str) -> bytes:
+    """The certificate (DER) in a PEM text. Raises ``ConfigError`` about the ``key``."""
+    try:
+        return ssl.PEM_cert_to_DER_cert(text.strip())
+    except ValueError as exc:
+        raise ConfigError(key, found, "a certificate in PEM") from exc
+
+
+class Files(NamedTuple):
+    """The files of a link: the broker's authority, our certificate and its key."""
+
+    ca: str | None
+    certificate: str | None
+    key: str | None
+
+
+NO_FILES = Files(None, None, None)
+
+
+def load(
+    tls_set: Callable[[str | None, str | None, str | None], None], files: Files, pem: str | None
+) -> None:
+    """Pass the files to paho, or ``pem`` in place of our certificate. Raises ``ConfigError``."""
+    try:
+        if pem is None:
+            tls_set(*files)
+        else:
+            with NamedTemporaryFile("w") as own:  # ssl takes a key from a file only
+                own.write(pem)
+                own.flush()
+                tls_set(files.ca, own.name, None)
+    except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
+        raise ConfigError("broker", [*files], f"readable certificate files ({exc})") from exc
+
+
+def ended(error: Exception) -> Ended:
+    """What a failed attempt to connect reveals about the network."""
+    if isinstance(error, ConnectionRefusedError | ConnectionResetError | ssl.SSLEOFError):
+        return Ended.REFUSED
+    return Ended.TURNED_AWAY if isinstance(error, ssl.SSLError) else Ended.UNANSWERED

@@ -227,6 +227,7 @@ TESTED_ELSEWHERE = {
     "sedge_export.tracing.": "tests/export/test_export_programs.py",
     "sedge_cloud.admin.certifying": "tests/system/test_client_certificates.py",
     "sedge_cloud.store.certificate_rows": "tests/system/test_client_certificates.py",
+    "sedge_cloud.store.certificates": "tests/system/test_client_certificates.py",
     "sedge_cloud.broker.files": "tests/cloud/admin/test_broker_passwords.py",
     "sedge_edge.certificate": "tests/system/test_client_certificates.py",
     "sedge_protocol.host.tls": "tests/protocol/test_mqtt_secure.py",

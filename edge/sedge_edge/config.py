@@ -191,6 +191,11 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether the device can change its secret: only if the broker's account follows from it."""
         return self.broker.password_file is None and self.broker.key_file is None
 
+    @property
+    def is_certified(self) -> bool:
+        """Whether the device has a certificate whose key follows from its secret."""
+        return self.broker.cert_file is not None and self.broker.key_file is None
+
     def certificate(self, folder: Path | None) -> OwnCertificate | None:
         """The certificate whose key follows from the secret; None if there is no such one.
 
@@ -198,7 +203,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ``StorageError``.
         """
         path, key = self.broker.cert_file, "broker.cert_file"
-        if path is None or self.broker.key_file is not None:
+        if path is None or not self.is_certified:
             return None
         given = certificate_in(config.named_text(path, key), key, str(path))
         durable = None

@@ -59,7 +59,7 @@ def examine(path: Path, report: Callable[[bool, str], None], bundle: Path | None
         "gates": lambda: gate_values(Gates(config.gates, Sensors())),
         "torch": lambda: _torch(config),
         "unit": lambda: _unit(config, path),
-        "certificate": lambda: _certificate(config),
+        **({"certificate": lambda: _certificate(config)} if config.is_certified else {}),
         "broker": lambda: _broker(config),
         "messages": lambda: largest_message(config),
     }
@@ -234,9 +234,8 @@ def _unit(config: EdgeConfig, path: Path) -> str:
 
 
 def _certificate(config: EdgeConfig) -> str:
-    own = config.certificate(act_as_owner(config.state_dir))
-    if own is None:
-        return "none of the fleet's own"
+    own = config.certificate(config.state_dir)
+    assert own is not None
     days = (own.until - datetime.now(UTC)).days
     if days < 0:
         text = f"it ended {-days} days ago: `sedge-cloud device token add --device {config.device}` on the"

@@ -218,8 +218,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> bool:
     backend, code = config.backend, UserCode(path.absolute().parent, config.backend.model)
     folder = act_as_owner(config.state_dir, for_good=True)
     lock = lock_folder(folder)
-    keyring = config.keyring(folder)
-    settings, certificate = config.broker_settings(), config.certificate(folder)
+    keyring, certificate = config.keyring(folder), config.certificate(folder)
     hello = Hello(
         bytes(16),
         VERSION,
@@ -243,7 +242,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> bool:
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool, _served(config, folder, code):
         loop.stop_on_signals()
         runtime = pooled_runtime(
-            agent, settings, examples, programs, pool, loop.wake, gate, config.watts, downloads,
+            agent, config.broker_settings(), examples, programs, pool, loop.wake, gate, config.watts, downloads,
             Diary(folder), certificate,
         )  # fmt: skip
         notify("READY=1")

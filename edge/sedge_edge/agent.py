@@ -94,9 +94,8 @@ class Agent:
         self.handshake = Handshake(hello, self.peer, rng, lambda: self.state.runs)
         self.budget = Budget(limits, self.state.spent, incarnation)
         self._store.spent = self.budget.commit
-        announced = frozenset(hello.codecs)
         self._admission = Admission(
-            self._store, blobs, self.peer, self.budget, announced, pinned or {}
+            self._store, blobs, self.peer, self.budget, frozenset(hello.codecs), pinned or {}
         )
         self._declines = self._admission.declines
         self._waiting = Waiting(self.budget.gate(gate))
@@ -155,8 +154,7 @@ class Agent:
         due = [self._waiting.timer(), None if self._waiting.closed.link else self._outbox.timer()]
         waits = self._disk.disk_at
         due += [self._fetches.timer(), self._disk.job_at] if waits is None else [waits]
-        if self._connected:
-            due.append(self.handshake.timer())
+        due.append(self.handshake.timer() if self._connected else None)
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> list[AgentEffect]:
@@ -357,8 +355,7 @@ class Agent:
         if isinstance(message, messages.Committed):
             late = " (late)" if message.late else ""
             return [Note(logging.INFO, f"{where}: update stored by the coordinator{late}")]
-        text = f"{where}: update rejected: {message.reason} {message.detail}"
-        return [Note(logging.ERROR, text)]
+        return [Note(logging.ERROR, f"{where}: update rejected: {message.reason} {message.detail}")]
 
     def _chunk(self, frame: Frame, now: float) -> list[AgentEffect]:
         effects = self._fetches.chunk(frame, now)

@@ -1,8 +1,10 @@
-"""The row of a certificate, and what the ingest asks of such rows."""
+"""The row of a certificate, and the ingest's queries about the renewal of certificates and secrets."""
 
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
+
+from sedge_cloud.store.rows import RenewalRow
 
 CertificateState: TypeAlias = Literal["issued", "held", "replaced", "revoked"]
 
@@ -20,8 +22,24 @@ class CertificateRow(msgspec.Struct, frozen=True):
     state: CertificateState = "issued"
 
 
-class CertificateRows(Protocol):
-    """The queries of the ingest."""
+class RenewalQueries(Protocol):
+    """The ingest's queries about certificates and secrets that are renewed."""
+
+    def renewals(self) -> list[RenewalRow]:
+        """Every pending renewal of a secret, oldest first."""
+        ...
+
+    def renewal(self, device: str) -> RenewalRow | None:
+        """One device's pending renewal."""
+        ...
+
+    def offer_secret(self, device: str, point: bytes, secret: bytes) -> None:
+        """Store the secret that a device offers, by its public key; a repeated offer changes nothing."""
+        ...
+
+    def end_renewal(self, row: RenewalRow) -> bool:
+        """Make the device's new secret its only one. False if the renewal has changed or ended."""
+        ...
 
     def certificate(self, name: str) -> CertificateRow | None:
         """The newest certificate of a device or token; None if it has none that is in force."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from sedge_cloud.store.certificate_rows import CertificateRows
+from sedge_cloud.store.certificate_rows import RenewalQueries
 from sedge_cloud.store.contract import MOST_ROWS, Blobs, Parts, Public
 from sedge_cloud.store.records import Accounts, Census, ClosedRound
 from sedge_cloud.store.rollouts import RolloutRows
@@ -22,7 +22,6 @@ from sedge_cloud.store.rows import (
     JoinRow,
     OrderRow,
     Received,
-    RenewalRow,
     RoundRow,
     RunRow,
     SessionRow,
@@ -131,7 +130,7 @@ class Seen(Protocol):
         ...
 
 
-class Rows(Seen, RolloutRows, CertificateRows, Protocol):
+class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
     """The further queries of ingest and leader, including runs and their models."""
 
     @property
@@ -293,22 +292,6 @@ class Rows(Seen, RolloutRows, CertificateRows, Protocol):
 
     def join_of(self, point: bytes) -> JoinRow | None:
         """The join of a public key."""
-        ...
-
-    def renewals(self) -> list[RenewalRow]:
-        """Every pending renewal of a secret, oldest first."""
-        ...
-
-    def renewal(self, device: str) -> RenewalRow | None:
-        """One device's pending renewal."""
-        ...
-
-    def offer_secret(self, device: str, point: bytes, secret: bytes) -> None:
-        """Store the secret that a device offers, by its public key; a repeated offer changes nothing."""
-        ...
-
-    def end_renewal(self, row: RenewalRow) -> bool:
-        """Make the device's new secret its only one. False if the renewal has changed or ended."""
         ...
 
     def secret(self) -> bytes:

@@ -54,8 +54,8 @@ OF_SERVICE = Places("$CREDENTIALS_DIRECTORY/sedge-secret", "/var/lib/sedge")
 class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything that a device needs to connect. ``secret`` is 64 hex digits, ``ca`` PEM.
 
-    ``trust`` lists the public keys that it pins, 64 hex digits each. ``certificate``, in PEM, is its own, for
-    the key that follows from its secret.
+    ``trust`` lists the public keys that it pins, 64 hex digits each. ``certificate`` is its own (PEM),
+    for the key that follows from its secret.
     """
 
     device: str

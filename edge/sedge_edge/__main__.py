@@ -242,8 +242,8 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> bool:
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool, _served(config, folder, code):
         loop.stop_on_signals()
         runtime = pooled_runtime(
-            agent, config.broker_settings(), examples, programs, pool, loop.wake, gate, config.watts, downloads,
-            Diary(folder), certificate,
+            agent, config.broker_settings(), examples, programs, pool, loop.wake, gate,
+            config.watts, downloads, Diary(folder), certificate,
         )  # fmt: skip
         notify("READY=1")
         try:

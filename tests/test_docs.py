@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 import pytest
-from msgspec import Meta
 from tools.docs.__main__ import build
-from tools.docs.comments import commented, keys_of
+from tools.docs.comments import keys_of
 from tools.docs.conf import menu
 from tools.docs.generated import COMPLETE, FILES, REFERENCE, ROOT
 
@@ -59,65 +57,6 @@ def test_every_key_has_one_sentence(title: str, struct: type[msgspec.Struct]) ->
 def test_a_complete_file_shows_every_key(file: str) -> None:
     shown = set(keys_of((ROOT / file).read_text(), COMPLETE[file]))
     assert {(table, key.name) for table, key in keys(COMPLETE[file])} <= shown
-
-
-class Oven(msgspec.Struct, frozen=True):
-    """[oven]: how it is heated.
-
-    It has a fan.
-    """
-
-    heat: Annotated[float, Meta(gt=0, le=300)] = 180.0
-    """Degrees Celsius, up to 300."""
-    fan: bool = False
-    """Keep the air moving."""
-
-
-class Kitchen(msgspec.Struct):
-    """A kitchen."""
-
-    name: str
-    """Name above the door."""
-    oven: Oven = Oven()
-
-
-def test_comments_above_keys_and_below_headers_are_made() -> None:
-    text = """# Our kitchen.
-
-# Old words.
-name = "a"  # as above
-# More old words,
-# over two lines.
-[oven]
-# Old words.
-
-# Theirs: a blank line parts it from the key.
-
-# Old words.
-# heat = 180
-fan = true
-"""
-    made = """# Our kitchen.
-
-# Name above the door.
-name = "a"  # as above
-# More old words,
-# over two lines.
-[oven]
-# How it is heated.
-# It has a fan.
-
-# Theirs: a blank line parts it from the key.
-
-# Degrees Celsius, up to 300.
-# heat = 180
-# Keep the air moving.
-fan = true
-"""
-    assert commented(text, Kitchen, with_tables=True) == made
-    assert commented(made, Kitchen, with_tables=True) == made
-    without = commented(text, Kitchen, with_tables=False)
-    assert "# Old words.\n\n# Theirs" in without and "# Keep the air moving." in without
 
 
 def test_every_link_leads_somewhere(tmp_path: Path) -> None:

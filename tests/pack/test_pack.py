@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tools.pack.__main__ import main
 from tools.pack.packing import PackError, Wanted, idx, pack
-from tools.wheels import NoWheel, cause
+from tools.wheels import NoWheel
 
 from sedge_emulate.data.datasets import FILES, read_idx
 
@@ -146,13 +146,6 @@ def test_it_runs_the_benchmark_where_it_was_carried(copy: Path) -> None:
     assert np.array_equal(read_idx(kept / "data", 3), IMAGES[:3])
 
 
-def test_it_runs_other_words_and_has_their_status(copy: Path) -> None:
-    done = run(
-        copy, "-c", "import sys, sedge_protocol; print('to stderr', file=sys.stderr); sys.exit(3)"
-    )
-    assert (done.returncode, done.stdout) == (3, "to stderr\n")
-
-
 def test_a_machine_that_cannot_run_it(made: Path, copy: Path, parts: Path) -> None:
     bare = copy.parent / "bare"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
@@ -189,20 +182,6 @@ def test_a_full_disk(copy: Path) -> None:
     assert "MB free, expected 1,000,000,000,000 MB; name another in TMPDIR" in refusal(run(copy))
 
 
-def test_a_folder_for_results_that_cannot_be_made(copy: Path) -> None:
-    (copy.parent / "kept").write_text("a file")
-    assert refusal(run(copy)) == "run: kept: no folder; name another in OUT"
-
-
-def test_a_pack_that_is_too_large_replaces_none(made: Path, parts: Path) -> None:
-    before = (made / "SHA256SUMS").read_bytes()
-    with pytest.raises(
-        PackError, match=r"expected at most 0\.001 MB; the biggest: .*\.tar\.xz .* MB"
-    ):
-        pack(wanted(parts, limit=1000), made)
-    assert (made / "SHA256SUMS").read_bytes() == before
-
-
 def test_what_cannot_be_packed(
     parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,26 +199,6 @@ def test_what_cannot_be_packed(
     with pytest.raises(NoWheel, match=r"no wheel for CPython 3\.12 on Linux .* numpy==\S+ \(const"):
         pack(Wanted(parts / "root", "3.12", 3, 10**6, ("numpy",)), tmp_path / "pack")
     assert not (tmp_path / "pack").exists()
-
-
-@pytest.mark.parametrize(
-    ("said", "wanted"),
-    [
-        (
-            "ERROR: Cannot install pytest because these package versions have conflicting dependencies.\n"
-            "ERROR: ResolutionImpossible: for help visit https://pip.pypa.io\n",
-            "pytest==",
-        ),
-        (
-            "ERROR: Could not find a version that satisfies the requirement a-b (from versions: 1, 2)",
-            "a-b ",
-        ),
-        ("ERROR: No space left on device", "No space left on device"),
-        ("", "pip failed"),
-    ],
-)
-def test_the_package_that_pip_failed_at(said: str, wanted: str) -> None:
-    assert cause(said).startswith(wanted)
 
 
 @pytest.mark.slow

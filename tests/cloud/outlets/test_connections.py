@@ -99,7 +99,7 @@ def test_a_client_that_takes_no_answers_is_closed(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "ANSWER_S", 0.5)
-    requests = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000
+    requests = b"GET /api/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000
     with (
         closing(socket.socket()) as deaf,
         pytest.raises((ConnectionResetError, BrokenPipeError)),

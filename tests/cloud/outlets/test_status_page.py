@@ -6,7 +6,7 @@ Screenshots go to $SEDGE_SHOTS.
 import html
 import os
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -40,6 +40,13 @@ LIVED = ("a1", "a2", "a3", WORSE, "b1", "b2", "b3", GONE, HOSTILE)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A browser may take its time: no sign of life comes meanwhile."""
     monkeypatch.setattr("sedge_cloud.facts.processes.SILENT_S", 3600.0)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all of these tests."""
+    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
 
 
 @contextmanager
@@ -173,9 +180,12 @@ def test_many_problems_of_one_kind_are_one_row(tmp_path: Path) -> None:
     assert all(f"device?name={name}" in problems for name in names[:9])
 
 
-def test_the_focus_and_what_is_typed_survive_a_refresh(lived: Seen, tmp_path: Path) -> None:
+def test_groups_are_drawn_and_focus_and_what_is_typed_survive_a_refresh(
+    lived: Seen, browser: Browser, tmp_path: Path
+) -> None:
     lived.record()
-    with served(lived) as url, Browser(tmp_path / "profile") as browser:
+    shots = Path(os.environ.get("SEDGE_SHOTS", str(tmp_path)))
+    with served(lived) as url:
         browser.open(url, WIDTHS[0])
         browser.until("document.getElementById('live').textContent === 'live'")
         for one in ("[name=search]", "#devices tbody tr:nth-child(3) td a", "#rounds summary"):
@@ -187,11 +197,6 @@ def test_the_focus_and_what_is_typed_survive_a_refresh(lived: Seen, tmp_path: Pa
             assert browser.value(f"document.activeElement === document.querySelector('{one}')")
             assert browser.value("document.querySelector('[name=search]').value") == "b"
 
-
-def test_groups_and_distrusted_updates_are_drawn(lived: Seen, tmp_path: Path) -> None:
-    lived.record()
-    shots = Path(os.environ.get("SEDGE_SHOTS", str(tmp_path)))
-    with served(lived) as url, Browser(tmp_path / "profile") as browser:
         for width in WIDTHS:
             browser.open(url, width)
             browser.until("document.getElementById('live').textContent === 'live'")
@@ -206,7 +211,7 @@ def test_groups_and_distrusted_updates_are_drawn(lived: Seen, tmp_path: Path) ->
             browser.picture(shots / f"groups-{width}.png")
 
 
-def test_the_page_fits_tells_and_follows(tmp_path: Path) -> None:
+def test_the_page_fits_tells_and_follows(browser: Browser, tmp_path: Path) -> None:
     """No horizontal overflow at either width; what is wrong is on top; it follows without a reload."""
     config = msgspec.structs.replace(
         CONFIG, strategy="fedobp", options={"quantile": 1.0}, num_rounds=9, quorum=0.5
@@ -220,7 +225,7 @@ def test_the_page_fits_tells_and_follows(tmp_path: Path) -> None:
     seen.gone(LONG)
     seen.record()
     shots = Path(os.environ.get("SEDGE_SHOTS", str(tmp_path)))
-    with served(seen) as url, Browser(tmp_path / "profile") as browser:
+    with served(seen) as url:
         for width in WIDTHS:
             for scripts in (True, False):
                 browser.open(url, width, scripts=scripts)
@@ -243,7 +248,7 @@ def test_the_page_fits_tells_and_follows(tmp_path: Path) -> None:
 
 
 def test_a_page_whose_coordinator_is_gone_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It hangs with its connections open, or is dead: a red bar over a faded page, until it is back."""
     monkeypatch.setattr("sedge_cloud.outlets.page.html.BEAT_S", 0.5)
@@ -259,7 +264,7 @@ def test_a_page_whose_coordinator_is_gone_says_so(
         f" + last.toLocaleString()) && {opacity} < 0.5"
     )
     cloud = CloudConfig(fleet=FLEET, state_dir=str(seen.state), http=HttpConfig("127.0.0.1:0"))
-    with Browser(tmp_path / "profile") as browser, closing(snapshot_of(cloud)) as snapshot:
+    with closing(snapshot_of(cloud)) as snapshot:
         server = StatusServer(cloud, snapshot)
         server.start()
         browser.open(f"http://127.0.0.1:{server.port}/", WIDTHS[0])

@@ -19,8 +19,6 @@ from sedge_cloud.strategy import ClientModel, Strategy
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role
 
-NAN, INF = float("nan"), float("inf")
-
 
 @pytest.mark.parametrize(
     ("name", "options", "strategy"),
@@ -48,18 +46,13 @@ REFUSED: list[tuple[str, dict[str, object], str, str]] = [
     ("fedobp", {"quantil": 0.5}, "quantil", "an option of fedobp: quantile, score, norm,"),
     ("fedobp", {"name": "x"}, "name", "an option of fedobp: quantile, score, norm,"),
     ("fedobp", {"quantile": "0.5"}, "quantile", "a number, or one of 'auto', 'paper'"),
-    ("fedobp", {"quantile": 1.0001}, "quantile", "`float` <= 1.0"),
-    ("fedobp", {"ema": None}, "ema", "`float`, got `null`"),
-    ("fedobp", {"score": "cubed"}, "score", "one of 'squared', 'product', 'gradient', 'fisher'"),
     ("fedobp", {"classifier_only": []}, "classifier_only", "true, false or names of tensors"),
-    ("heterofl", {"dropped": [NAN]}, "dropped", "`float` >= 0.0"),
     ("heterofl", {"memory_mb": [100, 200]}, "memory_mb", "falling numbers"),
     ("heterofl", {"memory_mb": [100, 100]}, "memory_mb", "falling numbers"),
     ("heterofl", {"step_s": [2.0, 1.0]}, "step_s", "rising numbers"),
     ("heterofl", {"step_s": [1.0, 1.0]}, "step_s", "rising numbers"),
     ("heterofl", {"dropped": [0.5], "memory_mb": [100]}, "memory_mb, step_s", "neither of them together"),
     ("heterofl", {"dropped": [0.5], "step_s": [1.0]}, "memory_mb, step_s", "neither of them together"),
-    ("fedobp", {"quantile": INF}, "quantile", "`float` <= 1.0"),
 ]  # fmt: skip
 
 

@@ -10,11 +10,8 @@ from tests.edge.harness import LAYOUT, Harness, N, hash_of, theta_of
 
 from sedge_edge.jobs.global_model import (
     BrokenSteps,
-    base_versions,
     global_model,
-    named_blobs,
     needed_blobs,
-    steps_left,
 )
 from sedge_edge.jobs.storage import FolderVectors
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
@@ -56,35 +53,6 @@ def hold(device: Harness, theta: Theta) -> None:
 
 
 # Which way.
-
-
-@pytest.mark.parametrize(("held", "left"), [([], None), ([0], 3), ([0, 2], 1), ([0, 3], 0)])
-def test_the_way_is_the_shortest_from_what_is_held(
-    orders: list[Order], held: list[int], left: int | None
-) -> None:
-    order = orders[-1]
-    names = {orders[i].model_hash for i in held}
-    found = steps_left(order, names.__contains__)
-    assert found == (None if left is None else order.steps[3 - left :])
-    wanted = needed_blobs(order, names.__contains__)
-    steps = [step.blob for step in order.steps]
-    expected = [order.model] if left is None else steps[3 - left :]
-    assert wanted == [order.bundle, *expected]
-    assert set(wanted) <= set(named_blobs(order))
-
-
-def test_an_order_names_what_it_may_come_to_need(device: Harness, orders: list[Order]) -> None:
-    patch, mask = device.serve(b"patch"), device.serve(b"mask")
-    order = msgspec.structs.replace(orders[2], patch_blob=patch, patch_context=mask)
-    steps = [step.blob for step in order.steps]
-    assert named_blobs(order) == [order.bundle, order.model, *steps, patch, mask]
-    assert needed_blobs(order, lambda name: False) == [order.bundle, order.model, patch, mask]
-    assert needed_blobs(order, lambda name: True) == [order.bundle]
-    without = [order.bundle, order.model, patch]
-    assert needed_blobs(order, lambda name: name == mask.sha256) == without
-    assert set(base_versions(order)) == {o.model_hash for o in orders[:3]}
-    assert named_blobs(orders[0]) == [order.bundle, orders[0].model]
-    assert base_versions(orders[0]) == [orders[0].model_hash]
 
 
 # Wrong steps.

@@ -170,53 +170,6 @@ def test_what_is_sent_and_what_is_owed_are_the_delta_exactly(device: Harness, co
     assert (owed is None) is lossless
 
 
-@pytest.mark.parametrize("codec", CODECS[1::7], ids=lambda c: f"{c.values}-{c.fraction}")
-def test_what_is_owed_is_carried_from_round_to_round(device: Harness, codec: Codec) -> None:
-    """After any number of rounds all that was sent and the last residual make up all deltas."""
-    total, arrived, owed = np.zeros(N), np.zeros(N), None
-    for number in range(1, 9):
-        start = theta_of(number)
-        trained = start + drift(number)
-        total += trained - start
-        payload, owed, _ = sent(device, device.order(number, codec=codec), start, trained, owed)
-        arrived += decode(payload, N).dense()
-    # float32 sums
-    np.testing.assert_allclose(arrived + owed_of(device, owed), total, rtol=0, atol=1e-7)
-    if codec.fraction == 0.3:
-        assert np.abs(arrived - total).max() < 0.1
-
-
-def test_without_error_feedback_nothing_is_owed(device: Harness) -> None:
-    start, trained = theta_of(1), theta_of(1) + drift(1)
-    old = device.blobs().write(drift(9).tobytes())
-    order = device.order(codec=Codec(fraction=0.1, error_feedback=False))
-    payload, owed, _ = sent(device, order, start, trained, old)
-    assert owed is None
-    assert payload == sent(device, order, start, trained)[0]
-
-
-@pytest.mark.parametrize("codec", CODECS[1::7], ids=lambda c: f"{c.values}-{c.fraction}")
-def test_kept_tensors_are_neither_sent_nor_owed(device: Harness, codec: Codec) -> None:
-    # From before they were kept.
-    old = device.blobs().write(np.full(N, 0.5, np.float32).tobytes())
-    order = device.order(codec=codec, keep=("norm.mean", "head.bias"))
-    start, trained = theta_of(1), theta_of(1) + 100 * drift(1)
-    payload, owed, _ = sent(device, order, start, trained, old)
-    kept = LAYOUT.mask(order.work.keep)
-    assert not decode(payload, N).dense()[kept].any()
-    assert not owed_of(device, owed)[kept].any()
-
-
-def test_an_order_without_upload_sends_nothing_and_still_owes(device: Harness) -> None:
-    old, mask = device.blobs().write(drift(9).tobytes()), device.blobs().write(b"mask")
-    order = device.order(upload=False)
-    stored(device)
-    outcome = run_job(Job(order, Kept(residual=old, mask=mask)), device.place())
-    assert (outcome.kept.residual, outcome.kept.mask) == (old, mask)
-    assert len(decode_update(device.blobs().read(outcome.update))[1]) == 0
-    assert outcome.kept.model is not None
-
-
 def test_what_the_agent_announces_is_what_its_codec_has() -> None:
     everyone_has = {ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8}
     assert set(ANNOUNCED) == {*(set(ValueCoding) - everyone_has), FROZEN, *FEATURES}
@@ -330,18 +283,6 @@ def test_what_is_remembered_is_the_coordinators_own_patch(device: Harness, codec
     assert FolderVectors(device.blobs()).read_mask(coded.kept.patch) == patch
 
 
-def test_nothing_is_remembered_unasked(device: Harness) -> None:
-    old = device.blobs().write(b"patch")
-
-    def left(order: Order) -> bytes | None:
-        stored(device)
-        return run_job(Job(order, Kept(patch=old)), device.place()).kept.patch
-
-    assert left(device.order(1)) is None
-    assert left(device.order(1, remember=True)) not in (None, old)
-    assert left(device.order(1, remember=True, upload=False)) == old
-
-
 def test_a_model_that_float32_cannot_hold_is_not_remembered(device: Harness) -> None:
     start = np.full(N, 3.4e38, np.float32)
     order = device.order(codec=Codec(values=ValueCoding.SIGN), remember=True)
@@ -402,27 +343,6 @@ def job(device: Harness, order: Order, train: Examples | None = None) -> tuple[O
     return run_job(Job(order), place), blobs
 
 
-def test_a_job_leaves_update_model_and_report(device: Harness) -> None:
-    order = device.order(3, codec=Codec(fraction=0.5))
-    outcome, blobs = job(device, order)
-    assert (outcome.run, outcome.round) == ("run", 3)
-    assert outcome.kept.model is not None
-    assert outcome.kept.residual is not None
-    np.testing.assert_array_equal(
-        FolderVectors(blobs).read(outcome.kept.model, LAYOUT), theta_of(3) + drift(3)
-    )
-    report, payload = decode_update(blobs.read(outcome.update))
-    assert report == outcome.report
-    assert (report.num_examples, report.before.num_examples) == (12, 7)
-    assert (report.layout_hash, report.model_hash, report.patch_hash) == (
-        LAYOUT.hash,
-        order.model_hash,
-        b"",
-    )
-    assert (report.seconds, report.step_s) == (3, 1 / report.steps)
-    assert decode(payload, N).count == N // 2
-
-
 def test_an_optimizers_state_is_used_where_it_suits_the_order(device: Harness) -> None:
     """Otherwise, as where it is lost, the optimizer starts anew."""
     held = Moments("sgd", 3, (drift(1),))
@@ -473,17 +393,6 @@ def test_a_job_in_parts_is_the_job_as_a_whole(device: Harness) -> None:
         slow = complete(one, learned, 7.5, twelve)
         assert slow.report.seconds == 7.5
         assert slow.update != whole.update
-
-
-def test_an_evaluation_leaves_an_update_only(device: Harness) -> None:
-    order = device.order(3, task="evaluate")
-    blobs = stored(device)
-    names = [blobs.write(theta_of(i).tobytes()) for i in range(8, 14)]
-    outcome = run_job(Job(order, Kept(*names)), device.place())
-    assert outcome.kept == Kept(*names)
-    report, payload = decode_update(blobs.read(outcome.update))
-    assert report.task == "evaluate"
-    assert len(payload) == 0
 
 
 def test_what_the_order_says_reaches_the_trainer(device: Harness) -> None:

@@ -4,7 +4,6 @@ import random
 import tracemalloc
 from typing import get_args
 
-import msgspec
 import pytest
 
 from sedge_protocol.codec import Compression, ValueCoding
@@ -96,23 +95,6 @@ def test_a_message_goes_both_ways(message: Message) -> None:
     assert found == message
     assert type(found) is type(message)
     assert encode_body(found) == body
-
-
-@pytest.mark.parametrize("message", TABLE, ids=_kind)
-def test_unknown_keys_are_ignored(message: Message) -> None:
-    fields = msgspec.to_builtins(message, builtin_types=(bytes,))
-    later = msgspec.msgpack.encode({"later": {"deep": [1, None, b""]}, **fields, "more": -1})
-    assert decode_body(KINDS[type(message)], later) == message
-
-
-@pytest.mark.parametrize("message", TABLE, ids=_kind)
-def test_a_required_key_cannot_be_missing(message: Message) -> None:
-    fields = msgspec.to_builtins(message, builtin_types=(bytes,))
-    for field in msgspec.structs.fields(type(message)):
-        if field.required:
-            left = {name: value for name, value in fields.items() if name != field.name}
-            with pytest.raises(FrameError, match=f"missing required field `{field.name}`"):
-                decode_body(KINDS[type(message)], msgspec.msgpack.encode(left))
 
 
 def test_the_table_knows_every_message_and_every_kind() -> None:

@@ -125,6 +125,13 @@ def test_malformed_bitmaps_are_refused_by_every_end(bits: bytes, count: int) -> 
     assert serving.timer() is None
 
 
+def test_a_chunk_that_is_there_already_is_reported_all_the_same() -> None:
+    """The sender would not have sent it if it knew."""
+    intake = Intake(MANIFEST, {0})
+    assert not intake.chunk(0, chunk(0), 0.0)
+    assert intake.poll(1.0)
+
+
 def test_backoff_grows_to_its_ceiling_with_full_jitter() -> None:
     chance = rng()
     for attempt in range(30):

@@ -147,7 +147,6 @@ TESTED_ELSEWHERE = {
     "sedge_protocol.wire.parts": "tests/export/subject/test_several_inputs.py",
     "sedge_protocol.host.posix": "tests/test_windows.py",
     "sedge_protocol.host.sockets": "tests/protocol/test_mqtt_state.py",
-    "sedge_protocol.wire.serving": "tests/protocol/test_download_simulation.py",
     "sedge_edge.training.noise": "tests/protocol/test_spec_vectors.py",
     "sedge_edge.backends.random_operators": "tests/edge/backends/test_draws.py",
     "sedge_edge.backends.several_inputs": "tests/export/subject/test_several_inputs.py",

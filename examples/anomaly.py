@@ -2,9 +2,9 @@
 
     sedge-emulate run examples/anomaly.toml
 
-Everyday are handwritten digits but the four; the model's input is its target. A device calls an image an
-anomaly where its reconstruction is worse than that of nearly all of its own. On a real device that trains
-with ``train = "anomaly:load"``: `python anomaly.py edge.toml` says how many of the fours it finds.
+Everyday images are all handwritten digits except fours; the model's input is its target. A device calls an
+image an anomaly if its reconstruction is worse than that of nearly all of its own. On a real device that
+trains with ``train = "anomaly:load"``: `python anomaly.py edge.toml` says how many of the fours it finds.
 """
 
 import sys
@@ -25,12 +25,12 @@ Images = NDArray[np.float32]
 
 
 def build() -> nn.Module:
-    """64 pixels through a bottleneck of 8 numbers; any shape will do, if the output has the input's."""
+    """Map 64 pixels through a bottleneck of 8 numbers; any shape works if the output has the input's."""
     return nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 8), nn.Linear(8, 64))
 
 
 def load() -> tuple[Images, NDArray[np.int64]]:
-    """Inputs (N, 64), and labels that only the emulator's split looks at; x alone is enough."""
+    """Inputs (N, 64), and labels that only the emulator's split uses; x alone would be enough."""
     images, digits = images_of()
     return images[digits != FOUR], digits[digits != FOUR]
 

@@ -34,7 +34,7 @@ class FedProto(Strategy, frozen=True):
         return Assignment(work=work, send=context.arrays)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The prototypes: mean features by class. One that nobody has seen this round stays as it was."""
+        """The prototypes: mean features by class. Classes without examples this round keep theirs."""
         sums, counts = np.zeros((CLASSES, FEATURES)), np.zeros(CLASSES)
         for update in updates:
             sums += update.arrays["sums"].reshape(sums.shape)
@@ -68,7 +68,7 @@ def fit(
     x, y = examples.inputs.reshape(len(examples.inputs), -1), examples.targets
     prototypes = settings["arrays"].get("prototypes", np.zeros(CLASSES * FEATURES))
     known = settings["arrays"].get("known", np.zeros(CLASSES))
-    pull = settings["settings"].get("pull", 0.0)  # another strategy sends none
+    pull = settings["settings"].get("pull", 0.0)  # other strategies send none
     for _ in range(settings["local_epochs"]):
         for rows in np.array_split(rng.permutation(len(x)), max(1, len(x) // BATCH)):
             features, scores = forward(parameters, x[rows])

@@ -4,7 +4,7 @@
         --name digits --out digits
 
 writes what Flower's ``get_parameters`` returned, for ``sedge-cloud run start``. Each device has this file
-beside its edge.toml, which says ``[backend] name = "flower_client:fit"``. ``fit`` and ``evaluate`` are the
+next to its edge.toml, which sets ``[backend] name = "flower_client:fit"``. ``fit`` and ``evaluate`` are the
 client's methods without ``self``: its data come as ``examples``, its config as ``settings``.
 """
 

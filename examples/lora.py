@@ -1,9 +1,8 @@
-"""A small transformer on handwritten digits: a base that stays as it is, and adapters of rank 8 to train.
+"""A small transformer on handwritten digits: a frozen base, and adapters of rank 8 to train.
 
 ``base`` trains it on 600 images of the digits 0 to 4, as somebody with a public data set would. ``build``
-freezes that and puts adapters (Hu et al. 2021, arXiv 2106.09685) on its attention layers; these and the
-head are what the fleet trains, on other images of all ten digits. ``whole`` is the same base, all of it to
-train.
+freezes it and puts adapters (Hu et al. 2021, arXiv 2106.09685) on its attention layers; the fleet trains
+these and the head, on other images of all ten digits. ``whole`` is the same base, entirely trainable.
 """
 
 import torch
@@ -55,7 +54,7 @@ class Transformer(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A linear layer and what an adapter adds to it, at first 0."""
+    """A linear layer, and an adapter's addition to it, at first 0."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
@@ -64,7 +63,7 @@ class Adapted(nn.Module):
         self.up = nn.Parameter(torch.zeros(layer.out_features, RANK))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer's output with the adapter's."""
+        """The layer's output plus the adapter's."""
         found: Tensor = self.layer(x) + x @ self.down.T @ self.up.T
         return found
 
@@ -76,13 +75,13 @@ def images() -> tuple[Tensor, Tensor]:
 
 
 def load() -> tuple[object, object]:
-    """What the fleet has: the images that the base has not seen."""
+    """The fleet's data: images that the base was not trained on."""
     x, y = images()
     return x[BASE_IMAGES:].numpy(), y[BASE_IMAGES:].numpy()
 
 
 def base() -> Transformer:
-    """The base, trained."""
+    """The trained base."""
     x, y = (part[:BASE_IMAGES] for part in images())
     x, y = x[y < 5], y[y < 5]
     model = Transformer()
@@ -96,7 +95,7 @@ def base() -> Transformer:
 
 
 def build() -> Transformer:
-    """The base, frozen, with adapters and a head to train."""
+    """The frozen base, with adapters and a head to train."""
     model = base().requires_grad_(False)
     for block in model.blocks:
         assert isinstance(block, Block)
@@ -108,5 +107,5 @@ def build() -> Transformer:
 
 
 def whole() -> Transformer:
-    """The base, all of it to train."""
+    """The base, entirely trainable."""
     return base()

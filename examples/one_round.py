@@ -34,7 +34,7 @@ from sedge_protocol.wire.messages import Hello
 
 TRAINING = TrainingConfig(local_epochs=5, learning_rate=0.05, momentum=0.7)
 OPTIONS = {"quantile": 0.99}
-# In one round: the part that a coded broadcast leaves out comes in later ones.
+# All elements in one round: what a coded broadcast leaves out would come in later ones.
 RUN = RunConfig(
     strategy="fedobp",
     options=OPTIONS,
@@ -46,7 +46,7 @@ RUN = RunConfig(
 
 
 class Device:
-    """An agent that knows only the digits in ``labels`` and works at once, without a thread."""
+    """An agent that has only the digits in ``labels`` and works synchronously, without a thread."""
 
     def __init__(self, name: str, secret: bytes, folder: Path, labels: range) -> None:
         data = digits()
@@ -60,7 +60,7 @@ class Device:
         self.place = local_context(self.agent, examples, OpenBundles("auto", threads=1))
 
     def frames(self, effects: Sequence[object], now: float) -> Iterator[Send]:
-        """The frames that the agent sends, the work that it asks for being done."""
+        """The frames that the agent sends; the work that it requests is done at once."""
         for effect in effects:
             if isinstance(effect, StartJob):
                 outcome = run_job(effect.job, self.place)

@@ -1,8 +1,8 @@
-"""A strategy of your own: FedAvg whose server keeps momentum (FedAvgM, Hsu et al. 2019).
+"""Your own strategy: FedAvg with momentum on the server (FedAvgM, Hsu et al. 2019).
 
     sedge-emulate run examples/own_strategy.toml
 
-The same class works for a real fleet: install the module at the coordinator and name it in run.toml.
+The same class works in a real fleet: install the module on the coordinator and name it in run.toml.
 """
 
 from collections.abc import Iterable

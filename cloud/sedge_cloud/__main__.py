@@ -124,7 +124,7 @@ def parser() -> Parser:
     )  # fmt: skip
     keys.add_argument("of", choices=[*FILES, *STRATEGIES])
     keys.set_defaults(call=_reference)
-    _run_parser(commands.add_parser("run", help="start, stop and look at runs"))
+    _run_parser(commands.add_parser("run", help="start, stop and inspect runs"))
     add_state_commands(commands)
     add_device_commands(commands)
     add_key_commands(commands)
@@ -244,14 +244,14 @@ def _serve(arguments: argparse.Namespace) -> int:
             service.ready()
             loop.run([service], lambda: False)
     logging.getLogger("sedge.cloud").info(
-        "stopped; nothing is lost: rounds go on at the next start"
+        "stopped; nothing is lost: rounds continue at the next start"
     )
     return 0
 
 
 @contextmanager
 def _heartbeat(cloud: CloudConfig, members: Membership) -> Generator[None]:
-    """The lease is renewed however long a step of the loop lasts."""
+    """Renew the lease however long a step of the loop lasts."""
     with closing(open_store(cloud, any_thread=True)) as store, closing(Heartbeat(store, members)):
         yield
 

@@ -36,6 +36,6 @@ class Outage:
 
     def begins(self, now: float) -> None:
         """The link is down."""
-        if self._since is None or now >= self.back_at:  # otherwise the same outage goes on
+        if self._since is None or now >= self.back_at:  # otherwise the same outage continues
             self._since = now
         self.back_at = math.inf

@@ -132,7 +132,7 @@ def test_the_pages_are_written_from_the_stored_results() -> None:
         ("| devices trained on one host, avgcnn", ["2.10 times", "times: met"]),
         ("| training of examples/fashion_mnist.toml by other", ["vectorised 0.30, onnx 1.25"]),
         ("| emulated devices, 10,000", ["4.5 ms", "2.00 GB", "5 ms: met"]),
-        ("| examples/thousand.toml, 3,000", ["100 s", "8.1%", "5% beside training: **missed**"]),
+        ("| examples/thousand.toml, 3,000", ["100 s", "8.1%", "5% besides training: **missed**"]),
         ("| ten devices of 256 images, one round of FedAvg by sedge", ["0.80 s", "5 ms: met"]),
         ("| ten devices of 256 images, one round of FedAvg by flower (flwr", ["is 2.5 times as fast"]),
         ("| ten devices of 256 images, one round of FedAvg by fedjax", ["exit status 1"]),

@@ -98,7 +98,7 @@ def test_a_strategy_may_have_its_own_training_patches_and_broadcast(tmp_path: Pa
             "model.widths: found [0.5], expected rising numbers, the first of them 0",
         ),
         ("widths = [0, 0.5, 0.5]", "model.widths: found [0.0, 0.5, 0.5]"),
-        ('name = "mlp"\nfactory = "a:b"', "model.name: found 'mlp', expected none beside"),
+        ('name = "mlp"\nfactory = "a:b"', "model.name: found 'mlp', expected none with"),
     ],
 )
 def test_models_that_are_none(tmp_path: Path, model: str, message: str) -> None:
@@ -169,7 +169,7 @@ def test_a_fleet_of_one(tmp_path: Path) -> None:
         ("quantile = 0.9", "quantile = 2.0", "quantile: found 2.0, expected `float` <= 1.0"),
         ("quantile = 0.9", "quantil = 0.9", "quantil: found 0.9, expected an option of fedobp"),
         ('dataset = "digits"', 'split = "given"', "data.partition: found '', expected a file .npy"),
-        ('dataset = "digits"', 'partition = "p.npy"', "expected split = 'given' beside it"),
+        ('dataset = "digits"', 'partition = "p.npy"', "expected split = 'given' with it"),
         (
             'dataset = "digits"',
             'split = "given"\npartition = "p.npy"\nexamples = 9',

@@ -80,7 +80,7 @@ class Cell(msgspec.Struct, omit_defaults=True):
 
 
 def figures(found: Result) -> list[Figure]:
-    """The damage that two hostile devices of ten do: each strategy without any, then attack by attack."""
+    """The damage that two hostile devices of ten do: each strategy without attackers, then each attack."""
     cells = msgspec.convert(found["cells"], list[Cell])
     clean = {cell.strategy: fmean(cell.error) for cell in cells if cell.attack == CLEAN}
     return [figure(cell, clean[cell.strategy]) for cell in cells]

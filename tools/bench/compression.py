@@ -63,7 +63,7 @@ def times(factor: float) -> str:
     return f"{factor:.1f} times" if factor < 10 else f"{factor:.0f} times"
 
 
-@bench("Accuracy beside bytes", figures)
+@bench("Accuracy against bytes", figures)
 def measure(
     seeds: Sequence[int] = (42, 43, 44), alphas: Sequence[float] = (0.1, 0.5), rounds: int = 40,
     out: Path = Path("runs/compression"), fleet: Path = FLEET,

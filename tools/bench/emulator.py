@@ -106,7 +106,7 @@ def figures(found: Result) -> list[Figure]:
     written = [
         Figure(
             f"emulated devices, {row['devices']:,} of which {row['cohort']:,} in a round",
-            f"{row['cost_ms']:.1f} ms of a core a device round beside training, "
+            f"{row['cost_ms']:.1f} ms of a core per device round besides training, "
             f"{row['device_rounds_per_s']:g} device rounds a second, "
             f"{size(row['peak_rss_bytes'])} of memory",
             (at_most(TARGET_DISPATCH_MS, row["cost_ms"], "ms"),),
@@ -117,14 +117,14 @@ def figures(found: Result) -> list[Figure]:
     what = f"examples/thousand.toml, {example['device_rounds']:,} device rounds"
     measured = (
         f"{example['wall_s']:.0f} s, {example['device_rounds_per_s']:g} device rounds a second, "
-        f"{example['overhead']:.1%} of the time beside training, "
+        f"{example['overhead']:.1%} of the time besides training, "
         f"{size(example['peak_rss_bytes'])} of memory"
     )
-    target = f"at most {TARGET_OVERHEAD:.0%} beside training"
+    target = f"at most {TARGET_OVERHEAD:.0%} besides training"
     return [*written, Figure(what, measured, ((target, example["overhead"] <= TARGET_OVERHEAD),))]
 
 
-@bench("The emulator beside training", figures)
+@bench("The emulator's overhead", figures)
 def measure(
     rounds: int = 5,
     devices: Sequence[int] = (100, 1000, 10_000),

@@ -3,7 +3,7 @@
 A run has this many closed rounds of ten devices each, stored as if they had been played. Then, in processor
 time: ``device list`` (the whole command), a first page (facts read anew and drawn) and a restart up to the
 first ``/healthz`` (the coordinator loads its state and the facts are read). The idle fleet is online and
-silent: measured is the share of a processor that its recorder and a reader of its facts take, each once a
+silent; its figure is the share of a processor that its recorder and a reader of its facts take, each once a
 second.
 """
 

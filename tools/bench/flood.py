@@ -78,7 +78,7 @@ KINDS = {
     "chunk": "chunks that it has not offered",
     "get": "GETs for a whole model",
     "hello": "HELLOs of later and later starts",
-    "garbage": "bytes that are no frame",
+    "garbage": "bytes that are not a frame",
     "mac": "frames with a wrong MAC",
 }
 FLOODER = "flooder"
@@ -467,7 +467,7 @@ def figures(found: Result) -> list[Figure]:
 def measure(
     devices: int = 8, rate: float = 3000.0, seconds: float = 10.0, kinds: Sequence[str] = ()
 ) -> Result:
-    """Flood with each kind, so many messages a second for so long."""
+    """Flood with each kind, at this rate of messages per second, for this long."""
     names = chosen(kinds, KINDS)
     with Bench(devices) as over:
         rows = [flooded(over, kind, rate, seconds) for kind in names]

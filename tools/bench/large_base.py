@@ -55,7 +55,7 @@ class Looked(nn.Module):
 
 
 def newcomer(folder: Path, bundle: Path, name: str, over_http: bool) -> dict[str, float]:
-    """One device's first round in a fleet of its own."""
+    """One device's first round in its own fleet."""
     with ExitStack() as stack:
         fleet = RealFleet(folder)
         stack.callback(fleet.close)
@@ -126,7 +126,7 @@ def figures(found: Result) -> list[Figure]:
         )
         for way in ("mqtt", "http")
     ]
-    return [*ways, Figure("a request over TLS by itself", size(found["request"]))]
+    return [*ways, Figure("a request over TLS", size(found["request"]))]
 
 
 @bench("A large base", figures)

@@ -24,7 +24,7 @@ Row = dict[str, str | int | float]
 
 
 def compared(devices: int, size: int, ray: str | None) -> Row:
-    """The overlaps of so many random masks of ``size`` bits, in this process or by a cluster."""
+    """The overlaps of this many random masks of ``size`` bits, in this process or on a cluster."""
     collaboration._LARGE = 0  # use the cluster at every size
     rng = np.random.default_rng(0)
     masks = [rng.integers(0, 2**63, -(-size // 64), np.uint64) for _ in range(devices)]

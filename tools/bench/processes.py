@@ -9,14 +9,14 @@ round, without the coordinators' idle load, which depends on the pace of rounds:
 
 update_ms   processor milliseconds of all coordinators for an update, planning and closing included, in
             rounds of all devices
-fixed_ms    of these, what a round takes whoever takes part in it
+fixed_ms    of these, the share of a round, whichever devices take part
 more_ms     and what each device's update adds
 round_s     how long a round of all devices takes; a device trains for 0.2 to 1.2 s of it
 kb_round    kB that leave the coordinators for the broker in a round, broadcasts and orders
 row_bytes   the growth of the database by an update
 idle        the share of a processor that one coordinator takes when no run is going on
 
-Then two coordinators become three and, by an orderly stop, two again during the run: measured is the
+Then two coordinators become three and, by an orderly stop, two again during the run: the result is the
 longest time in which a device had neither an order nor a receipt, compared with the longest before. The
 last line is JSON.
 """

@@ -64,7 +64,9 @@ def processes(found: Result) -> list[Figure]:
     target, number = found["target"], found["processes"]
     for what, key in (("processor time", "times_cpu"), ("bytes that leave", "times_bytes")):
         met = (at_most(target[key], found[key]),)
-        figures.append(Figure(f"{what} of {number}, beside one's", f"{found[key]:.2f} times", met))
+        figures.append(
+            Figure(f"{what} of {number}, relative to one", f"{found[key]:.2f} times", met)
+        )
     silence = found["silence"]
     words = f"{silence['added_s']:g} s, {silence['removed_s']:g} s; in calm {silence['calm_s']:g} s"
     figures.append(Figure("longest silence when a coordinator comes, goes", words))

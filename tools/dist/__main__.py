@@ -2,7 +2,7 @@
 
     python -m tools.dist [--out FOLDER]
 
-The wheel is installed with the extra ``onnx`` into an environment of its own, where its commands must start.
+The wheel is installed with the extra ``onnx`` into a separate environment, where its commands must start.
 Needs the extra ``dist``. Nothing is uploaded.
 """
 

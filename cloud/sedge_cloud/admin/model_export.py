@@ -90,9 +90,7 @@ def _kept_back(run: Run, run_store: RunStore, client: ClientModel) -> str:
     if not work.upload:
         return "sends no model: the file holds its first model"
     if work.own_model is not None:
-        return (
-            "has a second model of its own, which stays there: the file holds the one that it sends"
-        )
+        return "has a second model, which stays there: the file holds the one that it sends"
     if work.keep:
         named = ", ".join(work.keep[:4]) + (", …" if len(work.keep) > 4 else "")
         return f"keeps {named} to itself: the file holds the run's values of these"

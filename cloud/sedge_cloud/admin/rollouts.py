@@ -29,7 +29,7 @@ SAME = (
 
 
 def start_rollout(store: Store, name: str, folder: Path, plan: RolloutPlan) -> RolloutRow:
-    """Begin to give a running run's devices the bundle in ``folder``, a new version of its own.
+    """Begin to give a running run's devices the bundle in ``folder``, a new version of the run's.
 
     Raises ``ConfigError`` for a run that has ended or has several bundles, for a bundle that is no version
     of the run's or that its policy does not cover, for a bundle that the run's devices already have, and

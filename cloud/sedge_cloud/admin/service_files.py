@@ -117,7 +117,7 @@ def write_service_files(
     service, mosquitto = _account(places.service), _account(places.mosquitto)
     for path in (places.etc / "cloud.toml", places.broker, places.drop_in):
         if path.exists():
-            raise ConfigError(str(path), "a file or folder", "none; move it away to begin anew")
+            raise ConfigError(str(path), "a file or folder", "none; move it away to start over")
     if not places.drop_in.parent.is_dir():
         raise ConfigError(str(places.drop_in.parent), None, "Mosquitto: apt install mosquitto")
     passwords, acl = places.broker / "passwords", places.broker / "acl"

@@ -160,7 +160,7 @@ def _centres(
     moved: Sequence[bool],
     before: Mapping[int, NDArray[np.float64]],
 ) -> dict[int, NDArray[np.float64]]:
-    """For each width the mean (n,) of the directions, the nearer to that ``before`` the heavier."""
+    """For each width the mean (n,) of the directions, weighted by their nearness to that ``before``."""
     sums: dict[int, NDArray[np.float64]] = {}
     weights: defaultdict[int, float] = defaultdict(float)
     squares = {width: float(np.square(centre).sum()) for width, centre in before.items()}
@@ -216,7 +216,7 @@ def _length(vector: Theta | None) -> float:
 
 
 def _sum_of_squares(vector: Theta) -> float:
-    """As ``np.square(vector, dtype=np.float64).sum()`` to the bit, in less memory (halved as in numpy)."""
+    """``np.square(vector, dtype=np.float64).sum()`` to the bit, in less memory (halved as in numpy)."""
     if vector.size <= COLUMNS:
         return float(np.square(vector, dtype=np.float64).sum())
     half = vector.size // 2

@@ -76,7 +76,7 @@ def places_of(whole: Form, form: Form, channels: Channels) -> NDArray[np.intp]:
 
 
 class ElementMean:
-    """A mean that takes each element over the devices that have it.
+    """The mean of each element over the devices that have it.
 
         theta'_k = theta_k + sum_{i has k} w_i (theta_i,k - theta_k) / sum_{i has k} w_i
 

@@ -59,7 +59,7 @@ class WidthPolicy(Strategy, frozen=True):
 
     @property
     def widths_vary(self) -> bool:
-        """True: that is what the options are for."""
+        """True, as these options assign widths."""
         return True
 
     def width_of(self, context: Context, client: ClientModel) -> tuple[int, Arrays]:

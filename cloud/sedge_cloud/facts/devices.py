@@ -145,7 +145,7 @@ def states_of(census: Census, running: bool) -> dict[DeviceState, int]:
 
 
 def read_devices(store: Seen, names: Collection[str]) -> dict[str, KnownDevice]:
-    """Those of these devices that exist, by id, from their current rows."""
+    """The existing devices among these, by id, from their current rows."""
     known = {name: KnownDevice(row) for name, row in store.devices_named(names).items()}
     paused = store.paused() if known else set[str]()
     for device in known.values():

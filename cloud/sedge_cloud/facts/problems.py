@@ -161,7 +161,7 @@ def _below_quorum(it: RoundFacts, reachable: int, now: datetime) -> str:
     if len(absent) > MAX_NAMED:
         absent[MAX_NAMED:] = [f"{len(absent) - MAX_NAMED} more are missing"]
     enough = reachable >= it.least
-    then = "closes with the updates that it has" if enough else f"goes on waiting for {it.least}"
+    then = "closes with the updates that it has" if enough else f"keeps waiting for {it.least}"
     end = f" At {clock(it.deadline, now)} it {then}." if it.deadline else ""
     return (
         f"round {it.round} cannot reach its quorum of {it.needed} updates: {listed(absent)}.{end}"
@@ -172,7 +172,7 @@ def _of_waiting(it: RoundFacts, waiting: Waiting) -> Iterator[Problem]:
     code = waiting.code
     if code in ("device_working", "coordinator_silent"):
         return
-    waits = "goes on without it" if code == "device_waits" else "waits for it"
+    waits = "continues without it" if code == "device_waits" else "waits for it"
     text = f"{waiting.text}; round {it.round} {waits}"
     severity: Severity = "warning" if code in _MILD else "error"
     yield _problem(code, waiting.device, text, waiting.since, it.run, severity)

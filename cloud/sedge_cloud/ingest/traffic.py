@@ -66,7 +66,10 @@ class Traffic:
         self._missing[transfer].setdefault(device, set()).update(chunks)
 
     def fell_back(self, run: str, device: str) -> bool:
-        """Note that a device that had a model fetches the whole one; whether that is new this round."""
+        """Note that a device that had a model fetches the whole one.
+
+        Returns whether that is new this round.
+        """
         is_new = device not in self._whole[run]
         self._whole[run].add(device)
         return is_new

@@ -65,7 +65,7 @@ class Supervised:
             return
         self._quiet_until = time.monotonic() + QUIET_S
         bug = not isinstance(error, SedgeError | OSError)
-        _log.error("%s: %s; it goes on", self._thread.name, error, exc_info=bug)
+        _log.error("%s: %s; the thread continues", self._thread.name, error, exc_info=bug)
 
 
 def watcher(

@@ -1,4 +1,4 @@
-"""Identifies this process, so that another one on this host notices at once when it has ended."""
+"""Identifies this process, so that others on this host notice at once when it has ended."""
 
 import os
 import platform
@@ -38,7 +38,7 @@ def has_ended(process: ProcessRow, mine: ProcessRow) -> bool:
 
 
 def _boot() -> str:
-    """The host's boot and the pid namespace: a container's processes have another one."""
+    """The host's boot and the pid namespace: a container's processes have a different one."""
     parts = list[str]()
     with suppress(OSError):
         parts.append((_PROC / "sys/kernel/random/boot_id").read_text().strip())

@@ -31,7 +31,7 @@ def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
         )
     layout = run.layout(assignment.width)
     if assignment.width and assignment.start is None:
-        raise StrategyError(f"{where}: width {assignment.width} without a start of its own")
+        raise StrategyError(f"{where}: width {assignment.width} without its own start")
     patch = assignment.patch
     for name in ("start", "correction"):
         theta: Theta | None = getattr(assignment, name)
@@ -51,7 +51,7 @@ def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
         raise StrategyError(f"{where}: training.average together with a mixture, expected 0")
     _require_choice(where, assignment)
     if work.blend is not None and (work.scoring or work.own_model or assignment.holdout):
-        expected = "none of device scoring, a model of its own and a holdout beside it"
+        expected = "no device scoring, own model or holdout together with it"
         raise StrategyError(f"{where}: a blend, expected {expected}")
     _require_names(where, layout, work)
     stays = () if assignment.shares_statistics else layout.statistics

@@ -111,7 +111,7 @@ class Everywhere:
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
         """The sorted ids of the devices that are online, not waiting, and meet a run's terms.
 
-        Only devices that the run selects, and of these only the ones in ``among`` unless that is empty.
+        These are only devices that the run selects and, unless ``among`` is empty, only those in it.
         """
         names = self._ours.able(terms, among)
         wanted = set(among or self._online)

@@ -126,7 +126,7 @@ class Leader:
         if is_new or is_resumed:
             try:
                 return self._rounds.add_run(row, now)
-            except StorageError as exc:  # the other runs go on
+            except StorageError as exc:  # the other runs continue
                 self._retry_at = now + DISK_RETRY_S
                 return [self._housekeeping.storage_failed(exc, row.run)]
         if live is not None and row.status != RUNNING and live.run.status == RUNNING:

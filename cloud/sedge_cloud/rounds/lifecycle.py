@@ -23,10 +23,10 @@ according to their last HELLO). A device that starts to wait counts neither for 
 among those that must answer, until it stops waiting. Devices that were online before the coordinator
 started, or before its link went down, have ``return_s`` to come back before they count as offline and a
 round is drawn. A round that is open when its run ends is void: it is not aggregated. A run that has ended
-may be resumed, which reloads it; a round that was open when the run was stopped goes on.
+may be resumed, which reloads it; a round that was open when the run was stopped continues.
 
 The tables below encode these lines; an event that is illegal in a state raises. scheduler.py applies them.
-Open rounds are stored: after a restart each goes on with the time it has left, at least ``RETURN_S``.
+Open rounds are stored: after a restart each continues with the time it has left, at least ``RETURN_S``.
 """
 
 import math
@@ -247,7 +247,7 @@ def new_round(
 def resume(
     run: Run, store: Rows, now: float, wall: Wall = as_it_is, back_s: float = RETURN_S
 ) -> OpenRound | None:
-    """The run's open round from the store, to go on where it left off; None without one.
+    """The run's open round from the store, to continue where it left off; None without one.
 
     If little or none of its time is left, the devices have ``back_s`` to come back.
     """

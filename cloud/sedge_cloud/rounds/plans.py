@@ -42,7 +42,7 @@ from sedge_protocol.wire.work import Work
 
 # A patch that the device has kept is sent as its hash, unless the patch itself is at most this long.
 NAMED_BYTES = 256
-# Stands for a device without a past; ids contain no spaces, so it cannot clash with one.
+# Stands for a device without history; ids contain no spaces, so it cannot clash with one.
 NEWCOMER = "a new device"
 
 
@@ -89,7 +89,7 @@ def _lacking(run: Run, assignment: Assignment, work: Work, hello: Hello | None) 
 
 
 def save_terms(run: Run, run_store: RunStore, stored: bytes) -> None:
-    """Store a run's demands on devices, including one without a past; no-op if ``stored`` has them."""
+    """Store a run's demands on devices, including new ones; no-op if ``stored`` has them."""
     terms = terms_of(run)
     with suppress(StrategyError, ConfigError):  # planning a round will report it
         assignment = run.strategy.plan(run_store.context(run), ClientModel())
@@ -104,7 +104,7 @@ def save_terms(run: Run, run_store: RunStore, stored: bytes) -> None:
 
 
 def plan_newcomer(run: Run, run_store: RunStore) -> OrderRow:
-    """The order of a device without a past in the first round.
+    """The first round's order of a device without history.
 
     Raises ``StrategyError``, ``CodecError`` or ``Unencodable`` for an assignment that cannot be used.
     """

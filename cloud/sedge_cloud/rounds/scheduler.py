@@ -113,7 +113,7 @@ class Scheduler:
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> list[CloudEffect | Hint]:
-        """Do everything that is due. After a disk error a run is retried later; the others go on."""
+        """Do everything that is due. After a disk error a run is retried later; the others continue."""
         effects: list[CloudEffect | Hint] = []
         self._is_stirred = False
         for live in list(self.live.values()):
@@ -305,7 +305,7 @@ class Scheduler:
     def _closed(
         self, live: LiveRun, current: OpenRound, summary: Summary
     ) -> Iterator[CloudEffect | Hint]:
-        """Report a round that was aggregated into the next global model; the run goes on or ends."""
+        """Report a round that was aggregated into the next global model; the run continues or ends."""
         trained = current.received if current.row.task == TRAIN else ()
         live.resting.closed(current.orders.values(), trained)
         yield RoundClosed(summary)

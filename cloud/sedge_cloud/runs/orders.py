@@ -88,7 +88,7 @@ def make_order(
 
 
 def places(shared: Iterable[Manifest], public: Public) -> tuple[Place, ...]:
-    """The places of those of these blobs that are large. Blobs for a single device have none.
+    """The places of the large ones among these blobs. Blobs for a single device have none.
 
     If a URL is too long for an order, or the store cannot sign one now, everything goes over MQTT.
     """
@@ -224,7 +224,7 @@ def trimmed(order: Order, max_packet: int) -> Order:
 
 
 def require_sendable(run: Run, order: Order, device: str) -> Order:
-    """The same order. Raises ``StrategyError`` for one that does not fit in a frame."""
+    """Returns the order. Raises ``StrategyError`` if it does not fit in a frame."""
     size = len(encode_body(order))
     if size > MAX_ORDER_BYTES:
         sizes = {

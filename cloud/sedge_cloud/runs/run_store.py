@@ -145,8 +145,8 @@ class RunStore(Vectors):
 
         ``row`` is the device's row, read here if not given.
 
-        If the disk has lost a part of the model, the device counts as one without a past: the run goes on,
-        and the device's next update replaces the model.
+        If the disk has lost a part of the model, the device counts as one without history: the run
+        continues, and the device's next update replaces the model.
         """
         row = row or self.store.client_model(run.name, device)
         if row is None:

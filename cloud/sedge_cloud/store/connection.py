@@ -176,7 +176,7 @@ class Database:
         """Raise ``StorageError`` for a run that another process has deleted or given another status.
 
         Until the transaction ends nobody deletes it or changes its status; with ``alone``, for opening and
-        closing rounds, no other transaction that calls this goes on, either.
+        closing rounds, no other transaction that calls this proceeds, either.
         """
         sql = f"SELECT status FROM runs WHERE run = ? FOR {'UPDATE' if alone else 'SHARE'}"
         row = db.execute(sql, (run,)).fetchone()

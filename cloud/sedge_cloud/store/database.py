@@ -49,7 +49,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             return bytes(self._db.execute("SELECT secret FROM fleet").fetchone()[0])
 
     def next_incarnation(self, clock: int) -> int:
-        """The coordinator's next incarnation: above all earlier ones, and at least a plausible clock's."""
+        """The next incarnation: above all earlier ones, and at least ``clock`` if that is plausible."""
         with self._transaction() as db:
             sql = "SELECT value FROM meta WHERE key = 'incarnation' FOR UPDATE"
             row = db.execute(sql).fetchone()
@@ -281,7 +281,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return {int(number): (bytes(model), bytes(named)) for number, model, named in rows}
 
     def summaries(self, run: str, numbers: Collection[int]) -> dict[int, bytes]:
-        """The summaries of those of these rounds that are closed."""
+        """The summaries of the closed ones among these rounds."""
         sql = "SELECT round, summary FROM rounds WHERE run = ? AND summary IS NOT NULL AND round IN ({})"
         return {int(n): bytes(coded) for n, coded in self._among(sql, run, sorted(numbers))}
 

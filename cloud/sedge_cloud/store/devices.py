@@ -37,7 +37,7 @@ class Devices(Database):
         )
 
     def devices_named(self, names: Collection[str]) -> dict[str, DeviceRow]:
-        """Those of these devices that are enrolled or revoked, by id."""
+        """The devices among these that are enrolled or revoked, by id."""
         rows = self._named(DeviceRow, "SELECT * FROM devices WHERE device IN ({})", names)
         return {row.device: row for row in rows}
 

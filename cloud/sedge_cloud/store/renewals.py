@@ -25,7 +25,7 @@ class Renewals(Joins):
     """Renewals. Every method is one transaction, or raises ``StorageError``."""
 
     def ask_to_renew(self, chosen: Condition | Collection[str], now: float) -> list[str]:
-        """Ask active devices for a new secret. Returns their ids. A renewal in progress goes on.
+        """Ask active devices for a new secret. Returns their ids. A renewal in progress continues.
 
         Raises ``ConfigError`` for a device that is not enrolled.
         """

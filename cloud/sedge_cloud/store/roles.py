@@ -74,7 +74,7 @@ class Seen(Protocol):
         ...
 
     def devices_named(self, names: Collection[str]) -> dict[str, DeviceRow]:
-        """Those of these devices that are enrolled or revoked, by id."""
+        """The devices among these that are enrolled or revoked, by id."""
         ...
 
     def disk(self) -> list[DiskRow]:
@@ -184,7 +184,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def summaries(self, run: str, numbers: Collection[int]) -> dict[int, bytes]:
-        """The summaries of those of these rounds that are closed."""
+        """The summaries of the closed ones among these rounds."""
         ...
 
     def transaction(
@@ -365,7 +365,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
     # The process around them
 
     def next_incarnation(self, clock: int) -> int:
-        """The coordinator's next incarnation: above all earlier ones, and at least a plausible clock's."""
+        """The next incarnation: above all earlier ones, and at least ``clock`` if that is plausible."""
         ...
 
     def version(self) -> int:

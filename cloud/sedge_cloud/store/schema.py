@@ -170,7 +170,7 @@ MIGRATIONS: Mapping[int, str] = {
     3: ";".join([
         *_rebuilt("devices", "0", _DEVICES_8),
         *_rebuilt("runs", f"'', 0, {_EMPTY}, {_EMPTY}"),
-        # No row says when an open round opened or until when it lasts: it begins anew.
+        # No row says when an open round opened or when it ends: it starts over.
         *_rebuilt("rounds", f"{_PHASE}, 0, 0, 0, 0, '', 0, 0, {_EMPTY}, 0"),
         *_rebuilt("updates", "NULL, NULL"),
         *(OBJECTS[name] for name in _NEW_IN_4),

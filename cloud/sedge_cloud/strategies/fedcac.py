@@ -9,7 +9,7 @@ elements, which the server finds in the update:
     G   = sum_j (n_j / n) th_j                               what it gets elsewhere
 
 After round beta nobody collaborates: d_i is th_i on m_i. BatchNorm's statistics stay on the device, while
-its scale and shift are parameters like all others. A device without a past starts from G.
+its scale and shift are parameters like all others. A device without history starts from G.
 collaboration.py says how partial participation is handled. FedPURIN is the same with sparse uploads.
 n = parameters.
 """

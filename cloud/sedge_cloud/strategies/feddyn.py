@@ -1,4 +1,4 @@
-"""FedDyn: each device's loss is bent so that the devices' minima agree with the fleet's.
+"""FedDyn: each device's loss is adjusted so that the devices' minima agree with the fleet's.
 
 Acar et al. 2021, Federated Learning Based on Dynamic Regularization, Algorithm 1. With w the global model,
 g_k a device's gradient as its last round left it (at first 0), S the round's devices out of N enrolled:

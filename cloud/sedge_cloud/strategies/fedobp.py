@@ -13,7 +13,7 @@ scored nor averaged: counters such as num_batches_tracked would outweigh every w
 With ``scoring = "device"`` each device scores its own model with the same functions and starts from its own
 elements; its update counts from th_g. Then planning reads no device's model, no patch is sent, and the
 positions in K never leave the device. Secure aggregation, in which the cloud learns only the sum, requires
-this. But the mode is not secure aggregation: each update arrives by itself, and th_g + update is th_i.
+this. But the mode is not secure aggregation: each update arrives individually, and th_g + update is th_i.
 Without that further layer it hides nothing from the cloud.
 
 Extensions beyond the papers are ``energy`` (thresholds.py) and ``holdout``; they are off by default, and

@@ -32,7 +32,7 @@ from sedge_protocol.layout import Layout, Role
 
 Mask = NDArray[np.bool_]  # (n,)
 
-# A device's mask in ``ClientModel.arrays``: 16 bits to a number, exact in float32.
+# A device's mask in ``ClientModel.arrays``: 16 bits per number, exact in float32.
 MASK = "mask"
 
 

@@ -8,7 +8,7 @@ the share rho of the channels, with last trained sub-model W_i, and the global m
     SAR   loss + lam rho ||W - W~_i||^2                                       prox_for, below
     OTA   W_G' = sum_i p_i T_i(W_i), W_i in the neurons of W_G                in the other direction
 
-A device without a past in its width, or with an untrusted one (``strategy.ClientModel``), starts from the
+A device without history in its width, or with an untrusted one (``strategy.ClientModel``), starts from the
 first channels of W_G: no W~_i is made of an unfiltered change. The notes leave these choices open: uniform
 marginals, plain distances, no transport of classes and inputs, and the ``mass`` rule, without which
 shrinking loses the function. BatchNorm's statistics stay on the device, whose neurons keep their order.

@@ -47,7 +47,7 @@ def test_what_stays_on_a_device_is_said(tmp_path: Path) -> None:
         {
             "fedper": "keeps head.bias to itself: the file holds the run's values of these",
             "local_only": "sends no model: the file holds its first model",
-            "ditto": "has a second model of its own, which stays there",
+            "ditto": "has a second model, which stays there",
             "blended": "predicts with a mean over its rounds, which stays there",
         }.items()
     ):

@@ -156,7 +156,7 @@ def full(seen: Seen) -> None:
             "run",
             "round 1 cannot reach its quorum of 3 updates: a is offline and b is offline. At ",
         ),
-        (gated, "device_waits", "b", "waits: 31 % battery; round 1 goes on without it"),
+        (gated, "device_waits", "b", "waits: 31 % battery; round 1 continues without it"),
         (unable, "device_unable", "c", "lacks a backend of"),
         (wrong_clock, "device_unheard", "c", "start at 1970-01-01 00:00:01 UTC by its clock is before"),
         (forged, "device_unheard", "c", "is not heard"),

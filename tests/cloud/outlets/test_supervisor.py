@@ -87,7 +87,7 @@ def test_each_goes_on_after_its_reading_has_failed_once(
             wait_until(notice.exists, 20, "the notice")
             wait_until(lambda: any(isinstance(e, Received) for e in link.step()), 20, "the facts")
         link.close()
-    goes_on = sorted(m.partition(":")[0] for m in caplog.messages if "it goes on" in m)
+    goes_on = sorted(m.partition(":")[0] for m in caplog.messages if "the thread continues" in m)
     assert goes_on == ["home assistant", "notices", "problem log", "status page"]
 
 
@@ -108,4 +108,4 @@ def test_an_error_that_lasts_is_logged_once_and_tried_ever_more_slowly(
     monkeypatch.setattr(thread._stop, "wait", wait)
     thread._run()
     assert pauses == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0, 60.0]
-    assert caplog.messages == ["name: [Errno 24] Too many open files; it goes on"]
+    assert caplog.messages == ["name: [Errno 24] Too many open files; the thread continues"]

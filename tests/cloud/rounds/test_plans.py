@@ -88,7 +88,7 @@ DOUBLES: Any = np.zeros(LAYOUT.size)
 WRONG: dict[str, tuple[Assignment, str]] = {
     "width": (assigned(width=2), "width 2, the run has 2 bundles"),
     "negative": (assigned(width=-1), "width -1, the run has 2 bundles"),
-    "no start": (assigned(width=1), "width 1 without a start of its own"),
+    "no start": (assigned(width=1), "width 1 without its own start"),
     "a start of another width": (
         assigned(start=random_theta(0), width=1),
         rf"start float32 \(12000,\), expected float32 \({HALF.size},\)",
@@ -125,11 +125,11 @@ WRONG: dict[str, tuple[Assignment, str]] = {
     "a choice of its own": (assigned(choice=PatchChoice(0.1)), "a choice, which follows from"),
     "a blend and an own model": (
         assigned(blend=Blend(0.5), own_model=OwnModel()),
-        "a blend, expected none of device scoring",
+        "a blend, expected no device scoring",
     ),
     "a blend and a holdout": (
         assigned(blend=Blend(0.5), holdout=0.1),
-        "a blend, expected none of device scoring",
+        "a blend, expected no device scoring",
     ),
     "informed": (assigned(blend=Blend(0.5, "head.b")), "no tensor named 'head.b'"),
     "kept": (assigned(keep=("head",)), "no tensor named 'head'"),

@@ -130,8 +130,8 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert row in capsys.readouterr().out
     for wrong, said in (
         ("tokens:4:99999999", "VOCABULARY with at most"),
-        ("4", "each needs a name"),
-        ("table:2", "each needs a name of its own"),
+        ("4", "needs its own name"),
+        ("table:2", "needs its own name"),
     ):
         with pytest.raises(SystemExit):
             export_main([*words, f"--sample-shape={wrong}"])

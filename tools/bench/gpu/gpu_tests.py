@@ -1,4 +1,4 @@
-"""The tests marked ``gpu``, file by file: gradients, the same bits alone and in company, placement."""
+"""The tests marked ``gpu``, file by file: gradients, the same bits alone and in a group, placement."""
 
 import subprocess
 import sys

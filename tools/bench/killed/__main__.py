@@ -100,7 +100,7 @@ class Row:
 
 
 class Processes:
-    """Processes in groups of their own, in one folder."""
+    """Processes in separate groups, in one folder."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder = folder

@@ -266,7 +266,7 @@ class Servers:
             return self._at(self._names[folder])
 
     def clear(self) -> None:
-        """Delete the rows of every store, whoever has it open."""
+        """Delete the rows of every store, even if it is open elsewhere."""
         for name in self._names.values():
             self.postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
         self._names.clear()

@@ -35,7 +35,7 @@ def lenet() -> nn.Module:
 
 
 def squeezenet() -> nn.Module:
-    """Fire modules: a narrow layer, and 1 x 1 and 3 x 3 beside each other."""
+    """Fire modules: a narrow layer, then 1 x 1 and 3 x 3 in parallel."""
 
     def fire(inputs: int, narrow: int, wide: int) -> nn.Module:
         beside = Beside(nn.Conv2d(narrow, wide, 1), nn.Conv2d(narrow, wide, 3, padding=1))
@@ -49,7 +49,7 @@ def squeezenet() -> nn.Module:
 
 
 def inception() -> nn.Module:
-    """Branches of several kernels beside each other."""
+    """Parallel branches with several kernels."""
 
     def mixed(inputs: int) -> nn.Module:
         pool = nn.Sequential(nn.MaxPool2d(3, 1, 1), conv_norm(inputs, 8, 1))

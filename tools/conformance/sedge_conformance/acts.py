@@ -277,7 +277,7 @@ def unknown(run: Run) -> Act:
     yield stage.say(run.receipt(uploaded), uploaded.transfer)
     for number, what, wrong in (
         (2, "an unknown value", {"task": "dream"}),
-        (3, "a key that is no text", {"codec": {1: 2}}),
+        (3, "a key that is not text", {"codec": {1: 2}}),
         (4, "text that is not UTF-8", {"task": NOT_UTF_8}),
     ):
         body = msgspec.msgpack.encode({**fields, "round": number, **wrong})
@@ -286,7 +286,7 @@ def unknown(run: Run) -> Act:
         yield from stage.expect("3.5", text, run.mine(Decline, number), SOON_S)
     garbage = stage.shelf.put(b"no bundle")
     yield stage.say(msgspec.structs.replace(order, round=5, bundle=garbage))
-    text = "DECLINE of an order whose bundle is none"
+    text = "DECLINE of an order whose bundle is invalid"
     yield from stage.expect("B4", text, run.mine(Decline, 5), SOON_S)
 
 

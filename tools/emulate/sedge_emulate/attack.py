@@ -190,7 +190,7 @@ def unit(vector: Theta) -> Theta:
 
 def scaled(vector: Theta, factor: float) -> Theta:
     """``factor`` times the vector (n,), as float32."""
-    with np.errstate(over="ignore"):  # found when it is coded
+    with np.errstate(over="ignore"):  # an overflow is detected when it is coded
         return np.multiply(vector, factor, dtype=np.float32)
 
 
@@ -231,7 +231,7 @@ ATTACKS: Mapping[Name, Callable[[Knowledge], Theta]] = {
 
 def falsified(learned: LocalResult, known: Knowledge) -> LocalResult:
     """The change that a device claims to have learned."""
-    with np.errstate(over="ignore"):  # found when it is coded
+    with np.errstate(over="ignore"):  # an overflow is detected when it is coded
         theta = known.base + ATTACKS[known.attack.config.name](known)
     return replace(learned, trained=replace(learned.trained, theta=theta))
 

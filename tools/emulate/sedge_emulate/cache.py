@@ -36,7 +36,7 @@ def user_cache() -> Path | None:
 class Cache:
     """The entries in ``folder``; ``note`` takes a line about one that cannot be used.
 
-    With ``fresh`` none is found, and all are written anew.
+    With ``fresh`` none is found, and all are written again.
     """
 
     def __init__(

@@ -322,18 +322,18 @@ def load_emulation(path: Path) -> EmulationConfig:
 def _check_data(data: DataConfig, where: str) -> None:
     given = data.split == "given"
     if given and not data.partition.endswith(SUFFIXES):
-        expected = f"a file {', '.join(SUFFIXES)} beside split = 'given'"
+        expected = f"a file {', '.join(SUFFIXES)} with split = 'given'"
         raise ConfigError("data.partition", data.partition, expected, where)
     if data.partition and not given:
-        raise ConfigError("data.partition", data.partition, "split = 'given' beside it", where)
+        raise ConfigError("data.partition", data.partition, "split = 'given' with it", where)
     if data.examples and given:
-        expected = "0 beside split = 'given', which names the examples itself"
+        expected = "0 with split = 'given', which names the examples itself"
         raise ConfigError("data.examples", data.examples, expected, where)
 
 
 def _check_model(model: ModelConfig, where: str) -> None:
     if model.factory and model.name:
-        raise ConfigError("model.name", model.name, "none beside model.factory", where)
+        raise ConfigError("model.name", model.name, "none with model.factory", where)
     widths = list(model.widths)
     if widths[0] != 0 or widths != sorted(set(widths)):
         raise ConfigError("model.widths", widths, "rising numbers, the first of them 0", where)

@@ -297,7 +297,7 @@ def strategy_run_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> Str
 
 
 def budget_of(run: RunConfig, devices: int) -> Budget | None:
-    """The privacy budget of a run on so many devices; None without one.
+    """The privacy budget of a run on this many devices; None if the run is not private.
 
     An emulation is reproducible: its secret follows from its seed, so it is not secret.
     """

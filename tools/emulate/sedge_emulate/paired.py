@@ -122,7 +122,7 @@ def difference(
 def against_first(
     strategies: Sequence[StrategyResult], metric: Metric
 ) -> Iterator[tuple[str, Difference, Difference]]:
-    """The first strategy against each other one: the other's name, and the differences before and after."""
+    """The first strategy against each other strategy: its name, and the differences before and after."""
     for other in strategies[1:]:
         before = difference(strategies[0], other, "before", metric)
         after = difference(strategies[0], other, "after", metric)

@@ -211,7 +211,7 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     ``remarks`` are the strategy's remarks on its options with this model, a sentence each. ``epochs`` is
     the number of epochs that a device trains for in a round, over all of its trainings; 0 if unknown.
     ``partners`` counts, for strategies with groups, the rounds that made a device learn with each other
-    one.
+    device.
     """
 
     name: str

@@ -65,8 +65,8 @@ class Watch:
 
     ``clock`` gives the run's own seconds, virtual or not, from 0; ``totals`` gives the bytes so far, and
     ``groups`` the devices that each one now learns with. ``partners`` counts the rounds of training after
-    which each device had been made to learn with each other one. ``failure`` says why the run did not end
-    well, and is empty otherwise.
+    which each device had been made to learn with each other device. ``failure`` says why the run did not
+    end well, and is empty otherwise.
     """
 
     def __init__(

@@ -105,7 +105,7 @@ def _continue(name: str, facts: Fleet) -> Action:
         raise ConfigError("name", name, "the name of a run that has ended before its last round")
     text = (
         f"It continues where it ended: {left} of its {run.total_rounds} rounds are left."
-        " A round that was open goes on with the updates that it has."
+        " An open round continues with the updates that it has."
     )
     return Action("continue", name, text, lambda store, cloud, said: _continued(store, name))
 

@@ -85,7 +85,7 @@ def bring_up(number: int, shares: Shares, secret: bytes, site: Site, seed: int) 
 def _outcome(
     finished: "Future[Finished]", note: Callable[[tuple[float, float]], None]
 ) -> "Future[Outcome]":
-    """The same future without the update's bytes: they lie in the device's own folder.
+    """The same future without the update's bytes, which are in the device's own folder.
 
     A metric on the central test set, which an agent does not know, goes to ``note``.
     """

@@ -62,7 +62,7 @@ class Row(msgspec.Struct, frozen=True):
 class Comparison(msgspec.Struct, frozen=True):
     """All strategies of runs that differ only in their seeds.
 
-    ``differences`` are the first strategy's figures minus those of each other one, over common seeds.
+    ``differences`` are the first strategy's figures minus those of each other strategy, over common seeds.
     """
 
     dataset: str
@@ -169,7 +169,7 @@ def _figures(run: OneRun) -> _Figures:
 
 
 def _differences(runs: Runs, figures: Mapping[str, Mapping[int, _Figures]]) -> Iterator[Row]:
-    """The first strategy against each other one that shares seeds with it."""
+    """The first strategy compared with each other strategy that shares seeds with it."""
     first, *others = runs
     for other in others:
         seeds = sorted(runs[first].keys() & runs[other].keys())

@@ -43,7 +43,7 @@ class Grid:
 
 
 def grids(found: Comparison, targets: Sequence[Reached] = (), target: float = 0.0) -> list[Grid]:
-    """All tables: each moment's figures beside the bytes, the central test set, differences, the target."""
+    """All tables: each moment's figures with the bytes, the central test set, differences, the target."""
     made = [_moment_grid(found, moment) for moment in MOMENTS]
     made.append(_grid("", found.strategies, _CENTRAL, found.metric))
     made += [_difference_grid(found, moment) for moment in MOMENTS]
@@ -178,7 +178,7 @@ def _cell(figure: Figure | None, scale: float, style: str) -> str:
 
 
 def _difference_grid(found: Comparison, moment: Moment) -> Grid:
-    """The first strategy minus each other one."""
+    """The first strategy minus each of the others."""
     first = found.strategies[0].name
     scale, style = (100.0, "+.1f") if found.metric.share else (1.0, "+.4g")
     heads = ["devices", "pooled", "mean", "better : worse", "sign p", "Wilcoxon p"]

@@ -65,7 +65,7 @@ def _measured(pooled: float | None, found: Spread, metric: Metric) -> tuple[str,
 
 
 def _differences(result: Result) -> Iterator[str]:
-    """The first strategy against each other one, device by device."""
+    """The first strategy compared with each other strategy, device by device."""
     metric = result.metric
     for name, before, after in against_first(result.strategies, metric):
         words = f"before {_difference(before, metric)}; after {_difference(after, metric)}"

@@ -9,6 +9,6 @@ fitting      how many devices a GPU's memory holds
 graphs       a step of many devices as one CUDA graph
 convolutions a convolution of many devices as a product of matrices
 programs     one device after another in onnxruntime, a device's own programs
-checks       every trainer against float64, and alone against in company
+checks       every trainer against float64, and alone against in a group
 memory       freed memory stays with the process
 """

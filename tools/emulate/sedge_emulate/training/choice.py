@@ -124,7 +124,7 @@ class _Options:
                 if value:
                     raise ConfigError(f"trainer.{key}", value, "false on a CPU")
         elif self.tf32 and self.precision != "fp32":
-            raise ConfigError("trainer.tf32", True, f"false beside precision {self.precision}")
+            raise ConfigError("trainer.tf32", True, f"false with precision {self.precision}")
         if name != "vectorised":
             if self.graphs:
                 raise ConfigError("trainer.graphs", True, f"false for the trainer {name}")

@@ -6,9 +6,9 @@ training 12 vectors, or 8 and twice what autograd keeps of a batch and twice the
 1 vector, and three times the largest tensor, at an evaluation's rows
 
 12 are theta, start, anchor, correction, two moments, the gradient whole and in pieces, theta and gradient
-as they end, and two that an optimizer's step needs in between, for the training that asks for all. What is
-kept counts twice, as torch.func keeps the backward pass as well. The tests count the live bytes of every
-step and hold this against them (``on_a_card``).
+as they end, and two that an optimizer's step needs temporarily, for a training that uses all of them. Kept
+tensors count twice, as torch.func also keeps the backward pass. The tests compare this with the live bytes
+of every step (``on_a_card``).
 
 A device's bits may depend on the width, which therefore follows from model, batch, card and number of
 processes alone, never from what is free at the moment.

@@ -153,10 +153,10 @@ def inputs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tupl
     rows = cast(list[InputRow], options.sample_shape)
     names = [row.name for row in rows]
     if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
-        parser.error("--sample-shape: of several inputs each needs a name of its own")
+        parser.error("--sample-shape: each of several inputs needs its own name")
     if options.vocabulary and names != [""]:
         parser.error(
-            "--vocabulary is that of one input without a name: write NAME:SHAPE:VOCABULARY"
+            "--vocabulary is for a single input without a name: write NAME:SHAPE:VOCABULARY"
         )
     if names == [""]:
         rows = [rows[0]._replace(vocabulary=options.vocabulary)]

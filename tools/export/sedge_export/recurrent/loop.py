@@ -2,7 +2,7 @@
 
 A step takes the states, a slice of each sequence and the constants. It returns the next states and what
 the loop collects. A graph names the step; ``STEPS`` has it as a function of ordinary torch, which each
-target traces by itself. The operator has no gradient of its own: ``cells`` has one for each kind of layer.
+target traces by itself. The operator itself has no gradient: ``cells`` has one for each kind of layer.
 """
 
 from collections.abc import Callable, Sequence
@@ -83,9 +83,9 @@ def _operations(
 def traced_step(
     step: str, states: int, moving: Sequence[Shape], constants: Sequence[Shape]
 ) -> fx.GraphModule:
-    """The graph of a step: from its tensors to the next states and what is collected, each in order.
+    """The graph of a step: from its tensors to the next states and the collected values, in order.
 
-    ``moving`` are the shapes of the states, which are so many, and of the slices.
+    ``moving`` are the shapes of the ``states`` states, then of the slices.
     """
 
     def call(*tensors: Tensor) -> tuple[Tensor, ...]:

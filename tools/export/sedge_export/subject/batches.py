@@ -43,7 +43,7 @@ def random_samples(
 
     Every other row is constant in one half: real images are full of equal neighbours, on which a faulty max
     pooling fails. A constant float sample is replaced by normally distributed values. Without a target y is
-    x. Each of ``parts`` is drawn by itself.
+    x. Each of ``parts`` is drawn separately.
     """
     count = DRAWN_BATCHES * batch_size
     if parts:
@@ -72,7 +72,8 @@ def some_ignored(samples: Samples, rng: Generator) -> Samples:
 def whole_rows(sample: Tensor, like: Samples, rng: Generator) -> Samples:
     """As many rows as ``like`` has, each taken unchanged from the sample (B, ...).
 
-    For a model whose rows mix kinds of numbers: a category's code is not an index in another column.
+    For a model whose columns hold different kinds of numbers, such as a category's code, which would be
+    invalid in another column.
     """
     x = sample[torch.randint(len(sample), (len(like.x),), generator=rng)]
     return Samples(x, x if like.y is like.x else like.y)
@@ -99,7 +100,7 @@ def whole_batches(rows: Tensor, batch_size: int) -> list[Tensor]:
 
 
 def draw(samples: Samples, batch_size: int, padded: bool, noise: int, rng: Generator) -> Batch:
-    """A batch of random rows, with so many random numbers; two thirds of a padded batch are padding.
+    """A batch of random rows with ``noise`` random numbers; two thirds of a padded batch are padding.
 
     Weights of real rows lie between 0.5 and 1.5, so that a program that ignores them cannot pass.
     """

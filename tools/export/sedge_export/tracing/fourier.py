@@ -41,7 +41,7 @@ class Spectrum:
     __abs__ = abs
 
     def conj(self) -> "Spectrum":
-        """The same with the other sign of the imaginary part."""
+        """The same with the imaginary part negated."""
         return Spectrum(self.real, -self.imag)
 
     def __getitem__(self, key: Any) -> "Spectrum":

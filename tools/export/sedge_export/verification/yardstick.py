@@ -148,7 +148,7 @@ class Yardstick:
         return Truth(right, rounded, spare, more)
 
     def descend(self, rate: float) -> Theta:
-        """theta after a step of float64 along the last gradient."""
+        """theta after a float64 step along the last gradient."""
         self._exact.descend(rate)
         return self._exact.theta.astype(np.float32)
 

@@ -1,6 +1,6 @@
 """The axes of a model: which channels of its tensors belong together, derived from the traced forward pass.
 
-Every dimension of every tensor starts as a stream of its own. A walk over the operators ties the dimensions
+Every dimension of every tensor starts as a separate stream. A walk over the operators ties the dimensions
 that must have the same channels, and fixes those that cannot change: the input's channels, the outputs,
 kernels, concatenated or cut channels, and everything that reaches an operator without a rule.
 """

@@ -104,7 +104,7 @@ def _compiled(programs: dict[str, torch.export.ExportedProgram]) -> bytes:
 
 @contextmanager
 def _one_pass() -> Generator[None]:
-    """With only the XNNPACK pass that helps here: a clamp becomes part of the product before it.
+    """Run only the XNNPACK pass that helps here: a clamp becomes part of the product before it.
 
     The others look for patterns that these graphs do not have, in each of many delegates; two of them first
     compile examples of what they look for. Together they took nine tenths of the time.

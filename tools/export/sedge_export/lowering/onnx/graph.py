@@ -2,7 +2,7 @@
 
 It tracks shapes and element types, so that a lowering need not ask a runtime for them, and a wrong shape is
 found where it arises. It does not fuse operators: onnxruntime does that when it loads the program. The body
-of a loop is a graph of its own, in which every value of the graph around it may be used.
+of a loop is a separate graph, which may use every value of the graph around it.
 """
 
 import itertools

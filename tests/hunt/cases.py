@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 from tests.hunt.chance import Chance
-from tests.hunt.world import DEVICES, RUN, World, lay
+from tests.hunt.machines import DEVICES, RUN, lay
+from tests.hunt.world import World
 
 from sedge_cloud.coding import EXACT, WHOLE, CodecConfig
 from sedge_cloud.config import RobustConfig, RunConfig, TrainingConfig
@@ -129,8 +130,7 @@ def _played(seed: int, case: str, only: Collection[str] | None) -> Played:
         try:
             with world.used():
                 world.run()
-                store = next(process.store for process in world.processes if process.up)
-                row = next(row for row in store.runs() if row.run == RUN)
+                row = next(row for row in world.store.runs() if row.run == RUN)
                 end = msgspec.msgpack.decode(row.state, type=RunState).model_hash
         except Exception as exc:  # whatever it is, it is a find
             error = f"{type(exc).__name__}: {exc}"

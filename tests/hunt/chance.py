@@ -5,8 +5,11 @@ where it comes past the same places.
 """
 
 import hashlib
+import random
 from collections import Counter
 from collections.abc import Collection
+
+STRONGEST = 2.0  # times as often as ``strike`` is told
 
 
 class Chance:
@@ -17,6 +20,7 @@ class Chance:
         self.is_over = False
         self.struck: list[str] = []
         self._times = Counter[str]()
+        self._draws: dict[str, random.Random] = {}
         self._known: dict[str, float] = {}
 
     def share(self, place: str) -> float:
@@ -33,8 +37,13 @@ class Chance:
         if self.is_over:
             return ""
         time = self._times[place]
-        self._times[place] += 1
-        drawn, total = self.share(f"{place}:{time}"), 0.0
+        self._times[place] = time + 1
+        draws = self._draws.get(place)
+        if draws is None:
+            draws = self._draws[place] = random.Random(f"{self.seed}/{place}")
+        drawn, total = draws.random(), 0.0
+        if drawn >= STRONGEST * sum(chances.values()):
+            return ""
         for kind, chance in chances.items():
             total += chance * self._strength(kind)
             if drawn < total:
@@ -49,5 +58,5 @@ class Chance:
         """Swarm testing: some faults hide others, so every seed does without a half of them."""
         if kind not in self._known:
             drawn = self.share(f"strength of {kind}")
-            self._known[kind] = 0.0 if drawn < 0.5 else 4 * (drawn - 0.5)
+            self._known[kind] = 0.0 if drawn < 0.5 else 2 * STRONGEST * (drawn - 0.5)
         return self._known[kind]

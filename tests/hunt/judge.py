@@ -6,7 +6,7 @@ every training, and in the end the coordinator's rows. It decodes updates and ad
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,11 +56,12 @@ class Judge:
     ) -> None:
         self._run, self._layout, self._keys, self._now = run, layout, keys, now
         self.adds_up = True  # whether the run's model is the mean of updates, all elements exact
-        self._on_disk: dict[str, AgentState] = {}
-        self._tried: dict[str, AgentState] = {}
+        nothing = np.zeros(layout.size, np.float32)
+        # Of each device: its journal with the residual (n,) of that time, and what else its disk may have.
+        self._journal = {name: (AgentState(), nothing) for name in keys}
+        self._on_disk = {name: [journal] for name, journal in self._journal.items()}
         self._made: dict[tuple[str, bytes], Made] = {}
         self._blobs: dict[bytes, bytes] = {}
-        self._left: dict[str, Theta] = {}
         self._told: set[tuple[str, int, bytes]] = set()
         self._committed: set[tuple[str, int, bytes]] = set()
         self._models: dict[int, bytes] = {}
@@ -105,8 +106,7 @@ class Judge:
 
     def tries(self, name: str, state: AgentState) -> None:
         """A journal is about to be replaced."""
-        self._tried[name] = state
-        before = self._on_disk.get(name, AgentState())
+        before, left = self._journal[name]
         run, old = state.runs.get(self._run), before.runs.get(self._run)
         if old is not None:
             self.require(
@@ -119,21 +119,26 @@ class Judge:
         for gone in set(before.outbox) - set(state.outbox):
             text = f"{name} forgets its update of round {gone.round} without a receipt"
             self.require("I3", (name, gone.round, gone.blob) in self._told, text)
+        for waiting in set(state.outbox) - set(before.outbox):
+            left = self._made[name, waiting.blob].left
+        self._on_disk[name].append((state, left))
 
-    def committed(self, name: str, state: AgentState) -> None:
+    def committed(self, name: str) -> None:
         """A journal has been replaced, for good."""
-        new = set(state.outbox) - set(self._on_disk.get(name, AgentState()).outbox)
-        self._on_disk[name] = state
-        for waiting in new:
-            self._left[name] = self._made[name, waiting.blob].left
+        self._journal[name] = self._on_disk[name][-1]
+        del self._on_disk[name][:-1]
 
     def remembers(self, name: str, state: AgentState | None) -> None:
-        """A device starts from this journal."""
-        known, tried = self._on_disk.get(name), self._tried.get(name)
+        """A device starts from this journal: what it committed last, or tried since.
+
+        What it tried is not flushed by being read: a power cut may yet undo it.
+        """
+        known = self._on_disk[name]
+        found = [at for at, (tried, _) in enumerate(known) if tried == (state or AgentState())]
         text = f"{name} starts from a journal that it had not committed last"
-        self.require("I6", state in (known, tried), text)
-        if state is not None and state is not known and state == tried:
-            self.committed(name, state)
+        self.require("I6", bool(found), text)
+        del known[found[-1] + 1 :]
+        self._journal[name] = known[-1]
 
     def trained(
         self, name: str, job: Job, outcome: Outcome, trainer: SoftmaxTrainer, vectors: Vectors
@@ -145,7 +150,7 @@ class Judge:
         sent = decode(bytes(payload), self._layout.size).dense() if payload else nothing
         residual = outcome.kept.residual
         left = nothing if residual is None else vectors.read(residual, self._layout)
-        before = self._left.get(name, nothing)
+        _, before = self._journal[name]
         order = job.order
         self._blobs[outcome.update] = blob
         if order.task != "train":
@@ -180,11 +185,8 @@ class Judge:
         def committed(*, quiet: bool = False) -> None:
             token = store.token
             if token is not None and not joins:
-                found = db.execute("SELECT 1 FROM processes WHERE token = ?", (token,)).fetchone()
-                left = db.execute("SELECT 1 FROM processes").fetchone()
-                self.require(
-                    "fence", found is not None or left is None, "a replaced process writes"
-                )
+                rows = db.execute("SELECT token FROM processes").fetchall()
+                self.require("fence", not rows or (token,) in rows, "a replaced process writes")
             commit(quiet=quiet)
 
         setattr(db, "commit", committed)  # noqa: B010
@@ -209,6 +211,7 @@ class Judge:
         updates = {
             row.round: store.received(self._run, row.round) for row in store.rounds(self._run)
         }
+        named = store.named_blobs()
         for row in rows:
             self.closed(summaries[row.round])
             if row.round in self._models:
@@ -216,7 +219,7 @@ class Judge:
                 self.require("I6", row.model_hash == self._models[row.round], text)
             received = updates[row.round]
             for update in received.receipts:
-                self._stored(store, update)
+                self._stored(store, update, named)
             counted = {update.device for update in received.counted}
             closed = sorted(self._closed[row.round])
             text = f"round {row.round}: updates of {sorted(counted)}, counted are {closed}"
@@ -242,12 +245,12 @@ class Judge:
                 "I1", name in on_time, f"{name} is on time for round {number}, which was closed"
             )
 
-    def _stored(self, store: Store, update: UpdateRow) -> None:
+    def _stored(self, store: Store, update: UpdateRow, named: Collection[bytes]) -> None:
         name, number = update.device, update.round
         made = self._made.get((name, update.blob))
         text = f"round {number} has an update of {name}, which made none"
         self.require("I9", made is not None and made.round == number, text)
-        if not update.rejected and update.blob in store.named_blobs():
+        if not update.rejected and update.blob in named:
             kept = store.update_blob(update.blob)
             text = f"the update of {name} for round {number} is not as it was sent"
             self.require("I2", kept == self._blobs[update.blob], text)

@@ -79,6 +79,11 @@ def count_in_a_closed_round(patch: Patch) -> None:
     patch.setattr(Receipts, "_late", as_it_is)
 
 
+def never_collect(patch: Patch) -> None:
+    """Nobody deletes what nothing needs any more."""
+    patch.setattr(blobs.BlobFolder, "collect", nothing)
+
+
 PLANTED = [
     (skip_a_sync, {"I2", "I3", "residual"}),
     (skip_the_journals_sync, {"I2", "I3", "I4", "I6"}),
@@ -87,6 +92,7 @@ PLANTED = [
     (forget_the_residual, {"residual"}),
     (ignore_the_fence, {"fence"}),
     (count_in_a_closed_round, {"I1"}),
+    (never_collect, {"I7"}),
 ]
 
 
@@ -137,10 +143,10 @@ def test_who_hears_neither_hint_nor_the_first_questions_is_seen_in_the_end() -> 
         world = World(place, laid(case), Chance(0, ()))
         world.judge.adds_up = False
         with world.used():
-            world.deaf["d1"] = 4.0  # until then there is no round
+            world.link.deaf["d1"] = 4.0  # until then there is no round
             while world.now < 3.0:
                 world.turn()
-            world.deaf["d0"] = world.now + 60.0
+            world.link.deaf["d0"] = world.now + 60.0
             world.restart(world.processes[0])
             world.run()
             assert world.now < 300

@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 from tests.hunt.cases import ADDS_UP, of_all
 from tests.hunt.chance import Chance
-from tests.hunt.world import FLEET, Device, Machine, World, lay, secret_of
+from tests.hunt.machines import FLEET, lay, secret_of
+from tests.hunt.world import World
 from tests.vectors.make_frames import Json, fields_of, frame_entry
 
 from sedge_cloud.coding import EXACT, BroadcastConfig
@@ -37,27 +38,16 @@ ABOUT = (
 )
 
 
-class Heard(World):
-    """The world, and every frame that leaves a machine."""
-
-    sent: list[Send]
-
-    def _publish(self, sender: Machine, send: Send) -> None:
-        if not isinstance(sender, Device) or sender.connected:
-            self.sent.append(send)
-        super()._publish(sender, send)
-
-
 def heard() -> list[Send]:
     """What everybody sent in a run of which nothing goes wrong."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         lay(folder / "laid", CONFIG)
-        world = Heard(folder / "played", folder / "laid", Chance(0, only=()))
-        world.sent, world.judge.adds_up = [], False
+        world = World(folder / "played", folder / "laid", Chance(0, only=()))
+        world.judge.adds_up = False
         with world.used():
             world.run()
-        return world.sent
+        return world.link.heard
 
 
 def frames(sent: Iterable[Send]) -> Iterator[Json]:

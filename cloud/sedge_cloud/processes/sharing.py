@@ -43,9 +43,9 @@ def shares(tokens: Sequence[int]) -> dict[int, int]:
 
 def without_gone(lease: LeaseRow, living: Collection[int], staying: Collection[int]) -> LeaseRow:
     """The lease, cleared of an owner that is gone and of an heir that takes nothing more."""
-    if lease.token not in living:
+    if lease.token and lease.token not in living:
         lease = msgspec.structs.replace(lease, token=0)
-    if lease.heir not in staying:
+    if lease.heir and lease.heir not in staying:
         lease = msgspec.structs.replace(lease, heir=0, ready=False)
     return lease
 

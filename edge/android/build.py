@@ -2,13 +2,13 @@
 
     python edge/android/build.py [--out dist/android] [--aar FILE ...] [--jni FOLDER]
 
-javac, aapt, zipalign and apksigner are this Debian's. The dexer and the framework's classes are in Debian
-11 alone: they are downloaded from this machine's own Debian mirror, by an apt list of their own, and kept
+javac, aapt, zipalign and apksigner come from this Debian. Only Debian 11 has the dexer and the framework's
+classes: they are downloaded from this machine's own Debian mirror, with a separate apt list, and kept
 below runs/android with the debug key. Without --aar the app has no runtime for models: each --aar
-(ExecuTorch's, ONNX Runtime's, what they need, also plain jars) adds its classes and phones' libraries.
+(ExecuTorch's, ONNX Runtime's, their dependencies, also plain jars) adds its classes and phones' libraries.
 
-Android has no LambdaMetafactory to make lambdas of, and this dexer does not turn them into classes as D8
-does: there are none in our own sources, and in those of an AAR the dexer refuses them.
+Android has no LambdaMetafactory to create lambdas, and this dexer does not turn them into classes as D8
+does: our own sources have none, and the dexer refuses those of an AAR.
 """
 
 import argparse
@@ -32,7 +32,7 @@ MIN_SDK, TARGET_SDK = 26, 36
 # From 26 on the dexer would pass lambdas, which then fail on every phone.
 DEX_SDK = MIN_SDK - 1
 ABIS = ("arm64-v8a",)
-# The program that is there when the package is.
+# A program that shows whether its package is installed.
 TOOLS = {
     "javac": "openjdk-17-jdk-headless",
     "aapt": "aapt",
@@ -57,7 +57,7 @@ class Framework(NamedTuple):
 
 
 def missing(tools: Mapping[str, str]) -> str:
-    """The command that installs what is missing of the tools (program: package), or ""."""
+    """The command that installs the missing tools (program: package), or ""."""
     lacking = [package for tool, package in tools.items() if not shutil.which(tool)]
     return f"apt-get install {' '.join(lacking)}" if lacking else ""
 
@@ -80,7 +80,7 @@ def mirror() -> str:
 
 
 def framework() -> Framework:
-    """The dexer and the framework's classes; downloaded and verified once."""
+    """Download and verify the dexer and the framework's classes, once."""
     folder = KEPT / OLD_DEBIAN
     if not folder.exists():
         KEPT.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def _unpack_old_packages(folder: Path) -> None:
         (folder / name / "partial").mkdir(parents=True)
     apt = ["apt-get", "-o", f"Dir::Etc::sourcelist={sources}", "-o", "Dir::Etc::sourceparts=-"]
     apt += ["-o", f"Dir::State::lists={folder / 'lists'}", "-o", f"Dir::Cache={folder / 'cache'}"]
-    # As apt's own user it could not write here.
+    # apt's own user could not write here.
     apt += ["-o", f"APT::Sandbox::User={'root' if os.geteuid() == 0 else ''}", "-qq"]
     _run(*apt, "update")
     words = " ".join(["cd", str(folder), "&&", *apt, "download", *OLD_PACKAGES])
@@ -114,7 +114,7 @@ def sources(module: str) -> list[Path]:
 
 
 def compile_java(files: Sequence[Path], path: Iterable[Path], out: Path) -> Path:
-    """Compile for Java 8, every warning an error. ``path`` are folders and jars to compile against."""
+    """Compile for Java 8, with warnings as errors. ``path`` lists folders and jars to compile against."""
     words = ["-encoding", "UTF-8", "--release", "8", "-Xlint:all,-options", "-Werror", "-g"]
     words += ["-cp", ":".join(map(str, path)), "-d", str(out)]
     _run("javac", *words, *files)
@@ -122,7 +122,7 @@ def compile_java(files: Sequence[Path], path: Iterable[Path], out: Path) -> Path
 
 
 def jar(folder: Path, out: Path) -> Path:
-    """The files of a folder as a jar; the same files give the same bytes."""
+    """Pack a folder's files into a jar; the same files give the same bytes."""
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(folder.rglob("*.class")):
             entry = zipfile.ZipInfo(path.relative_to(folder).as_posix())
@@ -137,14 +137,14 @@ def nullness() -> Path:
 
 
 def core_jar(out: Path) -> Path:
-    """The protocol and the rounds, without any class of Android."""
+    """The protocol and the rounds, without any Android class."""
     with tempfile.TemporaryDirectory() as temporary:
         classes = compile_java(sources("core"), [nullness()], Path(temporary))
         return jar(classes, out / "sedge-core.jar")
 
 
 def library_jar(core: Path, out: Path) -> Path:
-    """What an app embeds besides the core: the job, its conditions, the runtimes' backends."""
+    """The library that an app embeds besides the core: the job, its conditions, the runtimes' backends."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         stubs = compile_java(sources("stubs"), [framework().classes], folder / "stubs")
@@ -154,7 +154,7 @@ def library_jar(core: Path, out: Path) -> Path:
 
 
 def manifest(folder: Path) -> Path:
-    """The app's manifest as an APK has it: with its package, its versions and the library's entries."""
+    """The app's manifest for an APK: with its package, its versions and the library's entries."""
     ElementTree.register_namespace("android", _ANDROID[1:-1])
     app = ElementTree.parse(HERE / "app/src/main/AndroidManifest.xml")
     library = ElementTree.parse(HERE / "library/src/main/AndroidManifest.xml")
@@ -162,7 +162,7 @@ def manifest(folder: Path) -> Path:
     root.set("package", PACKAGE)
     root.set(f"{_ANDROID}versionCode", "1")
     root.set(f"{_ANDROID}versionName", "0.1.0")
-    for service in root.iter("service"):  # aapt takes no attribute that Debian's framework lacks
+    for service in root.iter("service"):  # aapt refuses attributes that Debian's framework lacks
         service.attrib.pop(f"{_ANDROID}foregroundServiceType", None)
     sdk = {"minSdkVersion": str(MIN_SDK), "targetSdkVersion": str(TARGET_SDK)}
     uses = ElementTree.Element(
@@ -179,7 +179,7 @@ def manifest(folder: Path) -> Path:
 
 
 def unpack_aar(aar: Path, folder: Path) -> list[Path]:
-    """Lay an AAR's libraries for phones into ``folder``/lib, and return its jars; a jar is its own."""
+    """Copy an AAR's libraries for phones to ``folder``/lib and return its jars; a jar is returned as is."""
     if aar.suffix == ".jar":
         return [aar]
     jars: list[Path] = []
@@ -197,7 +197,7 @@ def unpack_aar(aar: Path, folder: Path) -> list[Path]:
 
 
 def debug_key() -> Path:
-    """The key that signs an APK here: made once; Android updates an app only under the same key."""
+    """The key that signs APKs, made once: Android updates an app only if the key is the same."""
     path = KEPT / "debug.keystore"
     if not path.exists():
         words = ["-genkeypair", "-keystore", str(path), "-storepass", "android"]
@@ -258,7 +258,7 @@ def jvm_jar(core: Path, out: Path) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Build, and print what was made."""
+    """Build, and print the results."""
     parser = argparse.ArgumentParser(description="Builds the Android client.")
     parser.add_argument("--out", type=Path, default=ROOT / "dist" / "android")
     parser.add_argument("--aar", type=Path, action="append", default=[])

@@ -2,9 +2,9 @@
 
     python edge/native/build.py [--out dist] [--machine x86_64 --machine aarch64]
 
-The headers and libraries are those of the executorch wheel for the machine, from this environment when it
-has them, otherwise downloaded by pip. A device then needs no compiler, no torch and none of what executorch
-itself depends on. Without --machine, a wheel is built for each machine whose compiler is installed
+The headers and libraries come from the executorch wheel for the machine, from this environment if it
+has them, otherwise downloaded by pip. A device then needs no compiler, no torch and none of executorch's
+own dependencies. Without --machine, a wheel is built for each machine whose compiler is installed
 (for a Raspberry Pi, on Debian: g++-aarch64-linux-gnu).
 """
 
@@ -31,7 +31,7 @@ LIBRARIES = (
     "libexecutorch_threadpool.so",
     "libexecutorch_backend_xnnpack.so",
 )
-# executorch's own, from its CMake configuration: without them classes have another layout.
+# From executorch's CMake configuration: without them, classes have another layout.
 DEFINITIONS = ("C10_USING_CUSTOM_GENERATED_MACROS", "ET_EVENT_TRACER_ENABLED")
 INCLUDES = ("include", "include/executorch/runtime/core/portable_type/c10")
 COMPILERS = {"x86_64": "x86_64-linux-gnu-g++", "aarch64": "aarch64-linux-gnu-g++"}
@@ -90,7 +90,7 @@ def compile_interface(machine: str, executorch: Path, target: Path) -> None:
     words += [word for name in INCLUDES for word in ("-isystem", str(executorch / name))]
     words += [f"-D{name}" for name in DEFINITIONS]
     words += [f'-DSEDGE_EXECUTORCH_VERSION="{VERSION}"', str(SOURCE), "-o", str(target)]
-    # Kernels and delegates register themselves: nothing names them, so the linker would leave them out.
+    # Kernels and delegates register themselves: nothing refers to them, so the linker would omit them.
     words += [f"-L{executorch / 'lib'}", "-Wl,--no-as-needed", *libraries, "-Wl,-rpath,$ORIGIN"]
     subprocess.run(words, check=True)
 
@@ -150,7 +150,7 @@ def build(machine: str, out: Path) -> Path:
 
 
 def machines() -> list[str]:
-    """Those that can be built for here: this one, and any other with a cross compiler."""
+    """The machines to build for: this one, and any other with a cross compiler."""
     return [name for name in COMPILERS if shutil.which(COMPILERS[name])]
 
 

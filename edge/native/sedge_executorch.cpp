@@ -1,7 +1,7 @@
-// A C interface to the ExecuTorch runtime: open a file, load a program of it, ask what its inputs and outputs
-// are, run it.
+// A C interface to the ExecuTorch runtime: open a file, load one of its programs, query its inputs and outputs,
+// and run it.
 //
-// A program is a method of a .pte file that takes and gives tensors of fixed shapes. The caller owns the memory
+// A program is a method of a .pte file that takes and returns tensors of fixed shapes. The caller owns the memory
 // of inputs and outputs and has checked it against sedge_et_tensor: only pointers cross this line. The programs
 // of a file share the memory of their intermediate results: one at a time may be loaded or run. Different files
 // are independent. Functions that can fail return 0 or a null pointer; sedge_et_error() then says why, for the
@@ -58,14 +58,14 @@ thread_local std::string last_error;
 void log_message(
     et_timestamp_t, et_pal_log_level_t level, const char*, const char*, size_t, const char* text,
     size_t length) {
-  if (level == kFatal) {  // it aborts next: the parent of this process reads this
+  if (level == kFatal) {  // the runtime aborts next; the parent of this process reads this
     fprintf(stderr, "executorch: %.*s\n", static_cast<int>(length), text);
   } else if (level == kError && last_error.size() < kMaxError) {
     last_error.append(last_error.empty() ? "" : "; ").append(text, length);
   }
 }
 
-// A process has one log, of whoever registered last; ExecuTorch's Python bindings do so when they are imported.
+// A process has one log, which the last to register gets; ExecuTorch's Python bindings register when imported.
 bool log_here() {
   bool registered = executorch::runtime::register_pal(
       executorch::runtime::PalImpl::create(log_message, __FILE__));
@@ -231,7 +231,7 @@ const char* sedge_et_version() { return SEDGE_EXECUTORCH_VERSION; }
 
 const char* sedge_et_error() { return last_error.c_str(); }
 
-// The threads of all programs of this process; before the first is loaded.
+// Sets the threads of all programs of this process; call it before the first is loaded.
 int sedge_et_set_threads(uint32_t threads) {
   return guarded([&] {
     auto* pool = executorch::extension::threadpool::get_threadpool();
@@ -241,7 +241,7 @@ int sedge_et_set_threads(uint32_t threads) {
   });
 }
 
-// A checked .pte file. The bytes are copied.
+// Opens and checks a .pte file. The bytes are copied.
 void* sedge_et_open(const void* data, size_t size) {
   return guarded([&]() -> void* {
     log_here();
@@ -250,13 +250,13 @@ void* sedge_et_open(const void* data, size_t size) {
   });
 }
 
-// After its programs have been freed. What is free then goes back to the system: a device is mostly idle.
+// Call it after the file's programs have been freed. Returns free memory to the system: a device is mostly idle.
 void sedge_et_close(void* file) {
   delete static_cast<std::shared_ptr<File>*>(file);
   malloc_trim(0);
 }
 
-// A method of a file, with at most max_bytes of planned memory (0: any amount).
+// Loads a method of a file, with at most max_bytes of planned memory (0: any amount).
 void* sedge_et_load(void* file, const char* method, uint64_t max_bytes) {
   return guarded([&]() -> void* {
     auto program = std::make_unique<LoadedProgram>();
@@ -271,7 +271,7 @@ size_t sedge_et_count(void* program, int outputs) {
   return outputs ? program_at(program).outputs.size() : program_at(program).inputs.size();
 }
 
-// dtype and shape of an input or output; shape has room for max_dims. Returns the number of dimensions.
+// Gets dtype and shape of an input or output; shape has room for max_dims. Returns the number of dimensions.
 size_t sedge_et_tensor(
     void* program, int outputs, size_t index, int32_t* dtype, int32_t* shape, size_t max_dims) {
   const Tensor& tensor = (outputs ? program_at(program).outputs : program_at(program).inputs)[index];

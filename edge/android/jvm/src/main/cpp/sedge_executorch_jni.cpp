@@ -1,5 +1,5 @@
-// What org.sedge.executorch.Native declares, over the C interface of edge/native: only pointers cross this line,
-// which the Java side has checked. A failure is thrown as BackendException with the runtime's own words.
+// The functions of org.sedge.executorch.Native, over the C interface of edge/native: only pointers that the Java
+// side has checked cross this line. A failure is thrown as BackendException with the runtime's own message.
 
 #include <jni.h>
 
@@ -31,7 +31,7 @@ void* pointer(jlong handle) { return reinterpret_cast<void*>(handle); }
 
 jlong handle(void* pointer) { return reinterpret_cast<jlong>(pointer); }
 
-// Java's "modified" UTF-8 knows no four-byte sequences, and what a damaged file names may be no text at all.
+// Java's "modified" UTF-8 has no four-byte sequences, and the names in a damaged file may not be text at all.
 void fail(JNIEnv* env, std::string text) {
   for (char& sign : text)
     if (sign < ' ' || sign > '~') sign = '?';
@@ -89,7 +89,7 @@ JNIEXPORT jint JNICALL Java_org_sedge_executorch_Native_count(
   return static_cast<jint>(sedge_et_count(pointer(program), outputs));
 }
 
-// The type of an input or output, as ExecuTorch numbers it, and its extents.
+// ExecuTorch's number for the type of an input or output, and its extents.
 JNIEXPORT jintArray JNICALL Java_org_sedge_executorch_Native_tensor(
     JNIEnv* env, jclass, jlong program, jboolean outputs, jint index) {
   int32_t found[1 + kMaxDims];

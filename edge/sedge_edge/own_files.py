@@ -105,7 +105,7 @@ def own_files(frozen: Mapping[str, Path]) -> dict[bytes, Path]:
 
 
 def check_files(files: Mapping[bytes, Path], needed: bytes | None) -> str:
-    """The doctor's lines about them; ``needed`` is the newest run's base, None if there is none.
+    """The doctor's summary of these files; ``needed`` is the newest run's base, None if it has none.
 
     Raises ``StorageError`` for a missing file, or one whose content does not match its name.
     """

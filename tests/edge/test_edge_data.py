@@ -347,7 +347,7 @@ class Wrong:
         Wrong(
             np.where(X == 5, 2**24 + 1, X.astype(np.int64)),
             Y,
-            r"x is int64 and x\[2\] holds 16777217, the model expects float32: whole numbers",
+            r"x is int64 and x\[2\] holds 16777217, the model expects float32: only whole numbers",
         ),
         Wrong(X, np.full((6, 1), 0.5, np.float32), r"y\[0\] is 0.5, the model has classes 0 to 2"),
         Wrong(X.reshape(6, 2, 1), Y, r"shape \(2, 1\), the model expects \(2,\)"),

@@ -14,7 +14,7 @@ def java() -> str:
     methods = "\n".join(_method(camel(name.lower()), text) for name, text in texts.items())
     return f"""{MADE}package org.sedge.edge.wire;
 
-/** What a device says of an order that it refuses, as in Python. */
+/** A device's messages about refused orders, as in Python. */
 public final class Refusals {{
     private Refusals() {{}}
 

@@ -18,7 +18,7 @@ _MAX_ENTRIES = 4 * MAX_RUNS
 
 
 class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the device keeps of one run: names of blobs."""
+    """The device's state of one run: names of blobs."""
 
     bundle: Hash
     """The bundle."""
@@ -27,11 +27,11 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     model: Hash | None = None
     """The device's last trained model."""
     residual: Hash | None = None
-    """What its updates have left out so far."""
+    """Everything that its updates have left out so far."""
     moments: Hash | None = None
     """The state of its optimizer."""
     start: Hash | None = None
-    """What it predicts with until it first trains, where its class shares improve the global model."""
+    """The model it predicts with until it first trains, if its class shares improve the global model."""
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -52,24 +52,24 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """Everything of a device that must survive, committed as one."""
+    """The durable state of a device, committed atomically."""
 
     incarnation: Count = 0
     """The device's start count."""
     coordinator: Count = 0
-    """The newest start count of the coordinator that was heard."""
+    """The newest start count received from the coordinator."""
     key: Annotated[bytes, Meta(max_length=16)] = b""
     """The fingerprint of the keys that both start counts belong to."""
     chunk_bytes: Annotated[int, Meta(ge=MIN_CHUNK_BYTES, le=MAX_CHUNK_BYTES)] = DEFAULT_CHUNK_BYTES
-    """The chunk size that the link carried last."""
+    """The chunk size that the link last carried."""
     runs: Annotated[dict[str, Kept], Meta(max_length=_MAX_ENTRIES)] = msgspec.field(
         default_factory=dict[str, Kept]
     )
-    """What is kept, by run."""
+    """The state of each run."""
     orders: Annotated[dict[str, Order], Meta(max_length=_MAX_ENTRIES)] = msgspec.field(
         default_factory=dict[str, Order]
     )
-    """The orders to do, by run."""
+    """The orders to work on, by run."""
     outbox: Annotated[tuple[Pending, ...], Meta(max_length=2**20)] = ()
     """The updates to send."""
     recent: Annotated[tuple[Id, ...], Meta(max_length=MAX_RUNS)] = ()
@@ -81,13 +81,13 @@ class State(msgspec.Struct, frozen=True):
     stopped: Annotated[dict[str, Stopped], Meta(max_length=_MAX_ENTRIES)] = msgspec.field(
         default_factory=dict[str, Stopped]
     )
-    """The jobs that can go on from a checkpoint, by run."""
+    """The jobs that can continue from a checkpoint, by run."""
     spent: Spent = Spent()
-    """What counts towards the device's limits."""
+    """The usage that counts towards the device's limits."""
     policies: Annotated[dict[str, TakenPolicy], Meta(max_length=MAX_POLICIES)] = msgspec.field(
         default_factory=dict[str, TakenPolicy]
     )
-    """The last policies that orders were taken with, by run."""
+    """The policies of the last accepted orders, by run."""
 
 
 # The classes within State.java.

@@ -206,7 +206,7 @@ class BundleTrainer:
 
 
 class _Buffers:
-    """Gathers the batches of one call, always in the same memory; x is y where the examples say so."""
+    """Gathers the batches of one call, always in the same memory; without separate targets, x is also y."""
 
     def __init__(self, examples: Examples, batch_size: int) -> None:
         self._examples = examples

@@ -90,7 +90,7 @@ def _dropout(source: Draws, original: Callable[..., Tensor], rank: int) -> Calla
 
 
 def _attention(source: Draws, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Attention in products and a softmax, as torch's documentation writes it, where there is dropout."""
+    """With dropout, compute attention from products and a softmax, as in torch's documentation."""
 
     def attention(
         query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,

@@ -39,9 +39,9 @@ class _Session(Protocol):
 
 @lru_cache(maxsize=1)
 def _share_arena() -> None:
-    """Create one memory arena for all sessions of the process, which grows by what is requested.
+    """Create one memory arena for all sessions of the process; it grows by the requested amounts.
 
-    It is limited to less than the device's memory, so that only a program that wants more fails.
+    It is limited to less than the device's memory, so that only a program that needs more fails.
     """
     ort = library()
     where = ort.OrtMemoryInfo(

@@ -23,7 +23,7 @@ Draw: TypeAlias = Callable[..., Tensor]
 
 
 class Source(Protocol):
-    """Hands out numbers one after the other."""
+    """Returns successive numbers."""
 
     def take(
         self, shape: Sequence[int], like: Tensor | None = None, of: Tensor | None = None

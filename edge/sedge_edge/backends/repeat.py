@@ -9,7 +9,7 @@ import torch
 
 @contextmanager
 def repeatable(device: torch.device, tf32: bool = False) -> Generator[None]:
-    """The same bits on every run on a GPU: deterministic kernels, chosen without timing them.
+    """Makes runs on a GPU bit-reproducible: deterministic kernels, chosen without benchmarks.
 
     ``tf32`` lets float32 products round their factors to 10 bits.
     """

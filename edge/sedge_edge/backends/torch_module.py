@@ -91,7 +91,7 @@ class _Model:
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None,
         guidance: Mapping[str, Tensor] | None = None,
     ) -> list[Tensor]:  # fmt: skip
-        """The gradient (n,), the weighted mean loss, and the statistics (s,) where there are any."""
+        """The gradient (n,), the weighted mean loss, and the statistics (s,), if any."""
         rows = self._flat.rows(self._objective, x, y, guidance)
 
         def mean_loss() -> Tensor:

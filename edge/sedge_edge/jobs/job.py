@@ -19,8 +19,8 @@ class Kept(msgspec.Struct, frozen=True):
     ``model`` is the device's last own model, which it predicts with, and ``part`` its own part of that
     model if it is a mixture. ``residual`` holds everything that its updates have left out so far, ``mask``
     the mask of its last update, ``gradient`` that of its last batch, and ``patch`` its last update, coded
-    as a patch. ``moments`` is the state of its optimizer. ``start`` is what the device predicts with until
-    it first trains, where its class shares improve the global model.
+    as a patch. ``moments`` is the state of its optimizer. ``start`` is the model that the device predicts
+    with until it first trains, if its class shares improve the global model.
     """
 
     model: bytes | None = None

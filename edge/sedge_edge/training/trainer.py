@@ -142,8 +142,8 @@ class Trained:
     """A trained model: theta (n,), the mean loss per example over the last epoch, the number of steps.
 
     ``gradient`` (n,), when requested, is that of the last batch's mean loss before its step, without the
-    prox term; it is 0 in frozen tensors and in statistics. ``num_examples`` is how many examples it was
-    trained on, or None for all. ``moments`` is the optimizer's state, where the training keeps it.
+    prox term; it is 0 in frozen tensors and in statistics. ``num_examples`` is the number of training
+    examples used, or None for all. ``moments`` is the optimizer's state, if the training keeps it.
     ``second`` is the model trained alongside, with its current mix. ``mean`` (n,) is that of the last
     steps' models, if the training computes one: the device predicts with it. ``arrays`` (m,) are those that
     the request's ``exchange`` asked for.

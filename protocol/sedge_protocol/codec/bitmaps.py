@@ -112,7 +112,7 @@ def _bits(bitmap: Bits, block: slice) -> Kept:
 
 
 def _append(positions: Positions, done: int, kept: Kept, block: slice) -> int:
-    """Write a block's kept positions after the first ``done`` ones; the number written so far."""
+    """Write a block's kept positions after the first ``done`` ones. Returns the number written so far."""
     ones = np.flatnonzero(kept)
     np.add(ones, block.start, out=positions[done : done + ones.size], casting="unsafe")
     return done + ones.size

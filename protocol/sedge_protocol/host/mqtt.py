@@ -100,7 +100,7 @@ class Received:
 
 @dataclass(frozen=True)
 class TooLarge:
-    """A message was not sent: its packet has ``size`` bytes, the broker takes ``max_packet_bytes``."""
+    """A message was not sent: its packet has ``size`` bytes, the broker accepts ``max_packet_bytes``."""
 
     topic: str
     size: int

@@ -28,7 +28,7 @@ DEAF_TRIES = 4
 
 
 class LimitProbe:
-    """Finds the largest packet that comes back, anew on every connection, trying the last result early.
+    """Finds the largest packet that comes back, on every connection, and tries the last result early.
 
     Each message has a unique number. ``limit`` (bytes) is None until it is known on this connection;
     ``deaf`` says that nothing came back, so that ``LEAST_PACKET_BYTES`` is assumed.

@@ -190,7 +190,11 @@ def test_a_device_guides_by_its_last_model_and_its_class_counts(tmp_path: Path) 
         (Work(loss="moon"), Guide("fedlc"), "'moon', but the bundle has 'fedlc': export it"),
         (Work(loss="moon"), MOON.guide, "work.arrays.constants: 0 numbers, expected 2 for 'moon'"),
         (Work(loss="moon", arrays={CONSTANTS: bytes(12)}), MOON.guide, "3 numbers, expected 2"),
-        (Work(loss="moon", own_model=OwnModel(mix=0.5)), MOON.guide, "together with a mixture"),
+        (
+            Work(loss="moon", own_model=OwnModel(mix=0.5)),
+            MOON.guide,
+            "cannot be combined with a mixture",
+        ),
     ],
 )
 def test_what_a_bundle_cannot_do_is_declined(work: Work, guide: Guide | None, message: str) -> None:

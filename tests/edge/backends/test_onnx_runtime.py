@@ -61,7 +61,7 @@ def test_a_program_cannot_read_the_devices_files(
 
 def test_a_program_that_would_end_the_process() -> None:
     """Named before anything trains, although only who predicts would have met it."""
-    said = r"bundle 'softmax': program 'predict': model.graph.node\[6\]: Div of whole numbers"
+    said = r"bundle 'softmax': program 'predict': model.graph.node\[6\]: Div of integers"
     with pytest.raises(CodecError, match=said):
         open_trainer(bundle({**FILES, "predict": DIVIDING}), ONNXRUNTIME, 1)
 

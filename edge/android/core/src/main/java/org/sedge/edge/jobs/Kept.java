@@ -6,7 +6,7 @@ import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Type;
 
-/** What the device keeps of one run: names of blobs. */
+/** The device's state of one run: names of blobs. */
 public final class Kept extends Struct<Kept> {
     public static final Schema<Kept> SCHEMA = new Schema<Kept>(true) {
         @Override
@@ -27,11 +27,11 @@ public final class Kept extends Struct<Kept> {
     public final byte[] base;
     /** The device's last trained model. */
     public final byte[] model;
-    /** What its updates have left out so far. */
+    /** Everything that its updates have left out so far. */
     public final byte[] residual;
     /** The state of its optimizer. */
     public final byte[] moments;
-    /** What it predicts with until it first trains, where its class shares improve the global model. */
+    /** The model it predicts with until it first trains, if its class shares improve the global model. */
     public final byte[] start;
 
     private Kept(Object[] given) {

@@ -256,7 +256,7 @@ public final class AgentCore {
                 return;
             }
             boolean isNew = opened.frame.incarnation != store.state().coordinator;
-            if (isNew) { // it knows nobody, and its request for a hello may have been lost
+            if (isNew) { // the coordinator knows no devices yet, and its hint may have been lost
                 handshake.begin(now);
             }
             if (opened.frame.kind == Kind.WELCOME) { // even on a full disk, which our hellos report

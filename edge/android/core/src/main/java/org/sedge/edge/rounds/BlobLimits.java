@@ -19,7 +19,7 @@ final class BlobLimits {
     private static final int MAX_BUNDLE_BYTES = 1 << 26;
     /** Larger blobs wait until the bundle is here and shows whether they can be valid. */
     private static final int FIRST_BYTES = 1 << 24;
-    /** More bundles than a device keeps runs. */
+    /** Exceeds the number of runs that a device keeps. */
     private static final int CAPACITY = 64;
 
     private final Blobs blobs;

@@ -13,7 +13,7 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 
-/** Everything of a device that must survive, committed as one. */
+/** The durable state of a device, committed atomically. */
 public final class State extends Struct<State> {
     /** An update that has no receipt yet. */
     public static final class Pending extends Struct<Pending> {
@@ -192,15 +192,15 @@ public final class State extends Struct<State> {
 
     /** The device's start count. */
     public final long incarnation;
-    /** The newest start count of the coordinator that was heard. */
+    /** The newest start count received from the coordinator. */
     public final long coordinator;
     /** The fingerprint of the keys that both start counts belong to. */
     public final byte[] key;
-    /** The chunk size that the link carried last. */
+    /** The chunk size that the link last carried. */
     public final long chunkBytes;
-    /** What is kept, by run. */
+    /** The state of each run. */
     public final Map<String, Kept> runs;
-    /** The orders to do, by run. */
+    /** The orders to work on, by run. */
     public final Map<String, Order> orders;
     /** The updates to send. */
     public final List<Pending> outbox;
@@ -208,11 +208,11 @@ public final class State extends Struct<State> {
     public final List<String> recent;
     /** The unfinished jobs, by run. */
     public final Map<String, Attempt> attempts;
-    /** The jobs that can go on from a checkpoint, by run. */
+    /** The jobs that can continue from a checkpoint, by run. */
     public final Map<String, Stopped> stopped;
-    /** What counts towards the device's limits. */
+    /** The usage that counts towards the device's limits. */
     public final Spent spent;
-    /** The last policies that orders were taken with, by run. */
+    /** The policies of the last accepted orders, by run. */
     public final Map<String, TakenPolicy> policies;
 
     private State(Object[] given) {

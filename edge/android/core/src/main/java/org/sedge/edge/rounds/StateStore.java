@@ -133,7 +133,7 @@ public final class StateStore {
     }
 
     /**
-     * Accepts an order in place of its run's older one. Returns the run that was evicted for it; null: none.
+     * Accepts an order, which replaces its run's older one. Returns the run that was evicted for it; null: none.
      *
      * @param policy the policy that allows it; null if the device requires none
      */

@@ -7,7 +7,7 @@ import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
 
-/** What ONNX programs may have (spec/bundle.md, B13 to B16); {@link OnnxProgram} checks it. */
+/** The permitted parts of ONNX programs (spec/bundle.md, B13 to B16), for {@link OnnxProgram}. */
 final class OnnxTables {
     static final int OPSET = 20;
     static final int MAX_NODES = 25000;

@@ -1,7 +1,7 @@
 // Written by `make spec` from the Python code: changes here are lost.
 package org.sedge.edge.wire;
 
-/** What a device says of an order that it refuses, as in Python. */
+/** A device's messages about refused orders, as in Python. */
 public final class Refusals {
     private Refusals() {}
 

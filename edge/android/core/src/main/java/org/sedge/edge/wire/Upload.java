@@ -85,7 +85,7 @@ public final class Upload {
         }
     }
 
-    /** The link is down: what is in flight is lost. */
+    /** The link is down: chunks in flight are lost. */
     public void disconnected() {
         due = Double.NaN;
         credit = 0;

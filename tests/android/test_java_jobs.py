@@ -6,119 +6,36 @@ random numbers, running statistics, padding, the optimizer, evaluation, coding.
 
 import hashlib
 import json
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-import torch
 from tests.android import class_means
 from tests.android.classes import java
 from tests.android.java import VECTORS
 from tests.android.java_fleet import MEANS
-from tests.edge.backends.contrast import moon
+from tests.android.kinds import KINDS, exported
 from tests.fleet import changed
-from torch import Tensor, nn
 
 from sedge_edge.backends import open_trainer
-from sedge_edge.backends.guided import GuidedLoss, Pass, Seen
 from sedge_edge.data import load_source
 from sedge_edge.jobs.job import NOTHING, Job
 from sedge_edge.jobs.storage import FolderVectors
 from sedge_edge.training.job import WorkerContext, run_job
 from sedge_edge.training.trainer import TrainingDiverged
-from sedge_export import export
-from sedge_export.models import avgcnn
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, DataError
 from sedge_protocol.host.blobs import BlobFolder
-from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, Program, TensorSpec, load, pack
+from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, Program, load, pack
 from sedge_protocol.wire.messages import Order
-from sedge_protocol.wire.objective import CONSTANTS, COUNTS, Guide
+from sedge_protocol.wire.objective import Guide
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import Report, decode_update
 from sedge_protocol.wire.work import Codec
-
-B = 8
-SGD = Training(local_epochs=2, learning_rate=0.05, momentum=0.9)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A model, its words for ``export``, a row's shape, and what y has: labels, numbers or none."""
-
-    model: Callable[[], nn.Module]
-    words: dict[str, Any]
-    row: tuple[int, ...]
-    y: str = "labels"
-    training: Training = SGD
-    asks: dict[str, Any] = field(default_factory=dict[str, Any])
-
-
-GUIDE = Guide("every input", ("start", "previous"), 2, counts=True)
-
-
-def guided(own: Tensor, now: Pass, y: Tensor, seen: Seen) -> Tensor:
-    """MOON's loss, and one of the class counts."""
-    return moon(own, now, y, seen) + (now.outputs * seen.arrays[COUNTS]).square().sum(1) / 100
-
-
-KINDS = {
-    "cnn": Kind(avgcnn, {"num_classes": 10, "batch_size": 32}, (1, 28, 28)),
-    "statistics": Kind(
-        lambda: nn.Sequential(
-            nn.Conv2d(1, 4, 3),
-            nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(36, 3),
-        ),
-        {"num_classes": 3},
-        (1, 8, 8),
-    ),
-    "dropout": Kind(
-        lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3)),
-        {"num_classes": 3, "guided": GuidedLoss(GUIDE, guided)},
-        (6,),
-        asks={"loss": GUIDE.name, "arrays": {CONSTANTS: np.array([2, 0.5], "<f4").tobytes()}},
-        training=Training(
-            local_epochs=2, learning_rate=0.01, optimizer="adam", optimizer_state="keep",
-            weight_decay=0.01, warmup_steps=2, end_factor=0.5, average=0.6,
-        ),
-    ),
-    "regression": Kind(lambda: nn.Linear(6, 2), {"num_classes": 0}, (6,), "numbers"),
-    "tokens": Kind(
-        lambda: nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 5)),
-        {"num_classes": 5, "target": TensorSpec("int64", (3,)), "metric": "perplexity"},
-        (3,),
-        "tokens",
-    ),
-    "autoencoder": Kind(
-        lambda: nn.Sequential(nn.Linear(6, 2), nn.Linear(2, 6)),
-        {"num_classes": 0, "target": "none"},
-        (6,),
-        "none",
-    ),
-}  # fmt: skip
-
-
-@lru_cache
-def exported(name: str) -> Path:
-    """A kind's bundle, made once."""
-    kind, folder = KINDS[name], Path(tempfile.mkdtemp(prefix="sedge-java-jobs-")) / name
-    torch.manual_seed(0)
-    words: dict[str, Any] = {"batch_size": B, "name": name, **kind.words}
-    shape = words["batch_size"], *kind.row
-    sample = torch.randint(7, shape) if kind.y == "tokens" else torch.randn(shape)
-    export(kind.model(), sample, folder=folder, backends=("executorch",), **words)
-    return folder
 
 
 class Pair:
@@ -374,8 +291,8 @@ def test_a_graph_that_is_not_allowed_reaches_no_runtime(
 def test_a_round_of_the_cnn_fits_a_small_heap(
     class_path: str, library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A 4-layer CNN on 100 images, in less heap than any phone gives an app."""
-    pair = Pair("cnn", tmp_path, library, examples=100)
+    """A 4-layer CNN, in less heap than any phone gives an app."""
+    pair = Pair("cnn", tmp_path, library)
     name, memory = pair.in_java(pair.orders(1), class_path, "-Xmx24m")
     with capsys.disabled():
         print(f"\na round of the CNN in Java, {pair.theta.size} parameters: {memory} bytes")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import parser
 from tests.android import class_means
 from tests.android.classes import java
+from tests.android.kinds import exported
 from tests.edge.home import put_models
 from torch import Tensor, nn
 
@@ -25,7 +26,7 @@ from sedge_protocol.errors import DataError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.model_files import read_tensors, write_model
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, Program, TensorSpec, load, pack, save
+from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, Program, load, pack, save
 from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.work import Codec
@@ -86,24 +87,10 @@ def rows(count: int, *shape: int) -> NDArray[np.float32]:
     return np.random.default_rng(count).normal(size=(count, *shape)).astype(np.float32)
 
 
-@pytest.fixture(scope="module")
-def insects(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle of a classifier of rows (6,) with names for its classes."""
-    folder = tmp_path_factory.mktemp("bundle")
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-    words: dict[str, Any] = {"num_classes": 3, "labels": ("ant", "bee", "cat")}
-    export(
-        model, torch.randn(B, 6), batch_size=B, name="insects", folder=folder,
-        backends=("executorch",), **words,
-    )  # fmt: skip
-    return folder
-
-
 @pytest.fixture
-def classifier(insects: Path, tmp_path: Path, library: Path, class_path: str) -> Phone:
-    """A phone for these models."""
-    return Phone(insects, tmp_path, library, class_path)
+def classifier(tmp_path: Path, library: Path, class_path: str) -> Phone:
+    """A phone for models of rows (6,), with names for their classes."""
+    return Phone(exported("dropout"), tmp_path, library, class_path)
 
 
 def test_a_phone_predicts_what_the_python_agent_predicts(classifier: Phone) -> None:
@@ -195,22 +182,18 @@ def test_several_inputs_by_name_and_outputs_of_any_shape(
     sample = {"numbers": torch.randn(B, 3), "word": torch.zeros(B, dtype=torch.int64)}
     export(
         TwoInputs(), sample, batch_size=B, name="two", num_classes=3,
-        folder=tmp_path / "two-bundle", backends=("executorch",),
-    )  # fmt: skip
-    grid = nn.Sequential(nn.Linear(6, 10), nn.Unflatten(1, (2, 5)))
-    export(
-        grid, torch.randn(B, 6), batch_size=B, name="grid", num_classes=5, target=TensorSpec("int64", (2,)),
-        folder=tmp_path / "grid-bundle", backends=("executorch",),
+        folder=tmp_path / "bundle", backends=("executorch",),
     )  # fmt: skip
     word = np.array([0, 4, 2, 1, 3])
-    cases: dict[str, tuple[Inputs, str]] = {
-        "two": ({"word": word.astype(np.float32), "numbers": rows(5, 3)}, "(3,)"),
-        "grid": ({"x": rows(9, 6)}, "(2, 5)"),
-    }
-    for name, (inputs, shape) in cases.items():
-        (tmp_path / name).mkdir()
-        phone = Phone(tmp_path / f"{name}-bundle", tmp_path / name, library, class_path)
-        given, out = phone.inputs(inputs), tmp_path / name / "out"
+    cases: list[tuple[Path, Inputs, str]] = [
+        (tmp_path / "bundle", {"word": word.astype(np.float32), "numbers": rows(5, 3)}, "(3,)"),
+        (exported("tokens"), {"x": np.resize(word, (9, 3))}, "(3, 5)"),
+    ]
+    for bundle, inputs, shape in cases:
+        folder = tmp_path / f"phone-{bundle.name}"
+        folder.mkdir()
+        phone = Phone(bundle, folder, library, class_path)
+        given, out = phone.inputs(inputs), phone.folder / "out"
         wrong = phone.inputs({"word": np.full(2, 0.5), "numbers": rows(2, 3)}, "wrong")
         words = phone.keep("run", None, phone.init)
         asked = f"predict {given} {out}", f"predict {wrong} {out}.none", f"classify {given}"
@@ -223,7 +206,7 @@ def test_several_inputs_by_name_and_outputs_of_any_shape(
         assert said[1] == str(error.value)
         if "x" in inputs:  # the classes of a row are its last axis
             classes = model.classify(inputs["x"]).classes
-            assert classes.shape == (9, 2)
+            assert classes.shape == (9, 3)
             assert said[2].startswith(f"{classes.ravel().tolist()} []")
 
 

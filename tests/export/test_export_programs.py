@@ -203,37 +203,6 @@ def test_tied_frozen_and_unused_parameters(tmp_path: Path) -> None:
         assert gradient[tensor.slice].any() == (name not in stay), name
 
 
-def test_regression(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
-    manifest = export(
-        model, torch.randn(3, 5), batch_size=BATCH, name="r", num_classes=0, folder=tmp_path
-    )
-    assert manifest.target == TensorSpec("float32", (2,))
-    evaluate = load_program("evaluate", (tmp_path / "evaluate.onnx").read_bytes())
-    rng = np.random.default_rng(0)
-    y = rng.standard_normal((BATCH, 2)).astype(np.float32)
-    x = rng.standard_normal((BATCH, 5)).astype(np.float32)
-    theta = bundle.load(tmp_path)[1]
-    sums = evaluate({"theta": theta, "x": x, "y": y, "w": np.ones(BATCH, np.float32)})
-    off = model(torch.from_numpy(x)).detach().numpy() - y
-    np.testing.assert_allclose(sums["loss_sum"], (off**2).mean(1).sum(), rtol=1e-5)
-    np.testing.assert_allclose(sums["metric_sum"], np.abs(off).mean(1).sum(), rtol=1e-5)
-
-
-def test_own_loss_and_real_data(tmp_path: Path) -> None:
-    def hinge(logits: Tensor, y: Tensor) -> Tensor:
-        right = logits.gather(1, y[:, None])
-        return (1 + logits - right).clamp(min=0).sum(1)
-
-    rows = torch.randn(9, 1, 6, 6).round(), torch.randint(3, (9,))
-    manifest = export(
-        small_model(), rows[0], batch_size=BATCH, name="m", num_classes=3, folder=tmp_path,
-        loss=hinge, real_data=rows,
-    )  # fmt: skip
-    assert manifest.verification is not None
-    assert manifest.verification.epoch_error <= manifest.verification.tolerance
-
-
 def test_stock_runtime_has_nothing_to_say(
     norm: Exported, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,11 +46,6 @@ class Case:
     metric_name: str
     factory: str = "model"
     judged: OwnMetric | str | None = None
-    # Programs for ExecuTorch too, whose compiler takes seconds, where a loss has operators of its own.
-    backends: tuple[str, ...] = (ONNXRUNTIME, EXECUTORCH)
-
-
-ONNX_ALONE = (ONNXRUNTIME,)
 
 
 def _mean_of_rows(output: Tensor, y: Tensor) -> Tensor:
@@ -65,9 +60,7 @@ def _right(output: Tensor, y: Tensor) -> Tensor:
 
 
 CASES = {
-    "regression": Case(
-        None, "float", functional.mse_loss, _same, "mean_absolute_error", backends=ONNX_ALONE
-    ),
+    "regression": Case(None, "float", functional.mse_loss, _same, "mean_absolute_error"),
     "huber": Case(Loss("huber"), "float", functional.huber_loss, _same, "mean_absolute_error"),
     "several labels": Case(
         Loss("bce_with_logits"), "float", functional.binary_cross_entropy_with_logits,
@@ -80,8 +73,7 @@ CASES = {
         ).mean(),
         lambda output, y: (output.argmax(1) == y).float().mean(), "accuracy",
     ),
-    "autoencoder": Case(None, "none", functional.mse_loss, functional.mse_loss, "loss", "autoencoder",
-                        backends=ONNX_ALONE),
+    "autoencoder": Case(None, "none", functional.mse_loss, functional.mse_loss, "loss", "autoencoder"),
     "three outputs": Case(
         objective_models.bound, "none", lambda output, x: objective_models.bound(output, x).mean(),
         lambda output, x: objective_models.bound(output, x).mean(), "loss", "variational",
@@ -89,7 +81,6 @@ CASES = {
     "own metric": Case(
         objective_models.own, "float", lambda output, y: ((output - y) ** 4).mean(),
         lambda output, y: (output - y).abs().amax(1).mean(), JUDGED.metric.name, "with_both", JUDGED,
-        ONNX_ALONE,
     ),
     # As torch's means over all labels that count, whichever row they are in.
     "pixels": Case(
@@ -120,8 +111,25 @@ def examples(case: Case) -> Examples:
     return Examples(x, rng.standard_normal((ROWS, OUTPUTS), np.float32))
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_every_backend_trains_it_as_torch_does(name: str, tmp_path: Path) -> None:
+# ExecuTorch's compiler takes seconds: it gets two losses of many operators, and in `make test-slow` all.
+ONNX_ALONE, BOTH = (ONNXRUNTIME,), (ONNXRUNTIME, EXECUTORCH)
+COMPILED = ("several labels", "pixels")
+SLOW = ("huber", "smooth and weighted", "three outputs", "tokens")
+
+
+@pytest.mark.parametrize(
+    ("name", "backends"),
+    [
+        *(pytest.param(name, BOTH if name in COMPILED else ONNX_ALONE, id=name) for name in CASES),
+        *(
+            pytest.param(name, BOTH, id=f"{name}, ExecuTorch", marks=pytest.mark.slow)
+            for name in SLOW
+        ),
+    ],
+)
+def test_every_backend_trains_it_as_torch_does(
+    name: str, backends: tuple[str, ...], tmp_path: Path
+) -> None:
     case = CASES[name]
     made = getattr(objective_models, case.factory)()
     module: nn.Module = made if isinstance(made, nn.Module) else made[0]
@@ -129,7 +137,7 @@ def test_every_backend_trains_it_as_torch_does(name: str, tmp_path: Path) -> Non
         module, torch.randn(BATCH, FEATURES), batch_size=BATCH, name="m", folder=tmp_path,
         num_classes=0 if case.target in ("float", "none") else OUTPUTS,
         loss=case.loss, target=case.target,
-        backends=case.backends, metric=case.judged,
+        backends=backends, metric=case.judged,
     )  # fmt: skip
     assert manifest.metric.name == case.metric_name
     bundle, theta = load(tmp_path)
@@ -143,7 +151,7 @@ def test_every_backend_trains_it_as_torch_does(name: str, tmp_path: Path) -> Non
         return [found.loss, found.metric], trained
 
     values, trained = ended(open_trainer(bundle, ONNXRUNTIME, 1))
-    runs = case.backends if find_spec("sedge_executorch") else ONNX_ALONE
+    runs = backends if find_spec("sedge_executorch") else ONNX_ALONE
     for backend in (TORCH, *runs[1:]):
         others, again = ended(open_trainer(bundle, backend, 1, code))
         np.testing.assert_allclose(again, trained, atol=1e-5)

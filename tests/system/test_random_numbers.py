@@ -116,14 +116,17 @@ def test_the_emulator_drops_what_a_device_drops(tmp_path: Path) -> None:
         check(found, wanted, theta)
 
 
-def test_all_backends_drop_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "backends", [(TORCH,), pytest.param((TORCH, EXECUTORCH), marks=pytest.mark.slow)], ids=str
+)
+def test_all_backends_drop_the_same(
+    backends: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(unpacked_wheel())
     torch.manual_seed(0)
-    bundle = exported(small(), (12,), tmp_path, ONNXRUNTIME, EXECUTORCH)
+    bundle = exported(small(), (12,), tmp_path, ONNXRUNTIME, *backends[1:])
     theta = load(tmp_path)[1]
-    wanted, *others = (
-        by_backend(bundle, name, theta, (12,)) for name in (ONNXRUNTIME, EXECUTORCH, TORCH)
-    )
+    wanted, *others = (by_backend(bundle, name, theta, (12,)) for name in (ONNXRUNTIME, *backends))
     for found in others:
         check(found, wanted, theta)
 

@@ -113,7 +113,20 @@ def courses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Courses]:
         trio.close()
 
 
-@pytest.mark.parametrize("name", sorted({*STRATEGIES, *CASES}))
+# Those whose orders, blobs and journals hold nothing that no other case's do.
+LIKE_ANOTHER = {
+    "fedbabu", "fedbn", "fedcac", "fedper", "fedprox", "fedpurin", "fedrolex", "fedselect", "heterofl",
+    "lg_fedavg",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_ANOTHER))
+        for name in sorted({*STRATEGIES, *CASES})
+    ],
+)
 def test_a_run_of(name: str, courses: Courses) -> None:
     assert name in CASES, f"no case runs the strategy {name}"
     course = courses.of(name)

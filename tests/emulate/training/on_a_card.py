@@ -143,8 +143,10 @@ def test_every_training_is_done_there_and_no_step_waits(trainer: str, training: 
 @pytest.mark.parametrize(
     ("trainer", "model"),
     [
-        *(("vectorised", name) for name in ("cnn", "groupnorm", "batchnorm")),
-        ("autograd", "batchnorm"),
+        ("vectorised", "cnn"),
+        ("vectorised", "batchnorm"),
+        pytest.param("vectorised", "groupnorm", marks=pytest.mark.slow),
+        pytest.param("autograd", "batchnorm", marks=pytest.mark.slow),
     ],
 )
 def test_so_is_every_models_with_tensors_frozen(trainer: str, model: str) -> None:
@@ -264,7 +266,7 @@ COLLECTED = 1.05
 @pytest.mark.parametrize(
     ("model", "convolutions", "width"),
     [("cnn", "grouped", 512), ("cnn", "unfold", 512), ("mlp", "grouped", 512),
-     ("resnet8, few rows", "grouped", 512)],
+     pytest.param("resnet8, few rows", "grouped", 512, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_what_fits_into_80_gb(
     model: str, convolutions: Convolutions, width: int, monkeypatch: pytest.MonkeyPatch
@@ -380,12 +382,10 @@ def test_a_loss_that_stays_behind_is_found(
     "plant",
     [
         after_each_step(lambda outcome: float(outcome.loss.sum())),
-        after_each_step(lambda outcome: bool((outcome.loss > 0).all())),
-        after_each_step(lambda outcome: outcome.loss.cpu()),
         after_each_step(lambda outcome: torch.from_numpy(np.ones(3)).to(CARD)),
         reading_at_each_end,
     ],
-    ids=["item", "branch", "download", "upload", "reading"],
+    ids=["item", "upload", "reading"],
 )
 def test_a_step_that_waits_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

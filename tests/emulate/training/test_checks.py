@@ -69,7 +69,7 @@ def unlearned(of: Problem, tensor: str) -> Faulty:
     return Faulty(spoil, of)
 
 
-@pytest.mark.parametrize("model", ["cnn", "batchnorm", "avgcnn"])
+@pytest.mark.parametrize("model", ["cnn", "batchnorm"])
 def test_right_ones_pass_and_in_bf16_within_its_tolerance(model: str) -> None:
     of = problem(model)
     found = references(of)
@@ -107,7 +107,7 @@ def test_where_training_is_chaotic_plain_autograd_passes_and_a_lost_gradient_doe
     """At the usual rates two right trainings of this network have nothing in common after three steps."""
     torch.manual_seed(0)
     row = TensorSpec("float32", (3, 16, 16))
-    of = Problem(resnet18(8), CLASSIFICATION, 16, row, shuffles=permutations)
+    of = Problem(resnet18(8), CLASSIFICATION, 8, row, shuffles=permutations)
     found = references(of)
     check(AutogradTrainer(of, "fp32", CPU), of, "fp32", found)
     with pytest.raises(Wrong, match=r"gradient of '0\.0\.weight' is zero"):

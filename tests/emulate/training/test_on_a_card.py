@@ -4,13 +4,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
 
-def test_on_a_card() -> None:
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_on_a_card(which: str) -> None:
     words = [
-        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0",
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", which,
         str(HERE / "on_a_card.py"),
     ]  # fmt: skip
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)

@@ -247,22 +247,6 @@ def test_killed_and_resumed_it_ends_in_the_same_bytes(
     assert not (tmp_path / "out" / "state").exists()
 
 
-def test_a_finished_strategy_is_not_run_again(quiet: tuple[Path, Result], tmp_path: Path) -> None:
-    process = begin_emulation(tmp_path, QUIET)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "local only round 1/" in line:
-            break
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    process = begin_emulation(tmp_path, QUIET, "--resume")
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
-    assert "FedOBP round" not in output
-    assert models(quiet[0]) == models(tmp_path)
-    assert timeless(quiet[1]) == timeless(read_json(tmp_path / "out" / "result.json"))
-
-
 def test_a_broker_fleet_resumes_from_its_disks(quiet: tuple[Path, Result], tmp_path: Path) -> None:
     process = begin_emulation(tmp_path, QUIET, "--link", "mosquitto", "--only", "FedOBP")
     assert process.stdout is not None

@@ -50,7 +50,6 @@ WINDOW = torch.hann_window(6)
 FOR_EXECUTORCH = {
     "integers": "counts",
     "masks": "scattered",
-    "Fourier": "of two axes",
     "products": "with a repeated column",
 }
 GROUPS: dict[str, dict[str, Function]] = {

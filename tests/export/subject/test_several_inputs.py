@@ -41,7 +41,6 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, Theta]:
     sample = {name: torch.from_numpy(rows) for name, rows in arrays().items()}
     export(
         build(), sample, batch_size=BATCH, name="several", num_classes=CLASSES, folder=folder,
-        backends=("onnxruntime", "executorch"),
         real_data=(sample, torch.from_numpy(load()[1])),
     )  # fmt: skip
     return load_bundle(folder)
@@ -146,13 +145,15 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    "backend", ["onnx", pytest.param("autograd", marks=pytest.mark.slow), "vectorised"]
+    "backend",
+    ["onnx", *(pytest.param(n, marks=pytest.mark.slow) for n in ("autograd", "vectorised"))],
 )
 def test_an_emulated_fleet(tmp_path: Path, backend: str) -> None:
     code = Path(several_inputs_model.__file__).read_text()
     (tmp_path / "mine.py").write_text(code)
     (tmp_path / "fleet.toml").write_text(f"""
 devices = 2
+workers = 1
 [model]
 factory = "mine:build"
 batch_size = 4

@@ -117,6 +117,7 @@ KEPT: dict[str, tuple[Function, nn.Module]] = {
     "there and back": (lambda a, x: x.permute(2, 3, 0, 1).permute(2, 3, 0, 1), NONE),
     "last and back": (lambda a, x: x.transpose(1, -1).transpose(-1, 1), NONE),
     "flat and back": (lambda a, x: x.flatten(1).view(4, 6, 8, 8), NONE),
+    "flat residual": (lambda a, x: (x.flatten(1) + a(x).flatten(1)).view(4, 6, 8, 8), conv()),
     "flat rows": (lambda a, x: x.movedim(1, 3).reshape(-1, 6).view(4, 64, 6).mT, NONE),
     "squeezed": (lambda a, x: x[:, :, :1].squeeze(2).unsqueeze(-1), NONE),
     "expanded": (lambda a, x: x.mean(3, keepdim=True).expand(-1, -1, -1, 5), NONE),
@@ -135,6 +136,7 @@ FIXED_BY: dict[str, tuple[Function, nn.Module, str]] = {
     "roll": (lambda a, x: x.roll(1, 1), NONE, "aten."),
     "pad": (lambda a, x: functional.pad(x, (0, 0, 0, 0, 1, 1)), NONE, "aten.constant_pad_nd"),
     "channel shuffle": (plain, nn.ChannelShuffle(2), "aten."),
+    "no boundary kept": (lambda a, x: x.view(6, 256).view(4, 6, 8, 8), NONE, "aten.view"),
     "pixel shuffle": (
         lambda a, x: functional.pixel_shuffle(x[:, :4], 2), NONE, "aten.",
     ),

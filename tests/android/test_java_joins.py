@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 from tests.android.classes import java
-from tools.bench.parts.real_fleet import RealFleet
+from tests.android.java_fleet import JavaFleet
+from tools.bench.parts.real_fleet import RealFleet, wait_until
 
 pytestmark = pytest.mark.fleet
 
 
 def test_a_phone_joins_by_a_token(fleet: RealFleet, class_path: str, tmp_path: Path) -> None:
-    config = fleet.folder / "cloud.toml"
-    text = config.read_text().replace("[broker]\n", f'[broker]\nreload = "{reload(fleet)}"\n')
-    config.write_text(text)
+    fleet.reload_by(fleet.folder / "cloud.toml")
     fleet.start_cloud()
     private = tmp_path / "private"
     private.mkdir()
@@ -47,6 +46,23 @@ def test_a_phone_joins_by_a_token(fleet: RealFleet, class_path: str, tmp_path: P
     assert said == ["phone-2", "phone-2 true"]
 
 
-def reload(fleet: RealFleet) -> str:
-    """A command that signals the fleet's broker."""
-    return f"kill -HUP {fleet.processes['broker'].pid}"
+def test_a_device_in_java_changes_its_secret(fleet: RealFleet, class_path: str) -> None:
+    """Over Mosquitto: it agrees on a new secret, and begins with it at its next start."""
+    fleet.reload_by(fleet.folder / "cloud.toml")
+    devices = JavaFleet(fleet, class_path)
+    devices.add("jvm-1", 0)
+    fleet.start_cloud()
+    devices.start("jvm-1")
+    online = "device jvm-1 is online"
+    wait_until(lambda: online in fleet.log("cloud"), 60, "the device connects")
+    fleet.cloud("device", "rotate", "jvm-1")
+    left = "no device has yet to change its secret"
+    wait_until(lambda: left in fleet.cloud("device", "rotate"), 60, "the device has changed")
+    fleet.kill("jvm-1")
+    known = fleet.log("cloud").count(online)
+    keys = fleet.folder / "jvm-1" / "state" / "keys"
+    assert keys.exists()
+    devices.start("jvm-1")
+    wait_until(
+        lambda: fleet.log("cloud").count(online) > known, 60, "it connects by its new secret"
+    )

@@ -144,7 +144,7 @@ def test_urls_that_are_none(url: str) -> None:
 
 
 def test_a_password_in_the_url_is_refused_and_does_not_show() -> None:
-    with pytest.raises(ConfigError, match="setting of its own") as error:
+    with pytest.raises(ConfigError, match="set the password separately") as error:
         settings("mqtt://pi-1:topsecret@host").endpoint()
     assert "topsecret" not in str(error.value) and "mqtt://...@host" in str(error.value)
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sedge_edge.backends import UserCode, open_trainer
-from sedge_edge.backends.guided import GuidedLoss, Pass, Seen
 from sedge_edge.backends.guided_losses import GUIDED_LOSSES, guided_loss
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_edge.jobs.job import Job, Kept
@@ -80,18 +79,8 @@ def fedlc(z: Tensor, out: Tensor, y: Tensor, others: list[Tensor]) -> Tensor:
     return found / len(y)
 
 
-def doubled(z: Tensor, out: Tensor, y: Tensor, others: list[Tensor]) -> Tensor:
-    """Of no inputs but the model's."""
-    return 2 * functional.cross_entropy(out, y)
-
-
-def doubled_rows(own: Tensor, now: Pass, y: Tensor, seen: Seen) -> Tensor:
-    return 2 * own
-
-
-DOUBLED = GuidedLoss(Guide("doubled"), doubled_rows)
-LOSSES = {**GUIDED_LOSSES, "moon": MOON, "doubled": DOUBLED}
-TWINS = {"moon": (moon, [2.0, 0.5]), "fedlc": (fedlc, [2.0]), "doubled": (doubled, list[float]())}
+LOSSES = {**GUIDED_LOSSES, "moon": MOON}
+TWINS = {"moon": (moon, [2.0, 0.5]), "fedlc": (fedlc, [2.0])}
 
 
 def placed(theta: Theta, layout: Layout) -> nn.Sequential:

@@ -14,7 +14,6 @@ from tests.protocol.fake_link import BLOB, CLEAN, CUTS, FRAME, HOSTILE, Faults, 
 
 from sedge_protocol.wire.transfer import (
     CREDIT,
-    MAX_INLINE_BYTES,
     Intake,
     Manifest,
     Upload,
@@ -188,23 +187,6 @@ def test_on_a_clean_link_nothing_is_sent_twice(
         assert uploading.offers == 1
 
 
-@pytest.mark.parametrize("size", [1, 100, 4096, MAX_INLINE_BYTES])
-def test_a_small_blob_goes_with_its_offer(size: int) -> None:
-    uploading = Uploading(1, CLEAN, BLOB[:size], chunk=65536)
-    uploading.run()
-    assert (uploading.offers, uploading.chunks) == (1, 0)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_the_whole_blob_is_inline_once_only(seed: int) -> None:
-    faults = replace(HOSTILE, cut_every_s=1.0, restart=0.0, bytes_per_s=10_000)
-    uploading = Uploading(seed, faults, BLOB[:MAX_INLINE_BYTES], chunk=65536)
-    uploading.run()
-    digests = 16 * uploading.offers
-    halvings = 5  # a smaller cut may be tried inline again
-    assert uploading.bytes_sent - digests <= MAX_INLINE_BYTES * (uploading.chunks + halvings)
-
-
 @pytest.mark.parametrize("longest", [5_000, 20_000])
 @pytest.mark.parametrize("size", [len(BLOB), 20_000])
 def test_chunks_shrink_until_they_fit(longest: int, size: int) -> None:
@@ -216,13 +198,3 @@ def test_chunks_shrink_until_they_fit(longest: int, size: int) -> None:
     assert largest + FRAME <= longest
     assert chunk_bytes == 65536 or min(size, 2 * chunk_bytes) + FRAME > longest
     assert uploading.cuts <= 20
-
-
-def test_chunks_do_not_shrink_while_nobody_answers() -> None:
-    """A coordinator that is down is no reason: no chunk was lost on the link."""
-    upload = Upload(describe(BLOB, 65536), np.random.default_rng(1))
-    for now in range(0, 1000, 10):
-        upload.connected(now)
-        assert upload.poll(now) == [None]
-        upload.disconnected()
-    assert not upload.wants_smaller_chunks

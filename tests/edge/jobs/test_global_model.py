@@ -10,7 +10,9 @@ from tests.edge.harness import LAYOUT, Harness, N, hash_of, theta_of
 
 from sedge_edge.jobs.global_model import (
     BrokenSteps,
+    base_versions,
     global_model,
+    named_blobs,
     needed_blobs,
 )
 from sedge_edge.jobs.storage import FolderVectors
@@ -52,7 +54,18 @@ def hold(device: Harness, theta: Theta) -> None:
     vectors.keep_version(theta, hash_of(theta), ())
 
 
-# Which way.
+def test_an_order_names_what_it_may_come_to_need(device: Harness, orders: list[Order]) -> None:
+    patch, mask = device.serve(b"patch"), device.serve(b"mask")
+    order = msgspec.structs.replace(orders[2], patch_blob=patch, patch_context=mask)
+    steps = [step.blob for step in order.steps]
+    assert named_blobs(order) == [order.bundle, order.model, *steps, patch, mask]
+    assert needed_blobs(order, lambda name: False) == [order.bundle, order.model, patch, mask]
+    assert needed_blobs(order, lambda name: True) == [order.bundle]
+    without = [order.bundle, order.model, patch]
+    assert needed_blobs(order, lambda name: name == mask.sha256) == without
+    assert set(base_versions(order)) == {o.model_hash for o in orders[:3]}
+    assert named_blobs(orders[0]) == [order.bundle, orders[0].model]
+    assert base_versions(orders[0]) == [orders[0].model_hash]
 
 
 # Wrong steps.

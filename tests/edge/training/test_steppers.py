@@ -11,7 +11,7 @@ from sedge_edge.training.steppers.model import Differentiated, Model
 from sedge_edge.training.steppers.single import Single
 from sedge_edge.training.trainer import SecondModel, TrainRequest
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.training import OptimizerName, Training
+from sedge_protocol.wire.training import Training
 
 LAYOUT = Layout.of(
     [
@@ -132,42 +132,6 @@ def test_a_plain_descent(training: Training, freeze: tuple[str, ...], added: boo
     np.testing.assert_array_equal(start, before)
 
 
-@pytest.mark.parametrize("training", TRAININGS)
-def test_asking_for_the_gradient_changes_nothing(training: Training) -> None:
-    silent, asking = Program(), Program()
-    without = Single(silent, LAYOUT, TrainRequest(theta_of(1), training, 0))
-    plain = Single(asking, LAYOUT, TrainRequest(theta_of(1), training, 0, gradient=True))
-    assert run(without) == run(plain)
-    assert without.model.theta.tobytes() == plain.model.theta.tobytes()
-    assert without.trained(0.0, STEPS).gradient is None
-    assert silent.lasts == asking.lasts == [False] * (STEPS - 1) + [True]
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-def test_what_is_not_trained_is_not_decayed(optimizer: OptimizerName) -> None:
-    """Statistics are the program's, frozen tensors keep every bit, whatever the optimizer."""
-    heavy = Training(freeze=("bias",), optimizer=optimizer, weight_decay=0.5, prox=0.3)
-    request = TrainRequest(theta_of(1), heavy, 0, theta_of(2), correction=theta_of(3))
-    plain = Single(Program(), LAYOUT, request)
-    model = plain.model
-    expected = exact(theta_of(1))[MEAN]
-    for batch in batches():
-        expected = 0.5 * expected + 0.5 * exact(batch["x"]).mean(axis=0)
-        plain.step(batch, RATE, False)
-    np.testing.assert_allclose(model.theta[MEAN], expected, rtol=1e-5)
-    assert model.theta[BIAS].tobytes() == theta_of(1)[BIAS].tobytes()
-    assert (model.theta[WEIGHT] != theta_of(1)[WEIGHT]).all()
-
-
-def test_clipping_does_not_count_what_is_frozen() -> None:
-    clipped = Training(clip_norm=0.01, freeze=("weight",))
-    model = Model(LAYOUT, TrainRequest(theta_of(1), clipped, 0))
-    model.advance(Program()(model.theta, batches()[0], False), RATE)
-    others = LAYOUT.mask(("bias", "scale"))
-    change = exact(model.theta)[others] - exact(theta_of(1))[others]
-    assert np.linalg.norm(change) == pytest.approx(RATE * 0.01, rel=1e-3)
-
-
 def test_models_side_by_side_are_those_alone() -> None:
     """Leading axes are models: bit for bit what each would be by itself."""
     clipped = Training(momentum=0.5, prox=0.2, clip_norm=0.5)
@@ -183,44 +147,6 @@ def test_models_side_by_side_are_those_alone() -> None:
             model.advance(one, RATE)
     for row, model in zip(together.theta, alone, strict=True):
         assert row.tobytes() == model.theta.tobytes()
-
-
-@pytest.mark.parametrize("training", TRAININGS)
-@pytest.mark.parametrize("freeze", FREEZES)
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_a_mixture_is_algorithm_1(
-    training: Training, freeze: tuple[str, ...], adaptive: bool
-) -> None:
-    """Written out step by step; all of a step's gradients are where the step before ended."""
-    training = structs.replace(training, freeze=freeze)
-    start, first_own, still = theta_of(1), theta_of(2), LAYOUT.mask(freeze)
-    program = Program()
-    both = mixture(program, start, SecondModel(first_own, 0.4, adaptive), training)
-    losses = run(both)
-    alone = Single(Program(), LAYOUT, TrainRequest(start, training, 0))
-    own, own_velocity, alpha = exact(first_own), np.zeros(N), 0.4
-    for step, (batch, found) in enumerate(zip(batches(), losses, strict=True)):
-        sent = exact(alone.model.theta)
-        x, y = exact(batch["x"]), exact(batch["y"])
-        mixed = alpha * own + (1 - alpha) * sent
-        slope, loss = gradient_of(mixed, x, y)
-        slope[still] = 0
-        assert found[1] == pytest.approx(loss, rel=1e-5)
-        before = own
-        own_velocity = training.momentum * own_velocity + alpha * slope
-        own = own - RATE * own_velocity
-        own[MEAN] = moved(mixed, x)
-        own = np.where(still, first_own, own)
-        if adaptive and step == 0:
-            alpha -= RATE * float((before - sent) @ slope)
-            alpha = min(1.0, max(0.0, alpha))
-        assert alone.step(batch, RATE, step == STEPS - 1) == found[:1]
-    assert both.sent.theta.tobytes() == alone.model.theta.tobytes()
-    np.testing.assert_allclose(both.own.theta, own, rtol=0, atol=3e-6)
-    assert both.own.theta[still].tobytes() == first_own[still].tobytes()
-    assert both.mix == pytest.approx(alpha, abs=1e-6)
-    assert program.lasts == [False] * (2 * STEPS - 1) + [True]
-    np.testing.assert_array_equal(first_own, theta_of(2))
 
 
 def test_the_mix_stays_between_0_and_1() -> None:

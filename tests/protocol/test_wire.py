@@ -125,8 +125,8 @@ NUMBERS: list[tuple[str, int]] = [
     ("BUSY", inbox.RETRY_MS // 1000),
     ("BUSY", int(disk_errors.DISK_RETRY_S)),
     ("BUSY", int(state.DISK_RETRY_S)),
-    ("an ORDER", int(open_orders.RESEND_S)),
-    ("an upload", int(inbox.IDLE_S)),
+    ("an unanswered ORDER", int(open_orders.RESEND_S)),
+    ("a silent upload", int(inbox.IDLE_S)),
     ("a half-received", int(garbage.PART_AGE_S)),
 ]
 
@@ -142,9 +142,9 @@ def test_the_other_numbers() -> None:
     assert f"min({transfer.RETRY_MAX_S:g}, {transfer.RETRY_FIRST_S:g} · 2^a)" in upload
     link = prose("1. Topics and the broker")
     assert link.count(str(frame.MAX_PACKET_BYTES)) == 2
-    assert f"packets of {frame.LEAST_PACKET_BYTES} bytes at least" in link
-    assert f"in the {mqtt.DEAF_S:g} s after" in link and f"{mqtt.DEAF_MAX_S:g} s at most" in link
-    assert f"Keepalive {mqtt.KEEPALIVE_S} s" in link
+    assert f"packets of at least {frame.LEAST_PACKET_BYTES} bytes" in link
+    assert f"in the {mqtt.DEAF_S:g} s after" in link and f"up to {mqtt.DEAF_MAX_S:g} s" in link
+    assert f"Keepalive {mqtt.KEEPALIVE_S:g} s" in link
     assert f"within {mqtt.CONNECT_TIMEOUT_S:g} s" in link
     assert reconnect.FIRST_S == 1.0
     first = f"2^f · max(1, n / {reconnect.FIRST_DEVICES_A_SECOND})"
@@ -154,7 +154,7 @@ def test_the_other_numbers() -> None:
     for ended, most_s in reconnect.CEILINGS_S.items():
         away = ended is reconnect.Ended.TURNED_AWAY
         assert f"min({most_s:g}, {'2^f' if away else f'{soon}, {first}'})" in link
-    assert f"{reconnect.UNKNOWN_DEVICES} where that is 0" in link
+    assert f"or {reconnect.UNKNOWN_DEVICES} if that is 0" in link
     assert f"`gather_ms` ({CloudConfig('fleet').gather_ms})" in TEXT
     assert f"BUSY, {inbox.RETRY_MS} ms" in TEXT
     assert row(section("The packed bundle"), "format")[1] == str(bundle.FORMAT)

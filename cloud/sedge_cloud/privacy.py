@@ -186,6 +186,16 @@ def _lasting(noise: float, share: float, rounds: int, epsilon: float, delta: flo
     return within
 
 
+def bought_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
+    """What the whole budget buys, in words. Raises ``ConfigError`` without the accountant."""
+    delta = (1 - EMPTY_SHARE) * config.delta
+    return (
+        f"privacy: {budget.rounds} rounds of training with noise of {budget.noise:.4g} clips, which spend"
+        f" epsilon {epsilon_of(budget.noise, share, budget.rounds, delta):.3g} of {config.epsilon:g} at"
+        f" delta {config.delta:g}"
+    )
+
+
 def spent_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
     """The spent budget in words; only as a number of rounds if there is no accountant."""
     rounds = f"{budget.spent} of the {budget.rounds} rounds of training that it lasts for"

@@ -27,6 +27,7 @@ from sedge_cloud.events import RunEnded
 from sedge_cloud.privacy import (
     Budget,
     PrivacyConfig,
+    bought_line,
     epsilon_of,
     first_budget,
     least_noise,
@@ -91,6 +92,9 @@ def test_noise_of_ones_own_lasts_for_fewer_rounds() -> None:
     assert 0 < budget.rounds < 100 and budget.expected == 1000
     within, beyond = (epsilon_of(4.0, 1.0, budget.rounds + more, delta) for more in (0, 1))
     assert within <= given.epsilon < beyond
+    bought = bought_line(given, 1.0, budget)
+    assert bought.startswith(f"privacy: {budget.rounds} rounds of training with noise of 4 clips")
+    assert bought.endswith(f"spend epsilon {within:.3g} of {given.epsilon:g} at delta 1e-05")
     assert f"of {given.epsilon:g} at delta 1e-05 is spent, 1 of the" in spent_line(
         given, 1.0, budget.after_round()
     )

@@ -9,7 +9,7 @@ import msgspec
 from sedge_cloud.admin.bundles import require_forms
 from sedge_cloud.admin.models import find_run, first_model
 from sedge_cloud.config import RunConfig, Stage
-from sedge_cloud.privacy import Budget, first_budget
+from sedge_cloud.privacy import Budget, bought_line, first_budget
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING, STOPPED, new_round
 from sedge_cloud.rounds.plans import plan_newcomer
 from sedge_cloud.run_file import check_run
@@ -55,12 +55,13 @@ def start_run(
 
     The strategy's ``init`` derives the first model from the bundle's or, with a ``source``, from another
     run's model or a .npz file, which stays exact: it is not rounded to the broadcast's grid. Client models
-    of such a run are copied if the layouts are the same. Returns the strategy's remarks on its options with
-    this model (``Strategy.remarks``). ``policy`` is the run's signed policy, for devices that require one,
-    and ``budget`` a private run's budget, by default for all enrolled devices. Raises ``ConfigError`` for a
-    bad or taken name, for bundles that are not forms of one model, and for a config or a policy that does
-    not fit them, ``CodecError`` for a program that devices refuse, ``StrategyError`` for a first model that
-    is not of the bundle's layout, and ``Unencodable`` for one that is not finite.
+    of such a run are copied if the layouts are the same. ``policy`` is the run's signed policy, for devices
+    that require one, and ``budget`` a private run's budget, by default for all enrolled devices. Returns
+    what this budget buys, and the strategy's remarks on its options with this model (``Strategy.remarks``).
+    Raises ``ConfigError`` for a bad or taken name, for bundles that are not forms of one model, and for a
+    config or a policy that does not fit them, ``CodecError`` for a program that devices refuse,
+    ``StrategyError`` for a first model that is not of the bundle's layout, and ``Unencodable`` for one that
+    is not finite.
     """
     check_id(name, "run")
     if any(row.run == name for row in store.runs()):
@@ -75,13 +76,16 @@ def start_run(
         form.check_programs()
     require_forms(bundle.manifest, [form.manifest for form in forms[1:]])
     _require_fit(config, bundle.manifest.layout, len(narrower))
+    bought: tuple[str, ...] = ()
     if config.privacy is not None and budget is None:
         share, rounds = config.fraction_train, config.num_rounds
         budget = first_budget(config.privacy, share, rounds, store.enrolled())
+        bought = (bought_line(config.privacy, share, budget),)
     if source:
         init = first_model(store, source, bundle, init)
     with store.blobs_held():  # no row names its blobs until the end
-        return _begin(store, name, config, source, forms, init, frozen, policy, budget)
+        remarks = _begin(store, name, config, source, forms, init, frozen, policy, budget)
+    return (*bought, *remarks)
 
 
 def _begin(

@@ -21,7 +21,7 @@ from sedge_edge.backends import UserCode, impossible_features, usable_backends
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import LiveData
 from sedge_edge.diary import Diary
-from sedge_edge.gates import Gates, GatesConfig
+from sedge_edge.gates import Gates
 from sedge_edge.http_downloads import Downloads
 from sedge_edge.own_files import own_files
 from sedge_edge.prediction import PersonalModel, personal_model, predict_file
@@ -231,18 +231,18 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> bool:
         certificate=b"" if certificate is None else certificate.name,
     )
     identity = Identity(config.device, config.fleet, keyring.base, hello)
-    gate = Gates(config.gates, Sensors()).closed if config.gates != GatesConfig() else None
+    gates = Gates(config.gates, Sensors())
     rng, clock_s = np.random.default_rng(), int(time.time())
     permits, downloads = config.download.permits, Downloads(config.download)
     agent = open_agent(
-        identity, folder, rng, clock_s, gate, config.keep, config.limits, permits,
-        own_files(config.frozen), verifiers(config.trust.keys), keyring,
+        identity, folder, rng, clock_s, gates.closed, config.keep, permits,
+        own_files(config.frozen), verifiers(config.trust.keys), keyring, (config.settings, gates),
     )  # fmt: skip
     programs = OpenBundles(backend.name, backend.threads, code, folder)
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool, _served(config, folder, code):
         loop.stop_on_signals()
         runtime = pooled_runtime(
-            agent, config.broker_settings(), examples, programs, pool, loop.wake, gate,
+            agent, config.broker_settings(), examples, programs, pool, loop.wake, gates.closed,
             config.watts, downloads, Diary(folder), certificate,
         )  # fmt: skip
         notify("READY=1")

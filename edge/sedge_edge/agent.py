@@ -20,7 +20,7 @@ from sedge_edge.jobs.global_model import steps_left
 from sedge_edge.jobs.job import Outcome
 from sedge_edge.jobs.storage import Blobs, DurableValue, FolderVectors, Vectors
 from sedge_edge.rounds.admission import Admission
-from sedge_edge.rounds.budget import Budget, LimitsConfig
+from sedge_edge.rounds.budget import Budget
 from sedge_edge.rounds.collecting import Collecting
 from sedge_edge.rounds.disk_waits import DiskWaits
 from sedge_edge.rounds.effects import AgentEffect as AgentEffect
@@ -35,6 +35,7 @@ from sedge_edge.rounds.places import Permits
 from sedge_edge.rounds.resuming import job_for
 from sedge_edge.rounds.retention import Retention
 from sedge_edge.rounds.state import AgentState, StateStore
+from sedge_edge.rounds.taken_settings import OwnSettings, TakenSettings
 from sedge_edge.rounds.trust import Keys
 from sedge_edge.rounds.waiting import Gate, Waiting
 from sedge_protocol.errors import RemoteError, SedgeError, StorageError
@@ -52,9 +53,9 @@ class Agent:
     """The device's core. Methods return the effects they cause, in order.
 
     ``vectors`` stores the vectors that never leave the device; by default they are stored among the blobs.
-    ``gate`` says which gates are closed (waiting.py). ``retention`` chooses the runs to delete; ``limits``
-    bounds the device's work, and None means no limits. ``permits`` tells which URLs it may request blobs
-    from; None means none. An order must be covered by a signature of one of the ``pinned`` keys; None
+    ``gate`` says which gates are closed (waiting.py). ``retention`` chooses the runs to delete.
+    ``settings`` bound the device's work; None means no limits. ``permits`` tells which URLs it may request
+    blobs from; None means none. An order must be covered by a signature of one of the ``pinned`` keys; None
     requires no signature. Without ``keyring`` the device always keeps the identity's keys.
     """
 
@@ -68,10 +69,10 @@ class Agent:
         vectors: Vectors | None = None,
         gate: Gate | None = None,
         retention: Retention | None = None,
-        limits: LimitsConfig | None = None,
         permits: Permits | None = None,
         pinned: Keys | None = None,
         keyring: Keyring | None = None,
+        settings: OwnSettings | None = None,
     ) -> None:
         self.identity = identity
         self._keyring = keyring
@@ -92,17 +93,16 @@ class Agent:
         )
         self._outbox = Outbox(self._store, blobs, self.peer, rng)
         self.handshake = Handshake(hello, self.peer, rng, lambda: self.state.runs)
-        self.budget = Budget(limits, self.state.spent, incarnation)
+        self.budget = Budget(settings and settings.own.limits, self.state.spent, incarnation)
+        self._settings = TakenSettings(settings, self._store, self.handshake, self.budget)
         self._store.spent = self.budget.commit
-        self._admission = Admission(
-            self._store, blobs, self.peer, self.budget, frozenset(hello.codecs), pinned or {}
-        )
+        given = self._store, blobs, self.peer, self.budget, frozenset(hello.codecs), pinned or {}
+        self._admission = Admission(*given)
         self._declines = self._admission.declines
         self._waiting = Waiting(self.budget.gate(gate))
         counters, retention = self.peer.counters, retention or Retention()
-        self._disk = DiskWaits(counters)
+        self._disk, self._connected = DiskWaits(counters), False
         self._collecting = Collecting(self._store, blobs, retention, counters)
-        self._connected = False
         self._working: Order | None = None
 
     @property
@@ -187,7 +187,7 @@ class Agent:
                 self._store.probe()
             self._disk.works(bool(self.state.orders))
             if self.budget.owes:
-                self._store.record_spent()
+                self._store.probe()
         except StorageError as exc:
             return [self._disk.refused(exc, now)]
         steps: tuple[Callable[[], list[AgentEffect]], ...] = (
@@ -313,7 +313,7 @@ class Agent:
     def _message(self, frame: Frame, message: Message, now: float) -> list[AgentEffect]:
         match message:
             case messages.Welcome():
-                return []  # done already
+                return [*self._settings.welcomed(message, now)]
             case Order():
                 return [*self._admission.order(message)]
             case messages.Cancel():

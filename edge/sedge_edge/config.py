@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -18,10 +18,8 @@ from msgspec.structs import replace
 
 from sedge_edge.certificate import SCHEMA as CERTIFICATE_SCHEMA
 from sedge_edge.certificate import KeptCertificate, OwnCertificate
-from sedge_edge.gates import GatesConfig, minutes
 from sedge_edge.http_downloads import DownloadConfig
 from sedge_edge.own_files import own_files
-from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.keyring import SCHEMA, KeptKeys, Keyring
 from sedge_edge.rounds.retention import KeepConfig
 from sedge_protocol.errors import ConfigError
@@ -32,6 +30,7 @@ from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.host.signing import TrustConfig, verifiers
 from sedge_protocol.host.tls import certificate_in
 from sedge_protocol.wire.keys import DeviceKeys, parse_secret
+from sedge_protocol.wire.settings import GatesConfig, LimitsConfig, LogLevel, Settings, minutes
 from sedge_protocol.wire.topics import check_id
 
 # "package.module:function", which is not a path.
@@ -167,7 +166,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     watts: Annotated[float, Meta(gt=0, le=1e4)] | None = None
     """Power drawn while training, in watts, for the energy estimate in reports; by default, no estimate
     is made."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: LogLevel = "info"
     """Lowest severity to log; use ``debug`` to trace a problem."""
 
     def secret(self) -> bytes:
@@ -185,6 +184,11 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The keyring in the state ``folder``. Raises ``ConfigError``, ``StorageError``."""
         durable = Journal(folder / KEYS, KeptKeys, SCHEMA)
         return Keyring(self.secret(), self.fleet, self.device, durable, os.urandom)
+
+    @property
+    def settings(self) -> Settings:
+        """What a coordinator may tighten."""
+        return Settings(self.gates, self.limits, self.log_level)
 
     @property
     def renews(self) -> bool:

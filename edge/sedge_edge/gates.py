@@ -10,50 +10,18 @@ A gate whose value the device cannot read is open: a Raspberry Pi without a batt
 ``sedge-edge doctor`` reports a gate that can never close.
 """
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Annotated, NamedTuple
-
-import msgspec
-from msgspec import Meta
+from typing import NamedTuple
 
 from sedge_edge.rounds.waiting import CHECK_S, OPEN, Closed
 from sedge_edge.sensors import Sensors, link_is_metered
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.wire.settings import GatesConfig, minutes
 
 # A device that was too hot continues once it is this much cooler than the limit.
 COOLER_C = 5.0
-_HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
-
-
-class GatesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[gates]: when this device may work; by default, always.
-
-    While a gate is closed, nothing is downloaded or trained: training stops, and continues from there once
-    all gates are open. Finished updates are still sent. After a minute the agent tells the coordinator,
-    which then plans no more rounds with this device and waits for it in none. `sedge-edge status`,
-    `sedge-cloud device list` and `run show` say why; `sedge-edge doctor` shows each gate and its reading.
-    """
-
-    mains: bool = False
-    """Work only on mains power; a device without a battery counts as on mains."""
-    min_battery_percent: Annotated[float, Meta(gt=0, le=100)] | None = None
-    """Minimum charge, in percent, for working on battery."""
-    max_temperature_c: Annotated[float, Meta(ge=20, le=150)] | None = None
-    """Maximum temperature of the hottest thermal zone, in °C; once exceeded, the device waits until it is
-    5 °C cooler than that."""
-    max_load: Annotated[float, Meta(gt=0, le=1000)] | None = None
-    """Maximum 1-minute load caused by other programs, in busy processors."""
-    min_free_memory_mb: Annotated[int, Meta(ge=1, le=2**24)] | None = None
-    """Minimum memory, in MB, that other programs must leave free."""
-    unmetered: bool = False
-    """Work only while NetworkManager reports the link as unmetered; on a metered link, finished updates
-    wait too."""
-    quiet_hours: str = ""
-    """Local hours when the device does not work, such as ``07:30-22:00``; they may span midnight."""
 
 
 class Gate(NamedTuple):
@@ -87,6 +55,11 @@ class Gates:
         self._lock = threading.Lock()
         self._next = clock()
         self._closed, self._hot = OPEN, False
+
+    def follow(self, config: GatesConfig) -> None:
+        """Take other gates, from now on."""
+        with self._lock:
+            self._config, self._next = config, self._clock()
 
     def closed(self) -> Closed:
         """The gates that are closed now."""
@@ -151,14 +124,3 @@ def _limited(
         return Gate(key, None)
     text = f"{value:.3g}{unit}" if value < 1000 else f"{value:.0f}{unit}"
     return Gate(key, text, f"{name} {text}, limit {limit:g}" if closed else "")
-
-
-def minutes(hours: str) -> tuple[int, int] | None:
-    """Begin and end, in minutes of the day, of "HH:MM-HH:MM"; None if unset. Raises ``ConfigError``."""
-    if not hours:
-        return None
-    match = _HOURS.fullmatch(hours)
-    if match is None or match[1] + match[2] == match[3] + match[4]:
-        raise ConfigError("gates.quiet_hours", hours, "two different times, such as 07:30-22:00")
-    begin, end = int(match[1]) * 60 + int(match[2]), int(match[3]) * 60 + int(match[4])
-    return begin, end

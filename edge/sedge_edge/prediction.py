@@ -20,7 +20,8 @@ from sedge_edge.data.table import DELIMITERS, read_table
 from sedge_edge.jobs.global_model import held_model, needed_blobs
 from sedge_edge.jobs.storage import UnchangedVectors
 from sedge_edge.rounds.frozen_data import read_bundle
-from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
+from sedge_edge.rounds.run_state import RunState
+from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.training.start_vector import assemble
 from sedge_protocol.errors import ConfigError, DataError
 from sedge_protocol.host.array_files import read_arrays

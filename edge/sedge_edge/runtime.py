@@ -14,17 +14,18 @@ from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.backends import NO_CODE, UserCode, open_trainer
 from sedge_edge.certificate import OwnCertificate
 from sedge_edge.diary import Diary
+from sedge_edge.gates import Gates
 from sedge_edge.http_downloads import NO_DOWNLOADS, Downloads
 from sedge_edge.jobs.job import Job, Outcome
 from sedge_edge.jobs.storage import WholeBlobs
 from sedge_edge.own_files import DeviceBlobs
-from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.effects import FetchSpan, KeepCertificate, StopSpan
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.keyring import Keyring
 from sedge_edge.rounds.places import Permits
 from sedge_edge.rounds.retention import KeepConfig, Retention
 from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_edge.rounds.taken_settings import OwnSettings
 from sedge_edge.rounds.trust import Keys
 from sedge_edge.rounds.waiting import Gate
 from sedge_edge.sensors import Sensors
@@ -45,6 +46,7 @@ from sedge_protocol.host.mqtt import (
 from sedge_protocol.wire.bundle import Bundle
 from sedge_protocol.wire.effects import Note, Send, Subscribe
 from sedge_protocol.wire.reconnect import is_unknown_account
+from sedge_protocol.wire.settings import Settings
 from sedge_protocol.wire.topics import down, hint, shard_of
 
 
@@ -246,26 +248,35 @@ def open_agent(
     clock_s: int,
     gate: Gate | None = None,
     keep: KeepConfig | None = None,
-    limits: LimitsConfig | None = None,
     permits: Permits | None = None,
     files: Mapping[bytes, Path] | None = None,
     pinned: Keys | None = None,
     keyring: Keyring | None = None,
+    settings: tuple[Settings, Gates] | None = None,
 ) -> Agent:
     """The agent whose blobs and journal are in ``folder``; its start counter is at least ``clock_s``.
 
-    ``keep`` says how much it keeps of ended runs, ``limits`` bounds its work, and ``permits`` tells which
-    URLs it may request blobs from. ``files`` are blobs that the device has as files, by SHA-256. If there
-    are ``pinned`` keys, an order needs a policy signed by one of them. Without ``keyring`` the device keeps
-    its current keys.
+    ``keep`` says how much it keeps of ended runs, and ``permits`` tells which URLs it may request blobs
+    from. ``files`` are blobs that the device has as files, by SHA-256. If there are ``pinned`` keys, an
+    order needs a policy signed by one of them. Without ``keyring`` the device keeps its current keys.
+    ``settings`` are its own, which bound its work and its coordinator may tighten, and its gates, which
+    follow what is in force; without them it has no limits.
     """
-    share = 1.0 if limits is None else limits.disk_share
+    share = 1.0 if settings is None else settings[0].limits.disk_share
     journal = Journal(folder / "journal", AgentState, SCHEMA)
     blobs = DeviceBlobs(folder, share, files)
     retention = Retention(keep or KeepConfig(), blobs.sizes)
+
+    def apply(now: Settings) -> None:
+        blobs.share = now.limits.disk_share
+        logging.getLogger().setLevel(now.log_level.upper())
+        if settings is not None:
+            settings[1].follow(now.gates)
+
     return Agent(
-        identity, blobs, journal, rng, clock_s, gate=gate, retention=retention, limits=limits,
+        identity, blobs, journal, rng, clock_s, gate=gate, retention=retention,
         permits=permits, pinned=pinned, keyring=keyring,
+        settings=None if settings is None else OwnSettings(settings[0], apply),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.frame import start_time
+from sedge_protocol.wire.settings import GatesConfig, listed, tightened
 
 # The number of results shown to people; --json has all that are kept.
 MOST_LINES = 5
@@ -66,9 +67,9 @@ class Status(msgspec.Struct, frozen=True):
     """A device; ``started`` is its agent's last start, by its clock, empty for none.
 
     ``waits`` is why the agent did no work when it last ran: a closed gate, a disk error. ``gates`` are the
-    configured ones in their current state. ``up`` and ``down`` are the bytes of messages sent and received
-    on this UTC day.
-    ``error`` is the last error, since ``error_at``, and ``certificate`` when that for the broker ends.
+    configured ones in their current state, and ``settings`` those that the coordinator tightens. ``up`` and
+    ``down`` are the bytes of messages sent and received on this UTC day. ``error`` is the last error, since
+    ``error_at``, and ``certificate`` when that for the broker ends.
     """
 
     device: str
@@ -82,6 +83,7 @@ class Status(msgspec.Struct, frozen=True):
     results: tuple[Result, ...] = ()
     waits: str = ""
     gates: tuple[str, ...] = ()
+    settings: str = ""
     error: str = ""
     error_at: str = ""
     disk: Disk = Disk()
@@ -99,6 +101,8 @@ class Status(msgspec.Struct, frozen=True):
         yield from self._link_lines()
         if self.waits:
             yield f"waits: {self.waits}"
+        if self.settings:
+            yield f"settings of the coordinator: {self.settings}"
         yield from (f"gate {gate}" for gate in self.gates)
         for run in self.runs:
             model = "has a personal model" if run.personal_model else "has no personal model"
@@ -147,7 +151,8 @@ def status(config: EdgeConfig, state: AgentState | None, folder: Path) -> Status
         tuple(Unsent(it.run, it.round, blobs.size(it.blob)) for it in state.outbox),
         page.results,
         state.waits,
-        tuple(_gates(config)),
+        tuple(_gates(tightened(config.settings, state.settings)[0].gates)),
+        listed(state.settings),
         page.error,
         _time(page.error_at),
         Disk(sum(blobs.sizes().values()), shutil.disk_usage(folder).free),
@@ -169,7 +174,7 @@ def _is_running(folder: Path) -> bool:
     return False
 
 
-def _gates(config: EdgeConfig) -> Iterator[str]:
-    for gate in Gates(config.gates, Sensors()).states():
+def _gates(gates: GatesConfig) -> Iterator[str]:
+    for gate in Gates(gates, Sensors()).states():
         state = "closed" if gate.closed else "open"
         yield f"{gate.key}: {state} ({gate.value or 'no such sensor'})"

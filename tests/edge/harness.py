@@ -22,12 +22,12 @@ from tests.fleet import changed, manifest_of
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.jobs.job import Job
-from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.effects import FetchedChunk, FetchSpan, SpanEnd
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.keyring import KeptKeys, Keyring
 from sedge_edge.rounds.places import Permits
 from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_edge.rounds.taken_settings import OwnSettings
 from sedge_edge.rounds.waiting import Closed
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import CODECS, JobStopped, WorkerContext, run_job
@@ -58,6 +58,7 @@ from sedge_protocol.wire.messages import (
     decode_body,
 )
 from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.settings import LimitsConfig, Settings
 from sedge_protocol.wire.topics import blob as blob_topic
 from sedge_protocol.wire.topics import down, up
 from sedge_protocol.wire.training import Training
@@ -186,6 +187,9 @@ class Harness:
         self.gated, self.closed = gated, ""
         self.spares_link = False
         self.limits: LimitsConfig | None = None
+        self.settings = b""  # in each welcome
+        self.hello: Hello | None = None
+        self.applied = list[Settings]()
         self.permits: Permits | None = None
         self.pinned: tuple[str, ...] = ()  # public keys, as [trust] names them
         self.spans: list[FetchSpan] = []
@@ -216,6 +220,12 @@ class Harness:
             seed=number,
         )
         return changed(order, **changes)
+
+    def version(self, number: int) -> dict[str, Any]:
+        """The bundle of an order, in even rounds another version of the first one."""
+        if number % 2:
+            return {"bundle": self.bundle}
+        return {"bundle": self.serve(make_bundle(7)), "origin": self.bundle.sha256}
 
     def step(self, base: Theta, seed: int) -> tuple[Step, Theta]:
         """A step from base (n,), and the version (n,) it leads to."""
@@ -260,7 +270,9 @@ class Harness:
             rng,
             incarnation,
             gate=self.gate if self.gated else None,
-            limits=self.limits,
+            settings=None
+            if self.limits is None
+            else OwnSettings(Settings(limits=self.limits), self.applied.append),
             permits=self.permits,
             pinned=verifiers(self.pinned),
             keyring=Keyring(
@@ -321,7 +333,10 @@ class Harness:
         hellos = [m for _, m in self.opened(effects) if isinstance(m, Hello)]
         assert len(hellos) == 1
         self.listen(effects)
-        return [*effects, *self.tell(Welcome(hellos[0].nonce, "0", VERSIONS))]
+        return [
+            *effects,
+            *self.tell(Welcome(hellos[0].nonce, "0", VERSIONS, settings=self.settings)),
+        ]
 
     @property
     def counters(self) -> Counter[str]:
@@ -457,7 +472,8 @@ class Harness:
         """What the coordinator does."""
         match message:
             case Hello():
-                welcome = self.tell(Welcome(message.nonce, "0", VERSIONS))
+                self.hello = message
+                welcome = self.tell(Welcome(message.nonce, "0", VERSIONS, settings=self.settings))
                 order = self.order_at_hand
                 return welcome if order is None else [*welcome, *self.tell(order)]
             case Get():

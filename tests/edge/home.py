@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from sedge_edge.jobs.job import Kept
-from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
+from sedge_edge.rounds.run_state import RunState
+from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_export import export
 from sedge_export.models import mlp
 from sedge_protocol.host.blobs import BlobFolder

@@ -23,6 +23,7 @@ from tests.edge.harness import (
 from sedge_edge.agent import Agent, StartJob
 from sedge_edge.rounds.state import MAX_RUNS
 from sedge_protocol.errors import CodecError
+from sedge_protocol.layout import Layout
 from sedge_protocol.wire.effects import Note, Subscribe, Unsubscribe
 from sedge_protocol.wire.frame import VERSIONS, Kind
 from sedge_protocol.wire.messages import (
@@ -482,7 +483,8 @@ def test_statistics_stay_on_the_device(device: Harness) -> None:
     codec = msgspec.structs.replace(device.order().codec, fraction=0.5)
     expected = theta_of(1)[place]
     for number in (1, 2, 3):
-        device.give(device.order(number, keep=("norm.mean",), codec=codec))
+        version = device.version(number)
+        device.give(device.order(number, keep=("norm.mean",), codec=codec, **version))
         expected = expected + drift(number)[place]
         np.testing.assert_array_equal(device.own()[place], expected)
         assert not device.delta(number)[place].any()
@@ -490,6 +492,20 @@ def test_statistics_stay_on_the_device(device: Harness) -> None:
         assert residual is not None
         assert not residual[place].any()
         assert residual.any()
+
+
+def test_a_version_with_other_tensors_is_declined_and_takes_nothing(device: Harness) -> None:
+    device.give(device.order(1))
+    kept, own = device.on_disk().runs, device.own()
+    longer = Layout.of([(t.name, t.shape, t.role) for t in reversed(LAYOUT.tensors)])
+    other = device.serve(make_bundle(7, longer))
+    for task in ("train", "evaluate"):
+        device.give(device.order(2, task=task, bundle=other, origin=device.bundle.sha256))
+        (decline,) = device.declines
+        assert (decline.reason, "not those of its origin" in decline.detail) == ("CodecError", True)
+        device.declines.clear()
+    assert device.on_disk().runs == kept
+    np.testing.assert_array_equal(device.own(), own)
 
 
 def test_a_run_too_many_is_declined_and_the_log_says_so(device: Harness) -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from tests.edge.harness import Harness, N, coded, drift, hash_of, make_bundle, theta_of
 
-from sedge_edge.rounds.state import RunState
+from sedge_edge.rounds.run_state import RunState
 from sedge_edge.training.local_training import mixture, phase_seed
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, mask_bitmap
 from sedge_protocol.layout import Layout, Role
@@ -58,7 +58,7 @@ def patch_after(device: Harness, number: int) -> bytes:
 def test_dittos_model_goes_on_from_round_to_round(device: Harness) -> None:
     expected = theta_of(1)
     for number in (1, 2, 3):
-        given(device, number, own_model=DITTO)
+        given(device, number, own_model=DITTO, **device.version(number))
         expected = expected + drift(phase_seed(number, 1))
         np.testing.assert_array_equal(device.own(), expected)
         np.testing.assert_allclose(device.delta(number), drift(number), rtol=0, atol=1e-7)

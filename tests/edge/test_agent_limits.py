@@ -3,9 +3,10 @@
 import pytest
 from tests.edge.harness import DOWN, KEYS, Harness
 
-from sedge_edge.rounds.budget import DAY_S, HOUR_S, MOMENT, STARTS, LimitsConfig
+from sedge_edge.rounds.budget import DAY_S, HOUR_S, MOMENT, STARTS
 from sedge_protocol.wire.messages import Cancel, Decline, Get
 from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.settings import LimitsConfig, name_of
 
 pytestmark = pytest.mark.both_cores
 
@@ -109,3 +110,40 @@ def test_training_stops_when_the_days_hours_are_over(device: Harness) -> None:
     device.listen(agent.poll(late + 60.0))
     assert any("no more training for another" in note for note in device.notes)
     assert not device.must_stop(late)
+
+
+def test_a_coordinator_tightens_limits_and_loosens_none(device: Harness) -> None:
+    device.settings = (
+        b"""{"limits.orders_per_hour": 3, "limits.megabytes_per_day": 1e6, "power": true}"""
+    )
+    limited(device)
+    assert device.hello and device.hello.settings == name_of(device.settings)
+    (ignored,) = (note for note in device.notes if note.startswith("ignored of the coordinator's"))
+    assert "limits.megabytes_per_day" in ignored and "power" in ignored
+    for number in (1, 2, 3):
+        device.give(device.order(number))
+        device.now += 1.0
+    device.pump(device.reboot())
+    assert not is_taken(device, 4), "they are on the disk"
+    device.settings = b""
+    device.pump(device.reboot())
+    assert device.hello.settings == b""
+    assert is_taken(device, 5)
+
+
+def is_taken(device: Harness, number: int) -> bool:
+    """Whether a device does an order, rather than decline it for its limits."""
+    answers = device.messages(device.tell(device.order(number)))
+    return not any(isinstance(m, Decline) and m.reason == "TooManyOrders" for m in answers)
+
+
+@pytest.mark.parametrize(
+    "settings", [b"{", b"[]", b'{"limits": {}}', b'{"log_level": null}', b"\xff"]
+)
+def test_settings_that_cannot_be_read_change_nothing(device: Harness, settings: bytes) -> None:
+    limited(device)
+    device.settings = settings
+    device.pump(device.reboot())
+    assert device.hello and device.hello.settings == b""
+    assert any("dropped a frame" in note and "settings" in note for note in device.notes)
+    assert is_taken(device, 1)

@@ -19,7 +19,8 @@ from tests.edge.home import make_home, put_models
 from sedge_edge import doctor
 from sedge_edge.doctor import examine
 from sedge_edge.jobs.job import Kept
-from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
+from sedge_edge.rounds.run_state import RunState
+from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_export import export
 from sedge_export.models import mlp
 from sedge_protocol.errors import LinkError

@@ -11,7 +11,7 @@ from tests.edge.home import make_home
 from sedge_edge.agent import GATE_RETRY_S, AgentEffect, StartJob
 from sedge_edge.config import load_config
 from sedge_edge.doctor import gate_values
-from sedge_edge.gates import Gates, GatesConfig
+from sedge_edge.gates import Gates
 from sedge_edge.rounds.waiting import CHECK_S, COUNTS_S
 from sedge_edge.sensors import Sensors
 from sedge_edge.status import status
@@ -19,6 +19,7 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.effects import Subscribe
 from sedge_protocol.wire.frame import VERSIONS
 from sedge_protocol.wire.messages import Cancel, Get, Hello, Offer, Welcome
+from sedge_protocol.wire.settings import GatesConfig
 from sedge_protocol.wire.transfer import from_bitmap
 
 BATTERY = "sys/class/power_supply/BAT0"

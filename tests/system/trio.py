@@ -28,7 +28,8 @@ from sedge_edge.backends.guided import GuidedLoss
 from sedge_edge.config import load_config
 from sedge_edge.data import load_data
 from sedge_edge.jobs.storage import FolderVectors
-from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
+from sedge_edge.rounds.run_state import RunState
+from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.training.trainer import Trainer
 from sedge_export import export
 from sedge_protocol.codec import SparseVector

@@ -14,6 +14,7 @@ from sedge_protocol.wire.frame import FROZEN, VERSIONS, Kind
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Message
 from sedge_protocol.wire.places import Place
+from sedge_protocol.wire.settings import name_of
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import describe, to_bitmap
 from sedge_protocol.wire.work import (
@@ -120,7 +121,9 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
     yield messages.Get("digits", 3, to_bitmap({0, 3}, 4)), MODEL.transfer
 
 
-def later_messages() -> Iterator[messages.Hello | messages.Order | messages.Decline]:
+def later_messages() -> Iterator[
+    messages.Hello | messages.Welcome | messages.Order | messages.Decline
+]:
     """What only a device that has announced it is asked for."""
     features = ("freeze", "phases", "own_model", "select", "scoring", "remember")
     yield messages.Hello(NONCE, "0.1.0", codecs=features)
@@ -161,6 +164,11 @@ def later_messages() -> Iterator[messages.Hello | messages.Order | messages.Decl
     yield messages.Hello(NONCE, "0.3.0", codecs=("optimizer", "schedule"))
     yield messages.Hello(NONCE, "0.3.0", leaves=True)
     yield messages.Hello(NONCE, "0.3.0", certificate=bytes(range(16)))
+    yield msgspec.structs.replace(plain, origin=digest("the first bundle"))
+    settings = b'{"limits.megabytes_per_day": 500, "gates.mains": true}'
+    for name in (b"", name_of(settings)):
+        yield messages.Hello(NONCE, "0.3.0", settings=name)
+    yield messages.Welcome(NONCE, "0.3.0", VERSIONS, settings=settings)
     moving = Training(5, 0.05, warmup_steps=10, end_factor=0.25)
     yield msgspec.structs.replace(plain, work=Work(training=moving))
     averaging = Training(5, 0.05, average=0.5)

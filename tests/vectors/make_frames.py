@@ -171,6 +171,7 @@ BROKEN_FIELDS: dict[type[Message], list[tuple[str, object]]] = {
         ("nonce", bytes(15)), ("version", "x" * 65), ("backends", ["x"] * 17),
         ("codecs", ["x"] * 33),
         ("num_train", -1), ("num_test", 2**40 + 1), ("memory_mb", "many"),
+        ("settings", bytes(9)),
     ],
     messages.Order: [
         ("run", "Digits"), ("run", "digits\n"), ("run", ""), ("round", 0), ("task", "predict"),
@@ -196,7 +197,9 @@ BROKEN_FIELDS: dict[type[Message], list[tuple[str, object]]] = {
         ]),
     ],
     messages.Cancel: [("round", -1), ("reason", "x" * 1001)],
-    messages.Welcome: [("nonce", bytes(17)), ("version", "x" * 65), ("versions", [])],
+    messages.Welcome: [("nonce", bytes(17)), ("version", "x" * 65), ("versions", []),
+        ("settings", bytes(2049)),
+    ],
     messages.Decline: [("run", "-digits"), ("reason", None)],
     messages.Reject: [("sha256", bytes(33)), ("detail", "x" * 1001)],
     messages.Refusal: [("reason", "x" * 65), ("detail", 1)],

@@ -10,6 +10,7 @@ from sedge_edge.rounds.state import MAX_RUNS, Attempt, Stopped
 from sedge_edge.rounds.taken_policies import MAX_POLICIES, TakenPolicy
 from sedge_protocol.wire.messages import Count, Id, Order, Round
 from sedge_protocol.wire.objective import Metric
+from sedge_protocol.wire.settings import MAX_SETTINGS_BYTES
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES
 from sedge_protocol.wire.work import Hash
 
@@ -32,6 +33,10 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state of its optimizer."""
     start: Hash | None = None
     """The model it predicts with until it first trains, if its class shares improve the global model."""
+    origin: Hash | None = None
+    """The first version of the bundle."""
+    layout: Hash | None = None
+    """The hash of the bundle's layout."""
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -88,6 +93,8 @@ class State(msgspec.Struct, frozen=True):
         default_factory=dict[str, TakenPolicy]
     )
     """The policies of the last accepted orders, by run."""
+    settings: Annotated[bytes, Meta(max_length=MAX_SETTINGS_BYTES)] = b""
+    """The settings from the coordinator, as it sent them."""
 
 
 # The classes within State.java.

@@ -5,27 +5,31 @@ import time
 from pathlib import Path
 
 from sedge_cloud.admin.commands import at_least_one, open_state
-from sedge_cloud.admin.rollouts import rollout_lines, start_rollout
-from sedge_cloud.store.rollouts import RolloutPlan
+from sedge_cloud.admin.rollout_status import rollout_reports
+from sedge_cloud.admin.rollouts import start_rollout, start_settings
+from sedge_cloud.store.rollouts import FLEET, RolloutPlan
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.command_line import Commands
+from sedge_protocol.host.console import json_text
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def add_rollout_commands(commands: Commands) -> None:
     """Add the commands for rollouts."""
-    help_text = "give a run's devices a new version of its bundle, in phases"
+    help_text = "give devices a new version of a run's bundle, or settings, in phases"
     verbs = commands.add_parser("rollout", help=help_text).add_commands()
     start = verbs.add_parser(
         "start", help="begin with the first phase; the rollout then proceeds, or aborts, automatically",
         examples=[
             "sedge-cloud rollout start first model-2",
             "sedge-cloud rollout start first model-2 --phases 1,10,100 --hold 1h --where site=lab",
+            "sedge-cloud rollout start night.toml --hold 10m",
         ],
     )  # fmt: skip
-    start.add_argument("name", help="the run")
-    start.add_argument("bundle", type=Path, help="folder made by sedge-export")
+    start.add_argument("name", nargs="?", default=FLEET, help="the run; none for settings")
+    help_text = "folder made by sedge-export, or file with settings in TOML"
+    start.add_argument("given", type=Path, help=help_text)
     usual = RolloutPlan(())
     help_text = "shares of the devices in percent (default: 1,10,100)"
     start.add_argument("--phases", default="1,10,100", metavar="P,P,…", help=help_text)
@@ -51,17 +55,19 @@ def add_rollout_commands(commands: Commands) -> None:
     )
     start.set_defaults(call=_start)
     status = verbs.add_parser(
-        "status",
-        help="show the progress of a run's rollouts",
-        examples=["sedge-cloud rollout status first"],
-    )
-    status.add_argument("name", help="the run")
+        "status", help="show the progress of the rollouts of a run, or of settings",
+        examples=["sedge-cloud rollout status first", "sedge-cloud rollout status --json"],
+    )  # fmt: skip
+    status.add_argument("name", nargs="?", default=FLEET, help="the run; none for settings")
+    status.add_argument("--json", action="store_true", help="one JSON object a rollout")
     status.set_defaults(call=_status)
     back = verbs.add_parser(
-        "rollback", help="end a rollout: its devices get the previous bundle with their next order",
-        examples=["sedge-cloud rollout rollback first"],
+        "rollback", help="end the newest rollout: its devices get back what they had before",
+        examples=["sedge-cloud rollout rollback first", "sedge-cloud rollout rollback first --number 1"],
     )  # fmt: skip
-    back.add_argument("name", help="the run")
+    back.add_argument("name", nargs="?", default=FLEET, help="the run; none for settings")
+    help_text = "end this rollout instead; what later ones give stays"
+    back.add_argument("--number", type=at_least_one, metavar="N", help=help_text)
     back.set_defaults(call=_rollback)
 
 
@@ -102,21 +108,38 @@ def _start(arguments: argparse.Namespace) -> int:
         where=arguments.where,
     )
     _, store = open_state(arguments)
-    row = start_rollout(store, arguments.name, arguments.bundle, plan)
+    if arguments.name == FLEET:
+        row = start_settings(store, arguments.given, plan)
+    else:
+        row = start_rollout(store, arguments.name, arguments.given, plan)
     size = row.read_progress().sizes[-1]
     print(
-        f"rollout {row.number} of run {row.run} begins with {size} device{'' if size == 1 else 's'}"
+        f"rollout {row.number} of {_of(row.run)} begins with {size} device{'' if size == 1 else 's'}"
     )
     return 0
 
 
+def _of(run: str) -> str:
+    return f"run {run}" if run else "settings"
+
+
 def _status(arguments: argparse.Namespace) -> int:
-    lines = list(rollout_lines(open_state(arguments)[1], arguments.name, time.time()))
-    print("\n".join(lines or [f"run {arguments.name} has had no rollout"]))
+    reports = list(rollout_reports(open_state(arguments)[1], arguments.name, time.time()))
+    if arguments.json:
+        lines = [json_text(report) for report in reports]
+    else:
+        lines = [line for report in reports for line in report.lines()]
+        lines = lines or [f"there has been no rollout of {_of(arguments.name)}"]
+    print("\n".join(lines), end="\n" if lines else "")
     return 0
 
 
 def _rollback(arguments: argparse.Namespace) -> int:
-    row = open_state(arguments)[1].roll_back(arguments.name, "the operator rolled it back")
-    print(f"rollout {row.number} of run {row.run} is rolled back, order by order")
+    store, why = open_state(arguments)[1], "the operator rolled it back"
+    row, was_in_force = store.roll_back(arguments.name, why, arguments.number)
+    what = f"rollout {row.number} of {_of(row.run)}"
+    if was_in_force:
+        print(f"{what} is rolled back, {'order by order' if row.run else 'device by device'}")
+    else:
+        print(f"{what} is {row.state.replace('_', ' ')} already: nothing is left to roll back")
     return 0

@@ -1,24 +1,28 @@
-"""Starts rollouts and reports their progress, also while the service runs."""
+"""Starts rollouts, also while the service runs."""
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
 
 from sedge_cloud.admin.models import find_run
-from sedge_cloud.rounds.rollouts import BundleVersions, away, members, next_phase, tallied
+from sedge_cloud.rounds.rollouts import Seen, Tally, next_phase
+from sedge_cloud.rounds.settings_rollouts import said
+from sedge_cloud.runs.rollout_versions import Versions
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rollouts import Progress, RolloutPlan, RolloutRow
-from sedge_cloud.store.rows import LATE_ROUNDS
+from sedge_cloud.store.rollouts import FLEET, Progress, RolloutPlan, RolloutRow
 from sedge_cloud.store.selector import parse
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.privileges import as_caller
+from sedge_protocol.host.toml import load_text, named_text
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.bundle import BundleManifest
 from sedge_protocol.wire.policy import unsealed
+from sedge_protocol.wire.settings import Settings, minutes, name_of
 
 # The fields that a new version of a bundle may not change: models, updates and examples must stay valid,
 # and metrics comparable.
@@ -45,29 +49,61 @@ def start_rollout(store: Store, name: str, folder: Path, plan: RolloutPlan) -> R
     bundle.check_programs()
     run = Run(row, store)
     packed = bundles.pack(bundle)
+    plan = msgspec.structs.replace(plan, bundle=bundle.manifest.name)
     _require_version(run, bundle.manifest, folder)
     _require_policy(run, bundles.unpack(packed).manifest_hash, folder)
-    earlier = store.rollouts(name)
-    made = RolloutRow(
-        run=name,
-        number=len(earlier) + 1,
-        bundle=b"",
-        state="in_progress",
-        plan=msgspec.msgpack.encode(msgspec.structs.replace(plan, bundle=bundle.manifest.name)),
-        progress=b"",
-        created=time.time(),
-    )
     devices = store.eligible(plan.where)
     if not devices:
         raise ConfigError("--where", plan.where, "a condition that an enrolled device matches")
     _require_new(run, store, hashlib.sha256(packed).digest(), devices, folder)
-    begun = Progress(made.created, run.state.round + 1)
-    begun = next_phase(made, plan, begun, devices, made.created)
-    with store.blobs_held():  # no row names the blob until the end
-        made = msgspec.structs.replace(
-            made, bundle=store.blobs.write(packed), progress=msgspec.msgpack.encode(begun)
-        )
+    with store.blobs_held():  # no row names its blob until the end
+        made = _first_phase(store, name, plan, devices, run.state.round + 1)
+        made = msgspec.structs.replace(made, bundle=store.blobs.write(packed))
         store.add_rollout(made)
+    return made
+
+
+def _first_phase(
+    store: Store, run: str, plan: RolloutPlan, devices: Collection[str], number: int = 0
+) -> RolloutRow:
+    """A rollout to these devices whose first phase begins now; its first orders are in round ``number``."""
+    at, earlier = time.time(), store.rollouts(run)
+    coded = msgspec.msgpack.encode(plan)
+    made = RolloutRow(run, len(earlier) + 1, b"", "in_progress", coded, b"", at)
+    begun = next_phase(made, plan, Progress(at, number), Seen(devices, Tally(), number), at)
+    return msgspec.structs.replace(made, progress=msgspec.msgpack.encode(begun))
+
+
+def start_settings(store: Store, file: Path, plan: RolloutPlan) -> RolloutRow:
+    """Begin to give the fleet's devices the settings in a TOML file, in place of those that they have.
+
+    Raises ``ConfigError`` for a file that is not such settings, for settings that all of the devices have,
+    for a condition that no device matches that takes settings, and while another rollout is in progress.
+    """
+    if plan.where:
+        store.require_known(parse(plan.where, "--where"), "--where")
+    with as_caller():
+        text = named_text(file, "settings")
+    given = load_text(text, Settings, str(file))
+    try:
+        minutes(given.gates.quiet_hours)
+    except ConfigError as exc:
+        raise ConfigError(exc.key, exc.found, exc.expected, str(file)) from exc
+    flat = {
+        f"{key}.{name}" if isinstance(value, dict) else key: one
+        for key, value in tomllib.loads(text).items()
+        for name, one in (value.items() if isinstance(value, dict) else [("", value)])
+    }
+    coded = msgspec.json.encode(flat) if flat else b""
+    plan = msgspec.structs.replace(plan, bundle=file.name, settings=coded)
+    devices = said(store, plan.where)
+    if not devices:
+        expected = "a condition that a device matches which takes settings"
+        raise ConfigError("--where", plan.where, expected)
+    if all(name == name_of(coded) for name in devices.values()):
+        raise ConfigError("settings", str(file), "settings that the devices do not have yet")
+    made = _first_phase(store, FLEET, plan, devices)
+    store.add_rollout(made)
     return made
 
 
@@ -87,7 +123,7 @@ def _require_version(run: Run, bundle: BundleManifest, folder: Path) -> None:
 
 def _require_new(run: Run, store: Store, blob: bytes, devices: Sequence[str], folder: Path) -> None:
     """Raise ``ConfigError`` for the run's own bundle, and for one that all of ``devices`` have."""
-    given = BundleVersions(run.name, store)
+    given = Versions(run.name, store)
     if blob == run.bundles[0].sha256 or all(given.bundle(device) == blob for device in devices):
         expected = (
             "a bundle that the run's devices do not have yet "
@@ -107,29 +143,3 @@ def _require_policy(run: Run, manifest_hash: bytes, folder: Path) -> None:
             "`run resume --policy`"
         )
         raise ConfigError("bundle", str(folder), expected)
-
-
-def rollout_lines(store: Store, name: str, at: float) -> Iterator[str]:
-    """Describe each rollout of a run for people, newest first, as of ``at`` (wall clock)."""
-    find_run(store, name)
-    for row in reversed(store.rollouts(name)):
-        plan, progress = row.read_plan(), row.read_progress()
-        phases = ", ".join(f"{100 * share:g} %" for share in plan.phases)
-        yield (
-            f"rollout {row.number}: {row.state}, phase {progress.phase + 1} of {len(plan.phases)} "
-            f"({phases}){f', where {plan.where}' if plan.where else ''}, {progress.sizes[-1]} devices"
-        )
-        # Up to and including the open round, which follows the rounds that the leader may reread.
-        new = tallied(row, store, progress.tallied + LATE_ROUNDS + 1)[1].new
-        yield f"  succeeded {len(new.succeeded)}, failed {len(progress.failed)}"
-        if row.state == "in_progress":
-            newest = members(row, progress, store.eligible(plan.where))
-            absent = away(store, newest, at - plan.hold_s) - new.succeeded
-            yield (
-                f"  phase {progress.phase + 1}: {len(newest & new.succeeded)} of the {len(newest)} "
-                f"devices that it adds have trained, {len(absent)} offline or paused"
-            )
-        for device in progress.failed:
-            yield f"  {device} failed: {new.failed.get(device, 'in an earlier round')}"
-        if row.why:
-            yield f"  {row.why}"

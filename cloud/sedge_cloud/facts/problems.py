@@ -14,6 +14,7 @@ from sedge_cloud.facts.records import (
     DeviceFacts,
     Fleet,
     Problem,
+    RolloutFacts,
     RoundFacts,
     RunFacts,
     Severity,
@@ -58,6 +59,7 @@ def problems(facts: Fleet, of_devices: Iterable[Problem] | None = None) -> tuple
     """
     found = [*_of_coordinator(facts), *_of_disk(facts)]
     named = set[tuple[str, str]]()
+    found += _of_rollout(facts.settings, "settings")
     for run in reversed(facts.runs):  # newest first: an older run's failure is no news
         found += _of_run(facts, run, newest=run is facts.runs[-1])
     for problem in found:
@@ -115,6 +117,12 @@ def _of_disk(facts: Fleet) -> Iterator[Problem]:
         yield _problem("disk_low", "disk", text, severity="warning")
 
 
+def _of_rollout(it: RolloutFacts | None, subject: str, run: str = "") -> Iterator[Problem]:
+    if it is not None and it.state == "aborted":
+        text = f"rollout {it.number} was aborted: {it.why}"
+        yield _problem("rollout_aborted", subject, text, it.ended, run, "warning")
+
+
 def _of_run(facts: Fleet, run: RunFacts, newest: bool) -> Iterator[Problem]:
     if run.status == "failed" and newest:
         yield _problem("run_failed", run.run, f"has failed: {run.why}", run=run.run)
@@ -123,9 +131,7 @@ def _of_run(facts: Fleet, run: RunFacts, newest: bool) -> Iterator[Problem]:
     if run.why:
         since = run.rounds[-1].closed if run.rounds else run.created
         yield _problem("run_waits", run.run, run.why, since, run.run, "warning")
-    if run.rollout is not None and run.rollout.state == "aborted":
-        text = f"rollout {run.rollout.number} was aborted: {run.rollout.why}"
-        yield _problem("rollout_aborted", run.run, text, run.rollout.ended, run.run, "warning")
+    yield from _of_rollout(run.rollout, run.run, run.run)
     it = run.open
     if it is not None:
         yield from _of_open(facts, it)

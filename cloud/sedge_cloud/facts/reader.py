@@ -37,6 +37,7 @@ from sedge_cloud.figures.numbers import natural
 from sedge_cloud.runs.terms import Terms
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.records import RoundParts, RunSums
+from sedge_cloud.store.rollouts import FLEET
 from sedge_cloud.store.rows import (
     CoordinatorRow,
     RoundRow,
@@ -130,6 +131,7 @@ class Reader:
                 devices=self._all,
                 states=self._count(coordinator.running, now),
                 versions=self._versions,
+                settings=rollout_of(self.store, FLEET),
                 processes=processes_of(self.store.processes(), self.store.leases(), rows, now),
             )
             joining = (*join_problems(self.store, now), *certificate_problems(self.store, now))

@@ -99,11 +99,12 @@ class RoundFacts(RoundParts, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest rollout of a run, as it stood when its last round was planned.
+    """The newest rollout of a run, as it stood when its last round was planned; or that of settings.
 
-    It gives devices the ``bundle`` of this name and ``sha256``. It is in ``phase`` (from 1) of ``phases``,
-    a ``share`` of the devices that match. Of the ``devices`` in it some have ``succeeded`` and some
-    ``failed``; the others are ``waiting`` to train with it. ``why`` says why it was aborted or rolled back.
+    It gives devices the ``bundle`` of this name and ``sha256``; of settings these are the file's name and
+    their own. It is in ``phase`` (from 1) of ``phases``, a ``share`` of the devices that match. Of the
+    ``devices`` in it some have ``succeeded`` and some ``failed``; the others are ``waiting`` to train with
+    it. ``why`` says why it was aborted or rolled back.
     """
 
     number: int
@@ -247,7 +248,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """All facts about a fleet at one moment; ``problems`` has the worst first.
 
     ``states`` counts all devices by state; ``devices`` are all of them or, in a large fleet, those that
-    changed most recently. ``versions`` are the agents' versions, most common first.
+    changed most recently. ``versions`` are the agents' versions, most common first, and ``settings`` is the
+    newest rollout of settings.
     """
 
     fleet: str
@@ -260,6 +262,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     states: dict[DeviceState, int]
     versions: tuple[AgentVersion, ...] = ()
     processes: tuple[ProcessFacts, ...] = ()
+    settings: RolloutFacts | None = None
 
     @property
     def is_large(self) -> bool:

@@ -1,11 +1,13 @@
-"""A run's newest rollout as facts, from its row alone; and which bundle a device has."""
+"""The newest rollout of a run or of settings as facts, from its row alone; and what a device has."""
 
 from sedge_cloud.facts.records import RolloutFacts, RunFacts, when
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.rollouts import FLEET
+from sedge_protocol.wire.settings import listed, name_of
 
 
 def rollout_of(store: Store, run: str) -> RolloutFacts | None:
-    """The newest rollout of a run, if it has had one. Raises ``StorageError``."""
+    """The newest rollout of a run, or of settings, if there is one. Raises ``StorageError``."""
     rows = store.rollouts(run)
     if not rows:
         return None
@@ -14,7 +16,7 @@ def rollout_of(store: Store, run: str) -> RolloutFacts | None:
     return RolloutFacts(
         number=row.number,
         bundle=plan.bundle,
-        sha256=row.bundle.hex(),
+        sha256=(row.bundle or name_of(plan.settings)).hex(),
         state=row.state,
         created=when(row.created),
         ended=when(progress.ended),
@@ -37,3 +39,16 @@ def version_of(store: Store, run: RunFacts, device: str) -> str:
     if last.hex() == run.rollout.sha256:
         return f"{run.rollout.bundle} ({last.hex()[:8]}), from rollout {run.rollout.number}"
     return f"{last.hex()[:8]}, from an earlier rollout" if last else "the run's own"
+
+
+def settings_of(store: Store, device: str) -> str:
+    """The settings that a device said it has, in a few words; empty for none."""
+    row = store.device(device)
+    hello = None if row is None else row.read_hello()
+    if hello is None or not hello.settings:
+        return ""
+    for it in reversed(store.rollouts(FLEET)):
+        coded = it.read_plan().settings
+        if name_of(coded) == hello.settings:
+            return f"{listed(coded)}, from rollout {it.number}"
+    return f"{hello.settings.hex()}, which is of no rollout here"

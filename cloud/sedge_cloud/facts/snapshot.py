@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.facts.records import ChangeKey, DeviceFacts, Fleet, RunFacts, change_key
-from sedge_cloud.facts.rollouts import version_of
+from sedge_cloud.facts.rollouts import settings_of, version_of
 from sedge_cloud.facts.selection import Wanted
 
 # Facts are read again at this age at the earliest, however many readers ask;
@@ -72,6 +72,11 @@ class Snapshot:
         """Which bundle a device has, where a run has had a rollout. Raises ``SedgeError``."""
         with self._lock:
             return version_of(self._opened().store, run, device) if run else ""
+
+    def settings_of(self, device: str) -> str:
+        """The settings that a device has from rollouts. Raises ``SedgeError``."""
+        with self._lock:
+            return settings_of(self._opened().store, device)
 
     def expire(self) -> None:
         """Read again at the next look, after an action has changed something."""

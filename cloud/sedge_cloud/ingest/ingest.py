@@ -34,6 +34,7 @@ from sedge_cloud.ingest.progress import Progress
 from sedge_cloud.ingest.rate_limit import LogQuota
 from sedge_cloud.ingest.renewing import Renewing
 from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.ingest.settings import Settings
 from sedge_cloud.ingest.traffic import Traffic
 from sedge_cloud.ingest.uploads import RETRY_MS, Uploads
 from sedge_cloud.outage import Outage
@@ -75,6 +76,7 @@ class Ingest:
         self.devices = Fleet(fleet, incarnation, self.store, versions, wall)
         self.progress = Progress(self.devices)
         self._renewing = Renewing(fleet, self.devices, self.store)
+        self._settings = Settings(self.devices, self.store)
         self.traffic = Traffic()
         self.outage, self._absent = Outage(), Absent(self.devices)
         self._gave_up_at = self.outage.back_at  # of the last outage whose devices were given up
@@ -95,6 +97,7 @@ class Ingest:
         """Load the devices and these runs from the store. Raises ``StorageError``."""
         effects: Effects = [*self.devices.load(now)]
         self._renewing.load(now)
+        self._settings.load(now)
         if self._started is None:
             self._started = now
         self._runs.load(runs)
@@ -147,7 +150,7 @@ class Ingest:
         """The time at which ``poll`` must next be called; None if nothing is due."""
         parts = (
             self._downloads, self._uploads, self._log, self.muting, self.open, self._absent,
-            self._renewing,
+            self._renewing, self._settings,
         )  # fmt: skip
         return min((at for part in parts if (at := part.timer()) is not None), default=None)
 
@@ -165,6 +168,7 @@ class Ingest:
     def _poll_devices(self, now: float) -> Iterator[CloudEffect | hints.Hint]:
         yield from self.muting.poll(now)
         yield from self._renewing.poll(now)
+        yield from self._settings.poll(now)
         back_at = self.outage.back_at
         if back_at <= now and (self._gave_up_at != back_at or self.devices.returning):
             self._gave_up_at = back_at
@@ -200,9 +204,8 @@ class Ingest:
                     run = self._runs.get(hint.run)
                 except StorageError as exc:
                     return self._failed(exc)
-                return self._counted(
-                    self.devices.refuse_unable(run.name, terms_of(run)) if run else ()
-                )
+                refused = self.devices.refuse_unable(run.name, terms_of(run)) if run else ()
+                return self._counted(refused)
             case hints.LeftOut():
                 if hint.device not in self.devices:
                     return []
@@ -334,7 +337,7 @@ class Ingest:
         is_renewed = device.is_another(hello, frame.incarnation)
         save_hello(self.store, device, hello, frame.incarnation)
         effects: Effects = [*self.devices.unheard.greet(device, hello, now)]
-        effects.append(device.peer.message(self.devices.welcome(hello.nonce)))
+        effects.append(device.peer.message(self._settings.welcome(device, hello)))
         effects += [] if device.online else [Note(logging.INFO, f"device {name} is online")]
         self.devices.arrive(device, hello, now)
         effects += self._renewing.greet(device)
@@ -354,9 +357,8 @@ class Ingest:
         device.bucket.charge(queued)
         self.progress.fetches(device, transfer, get, one.what, one.manifest.count, now)
         self.traffic.asked(name, transfer, from_bitmap(get.missing, 8 * len(get.missing)))
-        if transfer != orders.describe(name)(current.row.model).transfer:
-            return []
-        if not current.orders[name].holds or run.config.broadcast.whole:
+        model = orders.describe(name)(current.row.model).transfer
+        if transfer != model or not current.orders[name].holds or run.config.broadcast.whole:
             return []
         # It fetches the whole model although it had one. Stored at once, as a restart forgets byte counts.
         if self.traffic.fell_back(get.run, name):
@@ -385,10 +387,8 @@ class Ingest:
         return [device.peer.message(BUSY, transfer), *self._failed(error)]
 
     def _answer(self, device: Device, transfer: bytes, answer: Answer) -> Effects:
-        effects: Effects = []
         reply, name = answer.reply, device.row.device
-        if reply is not None:
-            effects.append(device.peer.message(reply, transfer))
+        effects: Effects = [] if reply is None else [device.peer.message(reply, transfer)]
         if isinstance(reply, messages.Committed | messages.Reject):
             known = device.hello
             device.keep(reply.run)

@@ -231,10 +231,10 @@ class Fleet:
         is_large = self.num_active > MAX_LISTED
         return self._kept.online if is_large else self._store.names(MAX_LISTED)
 
-    def welcome(self, nonce: bytes, padding: bytes = b"") -> Welcome:
+    def welcome(self, nonce: bytes, padding: bytes = b"", settings: bytes = b"") -> Welcome:
         """The answer to a hello."""
         limit = self.max_packet if self.max_packet < MAX_PACKET_BYTES else 0
-        return Welcome(nonce, VERSION, self._versions, self.num_active, limit, padding)
+        return Welcome(nonce, VERSION, self._versions, self.num_active, limit, padding, settings)
 
     def limited(self, hello: Hello) -> Hello:
         """The hello with its packet limit lowered to ours if that is smaller; 0 means no limit."""

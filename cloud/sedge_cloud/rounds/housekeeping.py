@@ -65,7 +65,7 @@ class Housekeeping:
             why = next(filter(None, (store.missing_reason(blob) for blob in blobs if blob)), "")
             if why:
                 text = f"it was accepted, but the coordinator's disk lost it: {why}"
-                rejected = update.refused("malformed", text)
+                rejected = update.refused("lost", text)
                 store.reject(rejected)
                 self._counters["rejected"] += 1
                 yield rejected

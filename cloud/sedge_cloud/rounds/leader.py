@@ -21,6 +21,7 @@ from sedge_cloud.rounds.lifecycle import RUNNING, OpenRound
 from sedge_cloud.rounds.reach import Meter, Reach
 from sedge_cloud.rounds.scheduler import Scheduler
 from sedge_cloud.rounds.serving import serving_run
+from sedge_cloud.rounds.settings_rollouts import SettingsRollouts
 from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.runs.manifests import Manifests
 from sedge_cloud.runs.run import Run
@@ -48,6 +49,7 @@ class Leader:
         self._rounds = Scheduler(
             run_store, devices, manifests.of, self._housekeeping, counters, traffic, draw, wall
         )
+        self._settings = SettingsRollouts(self._store, wall)
         self._retry_at = math.inf  # finite while a run could not be read
         self._names: set[str] | None = None  # the names of all runs
 
@@ -71,6 +73,7 @@ class Leader:
         if is_first:
             catch_up_all(self._store)
         effects += self._load_runs(runs, now)
+        self._settings.load(now)
         if is_first:
             effects += self._housekeeping.started()
         for current in self._rounds.open_rounds():
@@ -92,7 +95,7 @@ class Leader:
     def timer(self) -> float | None:
         """The time at which ``poll`` must next be called; None if nothing is due."""
         again = self._retry_at if self._retry_at < math.inf else None
-        due = self._rounds.timer(), self._housekeeping.timer(), again
+        due = self._rounds.timer(), self._housekeeping.timer(), self._settings.timer(), again
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> list[CloudEffect | Hint]:
@@ -105,6 +108,10 @@ class Leader:
             except StorageError as exc:
                 self._retry_at = now + DISK_RETRY_S
                 effects.append(self._housekeeping.storage_failed(exc))
+        try:
+            effects += self._settings.poll(now)
+        except StorageError as exc:
+            effects.append(self._housekeeping.storage_failed(exc))
         return [*effects, *self._rounds.poll(now), *self._housekeeping.poll(now)]
 
     def _load_runs(self, rows: Sequence[RunRow], now: float) -> list[CloudEffect | Hint]:

@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 
 from sedge_cloud.rounds.assignments import check_assignment
-from sedge_cloud.rounds.rollouts import BundleVersions
 from sedge_cloud.runs.capabilities import memory_of, terms_of
 from sedge_cloud.runs.client_models import ClientModels, Hellos
 from sedge_cloud.runs.past import Past
+from sedge_cloud.runs.rollout_versions import Versions
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.runs.terms import keeps_model, without_memory
@@ -128,7 +128,7 @@ class _Planner:
         everyone = {name for device in devices for name in (device, *groups.get(device, ()))}
         self._past = Past(run, run_store, everyone)
         self._clients = ClientModels(run, run_store, groups, hello, self._past.rows)
-        self._versions = BundleVersions(run.name, run_store.store)
+        self._versions = Versions(run.name, run_store.store)
         self._starts: dict[bytes, tuple[bytes, bytes]] = {}
         self._sums: dict[bytes, bytes] = {}
 

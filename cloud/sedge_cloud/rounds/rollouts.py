@@ -1,21 +1,29 @@
-"""Carries out rollouts: which bundle a device gets in a round, and whether a rollout proceeds.
+"""Carries out rollouts of bundles: whether a rollout proceeds.
 
 Before a round is planned, the leader compares the answers of the devices with the new bundle with those of
 devices that had another bundle in the same rounds.
 
-A device's rank, a hash of its id, decides its phase, so devices stay in when a phase adds more. A device
-that fails gets its previous bundle from its next order on, whatever the outcome of the rollout.
+A device that fails gets its previous bundle from its next order on, whatever the outcome of the rollout.
 """
 
-import hashlib
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Set
+from dataclasses import dataclass
 
 import msgspec
 
+from sedge_cloud.runs.rollout_versions import rank
 from sedge_cloud.runs.run import Run
-from sedge_cloud.store.rollouts import Progress, RolloutPlan, RolloutRow, RolloutRows, Tried, read
+from sedge_cloud.store.rollouts import (
+    Progress,
+    RolloutPlan,
+    RolloutRow,
+    RolloutRows,
+    Tried,
+    in_progress,
+    read,
+)
 from sedge_cloud.store.rows import LATE_ROUNDS
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.update import Metrics
@@ -26,47 +34,25 @@ EARLIER_ROUNDS = 5
 # A device that leaves this many orders with the new bundle unanswered has failed.
 MAX_SILENT = 3
 NO_ANSWER = "no answer"
-# Declines that say nothing about a bundle: the device's own limits, its link, and its revocation.
-OF_THE_DEVICE = frozenset({"MessageTooLarge", "TooManyOrders", "TooManyRuns", "revoked"})
-
-
-def rank(row: RolloutRow, device: str) -> int:
-    """A device's place in a rollout, below 2**63."""
-    digest = hashlib.sha256(f"{row.run}/{row.number}/{device}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
-
-
-class BundleVersions:
-    """Decides which bundle a run's devices get, by its rollouts, newest first."""
-
-    def __init__(self, run: str, store: RolloutRows) -> None:
-        self._given = list[tuple[RolloutRow, Progress, frozenset[str] | None]]()
-        for row in reversed(store.rollouts(run)):
-            if row.state in ("in_progress", "succeeded"):
-                where = row.read_plan().where
-                among = frozenset(store.eligible(where)) if where else None
-                self._given.append((row, row.read_progress(), among))
-
-    def bundle(self, device: str) -> bytes:
-        """The blob of a device's bundle; empty for the run's own bundle."""
-        for row, progress, among in self._given:
-            bound = progress.bounds[-1] if progress.bounds else -1
-            is_in = device not in progress.failed and rank(row, device) <= bound
-            if is_in and (among is None or device in among):
-                return row.bundle
-        return b""
+# Declines and rejects that say nothing about a bundle: the device's own limits, its link, its revocation;
+# an update that came too late, or that the coordinator's disk has lost.
+NOT_THE_BUNDLES = frozenset(
+    {"MessageTooLarge", "TooManyOrders", "TooManyRuns", "revoked", "stale", "lost"}
+)
 
 
 class Group(msgspec.Struct):
     """The answers of devices with one bundle: which succeeded, and why the others failed.
 
-    ``silent`` counts a device's orders without an answer. ``first`` and ``last`` have the metric before and
-    after training, of its first and its last report.
+    ``silent`` counts a device's orders without an answer, and ``asked`` has the last round in which it had
+    an order that says nothing of the bundle. ``first`` and ``last`` have the metric before and after
+    training, of its first and its last report.
     """
 
     succeeded: set[str] = set()
     failed: dict[str, str] = {}
     silent: dict[str, int] = {}
+    asked: dict[str, int] = {}
     first: dict[str, tuple[float, float]] = {}
     last: dict[str, tuple[float, float]] = {}
 
@@ -117,17 +103,19 @@ def add(tally: Tally, bundle: bytes, orders: Iterable[Tried], since: int, measur
             scores = msgspec.msgpack.decode(order.report, type=_Scores)
             group.last[device] = scores.before.metric, scores.after.metric
             group.first.setdefault(device, group.last[device])
-        if order.round < since or order.declined.partition(":")[0] in OF_THE_DEVICE:
+        if order.round < since:
             continue
-        if why:
+        if why and why.partition(":")[0] not in NOT_THE_BUNDLES:
             group.fail(device, why)
-        elif order.report:
+        elif order.report and not why:
             if device not in group.failed:
                 group.succeeded.add(device)
-        elif not order.open:
-            group.silent[device] = group.silent.get(device, 0) + 1
-            if group.silent[device] >= MAX_SILENT and device not in group.succeeded:
-                group.fail(device, NO_ANSWER)
+        else:
+            group.asked[device] = order.round
+            if not why and not order.open:
+                group.silent[device] = group.silent.get(device, 0) + 1
+                if group.silent[device] >= MAX_SILENT and device not in group.succeeded:
+                    group.fail(device, NO_ANSWER)
 
 
 def tallied(
@@ -152,21 +140,50 @@ def tallied(
 
 def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
     """Start the next phase of the run's rollout, or end it, if it is due; yields notes of what was done."""
-    row = next((row for row in store.rollouts(run.name) if row.state == "in_progress"), None)
+    row = in_progress(store, run.name)
     if row is None:
         return
-    plan = row.read_plan()
     # What a private run withholds is not told here either, nor does it decide who gets which bundle.
     measured = run.manifest.metric.share and not run.config.withholds
     progress, tally = tallied(row, store, run.state.round, measured)
-    new = tally.new
-    failed = tuple(sorted({*progress.failed, *new.failed}))
-    progress = msgspec.structs.replace(progress, failed=failed, succeeded=len(new.succeeded))
+    devices = store.eligible(row.read_plan().where)
+    seen = Seen(devices, tally, run.state.round + 1, run.manifest.metric.name)
+    yield from proceed(row, progress, seen, store, at)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a rollout is judged by: the ``devices`` that it counts, and what became of them.
+
+    ``round`` is the next one, and ``metric`` the name of the run's. Of the devices that failed, the
+    ``kept`` ones keep what they have.
+    """
+
+    devices: Collection[str]
+    tally: Tally
+    round: int = 0
+    metric: str = ""
+    kept: Set[str] = frozenset()
+
+
+def proceed(
+    row: RolloutRow, progress: Progress, seen: Seen, store: RolloutRows, at: float
+) -> Iterator[Note]:
+    """Start a rollout's next phase, or end it, if that is due. Raises ``StorageError``."""
+    plan, tally, new = row.read_plan(), seen.tally, seen.tally.new
+    reasons = {device: why for device, why in new.failed.items() if device not in seen.kept}
+    failed = tuple(sorted({*progress.failed, *reasons}))
+    progress = msgspec.structs.replace(
+        progress,
+        failed=failed,
+        reasons={**progress.reasons, **reasons},
+        succeeded=len(new.succeeded),
+    )
     reachable = set[str]()
     if _added(progress) < plan.min_devices:
-        newest = members(row, progress, store.eligible(plan.where))
-        reachable = newest - away(store, newest, at - plan.hold_s)
-    why = fault(run, plan, _needed(plan, progress, reachable), tally)
+        newest = members(row, progress, seen.devices)
+        reachable = newest - absent(row, progress, store, newest, new, at)
+    why = fault(seen.metric, plan, _needed(plan, progress, reachable), tally)
     if why:
         row, text = msgspec.structs.replace(row, state="aborted", why=why), f"aborted: {why}"
     elif not _is_through(row, plan, progress, new, at, reachable.difference(failed)):
@@ -174,22 +191,27 @@ def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
     elif progress.phase + 1 == len(plan.phases):
         row, text = msgspec.structs.replace(row, state="succeeded"), "succeeded"
     else:
-        progress = next_phase(row, plan, progress, store.eligible(plan.where), at)
+        progress = next_phase(row, plan, progress, seen, at)
         share = plan.phases[progress.phase]
         text = f"phase {progress.phase + 1}, {100 * share:g} %: {progress.sizes[-1]} devices"
     if row.state != "in_progress":
-        progress = msgspec.structs.replace(progress, ended=at)
+        # The devices' answers are of no use any more: with 100,000 of them they are 8.7 MB.
+        progress = msgspec.structs.replace(progress, ended=at, tally=b"")
     coded = msgspec.msgpack.encode(progress)
     if coded == row.progress and not text:
         return
     if store.save_rollout(msgspec.structs.replace(row, progress=coded)) and text:
-        yield Note(logging.WARNING, f"run {run.name}, rollout {row.number}: {text}")
+        where = (
+            f"run {row.run}, rollout {row.number}" if row.run else f"settings, rollout {row.number}"
+        )
+        yield Note(logging.WARNING, f"{where}: {text}")
 
 
 def next_phase(
-    row: RolloutRow, plan: RolloutPlan, progress: Progress, devices: Sequence[str], at: float
+    row: RolloutRow, plan: RolloutPlan, progress: Progress, seen: Seen, at: float
 ) -> Progress:
-    """The progress of a rollout at the start of its next phase; ``devices``, at least one, match it."""
+    """The progress of a rollout as its next phase begins, with at least one device."""
+    devices = seen.devices
     phase = len(progress.bounds)
     ranks = sorted(rank(row, device) for device in devices)
     size = min(len(ranks), max(1, math.ceil(round(plan.phases[phase] * len(ranks), 6))))
@@ -199,6 +221,7 @@ def next_phase(
         progress,
         since=at,
         phase=phase,
+        phase_round=seen.round,
         bounds=(*progress.bounds, bound),
         sizes=(*progress.sizes, size),
     )
@@ -215,6 +238,26 @@ def away(store: RolloutRows, devices: Set[str], since: float) -> set[str]:
     seen = store.sessions_named(devices)
     near = {one.device for one in seen if one.online or one.heard > since}
     return {*devices} - (near - store.paused())
+
+
+def absent(
+    row: RolloutRow,
+    progress: Progress,
+    store: RolloutRows,
+    newest: Set[str],
+    new: Group,
+    at: float,
+) -> set[str]:
+    """Those of the ``newest`` devices for which a small phase does not wait.
+
+    They are ``away``, or have no outcome, and had no order in the last rounds: cohorts are drawn from
+    others, or they wait, or lack something.
+    """
+    found = away(store, newest, at - row.read_plan().hold_s)
+    if row.run and progress.tallied >= progress.phase_round:
+        waiting = newest - new.succeeded - new.failed.keys()
+        found |= {device for device in waiting if new.asked.get(device, 0) < progress.tallied}
+    return found
 
 
 def _added(progress: Progress) -> int:
@@ -242,8 +285,8 @@ def _is_through(
     return _added(progress) == 0 or succeeded >= _needed(plan, progress, reachable)
 
 
-def fault(run: Run, plan: RolloutPlan, needed: int, tally: Tally) -> str:
-    """Why a rollout is to be aborted; empty while it is healthy."""
+def fault(metric: str, plan: RolloutPlan, needed: int, tally: Tally) -> str:
+    """Why a rollout is to be aborted; empty while it is healthy. ``metric`` is the name of the run's."""
     new, others = tally.new, tally.others
     through = len(new.failed) + len(new.succeeded)
     if through >= needed and new.share > plan.abort_at + others.share:
@@ -260,7 +303,7 @@ def fault(run: Run, plan: RolloutPlan, needed: int, tally: Tally) -> str:
         change, usual = (sum(one[place] for one in group) / len(group) for group in groups)
         if change < usual - plan.worse_by:
             return (
-                f"{run.manifest.metric.name} {when} training changed by {change:+.3f} on "
+                f"{metric} {when} training changed by {change:+.3f} on "
                 f"{len(groups[0])} devices, on {len(groups[1])} others by {usual:+.3f}"
             )
     return ""

@@ -84,6 +84,7 @@ def make_order(
         context=given.context,
         seed=order_seed(run.config.seed, row.round, given.device),
         policy=run.state.policy,
+        origin=run.bundles[given.width].sha256 if given.bundle else b"",
     )
 
 

@@ -1,4 +1,6 @@
-"""Rollouts: new bundles for a running run's devices, in phases. Terms as in Mender and AWS IoT Jobs.
+"""Rollouts, in phases: new bundles for a running run's devices, or settings for the fleet's.
+
+Terms as in Mender and AWS IoT Jobs.
 
     in_progress -> succeeded      the last phase went well; the devices keep the new bundle
                 -> aborted        too many devices failed, or got worse: all return to the bundle before
@@ -18,13 +20,15 @@ from sedge_cloud.store.selector import parse
 from sedge_protocol.errors import ConfigError, StorageError
 
 T = TypeVar("T")
+# Stands for a run's name in the rollouts of settings.
+FLEET = ""
 RolloutState: TypeAlias = Literal["in_progress", "succeeded", "aborted", "rolled_back"]
 
 
 class RolloutPlan(msgspec.Struct, frozen=True):
     """How a rollout proceeds: ``phases`` are shares (0 to 1) of the devices that match ``where``.
 
-    ``bundle`` is the name of the new bundle.
+    ``bundle`` is the name of the new bundle, or of the file that the ``settings`` (settings.py) come from.
 
     A phase lasts at least ``hold_s``, until ``min_devices`` of the devices that it adds have succeeded. If
     it adds fewer, all of them that are online or were heard from within ``hold_s`` have to, at least one.
@@ -39,6 +43,7 @@ class RolloutPlan(msgspec.Struct, frozen=True):
     min_devices: int = 10
     where: str = ""
     bundle: str = ""
+    settings: bytes = b""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -46,11 +51,12 @@ class Progress(msgspec.Struct, frozen=True):
 
     ``bounds`` has the largest rank (``rank``) of the devices in each phase begun so far, and ``sizes``
     their numbers. Its first orders are in ``first_round`` or later. ``failed`` devices are back on their
-    previous bundle, and ``succeeded`` counts those whose update was accepted. The rollout was aborted, or
-    its last phase was over, when it ``ended`` (wall clock; 0: not yet).
+    previous bundle or settings, for ``reasons``, and ``succeeded`` counts those whose update was accepted.
+    The rollout was aborted, or its last phase was over, when it ``ended`` (wall clock; 0: not yet).
+    ``phase_round`` is the first round of the phase.
 
     ``tally`` has what devices answered in the rounds up to ``tallied``: their rows are not read again, and
-    may be deleted.
+    may be deleted. It is empty once the rollout has ended.
     """
 
     since: float
@@ -63,6 +69,8 @@ class Progress(msgspec.Struct, frozen=True):
     ended: float = 0.0
     tallied: int = 0
     tally: bytes = b""
+    phase_round: int = 0
+    reasons: dict[str, str] = {}
 
 
 class RolloutRow(msgspec.Struct, frozen=True):
@@ -132,11 +140,13 @@ class Rollouts(Database):
     def add_rollout(self, row: RolloutRow) -> None:
         """Store a new rollout. Raises ``ConfigError`` while another of the run is in progress."""
         with self._transaction() as db:
-            self._require_run(db, row.run, alone=True)
+            if row.run != FLEET:
+                self._require_run(db, row.run, alone=True)
             sql = "SELECT number FROM rollouts WHERE run = ? AND state = 'in_progress'"
             if (found := db.execute(sql, (row.run,)).fetchone()) is not None:
-                expected = f"the end of its rollout {found[0]} first (`rollout rollback {row.run}`)"
-                raise ConfigError("rollout start", row.run, expected)
+                command = f"rollout rollback {row.run}".rstrip()
+                expected = f"the end of its rollout {found[0]} first (`{command}`)"
+                raise ConfigError("rollout start", row.run or "settings", expected)
             self._insert(db, "rollouts", row)
 
     def rollouts(self, run: str) -> list[RolloutRow]:
@@ -167,15 +177,25 @@ class Rollouts(Database):
             given = (row.state, row.progress, row.why, row.run, row.number)
             return bool(db.execute(sql, given).rowcount)
 
-    def roll_back(self, run: str, why: str) -> RolloutRow:
-        """End the newest rollout that gives devices a bundle. Raises ``ConfigError`` without one."""
+    def roll_back(self, run: str, why: str, number: int | None = None) -> tuple[RolloutRow, bool]:
+        """End a rollout, the newest or that of this number. Returns it, and whether it was in force.
+
+        Raises ``ConfigError`` where there is no such rollout.
+        """
         with self._transaction():
-            given = [row for row in self.rollouts(run) if row.state in ("in_progress", "succeeded")]
-            if not given:
-                raise ConfigError("rollout rollback", run, "a run with a rollout in effect")
-            sql = "UPDATE rollouts SET state = 'rolled_back', why = ? WHERE run = ? AND number = ?"
-            self._db.execute(sql, (why, run, given[-1].number))
-        return given[-1]
+            rows = [row for row in self.rollouts(run) if number in (None, row.number)]
+            if not rows:
+                raise ConfigError("rollout rollback", run or "settings", "a rollout of it")
+            row = rows[-1]
+            if row.state not in ("in_progress", "succeeded"):
+                return row, False
+            coded = msgspec.msgpack.encode(msgspec.structs.replace(row.read_progress(), tally=b""))
+            sql = (
+                "UPDATE rollouts SET state = 'rolled_back', why = ?, progress = ?"
+                " WHERE run = ? AND number = ?"
+            )
+            self._db.execute(sql, (why, coded, run, row.number))
+        return row, True
 
     def eligible(self, where: str) -> list[str]:
         """The devices that are enrolled and match a condition; all, where it is empty."""
@@ -196,6 +216,11 @@ class Rollouts(Database):
             " WHERE o.run = ? AND o.round BETWEEN ? AND ? ORDER BY o.round, o.device"
         )
         return self._rows(Tried, sql, run, first, last)
+
+
+def in_progress(store: RolloutRows, run: str) -> RolloutRow | None:
+    """A run's rollout that is in progress, if there is one."""
+    return next((row for row in store.rollouts(run) if row.state == "in_progress"), None)
 
 
 def read(row: RolloutRow, coded: bytes, kind: type[T]) -> T:

@@ -6,13 +6,15 @@ from sedge_edge.jobs.storage import ReadableBlobs
 from sedge_edge.rounds.blob_limits import impossible_blob
 from sedge_edge.rounds.budget import Budget
 from sedge_edge.rounds.declines import Declines
+from sedge_edge.rounds.frozen_data import bundle_facts
 from sedge_edge.rounds.state import MAX_RUNS, StateStore, TooManyRuns
 from sedge_edge.rounds.trust import Keys, Trust
-from sedge_protocol.errors import RemoteError
+from sedge_protocol.errors import CodecError, RemoteError
 from sedge_protocol.wire.effects import Effect, Note
 from sedge_protocol.wire.extensions import unannounced
 from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.refusals import OTHER_LAYOUT
 
 
 class Admission:
@@ -39,7 +41,18 @@ class Admission:
 
     def impossible(self, order: Order) -> RemoteError | None:
         """Why an order cannot or may not be done, as far as this is known before its bundle is here."""
-        return impossible_blob(order, self._blobs) or self._trust.refusal(order)
+        too_large = impossible_blob(order, self._blobs)
+        return too_large or self._other_layout(order) or self._trust.refusal(order)
+
+    def _other_layout(self, order: Order) -> CodecError | None:
+        """Why its bundle is no version of the one that the run's kept state was made with."""
+        entry = self._store.state.runs.get(order.run)
+        facts = bundle_facts(order.bundle.sha256, self._blobs)
+        if entry is None or facts is None or not entry.goes_on(order):
+            return None
+        if facts.layout_hash == entry.layout or order.bundle.sha256 == entry.bundle:
+            return None
+        return CodecError(OTHER_LAYOUT.format(where=f"run {order.run}, round {order.round}"))
 
     def order(self, order: Order) -> list[Effect]:
         """Take an order on, or return why not."""

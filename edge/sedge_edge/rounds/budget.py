@@ -10,13 +10,11 @@ clock that starts in the past, as it does without a battery, drains nothing, and
 by making a device restart.
 """
 
-from typing import Annotated
-
 import msgspec
-from msgspec import Meta
 
 from sedge_edge.rounds.waiting import OPEN, Closed, Gate
 from sedge_protocol.errors import SedgeError
+from sedge_protocol.wire.settings import LimitsConfig
 
 HOUR_S, DAY_S = 3600.0, 86400.0
 # The maximum number of orders in a burst, twice the number of runs that a device keeps, and the seconds in
@@ -30,24 +28,6 @@ COMMIT_BYTES, COMMIT_S = 64e6, 600.0
 
 class TooManyOrders(SedgeError):
     """More orders have arrived than [limits] of edge.toml allows."""
-
-
-class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[limits]: the most that this device does, whatever a coordinator asks of it.
-
-    Work beyond a limit waits or is declined, and the device tells the coordinator which limit it was. A
-    limit may be used up at once; it recovers evenly over the next hour or day, even while the agent is not
-    running.
-    """
-
-    orders_per_hour: Annotated[int, Meta(ge=1, le=1_000_000)] = 3600
-    """Maximum number of orders to accept per hour; never more than 32 at once."""
-    megabytes_per_day: Annotated[float, Meta(gt=0, le=1e9)] = 10_000.0
-    """Maximum megabytes to download per day; an interrupted download resumes where it stopped."""
-    training_hours_per_day: Annotated[float, Meta(gt=0, le=24)] = 16.0
-    """Maximum hours of training per day; an interrupted training resumes where it stopped."""
-    disk_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
-    """Share of the free disk space, its own files included, that the state folder may use."""
 
 
 class Spent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,8 +48,12 @@ class Bucket:
 
     def __init__(self, limit: float, period_s: float, spent: float = 0.0) -> None:
         self.limit, self.spent = limit, spent
-        self._rate = limit / period_s
+        self._period_s = period_s
         self._full = False
+
+    @property
+    def _rate(self) -> float:
+        return self.limit / self._period_s
 
     def drain(self, seconds: float) -> None:
         """Let ``seconds`` pass."""
@@ -103,6 +87,7 @@ class Budget:
         self._starts = Bucket(STARTS, HOUR_S)
         self._bytes = Bucket(limits.megabytes_per_day * 1e6, DAY_S, spent.bytes)
         self._training = Bucket(limits.training_hours_per_day * HOUR_S, DAY_S, spent.seconds)
+        self._theirs = frozenset[str]()  # the limits that are the coordinator's
         self._buckets = (self._orders, self._moment, self._starts, self._bytes, self._training)
         self._clock_s = float(clock_s)
         self._now: float | None = None
@@ -111,6 +96,18 @@ class Budget:
         self._tell_at = 0.0
         away_s = clock_s - spent.at if spent.at else 0
         self._drain(float(min(DAY_S, max(0, away_s))))
+
+    def tighten(self, limits: LimitsConfig, own: LimitsConfig) -> None:
+        """Take the limits in force, which are the device's ``own`` or stricter."""
+        self._orders.limit = limits.orders_per_hour
+        self._bytes.limit = limits.megabytes_per_day * 1e6
+        self._training.limit = limits.training_hours_per_day * HOUR_S
+        names = LimitsConfig.__struct_fields__
+        self._theirs = frozenset(n for n in names if getattr(limits, n) != getattr(own, n))
+
+    def _named(self, name: str) -> str:
+        whose = "the coordinator's settings" if name in self._theirs else "edge.toml"
+        return f"limits.{name} of {whose}"
 
     def _drain(self, seconds: float) -> None:
         for bucket in self._buckets:
@@ -147,7 +144,7 @@ class Budget:
         if self._orders.take():
             return None
         return (
-            f"limits.orders_per_hour of edge.toml: more than {self._orders.limit:g} orders in an hour, "
+            f"{self._named('orders_per_hour')}: more than {self._orders.limit:g} orders in an hour, "
             "expected fewer, or a higher limit"
         )
 
@@ -162,7 +159,7 @@ class Budget:
         ):
             if wait_s := bucket.closed_s():
                 hours = f"for another {max(0.1, wait_s / HOUR_S):.1f} hours"
-                found.append(f"limits.{name} of edge.toml: no more {what} {hours}")
+                found.append(f"{self._named(name)}: no more {what} {hours}")
         return "; ".join(found)
 
     def gate(self, other: Gate | None) -> Gate | None:

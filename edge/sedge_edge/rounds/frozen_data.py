@@ -21,12 +21,14 @@ _CAPACITY = 64
 class BundleFacts(NamedTuple):
     """The ``size`` n of a bundle's vectors and its frozen data, or the ``error`` of an invalid bundle.
 
-    ``manifest_hash`` is the SHA-256 of its manifest, which policies refer to.
+    ``manifest_hash`` is the SHA-256 of its manifest, which policies refer to, and ``layout_hash`` that of
+    its layout.
     """
 
     size: int = 0
     frozen: FrozenData | None = None
     manifest_hash: bytes = b""
+    layout_hash: bytes = b""
     error: CodecError | None = None
 
 
@@ -43,8 +45,8 @@ def bundle_facts(bundle: bytes, blobs: ReadableBlobs) -> BundleFacts | None:
     if bundle not in _known:
         try:
             found = unpack(blobs.read(bundle))
-            manifest = found.manifest
-            facts = BundleFacts(manifest.layout.size, manifest.frozen, found.manifest_hash)
+            layout, frozen = found.manifest.layout, found.manifest.frozen
+            facts = BundleFacts(layout.size, frozen, found.manifest_hash, layout.hash)
         except CodecError as exc:
             facts = BundleFacts(error=exc)
         while len(_known) >= _CAPACITY:

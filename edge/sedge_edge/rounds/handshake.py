@@ -65,6 +65,11 @@ class Handshake:
         self._hinted_at: list[float] = []  # when the last hints were answered, or will be
 
     @property
+    def nonce(self) -> bytes:
+        """That of this connection's hello."""
+        return self._nonce
+
+    @property
     def welcomed(self) -> bool:
         """Whether this connection's hello has been welcomed."""
         return self._due is None
@@ -97,6 +102,12 @@ class Handshake:
         at = max(now + spread, rested)
         self._hinted_at = [*self._hinted_at, at][-HINTS:]
         self.begin(at)
+
+    def follows(self, settings: bytes, now: float | None = None) -> None:
+        """The name of the settings taken from the coordinator; from ``now`` on, said in another hello."""
+        self._hello = msgspec.structs.replace(self._hello, settings=settings)
+        if now is not None:
+            self.begin(now)
 
     def waits(self, why: str, now: float) -> list[Effect]:
         """Why the device does no work now, empty if it does: when that changes, say so in another hello.

@@ -18,6 +18,7 @@ from sedge_edge.jobs.job import Kept, Outcome
 from sedge_edge.jobs.storage import DurableValue, ReadableBlobs
 from sedge_edge.rounds.budget import Spent
 from sedge_edge.rounds.frozen_data import frozen_names
+from sedge_edge.rounds.run_state import RunState
 from sedge_edge.rounds.taken_policies import TakenPolicy, remembered
 from sedge_protocol.errors import SedgeError, StorageError
 from sedge_protocol.wire.frame import next_incarnation
@@ -50,19 +51,6 @@ class TooManyStarts(SedgeError):
         """The error for this order."""
         where = f"run {order.run}, round {order.round}"
         return cls(TOO_MANY_STARTS.format(where=where, starts=MAX_STARTS))
-
-
-class RunState(msgspec.Struct, frozen=True):
-    """One run on the device: its bundle, its global model ``base``, and the state kept.
-
-    Without ``steps`` the global model is a vector; otherwise they lead to it from a vector.
-    """
-
-    bundle: bytes
-    base: bytes
-    round: int = 0
-    kept: Kept = Kept()
-    steps: tuple[Step, ...] = ()
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -103,7 +91,8 @@ class AgentState(msgspec.Struct, frozen=True):
     ``chunk_bytes`` is the chunk size that the link carried last. ``recent`` are the runs of the last
     ``MAX_RUNS`` orders, oldest first. ``attempts`` (by run) count unfinished jobs; those in ``stopped`` can
     continue from a checkpoint. ``waits`` tells people why no work is done for now, and ``spent`` counts
-    towards the device's limits. ``policies`` (by run) are those of the last accepted orders.
+    towards the device's limits. ``policies`` (by run) are those of the last accepted orders, and
+    ``settings`` the coordinator's.
     """
 
     incarnation: int = 0
@@ -119,6 +108,7 @@ class AgentState(msgspec.Struct, frozen=True):
     stopped: dict[str, Stopped] = msgspec.field(default_factory=dict[str, Stopped])
     spent: Spent = Spent()
     policies: dict[str, TakenPolicy] = msgspec.field(default_factory=dict[str, TakenPolicy])
+    settings: bytes = b""
 
     def pending(self, run: str, number: int) -> Pending | None:
         """A round's update, if it still awaits its receipt."""
@@ -136,7 +126,7 @@ class AgentState(msgspec.Struct, frozen=True):
     def kept_for(self, order: Order) -> Kept:
         """The device's kept state of the order's run; empty for another bundle."""
         run = self.runs.get(order.run)
-        return Kept() if run is None or run.bundle != order.bundle.sha256 else run.kept
+        return Kept() if run is None or not run.goes_on(order) else run.kept
 
     def still_wants(self, order: Order) -> bool:
         """Whether the outcome of an order's job is still of use, if only as a late update.
@@ -146,7 +136,7 @@ class AgentState(msgspec.Struct, frozen=True):
         current = self.orders.get(order.run)
         if current is None or current.round < order.round:
             return False
-        return current.round == order.round or current.bundle.sha256 == order.bundle.sha256
+        return current.round == order.round or current.first_bundle == order.first_bundle
 
     def attempt(self, order: Order) -> Attempt | None:
         """The attempts at this very order; another coordinator may reuse its run's name."""
@@ -251,8 +241,12 @@ class StateStore:
         if why != self.state.waits:
             self._save(waits=why)
 
+    def take_settings(self, coded: bytes) -> None:
+        """Take other settings from the coordinator."""
+        self._save(settings=coded)
+
     def probe(self) -> None:
-        """Commit the unchanged state to test whether the disk works again."""
+        """Commit only the use of limits, to record it, or to test whether the disk works again."""
         self._save()
 
     def accept(self, order: Order, policy: TakenPolicy | None = None) -> str | None:
@@ -342,12 +336,12 @@ class StateStore:
         bundle leaves the run's state, which belongs to the last training's bundle.
         """
         entry = self.state.runs.get(order.run)
-        if order.task == EVALUATE and entry is not None and entry.bundle != order.bundle.sha256:
+        if order.task == EVALUATE and entry is not None and not entry.goes_on(order):
             entry = msgspec.structs.replace(entry, round=order.round)
         else:
-            entry = RunState(
-                order.bundle.sha256, order.model_hash, order.round, outcome.kept, steps
-            )
+            names = order.bundle.sha256, order.model_hash
+            versions = order.first_bundle, outcome.report.layout_hash
+            entry = RunState(*names, order.round, outcome.kept, steps, *versions)
         runs = {**_without(self.state.runs, order.run), order.run: entry}
         waiting = Pending(order.run, order.round, outcome.update)
         others = [p for p in self.state.outbox if (p.run, p.round) != (order.run, order.round)]
@@ -371,10 +365,6 @@ class StateStore:
             runs={run: entry for run, entry in state.runs.items() if run not in names},
             attempts={run: attempt for run, attempt in state.attempts.items() if run not in names},
         )
-
-    def record_spent(self) -> None:
-        """Commit only the use of limits."""
-        self._save()
 
     def set_chunk_bytes(self, chunk_bytes: int) -> None:
         """Set the chunk size from now on."""

@@ -70,7 +70,7 @@ class BlobFolder:
         share: float = 1.0,
     ) -> None:
         self._root = root
-        self._share = share
+        self.share = share
         self._used, self._measure_at = 0, -math.inf
         self._durable = durable
         self._settling = threading.Lock()
@@ -310,7 +310,7 @@ class BlobFolder:
                 f"disk full: {path} needs {length} bytes, {free} are free, "
                 f"{self.min_free_bytes} must stay free"
             )
-        if self._share < 1:
+        if self.share < 1:
             self._require_share(length, free, path)
             self._used += length if reserve else 0
 
@@ -321,12 +321,12 @@ class BlobFolder:
             with translated("look through", self._root):
                 self._used = sum(map(_size, [*self._blobs.iterdir(), *self._parts.iterdir()]))
             self._measure_at = now + MEASURE_S
-        limit = int(self._share * (self._used + free))
+        limit = int(self.share * (self._used + free))
         if self._used + length > limit:
             self._measure_at = -math.inf
             raise StorageError(
                 f"{path} needs {length} bytes, {self._used} are used of {limit}: "
-                f"limits.disk_share of edge.toml is {self._share:g}"
+                f"limits.disk_share of edge.toml is {self.share:g}"
             )
 
     def _blob(self, sha256: bytes) -> Path:

@@ -14,6 +14,7 @@ from msgspec import Meta
 from sedge_protocol.errors import BodyError, LocalError, RemoteError
 from sedge_protocol.wire.frame import MAX_BODY_BYTES, Kind
 from sedge_protocol.wire.places import MAX_PLACES, Place
+from sedge_protocol.wire.settings import MAX_SETTINGS_BYTES, NAME_BYTES
 from sedge_protocol.wire.topics import ID_PATTERN
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import MAX_CHUNKS, MAX_INLINE_BYTES, Manifest
@@ -89,6 +90,8 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     certificate: Annotated[bytes, Meta(max_length=16)] = b""
     """The first 16 bytes of the SHA-256 of the certificate (DER) that it has for the broker; empty: it
     takes none (E19)."""
+    settings: Annotated[bytes, Meta(max_length=NAME_BYTES)] | None = None
+    """The name of the settings that it has taken (settings.md), empty for none; nil: it takes none."""
 
 
 class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -107,6 +110,8 @@ class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
     no such limit."""
     padding: Padding = b""
     """The padding of a doctor's HELLO."""
+    settings: Annotated[bytes, Meta(max_length=MAX_SETTINGS_BYTES)] = b""
+    """What the device's own settings are tightened to (settings.md); empty: nothing."""
 
 
 class Goodbye(msgspec.Struct, frozen=True):
@@ -162,6 +167,14 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The seed of the device's shuffles."""
     policy: SealedPolicy = b""
     """The run's signed policy (policy.md); empty: none."""
+    origin: Annotated[bytes, Meta(max_length=32)] = b""
+    """The SHA-256 of the run's first bundle, of which this one is another version (5.30); empty: it is the
+    first."""
+
+    @property
+    def first_bundle(self) -> bytes:
+        """The SHA-256 of the first version of its bundle."""
+        return self.origin or self.bundle.sha256
 
     @property
     def training(self) -> Training:

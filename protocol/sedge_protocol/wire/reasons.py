@@ -13,7 +13,8 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         "duplicate": "Another update of this device was counted for this round.",
         "mismatch": "It is not what was ordered.",
         "malformed": "Its bytes break a rule, do not match its manifest, or produce a model that is "
-        "not finite; or the coordinator's disk has since lost them.",
+        "not finite.",
+        "lost": "It was accepted, but the coordinator's disk has lost it since.",
         "invalid": "It claims no training examples, or a share outside of 0 and 1.",
     },
     "REFUSED": {

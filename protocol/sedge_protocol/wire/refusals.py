@@ -28,6 +28,9 @@ WRONG_ELEMENT = (
 WRONG_TOKEN = (
     "{name}[{place}] is {value}, the model knows 0 to {last}: use one of these for all others"
 )
+OTHER_LAYOUT = (
+    "{where}: the bundle's tensors are not those of its origin, whose state this device keeps"
+)
 NOTHING_COUNTS = "{name}[{row}] holds only {ignored}, so none of it counts: leave the row out"
 NOTHING_COUNTED = (
     "evaluation: the weights of the {count} examples add up to 0, expected one that counts"

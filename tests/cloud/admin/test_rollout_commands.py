@@ -1,5 +1,6 @@
 """The commands of rollouts: what is typed becomes a plan, and its state is told."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -39,11 +40,17 @@ def test_a_rollout_is_begun_looked_at_and_taken_back(
     new = str(new_version(tmp_path))
     assert main(["rollout", "start", RUN, new, "--phases", "50,100", "-c", str(given)]) == 0
     assert main(["rollout", "status", RUN, "-c", str(given)]) == 0
-    assert main(["rollout", "rollback", RUN, "-c", str(given)]) == 0
+    for _ in range(2):
+        assert main(["rollout", "rollback", RUN, "-c", str(given)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "rollout 1 of run run begins with 1 device",
         "rollout 1: in_progress, phase 1 of 2 (50 %, 100 %), 1 devices",
         "  succeeded 0, failed 0",
-        "  phase 1: 0 of the 1 devices that it adds have trained, 1 offline or paused",
+        "  phase 1: 0 of the 1 devices that it adds have trained, 1 offline, paused or not asked",
         "rollout 1 of run run is rolled back, order by order",
+        "rollout 1 of run run is rolled back already: nothing is left to roll back",
     ]
+    assert main(["rollout", "status", RUN, "--json", "-c", str(given)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["phases"], told["failed"]) == ("rolled_back", [0.5, 1.0], {})
+    assert main(["rollout", "rollback", "-c", str(given)]) == 2, "of settings there is none"

@@ -102,7 +102,7 @@ def test_a_round_closes_without_the_update_that_the_disk_has_lost(tmp_path: Path
     first = next(order for order in cloud.messages("c", Order) if order.round == 1)
     manifest = describe(blob)
     (answer,) = cloud.say("c", Offer(RUN, first.round, manifest, 1), manifest.transfer)
-    assert isinstance(answer, Reject) and answer.reason == "malformed"
+    assert isinstance(answer, Reject) and answer.reason == "lost"
 
 
 @in_a_folder

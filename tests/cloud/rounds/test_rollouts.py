@@ -23,7 +23,8 @@ from tests.cloud.helper import (
 from tests.cloud.outlets.test_status_page import text_of
 from tests.cloud.stores import on_both
 
-from sedge_cloud.admin.rollouts import rollout_lines, start_rollout
+from sedge_cloud.admin.rollout_status import rollout_reports
+from sedge_cloud.admin.rollouts import start_rollout
 from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.coding import CodecConfig
 from sedge_cloud.config import RunConfig
@@ -105,6 +106,8 @@ class Fleet:
         self.orders = {name: self.cloud.order(name) for name in self.names}
         self.cloud.effects.clear()
         tried = {name for name, order in self.orders.items() if self.is_new(order)}
+        first = self.cloud.store.runs()[0].bundle
+        assert all(order.first_bundle == first for order in self.orders.values())
         for name, order in self.orders.items():
             done = work(order) if name in tried else good(order)
             if isinstance(done, bytes):
@@ -128,7 +131,8 @@ class Fleet:
 
     def lines(self) -> list[str]:
         """What `rollout status` says."""
-        return list(rollout_lines(self.cloud.store, RUN, self.wall(self.cloud.now)))
+        reports = rollout_reports(self.cloud.store, RUN, self.wall(self.cloud.now))
+        return [line for report in reports for line in report.lines()]
 
     def now(self) -> RolloutRow:
         """The rollout as the store has it."""
@@ -142,6 +146,7 @@ def test_a_rollout_reaches_ever_more_devices_and_ends_with_all(tmp_path: Path) -
     assert [len(tried) for tried in rounds] == [2, 10, 20, 20]
     assert rounds[0] < rounds[1] < rounds[2], "who has it keeps it"
     assert fleet.now().state == "succeeded"
+    assert fleet.now().read_progress().tally == b"", "of what each device answered nothing is left"
 
 
 @on_both
@@ -269,11 +274,39 @@ def test_a_small_phase_goes_on_without_those_that_are_offline_or_paused(tmp_path
     fleet.cloud.store.pause({tried[4]}, 1.0)
     fleet.leave({tried[3], tried[4]})
     told = fleet.lines()
-    assert told[2] == "  phase 1: 0 of the 5 devices that it adds have trained, 2 offline or paused"
+    assert (
+        told[2]
+        == "  phase 1: 0 of the 5 devices that it adds have trained, 2 offline, paused or not asked"
+    )
     one = fleet.cloud.order(tried[0]).seed
     fleet.answer(lambda order: good(order) if order.seed == one else None)
     assert fleet.answer(good) == {*tried[:3]}, "two are online and have not trained"
     assert fleet.answer(good) == {*fleet.names}
+
+
+def test_a_small_phase_goes_on_without_those_that_are_not_asked(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, RolloutPlan((0.5, 1.0)), NAMES[:4])
+    first = sorted(name for name in fleet.names if fleet.is_new(fleet.cloud.order(name)))
+    hello = msgspec.structs.replace(a_hello(first[0]), waits="on battery")
+    fleet.cloud.say(first[0], hello)
+    fleet.names.remove(first[0])
+    Recorder(fleet.cloud.core, fleet.cloud.wall).poll(fleet.cloud.now)
+    rounds = [len(fleet.answer(good)) for _ in range(LATE_ROUNDS + 3)]
+    assert rounds == [1] * (LATE_ROUNDS + 2) + [3]
+
+
+@pytest.mark.parametrize(("reason", "state"), [("stale", "in_progress"), ("mismatch", "aborted")])
+def test_only_rejects_that_the_bundle_may_cause_are_failures(
+    tmp_path: Path, reason: str, state: str
+) -> None:
+    fleet = Fleet(tmp_path, RolloutPlan((0.25, 1.0), hold_s=1e9), NAMES[:4])
+    (name,) = fleet.answer(good)
+    with fleet.cloud.store.transaction():
+        sql = "UPDATE updates SET rejected = ?, report = ? WHERE device = ? AND round = ?"
+        fleet.cloud.store._db.execute(sql, (reason, b"", name, fleet.orders[name].round))
+    for _ in range(2):
+        fleet.answer(lambda order: None)
+    assert fleet.now().state == state
 
 
 def test_a_phase_waits_for_devices_that_were_heard_from_within_its_time(tmp_path: Path) -> None:
@@ -351,11 +384,10 @@ def test_an_operator_takes_a_bundle_back_also_after_a_restart(tmp_path: Path) ->
     fleet.cloud.hello()
     assert len(fleet.answer(good)) == 2
     assert len(fleet.answer(good)) == 10
-    assert fleet.cloud.store.roll_back(RUN, "why").number == 1
+    assert fleet.cloud.store.roll_back(RUN, "why")[1]
     fleet.answer(good)  # was open
     assert fleet.answer(good) == set()
-    with pytest.raises(ConfigError, match="a rollout in effect"):
-        fleet.cloud.store.roll_back(RUN, "why")
+    assert not fleet.cloud.store.roll_back(RUN, "why")[1]
 
 
 def test_only_devices_that_match_get_the_bundle(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from sedge_edge.rounds.budget import (
     HOUR_S,
     MOMENT,
     Budget,
-    LimitsConfig,
     Spent,
 )
+from sedge_protocol.wire.settings import LimitsConfig
 
 LIMITS = LimitsConfig(orders_per_hour=100, megabytes_per_day=1.0, training_hours_per_day=8.0)
 CLOCK = 1_800_000_000

@@ -12,7 +12,8 @@ from sedge_edge.__main__ import main
 from sedge_edge.jobs.job import Kept
 from sedge_edge.prediction import personal_model
 from sedge_edge.rounds.retention import KeepConfig, Retention
-from sedge_edge.rounds.state import SCHEMA, AgentState, Pending, RunState
+from sedge_edge.rounds.run_state import RunState
+from sedge_edge.rounds.state import SCHEMA, AgentState, Pending
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.layout import Theta

@@ -11,13 +11,13 @@ import pytest
 from tests.edge.harness import Harness, MakeDevice, make_bundle, only, storage_error, theta_of
 from tools.bench.parts.blob_server import BlobServer, serving
 
-from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.effects import FetchedChunk, FetchSpan, SpanEnd, StopSpan
 from sedge_edge.rounds.places import PAUSE_FIRST_S, STALL_S
 from sedge_edge.rounds.waiting import CHECK_S
 from sedge_protocol.wire.effects import Subscribe
 from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.places import Place
+from sedge_protocol.wire.settings import LimitsConfig
 from sedge_protocol.wire.topics import blob as blob_topic
 
 FLEET_TOPIC = "sedge/1/test/blob/"

@@ -19,6 +19,7 @@ from sedge_protocol.wire.messages import (
     decode_body,
     encode_body,
 )
+from sedge_protocol.wire.settings import MAX_SETTINGS_BYTES
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, Manifest, describe
 from sedge_protocol.wire.work import Codec, Step, Work
@@ -35,6 +36,7 @@ TABLE: list[Message] = [
         NONCE, "v" * 64, ("b" * 64,) * 16, ("zstd", "zlib"), ("c" * 64,) * 16, 2**40, 2**40, 2**40
     ),
     messages.Welcome(bytes(16), "0.1.0"),
+    messages.Welcome(bytes(16), "0.1.0", settings=bytes(MAX_SETTINGS_BYTES)),
     messages.Goodbye(NONCE),
     ORDER,
     Order(

@@ -67,7 +67,11 @@ def status_page(
 
 
 def device_page(
-    facts: Fleet, device: DeviceFacts, tags: Mapping[str, str], version: str = ""
+    facts: Fleet,
+    device: DeviceFacts,
+    tags: Mapping[str, str],
+    version: str = "",
+    settings: str = "",
 ) -> str:
     """One device: its state, activity and problems; ``version`` is its bundle."""
     name, run = device.device, facts.shown()
@@ -80,6 +84,7 @@ def device_page(
         d=device,
         tags=tags,
         version=version,
+        settings=settings,
         work=[
             (run.open, owed)
             for run in facts.runs

@@ -179,8 +179,9 @@ class StatusServer:
             return Response("no such device\n", status_code=404)
         tags = self._snapshot.tags_of([name]).get(name, {})
         version = self._snapshot.version_of(facts.shown(), name)
+        given = tags, version, self._snapshot.settings_of(name)
         text = self._pages.once(
-            facts, ("device", name), lambda: html.device_page(facts, device, tags, version)
+            facts, ("device", name), lambda: html.device_page(facts, device, *given)
         )
         return Response(text, media_type="text/html")
 

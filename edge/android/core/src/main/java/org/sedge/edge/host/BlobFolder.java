@@ -23,7 +23,7 @@ public final class BlobFolder implements Blobs {
 
     private final File blobs;
     private final File parts;
-    private final double share;
+    private volatile double share;
     private long used;
     private long measureAt = Long.MIN_VALUE;
 
@@ -34,6 +34,11 @@ public final class BlobFolder implements Blobs {
         parts = new File(root, "parts");
         Disk.makeFolder(blobs);
         Disk.makeFolder(parts);
+    }
+
+    @Override
+    public void share(double most) {
+        share = most;
     }
 
     @Override

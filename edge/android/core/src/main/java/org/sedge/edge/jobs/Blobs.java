@@ -30,6 +30,9 @@ public interface Blobs {
     /** Turns a complete part into a blob. Returns false, and deletes the part, if its hash is wrong. */
     boolean finishPart(Manifest manifest) throws StorageError;
 
+    /** Writes are refused from now on that would take more than this share of what they take and what is free. */
+    void share(double share);
+
     /** Deletes everything whose name, in hexadecimal digits, is not in {@code keep}. */
     void collect(Set<String> keep) throws StorageError;
 }

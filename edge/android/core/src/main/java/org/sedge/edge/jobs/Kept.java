@@ -20,6 +20,8 @@ public final class Kept extends Struct<Kept> {
     public static final Field<Kept, byte[]> RESIDUAL = SCHEMA.optional("residual", Type.orNil(Type.HASH), null);
     public static final Field<Kept, byte[]> MOMENTS = SCHEMA.optional("moments", Type.orNil(Type.HASH), null);
     public static final Field<Kept, byte[]> START = SCHEMA.optional("start", Type.orNil(Type.HASH), null);
+    public static final Field<Kept, byte[]> ORIGIN = SCHEMA.optional("origin", Type.orNil(Type.HASH), null);
+    public static final Field<Kept, byte[]> LAYOUT = SCHEMA.optional("layout", Type.orNil(Type.HASH), null);
 
     /** The bundle. */
     public final byte[] bundle;
@@ -33,6 +35,10 @@ public final class Kept extends Struct<Kept> {
     public final byte[] moments;
     /** The model it predicts with until it first trains, if its class shares improve the global model. */
     public final byte[] start;
+    /** The first version of the bundle. */
+    public final byte[] origin;
+    /** The hash of the bundle's layout. */
+    public final byte[] layout;
 
     private Kept(Object[] given) {
         super(SCHEMA, given);
@@ -42,5 +48,7 @@ public final class Kept extends Struct<Kept> {
         residual = RESIDUAL.in(given);
         moments = MOMENTS.in(given);
         start = START.in(given);
+        origin = ORIGIN.in(given);
+        layout = LAYOUT.in(given);
     }
 }

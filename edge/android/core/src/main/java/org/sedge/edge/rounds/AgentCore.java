@@ -71,6 +71,7 @@ public final class AgentCore {
     private final Fetches fetches;
     private final Outbox outbox;
     private final Declines declines;
+    private final TakenSettings settings;
     private final Traffic effects;
     private final DiskWaits waits;
     private final AgentListener listener;
@@ -101,6 +102,8 @@ public final class AgentCore {
         hint = Topics.hint(fleet, device);
         peer = new Peer(Topics.up(fleet, device), keys.keys(), store.state().incarnation, store.state().coordinator);
         handshake = new Handshake(hello, peer, random);
+        settings = new TakenSettings(most, store, handshake, budget, blobs);
+        settings.begin();
         limits = new BlobLimits(blobs);
         trust = new Trust(pinned, limits, store, budget);
         fetches = new Fetches(fleet, blobs, peer, random, limits);
@@ -385,7 +388,8 @@ public final class AgentCore {
 
     private void message(Frame frame, Struct<?> message, double now) throws RemoteError, StorageError {
         switch (frame.kind) {
-            case WELCOME: // done already
+            case WELCOME:
+                settings.welcomed((Welcome) message, now, effects);
                 break;
             case ORDER:
                 order((Order) message);
@@ -574,6 +578,7 @@ public final class AgentCore {
     /** Throws {@code RemoteError} for an order that cannot or may not be done, as far as is known. */
     private void requirePossible(Order order) throws RemoteError, StorageError {
         limits.check(order);
+        limits.checkLayout(order, store.keptFor(order));
         trust.check(order);
     }
 }

@@ -3,6 +3,8 @@ package org.sedge.edge.rounds;
 import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.jobs.Blobs;
+import org.sedge.edge.jobs.GlobalModel;
+import org.sedge.edge.jobs.Kept;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;
@@ -29,10 +31,12 @@ final class BlobLimits {
     private static final class Facts {
         final int size;
         final byte[] manifestHash;
+        final byte[] layoutHash;
 
         Facts(Bundle bundle) {
             size = bundle.layout.size;
             manifestHash = bundle.manifestHash();
+            layoutHash = bundle.layout.hash;
         }
     }
 
@@ -56,6 +60,15 @@ final class BlobLimits {
         }
         check("a patch", order.patchBlob, size);
         check("a correction", order.correction, size);
+    }
+
+    /** Throws {@code CodecError} for a bundle whose tensors are not those of the version that a state was kept with. */
+    void checkLayout(Order order, Kept kept) throws CodecError, StorageError {
+        byte[] bundle = order.bundle.sha256;
+        if (kept != null && !Arrays.equals(kept.bundle, bundle) && blobs.has(bundle)
+                && !Arrays.equals(facts(bundle).layoutHash, kept.layout)) {
+            throw new CodecError(Refusals.otherLayout(GlobalModel.where(order)));
+        }
     }
 
     /** Whether a blob of an order that passed the check may be fetched now, or only after its bundle. */

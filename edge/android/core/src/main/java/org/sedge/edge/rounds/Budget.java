@@ -26,19 +26,23 @@ final class Budget {
     private static final double COMMIT_S = 600;
 
     private static final class Bucket {
-        final double limit;
-        final double rate;
+        double limit;
+        private final double periodS;
         double spent;
         private boolean full;
 
         Bucket(double limit, double periodS, double spent) {
             this.limit = limit;
             this.spent = spent;
-            rate = limit / periodS;
+            this.periodS = periodS;
+        }
+
+        private double rate() {
+            return limit / periodS;
         }
 
         void drain(double seconds) {
-            spent = Math.max(0, spent - rate * seconds);
+            spent = Math.max(0, spent - rate() * seconds);
         }
 
         boolean take() {
@@ -53,7 +57,7 @@ final class Budget {
         double closedS() {
             double openAt = 0.9 * limit;
             full = spent >= limit || (full && spent > openAt);
-            return full ? (spent - openAt) / rate : 0;
+            return full ? (spent - openAt) / rate() : 0;
         }
     }
 
@@ -82,6 +86,13 @@ final class Budget {
         this.clockS = clockS;
         long at = spent.at;
         drain(at == 0 ? 0 : Math.min(DAY_S, Math.max(0, clockS - at)));
+    }
+
+    /** Takes other limits, which are stricter than the device's own, or those again. */
+    void tighten(Limits limits) {
+        orders.limit = limits.ordersPerHour;
+        bytes.limit = limits.megabytesPerDay * 1e6;
+        training.limit = limits.trainingHoursPerDay * HOUR_S;
     }
 
     private void drain(double seconds) {

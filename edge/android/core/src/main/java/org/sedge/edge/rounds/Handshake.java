@@ -117,6 +117,16 @@ final class Handshake {
         return reason.replaceAll("[0-9]+(?:[.,][0-9]+)*", "#");
     }
 
+    /** The name of the settings that the device has taken, for its hellos from now on. */
+    void follows(byte[] settings) {
+        hello = hello.with(Hello.SETTINGS, settings);
+    }
+
+    /** Whether a welcome answers this connection's hello. */
+    boolean isAnswer(Welcome message) {
+        return Arrays.equals(message.nonce, nonce);
+    }
+
     double timer() {
         return due;
     }
@@ -146,7 +156,7 @@ final class Handshake {
             begin(now);
             return false;
         }
-        if (!Arrays.equals(answered, nonce)) { // a late answer, or one to a second process under our name
+        if (!isAnswer(message)) { // a late answer, or one to a second process under our name
             boolean doctors = Arrays.equals(Arrays.copyOf(answered, DOCTOR.length), DOCTOR);
             if (!doctors && mayWarn && welcomed()) {
                 mayWarn = false;

@@ -189,6 +189,8 @@ public final class State extends Struct<State> {
     public static final Field<State, Spent> SPENT = SCHEMA.optional("spent", Spent.SCHEMA, Spent.SCHEMA.empty());
     public static final Field<State, Map<String, TakenPolicy>> POLICIES =
             SCHEMA.optional("policies", Type.map(TakenPolicy.SCHEMA, 64), Collections.emptyMap());
+    public static final Field<State, byte[]> SETTINGS =
+            SCHEMA.optional("settings", Type.bytes(0, 2048), new byte[0]);
 
     /** The device's start count. */
     public final long incarnation;
@@ -214,6 +216,8 @@ public final class State extends Struct<State> {
     public final Spent spent;
     /** The policies of the last accepted orders, by run. */
     public final Map<String, TakenPolicy> policies;
+    /** What the coordinator tightens, as it came. */
+    public final byte[] settings;
 
     private State(Object[] given) {
         super(SCHEMA, given);
@@ -229,5 +233,6 @@ public final class State extends Struct<State> {
         stopped = STOPPED.in(given);
         spent = SPENT.in(given);
         policies = POLICIES.in(given);
+        settings = SETTINGS.in(given);
     }
 }

@@ -85,6 +85,10 @@ public final class StateStore {
         save(state);
     }
 
+    void takeSettings(byte[] coded) throws StorageError {
+        save(state.with(State.SETTINGS, coded));
+    }
+
     void heardCoordinator(long incarnation) throws StorageError {
         if (incarnation != state.coordinator) {
             save(state.with(State.COORDINATOR, incarnation));
@@ -101,17 +105,24 @@ public final class StateStore {
         return null;
     }
 
-    /** The kept state of an order's run; null if there is none, or if it belongs to another bundle. */
+    /** The kept state of an order's run; null if there is none, or if it belongs to no version of its bundle. */
     Kept keptFor(Order order) {
         Kept run = state.runs.get(order.run);
-        return run == null || !Arrays.equals(run.bundle, order.bundle.sha256) ? null : run;
+        boolean same = run != null && (Arrays.equals(run.bundle, order.bundle.sha256)
+                || Arrays.equals(run.origin, firstBundle(order)));
+        return same ? run : null;
+    }
+
+    /** The SHA-256 of the first version of an order's bundle. */
+    private static byte[] firstBundle(Order order) {
+        return order.origin.length == 0 ? order.bundle.sha256 : order.origin;
     }
 
     /** Whether the outcome of an order's job is still of use, if only as a late update. */
     boolean stillWants(Order order) {
         Order current = state.orders.get(order.run);
         return current != null && (same(current, order) || current.round > order.round
-                && Arrays.equals(current.bundle.sha256, order.bundle.sha256));
+                && Arrays.equals(firstBundle(current), firstBundle(order)));
     }
 
     static boolean same(Order order, Order other) {
@@ -250,8 +261,8 @@ public final class StateStore {
         Kept entry = state.runs.get(run);
         // An evaluation with another bundle leaves the state that belongs to the last training's bundle.
         if (order.task.equals("train") || entry == null || keptFor(order) != null) {
-            entry = outcome.kept.with(Kept.BUNDLE, order.bundle.sha256)
-                    .with(Kept.BASE, order.modelHash);
+            entry = outcome.kept.with(Kept.BUNDLE, order.bundle.sha256).with(Kept.BASE, order.modelHash)
+                    .with(Kept.ORIGIN, firstBundle(order)).with(Kept.LAYOUT, outcome.report.layoutHash);
         }
         List<Pending> outbox = new ArrayList<>(state.outbox);
         outbox.remove(pending(run, order.round));

@@ -484,6 +484,8 @@ public final class Messages {
         public static final Field<Hello, Boolean> LEAVES = SCHEMA.optional("leaves", Type.BOOL, false);
         public static final Field<Hello, byte[]> CERTIFICATE =
                 SCHEMA.optional("certificate", Type.bytes(0, 16), new byte[0]);
+        public static final Field<Hello, byte[]> SETTINGS =
+                SCHEMA.optional("settings", Type.orNil(Type.bytes(0, 8)), null);
 
         /** Random, new with every connection. */
         public final byte[] nonce;
@@ -529,6 +531,8 @@ public final class Messages {
          * (E19).
          */
         public final byte[] certificate;
+        /** The name of the settings that it has taken (settings.md), empty for none; nil: it takes none. */
+        public final byte[] settings;
 
         private Hello(Object[] given) {
             super(SCHEMA, given);
@@ -547,6 +551,7 @@ public final class Messages {
             holds = HOLDS.in(given);
             leaves = LEAVES.in(given);
             certificate = CERTIFICATE.in(given);
+            settings = SETTINGS.in(given);
         }
     }
 
@@ -566,6 +571,8 @@ public final class Messages {
         public static final Field<Welcome, Long> MAX_PACKET = SCHEMA.optional("max_packet", Type.COUNT, 0L);
         public static final Field<Welcome, byte[]> PADDING =
                 SCHEMA.optional("padding", Type.bytes(0, 262144), new byte[0]);
+        public static final Field<Welcome, byte[]> SETTINGS =
+                SCHEMA.optional("settings", Type.bytes(0, 2048), new byte[0]);
 
         /** The nonce of the hello, or zeros. */
         public final byte[] nonce;
@@ -582,6 +589,8 @@ public final class Messages {
         public final long maxPacket;
         /** The padding of a doctor's HELLO. */
         public final byte[] padding;
+        /** What the device's own settings are tightened to (settings.md); empty: nothing. */
+        public final byte[] settings;
 
         private Welcome(Object[] given) {
             super(SCHEMA, given);
@@ -591,6 +600,7 @@ public final class Messages {
             devices = DEVICES.in(given);
             maxPacket = MAX_PACKET.in(given);
             padding = PADDING.in(given);
+            settings = SETTINGS.in(given);
         }
     }
 
@@ -628,6 +638,7 @@ public final class Messages {
         public static final Field<Order, byte[]> CONTEXT = SCHEMA.optional("context", Type.bytes(0, 32), new byte[0]);
         public static final Field<Order, Long> SEED = SCHEMA.optional("seed", Type.integer(0, Long.MAX_VALUE), 0L);
         public static final Field<Order, byte[]> POLICY = SCHEMA.optional("policy", Type.bytes(0, 4096), new byte[0]);
+        public static final Field<Order, byte[]> ORIGIN = SCHEMA.optional("origin", Type.bytes(0, 32), new byte[0]);
 
         /** The round's run. */
         public final String run;
@@ -681,6 +692,10 @@ public final class Messages {
         public final long seed;
         /** The run's signed policy (policy.md); empty: none. */
         public final byte[] policy;
+        /**
+         * The SHA-256 of the run's first bundle, of which this one is another version (5.30); empty: it is the first.
+         */
+        public final byte[] origin;
 
         private Order(Object[] given) {
             super(SCHEMA, given);
@@ -703,6 +718,7 @@ public final class Messages {
             context = CONTEXT.in(given);
             seed = SEED.in(given);
             policy = POLICY.in(given);
+            origin = ORIGIN.in(given);
         }
     }
 

@@ -78,6 +78,10 @@ public final class Refusals {
                 + ": use one of these for all others";
     }
 
+    public static String otherLayout(Object where) {
+        return where + ": the bundle's tensors are not those of its origin, whose state this device keeps";
+    }
+
     public static String nothingCounts(Object name, Object row, Object ignored) {
         return name + "[" + row + "] holds only " + ignored + ", so none of it counts: leave the row out";
     }

@@ -128,6 +128,11 @@ final class RefusingDisk implements Blobs, DurableBytes {
     }
 
     @Override
+    public void share(double share) {
+        blobs.share(share);
+    }
+
+    @Override
     public void collect(Set<String> keep) throws StorageError {
         asked("collect");
         blobs.collect(keep);

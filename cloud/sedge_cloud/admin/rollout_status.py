@@ -1,0 +1,108 @@
+"""The state of rollouts, for people and as JSON."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from sedge_cloud.admin.models import find_run
+from sedge_cloud.rounds.rollouts import absent, members, tallied
+from sedge_cloud.rounds.settings_rollouts import said, tally_of
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.rollouts import FLEET, RolloutRow, RolloutState
+from sedge_cloud.store.rows import LATE_ROUNDS
+from sedge_protocol.wire.settings import Value, read_settings
+
+
+class Phase(msgspec.Struct, frozen=True):
+    """The phase that a rollout is in: the devices that it adds, and those of them that succeeded.
+
+    ``absent`` ones are offline or paused, or are not asked.
+    """
+
+    number: int
+    adds: int
+    succeeded: int
+    absent: int
+
+
+class RolloutReport(msgspec.Struct, frozen=True):
+    """One rollout of ``given``, a bundle's or a file's name; ``phases`` are shares, ``failed`` reasons.
+
+    ``phase`` is None once it has ended. ``run`` is empty for settings.
+    """
+
+    run: str
+    number: int
+    given: str
+    state: RolloutState
+    phases: tuple[float, ...]
+    reached: int
+    where: str
+    devices: int
+    succeeded: int
+    failed: dict[str, str]
+    why: str
+    phase: Phase | None = None
+    settings: dict[str, Value] = {}
+
+    def lines(self) -> Iterator[str]:
+        """The same for people."""
+        phases = ", ".join(f"{100 * share:g} %" for share in self.phases)
+        given = "" if self.run else f" of {self.given}"
+        yield (
+            f"rollout {self.number}{given}: {self.state}, phase {self.reached} of {len(self.phases)} "
+            f"({phases}){f', where {self.where}' if self.where else ''}, {self.devices} devices"
+        )
+        yield from (f"  {key} = {value}" for key, value in self.settings.items())
+        yield f"  succeeded {self.succeeded}, failed {len(self.failed)}"
+        if self.phase is not None:
+            it, done = self.phase, "trained" if self.run else "taken them"
+            yield (
+                f"  phase {it.number}: {it.succeeded} of the {it.adds} devices that it adds have {done}, "
+                f"{it.absent} offline, paused or not asked"
+            )
+        yield from (f"  {device} failed: {why}" for device, why in self.failed.items())
+        if self.why:
+            yield f"  {self.why}"
+
+
+def rollout_reports(store: Store, name: str, at: float) -> Iterator[RolloutReport]:
+    """Each rollout of a run, or of settings, newest first, as of ``at`` (wall clock).
+
+    Raises ``ConfigError`` for an unknown run.
+    """
+    if name != FLEET:
+        find_run(store, name)
+    for row in reversed(store.rollouts(name)):
+        yield _report(row, store, at)
+
+
+def _report(row: RolloutRow, store: Store, at: float) -> RolloutReport:
+    plan, progress = row.read_plan(), row.read_progress()
+    report = RolloutReport(
+        run=row.run,
+        number=row.number,
+        given=plan.bundle,
+        state=row.state,
+        phases=plan.phases,
+        reached=progress.phase + 1,
+        where=plan.where,
+        devices=progress.sizes[-1],
+        succeeded=progress.succeeded,
+        failed={device: progress.reasons.get(device, "") for device in progress.failed},
+        why=row.why,
+        settings=read_settings(plan.settings),
+    )
+    if row.state != "in_progress":
+        return report
+    if row.run == FLEET:
+        names = said(store, plan.where)
+        devices, new = list(names), tally_of(row, store, names, at).new
+    else:  # the open round is the one after those that the leader reads again
+        devices = store.eligible(plan.where)
+        new = tallied(row, store, progress.tallied + LATE_ROUNDS + 1)[1].new
+    newest = members(row, progress, devices)
+    gone = absent(row, progress, store, newest, new, at) - new.succeeded
+    done = newest & new.succeeded
+    phase = Phase(progress.phase + 1, len(newest), len(done), len(gone))
+    return msgspec.structs.replace(report, succeeded=len(new.succeeded), phase=phase)

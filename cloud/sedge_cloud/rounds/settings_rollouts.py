@@ -1,0 +1,104 @@
+"""Carries out rollouts of settings: which devices have them, and whether a rollout proceeds.
+
+They are the fleet's, not a run's. A device has succeeded while its hello names the settings and it is
+online. It has failed if it is online and does not take them, is gone since it took them, or has declined an
+order since. How many fail is compared with the devices that have other settings.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from sedge_cloud.clocks import Wall
+from sedge_cloud.rounds.rollouts import EARLIER_ROUNDS, Seen, Tally, proceed
+from sedge_cloud.runs.rollout_versions import rank
+from sedge_cloud.store.roles import Rows
+from sedge_cloud.store.rollouts import FLEET, RolloutRow, in_progress
+from sedge_protocol.wire.effects import Note
+from sedge_protocol.wire.settings import name_of
+
+# How often the leader looks, and how long a device has to take settings, or to come back.
+EVERY_S, PATIENCE_S = 30.0, 300.0
+NOT_TAKEN, GONE = "not taken", "gone"
+
+
+class _Said(msgspec.Struct):
+    """The part of a hello that names settings."""
+
+    settings: bytes | None = None
+
+
+def said(store: Rows, where: str) -> dict[str, bytes]:
+    """The name of the settings of each device that matches, but for those that take none."""
+    found = dict[str, bytes]()
+    for name, row in store.devices_named(store.eligible(where)).items():
+        if row.hello is None:
+            continue
+        settings = msgspec.msgpack.decode(row.hello, type=_Said).settings
+        if settings is not None:
+            found[name] = settings
+    return found
+
+
+def tally_of(row: RolloutRow, store: Rows, names: dict[str, bytes], at: float) -> Tally:
+    """What became of the devices in ``names`` (``said``), and of those that the rollout has not reached."""
+    tally, progress = Tally(), row.read_progress()
+    wanted = name_of(row.read_plan().settings)
+    declined = _declined(store, progress.since)
+    for seen in store.sessions_named(names):
+        device = seen.device
+        has = rank(row, device) <= progress.bounds[-1] and device not in progress.failed
+        group = tally.new if has else tally.others
+        is_late = at > max(progress.since, seen.since) + PATIENCE_S
+        if device in declined:
+            group.fail(device, declined[device])
+        elif has and names[device] != wanted:
+            if seen.online and is_late:
+                group.fail(device, NOT_TAKEN)
+        elif seen.online:
+            group.succeeded.add(device)
+        elif seen.since > row.created and is_late:
+            group.fail(device, GONE)
+    return tally
+
+
+def _declined(store: Rows, since: float) -> dict[str, str]:
+    """The last decline of each device in the last rounds that were opened since."""
+    found = dict[str, str]()
+    for run in store.runs():
+        rounds = [it for it in store.last_rounds(run.run, 0, EARLIER_ROUNDS) if it.opened > since]
+        if rounds:
+            for device, _, why in store.declines(run.run, rounds[0].round, rounds[-1].round):
+                found[device] = why
+    return {device: why for device, why in found.items() if why != "revoked"}
+
+
+class SettingsRollouts:
+    """Looks from time to time at the rollout in progress, if there is one."""
+
+    def __init__(self, store: Rows, wall: Wall) -> None:
+        self._store, self._wall = store, wall
+        self._due: float | None = None
+
+    def load(self, now: float) -> None:
+        """Read whether a rollout is in progress. Raises ``StorageError``."""
+        row = in_progress(self._store, FLEET)
+        self._due = None if row is None else now if self._due is None else self._due
+
+    def timer(self) -> float | None:
+        """When ``poll`` is next due."""
+        return self._due
+
+    def poll(self, now: float) -> Iterator[Note]:
+        """Start the next phase, or end the rollout, if that is due. Raises ``StorageError``."""
+        if self._due is None or now < self._due:
+            return
+        row, at = in_progress(self._store, FLEET), self._wall(now)
+        self._due = None if row is None else now + EVERY_S
+        if row is not None:
+            names = said(self._store, row.read_plan().where)
+            tally = tally_of(row, self._store, names, at)
+            kept = {device for device, why in tally.new.failed.items() if why == GONE}
+            yield from proceed(
+                row, row.read_progress(), Seen(names, tally, kept=kept), self._store, at
+            )

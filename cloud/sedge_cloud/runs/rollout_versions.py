@@ -1,0 +1,40 @@
+"""What rollouts give to a device.
+
+A device's rank, a hash of its id, decides its phase, so devices stay in when a phase adds more.
+"""
+
+import hashlib
+
+from sedge_cloud.store.rollouts import Progress, RolloutRow, RolloutRows
+
+
+def rank(row: RolloutRow, device: str) -> int:
+    """A device's place in a rollout, below 2**63."""
+    digest = hashlib.sha256(f"{row.run}/{row.number}/{device}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+class Versions:
+    """Decides what a run's devices get, by its rollouts, newest first."""
+
+    def __init__(self, run: str, store: RolloutRows) -> None:
+        self._given = list[tuple[RolloutRow, Progress, frozenset[str] | None]]()
+        for row in reversed(store.rollouts(run)):
+            if row.state in ("in_progress", "succeeded"):
+                where = row.read_plan().where
+                among = frozenset(store.eligible(where)) if where else None
+                self._given.append((row, row.read_progress(), among))
+
+    def bundle(self, device: str) -> bytes:
+        """The blob of a device's bundle; empty for the run's own bundle."""
+        row = self.row(device)
+        return b"" if row is None else row.bundle
+
+    def row(self, device: str) -> RolloutRow | None:
+        """The rollout that gives a device what it has; None without one."""
+        for row, progress, among in self._given:
+            bound = progress.bounds[-1] if progress.bounds else -1
+            is_in = device not in progress.failed and rank(row, device) <= bound
+            if is_in and (among is None or device in among):
+                return row
+        return None

@@ -411,7 +411,7 @@ def test_a_store_from_before_rollouts_keeps_its_orders(tmp_path: Path) -> None:
     statements = (
         f"CREATE TABLE saved AS SELECT {columns} FROM orders", "DROP TABLE orders", before,
         "INSERT INTO orders SELECT * FROM saved", "DROP TABLE saved", "DROP TABLE rollouts",
-        "ALTER TABLE devices DROP COLUMN enrolled",
+        "ALTER TABLE devices DROP COLUMN enrolled", "DROP TABLE certificates",
     )  # fmt: skip
     with cloud.store.transaction():
         cloud.store._db.define(";".join(statements), 7)

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, Cloud, a_hello, small_update
 from tests.cloud.outlets.test_status_page import text_of
-from tests.cloud.rounds.test_rollouts import wall
 from tests.cloud.stores import on_both
 
 from sedge_cloud.admin.rollout_status import rollout_reports
 from sedge_cloud.admin.rollouts import start_settings
+from sedge_cloud.clocks import as_it_is as wall
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.facts.rollouts import settings_of
 from sedge_cloud.ingest.settings import LOOK_S

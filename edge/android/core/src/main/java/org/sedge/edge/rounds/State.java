@@ -216,7 +216,7 @@ public final class State extends Struct<State> {
     public final Spent spent;
     /** The policies of the last accepted orders, by run. */
     public final Map<String, TakenPolicy> policies;
-    /** What the coordinator tightens, as it came. */
+    /** The settings from the coordinator, as it sent them. */
     public final byte[] settings;
 
     private State(Object[] given) {

@@ -98,5 +98,5 @@ def _export(kind: Kind, name: str, folder: Path) -> None:
     torch.manual_seed(0)
     shape = B, *kind.row
     sample = torch.randint(7, shape) if kind.y == "tokens" else torch.randn(shape)
-    words = {"batch_size": B, "name": name, **kind.words}
+    words: dict[str, Any] = {"batch_size": B, "name": name, **kind.words}
     export(kind.model(), sample, folder=folder, backends=("executorch",), **words)

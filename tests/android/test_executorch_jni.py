@@ -6,18 +6,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
+from tests.android import kinds
 from tests.android.classes import java
+from tests.android.kinds import B
 from tests.edge.backends.conftest import unpacked_wheel
-from torch import nn
 
 from sedge_edge.backends.executorch import ExecutorchProgram
-from sedge_export import export
 from sedge_protocol.wire.programs import signatures
 
-SIGNATURES = signatures()
-B = 8
+SIGNATURES = signatures(has_statistics=True)
 TYPES = {"float32": "FLOAT32", "int64": "INT64", "int32": "INT32"}
 
 
@@ -31,22 +29,16 @@ class Exported(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def exported(
-    class_path: str, jni_library: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Exported:
-    folder = tmp_path_factory.mktemp("executorch")
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(13, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 3))
-    words = {"batch_size": B, "name": "wine", "num_classes": 3, "folder": folder / "wine"}
-    export(model, torch.randn(B, 13), backends=("executorch",), **words)  # type: ignore[arg-type]
+def exported(class_path: str, jni_library: Path) -> Exported:
+    folder = kinds.exported("statistics")
     rng = np.random.default_rng(0)
     feeds: dict[str, NDArray[Any]] = {
-        "theta": np.fromfile(folder / "wine" / "init.bin", np.float32),
-        "x": rng.standard_normal((B, 13)).astype(np.float32),
+        "theta": np.fromfile(folder / "init.bin", np.float32),
+        "x": rng.standard_normal((B, 1, 8, 8)).astype(np.float32),
         "y": rng.integers(0, 3, B),
         "w": np.ones(B, np.float32),
     }
-    return Exported(folder / "wine" / "programs.pte", feeds, jni_library, class_path)
+    return Exported(folder / "programs.pte", feeds, jni_library, class_path)
 
 
 def run(backend: str, exported: Exported, name: str, out: Path, **changed: NDArray[Any]) -> str:

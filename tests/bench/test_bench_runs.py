@@ -57,6 +57,7 @@ def test_accuracy_beside_bytes_over_seeds_and_splits(tmp_path: Path) -> None:
     assert result.stat().st_mtime_ns == first
 
 
+@pytest.mark.slow
 def test_a_training_step_is_timed_on_both_sides() -> None:
     figures = train_step.timed("mlp", 0.1)
     assert figures.keys() == {"onnxruntime", "executorch"}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.reproduce.tiny import TINY, TinySetting
+from tests.reproduce.tiny import TinySetting
 from tools.reproduce.cells import Cell, Table
 from tools.reproduce.play import Trial, play
 from tools.reproduce.tables import markdown, tables
@@ -35,10 +35,3 @@ def test_half_of_the_elements_and_a_bit_for_each(
     counted = first.accounted_up / 2**20
     wire = first.bytes_up / 4 / 2**20
     assert lines[0] == f"| up, before beta | {counted:.2f} | 1.00 | {wire:.2f} | {1 / wire:.2f} |"
-
-
-def test_other_methods_have_no_count(tmp_path: Path) -> None:
-    outcome = play(
-        Trial(TINY, TINY.cells[0], 1, 1), tmp_path / "a", 1, Progress(Console(quiet=True))
-    )
-    assert outcome.points[0].accounted_up is None

@@ -1,4 +1,4 @@
-"""What a width costs, of a run that has several and of one that has not."""
+"""What a width costs."""
 
 from pathlib import Path
 
@@ -7,7 +7,6 @@ from rich.console import Console
 from tests.reproduce.tiny import TINY
 from tools.reproduce.cells import Cell
 from tools.reproduce.costs import multiply_adds
-from tools.reproduce.outcome import Outcome
 from tools.reproduce.play import Trial, play
 
 from sedge_emulate.config import ModelConfig
@@ -20,7 +19,7 @@ def test_each_width_has_its_devices_and_its_cost(
 ) -> None:
     monkeypatch.setattr(type(TINY.setting), "model", ModelConfig(batch_size=16, widths=(0.0, 0.5)))
     cell = Cell("heterofl", "heterofl", {"dropped": [0.0, 0.5]})
-    found = played(cell, tmp_path)
+    found = play(Trial(TINY, cell, 42, 1), tmp_path, 1, Progress(Console(quiet=True)))
     whole, half = found.sizes
     assert (whole.dropped, half.dropped) == (0.0, 0.5)
     assert (whole.devices, half.devices) == (2, 2)
@@ -30,14 +29,6 @@ def test_each_width_has_its_devices_and_its_cost(
     assert half.parameters == 64 * 100 + 100 + 100 * 10 + 10
     assert half.bytes_up < 0.6 * whole.bytes_up
     assert 0 < half.before < 1
-
-
-def test_a_run_of_whole_models_has_no_widths(tmp_path: Path) -> None:
-    assert played(TINY.cells[0], tmp_path).sizes == ()
-
-
-def played(cell: Cell, home: Path) -> Outcome:
-    return play(Trial(TINY, cell, 42, 1), home, 1, Progress(Console(quiet=True)))
 
 
 def test_multiplications_of_a_convolution() -> None:

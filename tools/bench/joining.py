@@ -241,13 +241,13 @@ def figures(found: Result) -> list[Figure]:
 
 
 @bench("Joining by one token, and an attacker's list", figures)
-def measure(devices: int = 50, at_once: int = 4, certificates: bool = False) -> Result:
+def measure(devices: int = 50, at_once: int = 4, certificates: int = 0) -> Result:
     """Join so many devices, some ``at_once``; then try every attack.
 
-    With ``certificates`` the broker is that of ``init --client-certificates``.
+    With ``certificates`` 1 the broker is that of ``init --client-certificates``.
     """
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
-        fleet = serving(Path(name), certificates=certificates)
+        fleet = serving(Path(name), certificates=bool(certificates))
         try:
             begun = time.monotonic()
             add = ("device", "token", "add", "--expires", "1h")

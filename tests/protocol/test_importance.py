@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sedge_protocol.errors import LocalError
-from sedge_protocol.importance import Score, importance, kept, min_max, positions, select
+from sedge_protocol.importance import Score, importance, kept, positions, select
 from sedge_protocol.layout import Layout, Role
 
 LAYOUT = Layout.of(
@@ -58,11 +58,6 @@ def test_an_enormous_score_is_the_largest_float32(score: Score) -> None:
     found = importance(own, SHARED, TENSORS, score, own)
     assert found[5] == np.finfo(np.float32).max
     assert select(found, 0.9).tolist() == [5]
-
-
-def test_min_max_is_within_each_tensor() -> None:
-    found = min_max(vector(2, 4, 3, 2, 7, 7, 7), TENSORS)
-    assert found.tolist() == [0, 1, 0.5, 0, 0, 0, 0]
 
 
 def test_positions_are_those_of_the_whole_model() -> None:

@@ -28,7 +28,6 @@ from sedge_edge.training.job import (
 from sedge_edge.training.local_training import LocalResult
 from sedge_edge.training.meter import Spent
 from sedge_edge.training.preparation import Prepared, prepare
-from sedge_edge.training.start_vector import own_elements
 from sedge_edge.training.trainer import (
     Moments,
     Trained,
@@ -55,7 +54,7 @@ from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.programs import FROZEN
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics, decode_update
-from sedge_protocol.wire.work import Codec, DeviceScoring, PatchChoice, UpdateSelection
+from sedge_protocol.wire.work import Codec, PatchChoice, UpdateSelection
 
 MEAN = LAYOUT.by_name["norm.mean"].slice
 # Every way of coding an update, lossy and not.
@@ -295,26 +294,6 @@ def test_a_model_that_float32_cannot_hold_is_not_remembered(device: Harness) -> 
 # Elements that are the device's own.
 
 
-def test_a_device_finds_its_elements_again_from_round_to_round(device: Harness) -> None:
-    order = device.order(1, scoring=DeviceScoring(0.99, "fisher"), codec=Codec(fraction=0.5))
-    first, blobs = job(device, order)
-    assert first.kept.gradient is not None
-    np.testing.assert_array_equal(FolderVectors(blobs).read(first.kept.gradient, LAYOUT), -drift(1))
-    second = device.order(2, scoring=DeviceScoring(0.99, "fisher"), codec=Codec())
-    stored(device)
-    kept = Job(second, Kept(first.kept.model, gradient=first.kept.gradient))
-    prepared = prepare(kept, device.place(), manifest_of(device))
-    own = theta_of(1) + drift(1)
-    wanted = own_elements(own, theta_of(2), LAYOUT, DeviceScoring(0.99, "fisher"), drift(1))
-    assert prepared.personal.tolist() == wanted.tolist()
-    np.testing.assert_array_equal(prepared.start[prepared.personal], own[prepared.personal])
-    np.testing.assert_array_equal(prepared.base, theta_of(2))
-    outcome = run_job(kept, device.place())
-    delta = decode(decode_update(device.blobs().read(outcome.update))[1], N).dense()
-    expected = prepared.start + drift(2) - theta_of(2)
-    np.testing.assert_allclose(delta, expected, rtol=0, atol=1e-6)
-
-
 # Models of the device's own.
 
 
@@ -393,24 +372,6 @@ def test_a_job_in_parts_is_the_job_as_a_whole(device: Harness) -> None:
         slow = complete(one, learned, 7.5, twelve)
         assert slow.report.seconds == 7.5
         assert slow.update != whole.update
-
-
-def test_what_the_order_says_reaches_the_trainer(device: Harness) -> None:
-    seen: list[object] = []
-
-    class Watching(DriftTrainer):
-        def train(
-            self, request: TrainRequest, examples: Examples, *args: Any, **kwargs: Any
-        ) -> Trained:
-            seen.extend([request.theta.copy(), len(examples.targets), args[0]()])
-            seen.extend([request.training, request.seed])
-            return super().train(request, examples, *args, **kwargs)
-
-    device.trainer = Watching()
-    training = Training(local_epochs=3, learning_rate=0.5, prox=0.1)
-    job(device, device.order(4, training=training, seed=99))
-    np.testing.assert_array_equal(np.asarray(seen[0]), theta_of(4))
-    assert seen[1:] == [12, False, training, 99]
 
 
 def test_a_job_that_is_stopped_leaves_no_result(device: Harness) -> None:

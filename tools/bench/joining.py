@@ -242,7 +242,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("Joining by one token, and an attacker's list", figures)
 def measure(devices: int = 50, at_once: int = 4, certificates: int = 0) -> Result:
-    """Join so many devices, some ``at_once``; then try every attack.
+    """Let this many devices join, some ``at_once``; then try every attack.
 
     With ``certificates`` 1 the broker is that of ``init --client-certificates``.
     """

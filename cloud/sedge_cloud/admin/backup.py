@@ -1,7 +1,7 @@
 """Backs up the whole state to one file, even while the service runs, and restores it.
 
     head.json       first line: SHA-256 of the rest; then the manifest as JSON
-    sedge.sqlite    the rows at one moment, whatever database they are from; the manifest has its digest
+    sedge.sqlite    a snapshot of the rows, whichever database they come from; the manifest has its digest
     blobs/<sha256>  every blob that it refers to, by name
 
 It is a plain tar with exactly these members in this order. While a backup is written, no process deletes

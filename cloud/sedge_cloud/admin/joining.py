@@ -81,7 +81,7 @@ def make_token(
                 Path(cloud.broker.device_password_file), {row.token: DeviceKeys.of(secret).password}
             )
             shut_in(cloud, row.token)
-    # Devices that are pending when it expires may still join by it.
+    # Devices that are pending when it expires may still join with it.
     certify_token(store, cloud, row.token, secret, row.expires + KEPT_S)
     store.add_token(row)
     return row

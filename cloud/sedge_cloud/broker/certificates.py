@@ -1,4 +1,4 @@
-"""A certificate authority of the fleet's own: certificates of broker, coordinator, devices and tokens.
+"""The fleet's certificate authority: certificates of broker, coordinator, devices and tokens.
 
 It signs and revokes; who has which certificate is in the store (store/certificates.py). ``cryptography`` is
 imported when first needed, as a coordinator that signs nothing should not spend memory on it.

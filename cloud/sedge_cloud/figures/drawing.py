@@ -131,7 +131,7 @@ class Plot:
         self.paths.append(Path(f"M{' '.join(points)}z", colour, opacity=opacity))
 
     def rule(self, y: float, text: str, shift: float = -6.0) -> None:
-        """A dashed line across, and what it stands for, ``shift`` pixels lower."""
+        """A dashed horizontal line, with its label ``shift`` pixels lower."""
         at = float(self.py(y))
         self.paths.append(
             Path(f"M{pixels(LEFT)} {pixels(at)}H{pixels(WIDTH - RIGHT)}", GREY, 1.2, dashed=True)

@@ -62,7 +62,7 @@ class Renewals(Joins):
         return self._rows(RenewalRow, sql)
 
     def broker_secrets(self, names: Collection[str]) -> dict[str, bytes]:
-        """The secrets whose passwords the broker is to have: those offered, or else the present ones.
+        """The secrets whose passwords the broker must have: those offered, otherwise the present ones.
 
         A device that is revoked has none.
         """

@@ -68,7 +68,7 @@ class Scaffold(Strategy, frozen=True):
     def init(self, context: Context) -> State:
         """The run's first model. Raises ``ConfigError`` for an optimizer other than plain SGD."""
         training = context.training
-        why = "scaffold reads a device's mean gradient off its change"
+        why = "scaffold computes a device's mean gradient from its change"
         if training.momentum > 0:
             expected = f"0: {why}, which momentum distorts"
             raise ConfigError("training.momentum", training.momentum, expected)

@@ -61,7 +61,7 @@ def direction(run: RunFacts) -> Direction | None:
 
 
 def month_bytes(facts: Fleet) -> tuple[int, bool]:
-    """Bytes of all devices, both ways, in rounds that closed in the last 30 days; whether that is complete.
+    """Bytes of all devices, both ways, in rounds closed in the last 30 days, and whether that is complete.
 
     It is not if a run has closed more rounds in that time than are read.
     """

@@ -86,7 +86,7 @@ def functionalised(origins: Origins) -> Generator[None]:
 
 
 def lifted(values: Any) -> Any:
-    """The same, with each tensor in the wrapper that lets the model write into a copy of it."""
+    """The value, with each tensor in the wrapper that lets the model write into a copy of it."""
     return tree_map_only(Tensor, _lifted, values)
 
 
@@ -126,7 +126,7 @@ def unlifted(tensor: Tensor) -> Tensor:
 
 
 def compact(module: fx.GraphModule) -> None:
-    """Store each constant of a traced graph once, and repeats along an axis as their first part."""
+    """Store each constant of a traced graph once; if it repeats along an axis, only the first part."""
     names: dict[tuple[object, ...], str] = {}
     for node in module.graph.find_nodes(op="get_attr"):
         whole: Tensor = getattr(module, str(node.target)).detach()

@@ -175,10 +175,10 @@ def by_hand(cloud: CloudConfig, row: TokenRow) -> list[str]:
     password = DeviceKeys.of(row.secret).password
     account = f"an account {row.token} with the password {password}"
     return [
-        "This machine does not keep the broker's passwords (broker.device_password_file), so nobody can",
-        "join by this token yet. Make tokens on the broker's host instead, or do by hand what it would do:",
+        "This machine does not keep the broker's passwords (broker.device_password_file), so the broker",
+        "does not know this token. Run `device token add` on the broker's host instead: only there do",
+        "devices that join get accounts, too. Otherwise, by hand:",
         f"Give the broker {account}, which may not read {_SHARED}.",
-        "Every device that joins by it needs an account with its own password, too: `device list` there.",
     ]
 
 

@@ -124,7 +124,7 @@ final class OnnxTables {{
     static final Set<String> OTHER_ATTRIBUTES = words({_text(operators.OTHER_ATTRIBUTES)});
     /** The operators whose outputs are bool. */
     static final Set<String> BOOLEAN = words({_text(operators.BOOLEAN)});
-    /** Of an attribute, its field's number, its least and its largest number. */
+    /** An attribute's field number, and its smallest and largest value. */
     static final Map<String, long[]> NUMBERS = new HashMap<>();
     /** The first of an operator's inputs that must be an initializer. */
     static final Map<String, Integer> CONSTANT_FROM = new HashMap<>();

@@ -13,7 +13,7 @@ from sedge_protocol.wire.objective import CONSTANTS, COUNTS, Guide
 
 
 def fedlc(own: Tensor, now: Pass, y: Tensor, seen: Seen) -> Tensor:
-    """FedLC's loss (B,): cross entropy of logits (B, C) less tau n_c^(-1/4), of n_c examples of a class.
+    """FedLC's loss (B,): cross entropy of logits (B, C) minus tau n_c^(-1/4), with n_c examples of class c.
 
     Classes that the device does not have are left out of the sum. Source: Zhang et al. 2022, Federated
     Learning with Label Distribution Skew via Logits Calibration, equation 8.

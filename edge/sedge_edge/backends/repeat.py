@@ -30,7 +30,7 @@ def repeatable(device: torch.device, tf32: bool = False) -> Generator[None]:
     try:
         for owner, name, value in settings:
             setattr(owner, name, value)
-        # Without ``enabled`` torch switches cuDNN off here, and convolutions run many times as long.
+        # Without ``enabled`` torch switches cuDNN off here, and convolutions take many times longer.
         with torch.backends.cudnn.flags(
             enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32
         ):

@@ -116,7 +116,7 @@ def _require_fit(
 
 
 def _endings(folder: Path) -> set[str]:
-    """The endings of images that Pillow reads here."""
+    """The file extensions of the images that Pillow reads here."""
     try:
         from PIL import Image
     except ImportError as exc:

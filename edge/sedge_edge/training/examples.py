@@ -111,7 +111,7 @@ def check_labels(labels: Inputs, num_classes: int, name: str) -> None:
 def _at_first(
     text: str, rows: Inputs, wrong: NDArray[np.bool_], name: str, count: int
 ) -> DataError:
-    """The refusal of the first number that is not within 0 to ``count`` - 1."""
+    """The error for the first number outside 0 to ``count`` - 1."""
     place = np.unravel_index(np.argmax(wrong), wrong.shape)
     where = ", ".join(map(str, place))
     values = {"name": name, "place": where, "value": rows[place]}

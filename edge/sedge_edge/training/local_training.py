@@ -297,7 +297,7 @@ def _trained(request: TrainRequest) -> Generator[Request, Answer, Trained]:
     trained = yield from _ask(request, Trained)
     if request.gradient:
         if trained.gradient is None:
-            raise LocalError("local training: the trainer gave no gradient")
+            raise LocalError("local training: the trainer returned no gradient")
         if not np.isfinite(trained.gradient).all():
             raise TrainingDiverged("the last batch's gradient is not finite")
     return trained

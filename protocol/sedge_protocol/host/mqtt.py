@@ -378,7 +378,7 @@ class MqttLink:
         self._events.append(Connected(self._max_packet))
 
     def _on_log(self, client: object, userdata: object, level: int, text: str) -> None:
-        """Keep the alert that paho has read; it only writes it to its log."""
+        """Keep the alert that paho has received; paho itself only logs it."""
         if level == paho.MQTT_LOG_ERR:
             self._alert = self._alert or tls.alert_in(text)
 

@@ -71,7 +71,7 @@ class UpdateSelection(msgspec.Struct, frozen=True, omit_defaults=True):
     """The share of each tensor's elements that is sent, rounded down."""
     gradient: Literal["last", "delta"] = "last"
     """``last``: g is the gradient of the last batch's mean loss, before its step, as the program
-    gives it but 0 in tensors that ``freeze`` names; ``delta``: g is trained - start."""
+    returns it, but 0 in tensors that ``freeze`` names; ``delta``: g is trained - start."""
     hessian: bool = False
     """Adds the second-order term to c."""
     cutoff: Share = 1e-10

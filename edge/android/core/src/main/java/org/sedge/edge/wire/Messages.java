@@ -171,8 +171,8 @@ public final class Messages {
         /** The share of each tensor's elements that is sent, rounded down. */
         public final double fraction;
         /**
-         * {@code last}: g is the gradient of the last batch's mean loss, before its step, as the program gives it but 0
-         * in tensors that {@code freeze} names; {@code delta}: g is trained - start.
+         * {@code last}: g is the gradient of the last batch's mean loss, before its step, as the program returns it,
+         * but 0 in tensors that {@code freeze} names; {@code delta}: g is trained - start.
          */
         public final String gradient;
         /** Adds the second-order term to c. */

@@ -30,7 +30,7 @@ final class OnnxTables {
     static final Set<String> OTHER_ATTRIBUTES = words("alpha approximate body epsilon reduction value");
     /** The operators whose outputs are bool. */
     static final Set<String> BOOLEAN = words("And Equal Greater GreaterOrEqual Less LessOrEqual Not Or");
-    /** Of an attribute, its field's number, its least and its largest number. */
+    /** An attribute's field number, and its smallest and largest value. */
     static final Map<String, long[]> NUMBERS = new HashMap<>();
     /** The first of an operator's inputs that must be an initializer. */
     static final Map<String, Integer> CONSTANT_FROM = new HashMap<>();

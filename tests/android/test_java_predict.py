@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.edge.home import put_models
 from torch import Tensor, nn
 
 from sedge_edge import Model
-from sedge_export import export, models
+from sedge_export import export
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import DataError
 from sedge_protocol.host.blobs import BlobFolder
@@ -252,84 +252,3 @@ def test_onnx_runtimes_calls_predict_and_a_model_becomes_files_as_in_python(
     for name, values in expected.items():
         np.testing.assert_array_equal(tensors[name], values)
     assert out.read_bytes() == phone.python(theta, "onnxruntime").predict(x).tobytes()
-
-
-class Recurrent(nn.Module):
-    """The last output of a recurrent layer."""
-
-    def __init__(self, kind: type[nn.GRU] | type[nn.LSTM]) -> None:
-        super().__init__()
-        self.layer, self.head = kind(6, 8, batch_first=True), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.layer(x)[0][:, -1])  # type: ignore[no-any-return]
-
-
-MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "linear": (lambda: nn.Linear(6, 3), (6,)),
-    "mlp": (lambda: models.mlp(6, 16, 3), (6,)),
-    "dropout": (lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)), (6,)),
-    "normed": (
-        lambda: nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3)),
-        (6,),
-    ),
-    "avgcnn": (models.avgcnn, (1, 28, 28)),
-    "batchnorm": (
-        lambda: nn.Sequential(
-            nn.Conv2d(1, 4, 3),
-            nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(36, 3),
-        ),
-        (1, 8, 8),
-    ),
-    "groups": (
-        lambda: nn.Sequential(
-            nn.Conv2d(4, 8, 3, groups=2), nn.GroupNorm(2, 8), nn.Flatten(), nn.Linear(288, 3)
-        ),
-        (4, 8, 8),
-    ),
-    "conv1d": (
-        lambda: nn.Sequential(
-            nn.Conv1d(3, 8, 5), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 3)
-        ),
-        (3, 32),
-    ),
-    "gru": (lambda: Recurrent(nn.GRU), (5, 6)),
-    "lstm": (lambda: Recurrent(nn.LSTM), (5, 6)),
-    "attention": (
-        lambda: nn.Sequential(
-            nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Flatten(), nn.Linear(40, 3)
-        ),
-        (5, 8),
-    ),
-    "softplus": (
-        lambda: nn.Sequential(
-            nn.Linear(6, 8), nn.Softplus(), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 3)
-        ),
-        (6,),
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_twelve_models_predict_the_python_agents_bytes(
-    name: str, tmp_path: Path, library: Path, class_path: str
-) -> None:
-    torch.manual_seed(3)
-    make, row = MODELS[name]
-    classes = 10 if name == "avgcnn" else 3
-    export(
-        make(), torch.randn(B, *row), batch_size=B, name=name, num_classes=classes,
-        folder=tmp_path / "bundle", backends=("executorch",),
-    )  # fmt: skip
-    phone = Phone(tmp_path / "bundle", tmp_path, library, class_path)
-    x, out = rows(7, *row), tmp_path / "out"
-    words = phone.keep("run", None, phone.init)
-    assert phone.ask(words, "open", f"predict {phone.inputs({'x': x})} {out}") == [
-        f"({classes},) true"
-    ]
-    assert out.read_bytes() == phone.python(phone.init).predict(x).tobytes()

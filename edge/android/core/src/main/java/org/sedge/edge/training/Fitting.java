@@ -34,7 +34,11 @@ public final class Fitting {
         if (bundle.target == null) {
             return new Examples(inputs, examples.targets);
         }
-        Rows targets = typed(column(examples.targets, bundle.target), bundle.target, "y");
+        Rows given = column(examples.targets, bundle.target);
+        if (bundle.numClasses > 0 && given.isFloat() && Arrays.equals(given.shape(), bundle.target.shape)) {
+            checkFloats(given, bundle.numClasses);
+        }
+        Rows targets = typed(given, bundle.target, "y");
         check(targets, bundle.target, "y");
         if (bundle.numClasses > 0 && !targets.isFloat()) {
             checkLabels(targets, bundle.numClasses);
@@ -51,9 +55,7 @@ public final class Fitting {
             boolean is = !several || label != IGNORED;
             counts[i / targets.rowSize] |= is;
             if (is && (label < 0 || label >= classes)) {
-                String place = targets.place(i);
-                throw new DataError(several ? Refusals.wrongElement("y", place, label, classes - 1, IGNORED)
-                        : Refusals.wrongLabel("y", place, label, classes - 1));
+                throw noClass(targets, i, label, classes);
             }
         }
         for (int row = 0; row < targets.count; row++) {
@@ -61,6 +63,29 @@ public final class Fitting {
                 throw new DataError(Refusals.nothingCounts("y", row, IGNORED));
             }
         }
+    }
+
+    /** Labels that are floats are classes, too, before they are converted. */
+    private static void checkFloats(Rows targets, long classes) throws DataError {
+        boolean several = targets.shape().length > 0;
+        for (int i = 0; i < targets.size(); i++) {
+            float label = targets.floatAt(i);
+            boolean isClass = label >= 0 && label < classes && label == Math.rint(label);
+            if (!isClass && !(several && label == IGNORED)) {
+                throw noClass(targets, i, text(label), classes);
+            }
+        }
+    }
+
+    private static DataError noClass(Rows targets, int i, Object label, long classes) {
+        String place = targets.place(i);
+        return new DataError(targets.shape().length > 0
+                ? Refusals.wrongElement("y", place, label, classes - 1, IGNORED)
+                : Refusals.wrongLabel("y", place, label, classes - 1));
+    }
+
+    private static String text(float value) {
+        return String.valueOf(value).replace("NaN", "nan").replace("Infinity", "inf");
     }
 
     /** Converts the rows called {@code name} to inputs of the model. Throws {@code DataError} if they do not fit. */
@@ -95,7 +120,7 @@ public final class Fitting {
             } else {
                 float value = rows.floatAt(i);
                 exact(Math.abs(value) <= MAX_INTEGER && value == Math.rint(value),
-                        rows, wanted, name, i, String.valueOf(value).replace("NaN", "nan").replace("Infinity", "inf"));
+                        rows, wanted, name, i, text(value));
                 longs[i] = (long) value;
             }
         }

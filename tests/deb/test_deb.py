@@ -58,6 +58,8 @@ def _purged(root: Path) -> None:
     )
     _in(root, "dpkg --purge sedge-edge sedge-cloud")
     assert not (root / "opt/sedge").exists()
+    asked = (root / "journey/asked").read_text().splitlines()
+    assert "disable --now sedge-cloud-accounts.path" in asked
     for kept in secrets:
         assert (root / kept).exists(), f"{kept}: deleted without a question"
     _in(root, "dpkg -i /journey/*.deb")

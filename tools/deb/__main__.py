@@ -39,7 +39,9 @@ WORDS = {
         "STAYS": "/etc/sedge, /etc/mosquitto/sedge and /var/lib/sedge-cloud",
         "LOSS": "Without them no device of the fleet can be reached again, and its models are gone.",
         "DELETED": "/var/lib/sedge-cloud /etc/sedge/cloud.toml /etc/sedge/coordinator-password "
-        "/etc/sedge/ca.key /etc/mosquitto/sedge /etc/mosquitto/conf.d/00-sedge.conf",
+        "/etc/sedge/ca.key /etc/sedge/coordinator.crt /etc/sedge/coordinator.key "
+        "/etc/systemd/system/sedge-cloud-accounts.path /etc/systemd/system/sedge-cloud-accounts.service "
+        "/etc/mosquitto/sedge /etc/mosquitto/conf.d/00-sedge.conf",
         "OTHER": "edge.toml",
     },
     "edge": {
@@ -47,7 +49,7 @@ WORDS = {
         "STAYS": "/etc/sedge and /var/lib/sedge",
         "LOSS": "The device then needs a new secret to take part again. Its training data stays.",
         "DELETED": "/var/lib/private/sedge /var/lib/sedge /etc/sedge/edge.toml /etc/sedge/secret "
-        "/etc/sedge/device.key",
+        "/etc/sedge/device.pem /etc/sedge/device.key",
         "OTHER": "cloud.toml",
     },
 }

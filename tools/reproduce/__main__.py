@@ -1,7 +1,7 @@
 """Reproduces published tables with the whole engine: printed figures next to ours.
 
 python -m tools.reproduce --list
-python -m tools.reproduce fedobp-dir01     one table in its full length; what is done is kept
+python -m tools.reproduce fedobp-dir01     one whole table; finished runs are kept
 python -m tools.reproduce --short          ten rounds of a few methods
 """
 

@@ -20,7 +20,7 @@ from sedge_protocol.host.privileges import as_caller
 # The broker's list of revoked certificates.
 REVOKED = "revoked.pem"
 DAY_S = 86_400.0
-# A device gets its next certificate when this share of its lifetime is left.
+# A device gets its next certificate when this share of the present one's lifetime is left.
 RENEW_SHARE = 1 / 3
 
 
@@ -46,7 +46,7 @@ def authority_of(cloud: CloudConfig) -> Authority | None:
 def certified(cloud: CloudConfig, secrets: Mapping[str, bytes]) -> dict[str, CertificateRow]:
     """New certificates of devices, by name, for the keys that follow from their secrets; not stored yet.
 
-    None at all where the authority does not sign here.
+    Empty if the authority's key is not on this machine.
     """
     authority, until = authority_of(cloud), time.time() + _lifetime_s(cloud)
     if authority is None:
@@ -59,7 +59,7 @@ def certify(
 ) -> None:
     """Issue the certificates of devices that have joined, and revoke those of tokens that have ended.
 
-    Does nothing where the authority does not sign here. Raises ``ConfigError``, ``StorageError``.
+    Does nothing if the authority's key is not on this machine. Raises ``ConfigError``, ``StorageError``.
     """
     if cloud.broker.authority_key_file is not None and (secrets or ended):
         store.revoke_certificates(ended)
@@ -75,7 +75,7 @@ def certify_token(store: Store, cloud: CloudConfig, name: str, secret: bytes, un
 
 
 def is_renewal_due(store: Store, cloud: CloudConfig) -> bool:
-    """Whether ``renew_due`` has something to do."""
+    """Whether ``renew_due`` would renew any certificate."""
     return bool(_due(store, cloud))
 
 
@@ -91,7 +91,7 @@ def renew_due(store: Store, cloud: CloudConfig) -> int:
 
 
 def write_revoked(store: Store, cloud: CloudConfig) -> None:
-    """Write the broker's list of revoked certificates, which reads it when it is reloaded.
+    """Write the list of revoked certificates, which the broker reads when it is reloaded.
 
     Raises ``ConfigError``, ``StorageError``.
     """

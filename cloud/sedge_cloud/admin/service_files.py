@@ -38,8 +38,8 @@ certfile {broker}/broker.crt
 keyfile {broker}/broker.key
 tls_version tlsv1.2
 """
-# Every client shows a certificate of the fleet's authority, or the broker reads nothing of what it sends.
-# Its password says who it is: without it no connection would end at once when a device is revoked.
+# Every client shows a certificate of the fleet's authority, or the broker reads nothing that it sends.
+# Its password identifies it: without passwords, no connection would end at once when a device is revoked.
 CLIENT_CERTIFICATES = """\
 cafile {etc}/ca.pem
 crlfile {broker}/{revoked}

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
         EllipticCurvePublicKey,
     )
 
-# Of the authority, the broker and the coordinator: nobody renews these at home. A fleet that must do
-# so replaces ca.pem on every device.
+# The lifetime of the authority's, the broker's and the coordinator's certificates, long because nothing
+# renews them. To replace the authority, replace ca.pem on every device.
 DAYS = 3650
 HERE = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
-# Certificates count from the day before, so that a broker whose clock is behind accepts them.
+# Certificates are valid from the day before, so that a broker whose clock is behind accepts them.
 _BEFORE = timedelta(days=1)
 
 
@@ -45,7 +45,7 @@ class Authority:
 
     @classmethod
     def made(cls, fleet: str) -> "Authority":
-        """A new one."""
+        """A new authority."""
         from cryptography import x509
 
         key, name = _new_key(), _name(f"Sedge {fleet}")
@@ -56,7 +56,7 @@ class Authority:
 
     @classmethod
     def read(cls, key: str, certificate: str) -> "Authority":
-        """The one with this key and certificate, in PEM. Raises ``ValueError`` if they are no pair."""
+        """The authority with this key and certificate (PEM). Raises ``ValueError`` if they do not match."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key

@@ -1,4 +1,4 @@
-"""Devices that ask to join by a token, tokens that have refused one, certificates about to end."""
+"""Devices that ask to join with a token, tokens that have refused one, expiring certificates."""
 
 import time
 from collections.abc import Iterator

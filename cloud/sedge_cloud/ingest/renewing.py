@@ -91,7 +91,7 @@ class Renewing:
         return effects
 
     def ask(self, device: Device) -> list[Effect]:
-        """RENEW, if the device is to change its secret and can.
+        """A RENEW message, if the device should change its secret and is able to.
 
         A device that has offered a secret is asked again after each hello: it may have lost it since.
         """

@@ -153,9 +153,9 @@ def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a rollout is judged by: the ``devices`` that it counts, and what became of them.
+    """The basis for judging a rollout: the ``devices`` that it counts, and their outcomes.
 
-    ``round`` is the next one, and ``metric`` the name of the run's. Of the devices that failed, the
+    ``round`` is the next one, and ``metric`` the name of the run's metric. Of the failed devices, the
     ``kept`` ones keep what they have.
     """
 
@@ -195,7 +195,7 @@ def proceed(
         share = plan.phases[progress.phase]
         text = f"phase {progress.phase + 1}, {100 * share:g} %: {progress.sizes[-1]} devices"
     if row.state != "in_progress":
-        # The devices' answers are of no use any more: with 100,000 of them they are 8.7 MB.
+        # The devices' answers are no longer needed; those of 100,000 devices are 8.7 MB.
         progress = msgspec.structs.replace(progress, ended=at, tally=b"")
     coded = msgspec.msgpack.encode(progress)
     if coded == row.progress and not text:

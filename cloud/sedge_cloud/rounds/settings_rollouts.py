@@ -17,7 +17,7 @@ from sedge_cloud.store.rollouts import FLEET, RolloutRow, in_progress
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.settings import name_of
 
-# How often the leader looks, and how long a device has to take settings, or to come back.
+# How often the leader checks, and how long a device has to take settings or to reconnect.
 EVERY_S, PATIENCE_S = 30.0, 300.0
 NOT_TAKEN, GONE = "not taken", "gone"
 
@@ -29,7 +29,7 @@ class _Said(msgspec.Struct):
 
 
 def said(store: Rows, where: str) -> dict[str, bytes]:
-    """The name of the settings of each device that matches, but for those that take none."""
+    """The name of each matching device's settings, without devices that do not support settings."""
     found = dict[str, bytes]()
     for name, row in store.devices_named(store.eligible(where)).items():
         if row.hello is None:
@@ -41,7 +41,7 @@ def said(store: Rows, where: str) -> dict[str, bytes]:
 
 
 def tally_of(row: RolloutRow, store: Rows, names: dict[str, bytes], at: float) -> Tally:
-    """What became of the devices in ``names`` (``said``), and of those that the rollout has not reached."""
+    """The outcomes of the devices in ``names`` (``said``), including those not reached yet."""
     tally, progress = Tally(), row.read_progress()
     wanted = name_of(row.read_plan().settings)
     declined = _declined(store, progress.since)

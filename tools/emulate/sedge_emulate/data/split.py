@@ -27,8 +27,8 @@ Floats = NDArray[np.float64]
 
 # A try draws only proportions, about 50 us for 10 classes and 100 devices: all tries take a second.
 _MAX_TRIES = 20_000
-# Small devices come about independently, so a draw has none of them with probability e^-mean: if the mean
-# over a few draws is above this, all tries together would succeed for one fleet in a thousand.
+# Devices are too small independently of each other, so a draw has no such device with probability e^-mean.
+# If the mean over a few draws is above this, all tries together would succeed for one fleet in a thousand.
 _TRIES_TO_JUDGE, _HOPELESS = 20, 17.0
 
 

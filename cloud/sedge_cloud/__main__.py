@@ -53,7 +53,7 @@ from sedge_cloud.service import Service
 from sedge_cloud.store.cache import Memory
 from sedge_cloud.store.opening import is_shared, open_store
 from sedge_cloud.strategies import STRATEGIES
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import ConfigError, NotInstalled, Words
 from sedge_protocol.host.command_line import Parser, command, exit_status, parsed
 from sedge_protocol.host.console import check_printer
 from sedge_protocol.host.loop import Loop, lock_folder
@@ -173,7 +173,7 @@ def _init(arguments: argparse.Namespace) -> int:
     if arguments.client_certificates:
         raise ConfigError("--client-certificates", "alone", "--service --tls together with it")
     if arguments.tls is not None:
-        raise ConfigError("--tls", "alone", "--service together with it")
+        raise ConfigError("--tls", Words("given alone"), "--service together with it")
     if folder is None:
         raise ConfigError("folder", None, "the folder to write to, or --service")
     write_first_files(folder, arguments.fleet, arguments.url or TRIAL_URL)
@@ -312,7 +312,7 @@ def _run_watch(arguments: argparse.Namespace) -> int:
     try:
         from sedge_cloud.outlets import watcher as watch  # rich comes with an extra
     except ModuleNotFoundError as exc:
-        raise ConfigError("run watch", exc.name, "pip install 'sedge-fl[http]'") from exc
+        raise NotInstalled("run watch", exc.name or "a package", "http") from exc
     name: str | None = arguments.name
     reader = open_reader(arguments)
     if name is not None and reader.read().run(name) is None:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from sedge_cloud.algorithms.slices import IN_PLACE, Compute
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import ConfigError, NotInstalled
 
 LOCAL = "local"
 # The name of the key in cloud.toml.
@@ -58,7 +58,7 @@ def connected_ray(address: str, key: str, processors: int) -> ModuleType:
 def require_ray(address: str, key: str) -> None:
     """Raise ``ConfigError``, which says what to install, without Ray."""
     if find_spec("ray") is None:
-        raise ConfigError(key, address, "Ray, which it needs: pip install 'sedge-fl[scale]'")
+        raise NotInstalled(f"{key} {address!r}", "Ray", "scale")
 
 
 def _reach(address: str, key: str) -> None:

@@ -21,10 +21,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import ConfigError, NotInstalled
 
-# The message for a coordinator without the package.
-PACKAGE = "dp-accounting, which it needs: pip install 'sedge-fl[privacy]'"
 # The share of delta reserved for rounds in which a draw finds no device and is repeated.
 EMPTY_SHARE = 0.01
 # Steps of the privacy loss. The finer one takes ten times as long; the coarser one is exact to 1e-3 for as
@@ -108,7 +106,7 @@ def first_budget(
 def require_accountant() -> None:
     """Raise ``ConfigError``, which says what to install, if dp-accounting is missing."""
     if find_spec("dp_accounting") is None:
-        raise ConfigError("privacy", "a budget", PACKAGE)
+        raise NotInstalled("[privacy]", "dp-accounting", "privacy")
 
 
 def require_devices(config: PrivacyConfig, devices: int, where: str = "") -> None:

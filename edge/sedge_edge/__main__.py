@@ -34,7 +34,7 @@ from sedge_edge.status import status
 from sedge_edge.training.job import CODECS
 from sedge_protocol import VERSION
 from sedge_protocol.codec import Compression
-from sedge_protocol.errors import ConfigError, LinkError
+from sedge_protocol.errors import ConfigError, LinkError, Words
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.command_line import Parser, command, exit_status, parsed
 from sedge_protocol.host.console import check_printer, json_text
@@ -317,7 +317,7 @@ def _leave(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         if sys.stdin is None or not sys.stdin.isatty():
             raise ConfigError(
-                "stdin", "no terminal", "one to confirm on, or --yes: leaving is final"
+                "stdin", Words("no terminal"), "one to confirm on, or --yes: leaving is final"
             )
         if not _confirmed(f"Delete the state and secret of {config.device} for good?"):
             return 1

@@ -22,7 +22,7 @@ from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.sensors import Sensors
 from sedge_edge.training.examples import Examples, fitting, split_rows
-from sedge_protocol.errors import ConfigError, DataError, SedgeError, StorageError
+from sedge_protocol.errors import ConfigError, DataError, SedgeError, StorageError, os_reason
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.memory_limit import memory_mb
@@ -88,7 +88,7 @@ def _disk(config: EdgeConfig) -> str:
         probe_file.unlink()
         free = shutil.disk_usage(folder).free
     except OSError as exc:
-        raise StorageError(f"{folder}: {exc}") from exc
+        raise StorageError(f"{folder}: {os_reason(exc)}") from exc
     if free < ENOUGH_FREE_BYTES:
         raise StorageError(f"{folder}: {free / 2**20:.0f} MiB free, expected at least 64 MiB")
     return f"{config.state_dir} is writable, {free / 2**30:.1f} GiB free"

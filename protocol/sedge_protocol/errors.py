@@ -35,19 +35,39 @@ class SedgeError(Exception):
     exit_status: ClassVar[int] = 6
 
 
+class Words(str):
+    """What is wrong, in words, where a ``ConfigError`` would otherwise quote a value."""
+
+
 class ConfigError(SedgeError):
-    """A configuration value is unknown, missing, of a wrong type or out of range."""
+    """A configuration value is unknown, missing (None), of a wrong type or out of range."""
 
     exit_status = 2
 
     def __init__(self, key: str, found: object, expected: str, where: str = "") -> None:
         self.key, self.found, self.expected, self.where = key, found, expected, where
         prefix = f"{where}: " if where else ""
-        super().__init__(f"{prefix}{key}: found {found!r}, expected {expected}")
+        said = found if isinstance(found, Words) else f"found {found!r}"
+        said = "missing" if found is None else said
+        super().__init__(f"{prefix}{key}: {said}, expected {expected}")
 
-    def __reduce__(self) -> tuple[type["ConfigError"], tuple[str, object, str, str]]:
+    def __reduce__(self) -> tuple[type[SedgeError], tuple[object, ...]]:
         """Pickle the parts: the emulator's workers are other processes."""
         return type(self), (self.key, self.found, self.expected, self.where)
+
+
+class NotInstalled(ConfigError):
+    """A key or a command needs a package, which one of our extras brings."""
+
+    def __init__(self, key: str, package: str, extra: str) -> None:
+        super().__init__(key, package, extra)
+        self.args = (
+            f"{key} needs {package}, which is not installed: pip install 'sedge-fl[{extra}]'",
+        )
+
+    def __reduce__(self) -> tuple[type[SedgeError], tuple[object, ...]]:
+        """Pickle the parts."""
+        return type(self), (self.key, self.found, self.expected)
 
 
 class DataError(SedgeError):
@@ -124,3 +144,8 @@ class UpdateRejected(RemoteError):
     def __init__(self, reason: str, detail: str = "") -> None:
         self.reason, self.detail = reason, detail
         super().__init__(f"{reason}: {detail}" if detail else reason)
+
+
+def os_reason(error: OSError) -> str:
+    """The system's reason, without Python's number and repeated file name."""
+    return error.strerror or str(error)

@@ -48,7 +48,10 @@ def test_a_benchmark_says_its_figures_and_ends_with_its_result(
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["c"], "found 'c', expected one of a, b"), (["--numbers", "x"], "invalid int value: 'x'")],
+    [
+        (["c"], "found 'c', expected one of a, b"),
+        (["--numbers", "x"], "found 'x', expected a whole number"),
+    ],
 )
 def test_an_option_that_is_none_is_refused(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]

@@ -113,7 +113,7 @@ def test_a_mistake_in_cloud_toml_is_one_line(tmp_path: Path, text: str, message:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.toml: file: found No such file or directory"):
+    with pytest.raises(ConfigError, match=r"none\.toml: file: No such file or directory"):
         load_cloud(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match="expected a readable TOML file"):
         load_run(tmp_path)
@@ -186,7 +186,7 @@ def test_rules_by_coordinate_are_for_averages_that_follow_them(
     ("text", "message"),
     [
         ('strategy = "fedsgd"', "strategy: found 'fedsgd', expected one of apfl, "),
-        ('strategy = "no_such_module:Mine"', "expected module:Class that can be imported (Module"),
+        ('strategy = "no_such_module:Mine"', "expected module:Class that can be imported (there is no module no_such_module"),
         (
             RUN + '[training]\noptimizer = "adam"\nmomentum = 0.5',
             "training.momentum: found 0.5, expected 0: adam has beta1",

@@ -382,7 +382,7 @@ COMMANDS = [
 def test_every_command_without_a_configuration(
     tmp_path: Path, capsys: CAPSYS, words: list[str]
 ) -> None:
-    refused(capsys, call(tmp_path, *words), "cloud.toml: file: found No such file or directory")
+    refused(capsys, call(tmp_path, *words), "cloud.toml: file: No such file or directory")
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -434,7 +434,7 @@ def test_a_folder_that_we_may_not_look_into(
             status = main(["-c", str(folder / "none.toml"), "run", "list"])
         finally:
             closed.chmod(0o700)
-    refused(capsys, status, "none.toml: file: found No such file or directory")
+    refused(capsys, status, "none.toml: file: No such file or directory")
 
 
 def test_the_doctor(home: Path, capsys: CAPSYS) -> None:

@@ -159,7 +159,7 @@ def test_a_function_source_is_no_path(folder: Path) -> None:
             TLS.replace("url =", 'cert_file = "device.pem"\nurl ='),
             "broker.cert_file: found '.*device.pem', expected a certificate in PEM",
         ),
-        (TLS.replace("url =", 'key_file = "device.key"\nurl ='), "broker.cert_file: found None"),
+        (TLS.replace("url =", 'key_file = "device.key"\nurl ='), "broker.cert_file: missing"),
         (
             MINIMAL.replace("url =", 'password_file = "no"\nurl ='),
             "broker.password_file: .* a readable file",

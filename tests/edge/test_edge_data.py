@@ -157,12 +157,12 @@ def test_a_function_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "lonely": "returned ndarray, expected a tuple",
         "ragged": "a list that is not an array, expected numbers in rows of one length",
         "tensor": "a Tensor that is not an array",
-        "missing": "AttributeError",
+        "missing": "sedge_user_data has no 'missing'",
         "script": "SystemExit: done",
     }.items():
         with pytest.raises(DataError, match=message):
             load_source(f"sedge_user_data:{name}", tmp_path)
-    with pytest.raises(DataError, match="ModuleNotFoundError"):
+    with pytest.raises(DataError, match=r"no sedge_no_such_module\.py in"):
         load_source("sedge_no_such_module:load", tmp_path)
     assert sys.path == before
     del sys.modules["sedge_user_data"]

@@ -132,10 +132,10 @@ def test_the_users_own_may_use_what_lies_beside_it(base: Path) -> None:
 @pytest.mark.parametrize(
     ("factory", "why"),
     [
-        ("own_model:nothing", "AttributeError"),
+        ("own_model:nothing", "own_model has no 'nothing'"),
         ("own_model", "expected module:function that gives a torch.nn.Module"),
         (":three", "expected module:function that gives a torch.nn.Module"),
-        ("no_such_module:build", "ModuleNotFoundError"),
+        ("no_such_module:build", "there is no module no_such_module"),
         ("own_model:leaves", "SystemExit"),
         ("own_model:three", "expected module:function that gives a torch.nn.Module, not int"),
     ],

@@ -196,9 +196,11 @@ def _tag(arguments: argparse.Namespace) -> int:
     for key, value in tags.items():
         check_tag(key, value)
     if not tags:
-        raise ConfigError("device tag", " ".join(devices), "at least one KEY=VALUE")
+        raise ConfigError("device tag", " ".join(devices) or None, "at least one KEY=VALUE")
     if bool(devices) == (arguments.where is not None):
-        raise ConfigError("device tag", " ".join(devices), "ids of devices, or --where without any")
+        raise ConfigError(
+            "device tag", " ".join(devices) or None, "ids of devices, or --where without any"
+        )
     _, store = open_state(arguments)
     count = store.tag(devices or _condition(store, arguments.where), tags)
     print(f"{count} device{'' if count == 1 else 's'} tagged: {tags_text(tags)}")
@@ -209,7 +211,7 @@ def _set_aside(arguments: argparse.Namespace) -> int:
     devices, pauses = list[str](arguments.device), arguments.verb == "pause"
     if bool(devices) == (arguments.where is not None):
         key = f"device {arguments.verb}"
-        raise ConfigError(key, " ".join(devices), "ids of devices, or --where without any")
+        raise ConfigError(key, " ".join(devices) or None, "ids of devices, or --where without any")
     _, store = open_state(arguments)
     chosen = devices or _condition(store, arguments.where)
     count = store.pause(chosen, time.time()) if pauses else store.resume(chosen)

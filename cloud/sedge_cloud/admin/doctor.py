@@ -18,7 +18,7 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.terms import without_link
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_store
-from sedge_protocol.errors import ConfigError, LinkError, SedgeError, StorageError
+from sedge_protocol.errors import ConfigError, LinkError, SedgeError, StorageError, os_reason
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.probe import measure, number_of, numbered, probe
 from sedge_protocol.host.web import Span, shown
@@ -78,7 +78,7 @@ def _disk(folder: Path) -> str:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         free = shutil.disk_usage(folder).free
     except OSError as exc:
-        raise StorageError(f"{folder}: {exc}") from exc
+        raise StorageError(f"{folder}: {os_reason(exc)}") from exc
     if free < ENOUGH_FREE_BYTES:
         raise StorageError(f"{folder}: {free / 2**20:.0f} MiB free, expected at least 1024 MiB")
     return f"{folder}, {free / 2**30:.1f} GiB free"

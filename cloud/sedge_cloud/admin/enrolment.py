@@ -14,7 +14,7 @@ from sedge_cloud.admin.certifying import certified, write_revoked
 from sedge_cloud.broker.accounts import add_passwords, put_back
 from sedge_cloud.config import COORDINATOR, CloudConfig
 from sedge_cloud.store.database import Store
-from sedge_protocol.errors import ConfigError, SedgeError, StorageError
+from sedge_protocol.errors import ConfigError, SedgeError, StorageError, os_reason
 from sedge_protocol.host.broker_url import parse_url
 from sedge_protocol.host.disk import replace_file, translated
 from sedge_protocol.host.enrolment import (
@@ -193,7 +193,7 @@ def _make_folder(folder: Path) -> None:
     except FileExistsError as exc:
         raise ConfigError("out", str(folder), "a folder that does not exist yet") from exc
     except OSError as exc:
-        raise StorageError(f"{folder}: {exc}") from exc
+        raise StorageError(f"{folder}: {os_reason(exc)}") from exc
 
 
 def _write_device(

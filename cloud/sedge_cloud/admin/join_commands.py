@@ -12,7 +12,7 @@ from sedge_cloud.admin.revocation import SIGHUP
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.outlets.tables import table, terminal_width
 from sedge_cloud.store.rows import TokenRow
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import ConfigError, NotInstalled
 from sedge_protocol.host.command_line import Commands, Parser
 
 
@@ -107,7 +107,7 @@ def _qr_code() -> Callable[[str], None]:
     try:
         import segno
     except ModuleNotFoundError as exc:
-        raise ConfigError("--qr", exc.name, "pip install 'sedge-fl[qr]'") from exc
+        raise NotInstalled("--qr", "segno", "qr") from exc
 
     def draw(text: str) -> None:
         segno.make(text, micro=False).terminal(compact=True)

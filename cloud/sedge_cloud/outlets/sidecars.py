@@ -14,7 +14,7 @@ from sedge_cloud.outlets.problem_log import ProblemLog
 from sedge_cloud.outlets.supervisor import Supervised, watcher
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_store
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import NotInstalled
 from sedge_protocol.host.mqtt import BrokerSettings
 
 # The log names a problem that two readings in a row have, and so does a notice.
@@ -68,8 +68,7 @@ def sidecars(cloud: CloudConfig, settings: BrokerSettings) -> Generator[None]:
             try:
                 from sedge_cloud.outlets.page.server import StatusServer  # comes with an extra
             except ModuleNotFoundError as exc:
-                expected = "its packages: pip install 'sedge-fl[http]'"
-                raise ConfigError("http", f"no {exc.name}", expected) from exc
+                raise NotInstalled("[http]", exc.name or "a package", "http") from exc
             stack.enter_context(closing(StatusServer(cloud, snapshot))).start()
         if cloud.home_assistant.enabled:
             stack.enter_context(closing(HomeAssistant(cloud, settings, snapshot))).start()

@@ -26,7 +26,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, S3Store
 
 from sedge_cloud.store.settings import BlobsConfig
-from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.errors import ConfigError, StorageError, os_reason
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.wire.transfer import Manifest
 
@@ -257,7 +257,7 @@ class ObjectBlobs:
         except FileNotFoundError:
             return False
         except OSError as exc:
-            raise StorageError(f"copy of blob {sha256.hex()}: {exc}") from exc
+            raise StorageError(f"copy of blob {sha256.hex()}: {os_reason(exc)}") from exc
         return True
 
     def _copy(self, data: bytes) -> None:

@@ -9,7 +9,7 @@ from sedge_cloud.store.contract import Blobs, Dialect, Parts, Public
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.settings import PRESIGNED, BlobsConfig, StoreConfig
 from sedge_cloud.store.sqlite import Sqlite
-from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.errors import NotInstalled, StorageError, os_reason
 from sedge_protocol.host.blobs import BlobFolder
 
 # The folders for copies of objects, and for parts that become objects, in the state folder.
@@ -64,7 +64,7 @@ def _open(
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as exc:
-        raise StorageError(f"state folder {folder}: {exc}") from exc
+        raise StorageError(f"state folder {folder}: {os_reason(exc)}") from exc
     blobs, parts, public = _open_blobs(folder, objects, durable)
     return Store(_open_rows(folder, rows, durable, any_thread), blobs, parts, folder, public)
 
@@ -97,4 +97,4 @@ def _extra(module: str, key: str, url: str) -> Any:
     try:
         return import_module(f"sedge_cloud.store.{module}")
     except ModuleNotFoundError as exc:
-        raise ConfigError(key, url, f"pip install 'sedge-fl[stores]' ({exc.name})") from exc
+        raise NotInstalled(f"{key} {url!r}", exc.name or "a package", "stores") from exc

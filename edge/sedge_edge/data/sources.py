@@ -17,7 +17,7 @@ from sedge_edge.data.raw import Raw, raw
 from sedge_edge.data.table import DELIMITERS, read_table
 from sedge_edge.training.examples import Examples, Places, split_rows
 from sedge_protocol.errors import DataError
-from sedge_protocol.host.user_code import importable
+from sedge_protocol.host.user_code import importable, unimportable
 
 _LOG = logging.getLogger("sedge.edge")
 # Other common table formats, which are not read here.
@@ -101,7 +101,7 @@ def _call(source: str, base: Path) -> tuple[object, object, object]:
             function = cast(Callable[[], object], getattr(importlib.import_module(module), name))
             result = function()
     except (Exception, SystemExit) as exc:
-        raise DataError(f"{source}: {type(exc).__name__}: {exc}") from exc
+        raise DataError(f"{source}: {unimportable(exc, source, base)}") from exc
     if isinstance(result, tuple):
         match cast(tuple[object, ...], result):
             case (x, y):

@@ -21,6 +21,7 @@ CONFIG_VARIABLE = "SEDGE_CONFIG"
 INTERRUPTED = 130
 # argparse's own messages; Python 3.12 and later put no quotation marks around the choices.
 _CHOICE = re.compile(r"invalid choice: '(?P<word>.*?)' \(choose from (?P<known>.*)\)$", re.DOTALL)
+_VALUE = re.compile(r"invalid (?P<kind>int|float) value: (?P<value>.*)$", re.DOTALL)
 _OPTION = re.compile(r"--[a-z][\w-]*")
 
 
@@ -73,6 +74,9 @@ class Parser(argparse.ArgumentParser):
             message = message[: match.start()] + (
                 f"invalid choice: {match['word']!r}{near}" if near else match[0]
             )
+        if match := _VALUE.search(message):
+            kind = "a whole number" if match["kind"] == "int" else "a number"
+            message = f"{message[: match.start()]}found {match['value']}, expected {kind}"
         super().error(message)
 
     def words(self) -> Mapping[tuple[str, ...], Sequence[str]]:

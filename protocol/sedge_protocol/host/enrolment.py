@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import ConfigError, Words
 from sedge_protocol.host.broker_url import parse_url
 from sedge_protocol.host.disk import opened, replace_file, write_at
 from sedge_protocol.host.signing import parse_public
@@ -169,7 +169,7 @@ def parse_join_text(text: str) -> Enrolment | Token:
     """Parse a line of rule E7 or E8. Raises ``ConfigError``, which never shows a secret."""
     line = text.strip()
     if not line.startswith(PREFIX):
-        raise ConfigError("join text", f"no {PREFIX} at the start", _EXPECTED)
+        raise ConfigError("join text", Words(f"no {PREFIX} at the start"), _EXPECTED)
     coded = line.removeprefix(PREFIX).encode(errors="replace")
     padded = coded.rstrip(b"=") + b"=" * (-len(coded.rstrip(b"=")) % 4)
     try:
@@ -181,8 +181,7 @@ def parse_join_text(text: str) -> Enrolment | Token:
             found = msgspec.json.decode(said, type=Token)
         found.check()
     except ConfigError as exc:
-        raise ConfigError("join text", f"{exc}", _EXPECTED) from None
+        raise ConfigError("join text", Words(exc), _EXPECTED) from None
     except (ValueError, msgspec.DecodeError) as exc:
-        missing = f": {exc}" if isinstance(exc, msgspec.ValidationError) else ""
-        raise ConfigError("join text", f"cut off or damaged{missing}", _EXPECTED) from None
+        raise ConfigError("join text", Words("cut off or damaged"), _EXPECTED) from exc
     return found

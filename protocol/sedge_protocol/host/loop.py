@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from sedge_protocol.errors import StorageError
+from sedge_protocol.errors import StorageError, os_reason
 from sedge_protocol.host.disk import opened
 from sedge_protocol.host.posix import lock
 from sedge_protocol.host.systemd import notify, watchdog_interval_s
@@ -116,12 +116,12 @@ def lock_folder(folder: Path) -> IO[bytes]:
         with opened(folder / "lock", os.O_WRONLY | os.O_CREAT) as descriptor:
             handle = os.fdopen(os.dup(descriptor), "wb")
     except OSError as exc:
-        raise StorageError(f"{folder}: {exc}") from exc
+        raise StorageError(f"{folder}: {os_reason(exc)}") from exc
     try:
         lock(handle.fileno(), wait=False)
     except OSError as exc:
         handle.close()
         is_locked = isinstance(exc, BlockingIOError)
-        why = "another process is using this state folder" if is_locked else str(exc)
+        why = "another process is using this state folder" if is_locked else os_reason(exc)
         raise StorageError(f"{folder}: {why}") from exc
     return handle

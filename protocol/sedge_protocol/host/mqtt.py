@@ -278,7 +278,8 @@ class MqttLink:
             self._client = client
             client.connect(self._host, self._port, KEEPALIVE_S, **options)
         except (OSError, ValueError) as exc:  # ssl.SSLError and socket.gaierror are OSErrors
-            self._drop(f"cannot reach {self.settings.url}: {exc}", tls.ended(exc))
+            why = tls.unreachable(exc, self._tls, guesses=not self.counters.connections)
+            self._drop(f"cannot reach {self.settings.url}: {why}", tls.ended(exc))
 
     def _new_client(self) -> paho.Client:
         old = self._version != MQTTProtocolVersion.MQTTv5

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import ConfigError, NotInstalled
 from sedge_protocol.host.disk import opened, translated, write_at
 from sedge_protocol.host.toml import named_text
 from sedge_protocol.wire.policy import Policy, Sealed, key_id
@@ -134,5 +134,4 @@ def _verify(public: bytes) -> Verify:
 def require_library(key: str) -> None:
     """Raise ``ConfigError`` if the library is missing."""
     if find_spec("cryptography") is None:
-        expected = "the library cryptography: pip install 'sedge-fl[signed]'"
-        raise ConfigError(key, "no library for signatures", expected)
+        raise NotInstalled(key, "cryptography", "signed")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
 
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import ConfigError, os_reason
 from sedge_protocol.wire.joining import certificate_key
 from sedge_protocol.wire.reconnect import Ended
 
@@ -89,3 +89,15 @@ def ended(error: Exception) -> Ended:
     if isinstance(error, ConnectionRefusedError | ConnectionResetError | ssl.SSLEOFError):
         return Ended.REFUSED
     return Ended.TURNED_AWAY if isinstance(error, ssl.SSLError) else Ended.UNANSWERED
+
+
+def unreachable(error: OSError | ValueError, uses_tls: bool, guesses: bool) -> str:
+    """Why a connection did not come about; ``guesses``: also which protocol the server may speak."""
+    why = os_reason(error) if isinstance(error, OSError) else str(error)
+    if guesses and "WebSocket" in why:
+        return f"{why} (is it a port for websockets?)"
+    hung_up = isinstance(error, ConnectionResetError | ssl.SSLEOFError)
+    answered = isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER"
+    if guesses and uses_tls and (hung_up or answered):
+        return f"{why} (is it a port without TLS, mqtt?)"
+    return why

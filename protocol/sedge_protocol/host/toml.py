@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import ConfigError, Words, os_reason
 
 T = TypeVar("T", bound=msgspec.Struct)
 Table: TypeAlias = dict[str, object]
@@ -50,13 +50,6 @@ _KINDS: dict[type[inspect.Type], str] = {
 }
 
 
-class _Words(str):
-    """Text that an error shows without quotation marks."""
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
 def default_path(name: str) -> Path:
     """The file in the working folder if it exists and is accessible, otherwise the system's.
 
@@ -68,7 +61,7 @@ def default_path(name: str) -> Path:
             return here
     with contextlib.suppress(PermissionError):  # reading it reports the error
         if not system.exists():
-            found = _Words(f"neither here nor in {system.parent}")
+            found = Words(f"neither here nor in {system.parent}")
             raise ConfigError(
                 name, found, "one of the two, or -c FILE, or SEDGE_CONFIG set to a file"
             )
@@ -80,9 +73,9 @@ def load(path: Path, type: type[T]) -> T:
     try:
         text = path.read_bytes().decode()
     except OSError as exc:
-        raise ConfigError("file", _Words(exc.strerror), "a readable TOML file", str(path)) from exc
+        raise ConfigError("file", Words(os_reason(exc)), "a readable TOML file", str(path)) from exc
     except UnicodeDecodeError as exc:
-        found = _Words(f"a byte that is not UTF-8 at {exc.start}")
+        found = Words(f"a byte that is not UTF-8 at {exc.start}")
         raise ConfigError("file", found, "a TOML file in UTF-8", str(path)) from exc
     return load_text(text, type, str(path))
 
@@ -94,7 +87,12 @@ def load_text(text: str, type: type[T], where: str) -> T:
     except tomllib.TOMLDecodeError as exc:
         match = _SYNTAX.match(str(exc))
         what, place = (match["what"], match["place"]) if match else (str(exc), "TOML")
-        raise ConfigError(place, _Words(what), "valid TOML", where) from exc
+        raise ConfigError(place, Words(what), "valid TOML", where) from exc
+    return converted(table, type, where)
+
+
+def converted(table: Table, type: type[T], where: str) -> T:
+    """The configuration in a table that came from ``where``. Raises ``ConfigError`` as ``load`` does."""
     _refuse_infinities(table, (), where)
     try:
         return msgspec.convert(table, type, dec_hook=_decode)
@@ -107,7 +105,7 @@ def named_text(path: Path | str, key: str) -> str:
     try:
         return Path(path).read_text()
     except OSError as exc:
-        raise ConfigError(key, str(path), f"a readable file ({exc.strerror})") from exc
+        raise ConfigError(key, str(path), f"a readable file ({os_reason(exc)})") from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(key, str(path), "a text file") from exc
 
@@ -145,11 +143,11 @@ def _explained(
     if unknown := _UNKNOWN.match(message):
         known = _known_keys(inspect.type_info(type), path)
         key = _dotted((*path, unknown[1]))
-        return ConfigError(key, _Words("an unknown key"), _suggestion(unknown[1], known), where)
+        return ConfigError(key, Words("unknown key"), _suggestion(unknown[1], known), where)
     if missing := _MISSING.match(message):
         path = (*path, missing[1])
         expected = _described(_node_at(inspect.type_info(type), path))
-        return ConfigError(_dotted(path), _Words("nothing"), expected, where)
+        return ConfigError(_dotted(path), None, expected, where)
     return ConfigError(_dotted(path), found, _expectation(message, type, path), where)
 
 

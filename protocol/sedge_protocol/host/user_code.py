@@ -10,6 +10,18 @@ from typing import Any, cast
 from sedge_protocol.errors import ConfigError
 
 
+def unimportable(error: BaseException, name: str, folder: Path) -> str:
+    """Why the function that "module:function" names could not be used: what is missing, in words."""
+    module, _, attribute = name.partition(":")
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        if module == error.name or module.startswith(f"{error.name}."):
+            return f"there is no module {error.name}: no {error.name}.py in {folder.absolute()}"
+        return f"it imports {error.name}, which is not installed"
+    if isinstance(error, AttributeError) and error.name == attribute:
+        return f"{module} has no {attribute!r}"
+    return f"{type(error).__name__}: {error}"
+
+
 @contextmanager
 def importable(folder: Path) -> Generator[None]:
     """Inside, imports search ``folder`` first."""
@@ -32,7 +44,7 @@ def imported(name: str, folder: Path, key: str) -> Callable[..., Any]:
         with importable(folder):
             found: object = getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as exc:
-        why = f"module:function that can be imported ({type(exc).__name__}: {exc})"
+        why = f"module:function that can be imported ({unimportable(exc, name, folder)})"
         raise ConfigError(key, name, why) from exc
     if not callable(found):
         raise ConfigError(key, name, f"a function, not a {type(found).__name__}")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sedge_protocol.axes import Axes
 from sedge_protocol.codec.compression import decompress_zlib
 from sedge_protocol.codec.vector import MAX_DENSE_OVERHEAD
-from sedge_protocol.errors import CodecError, ConfigError, StorageError
+from sedge_protocol.errors import CodecError, ConfigError, StorageError, os_reason
 from sedge_protocol.layout import Layout, Tensor, Theta
 from sedge_protocol.wire.frozen import FrozenData, frozen_blob
 from sedge_protocol.wire.objective import ACCURACY, Guide, Loss, Metric
@@ -286,7 +286,7 @@ def save(folder: Path, bundle: Bundle, init: Theta) -> None:
             (folder / FROZEN_NAME).write_bytes(frozen_blob(bundle.frozen))
         (folder / MANIFEST_NAME).write_bytes(_encode_manifest(bundle.manifest))
     except OSError as exc:
-        raise StorageError(f"bundle {folder}: {exc}") from exc
+        raise StorageError(f"bundle {exc.filename or folder}: {os_reason(exc)}") from exc
 
 
 def load(folder: Path) -> tuple[Bundle, Theta]:
@@ -304,7 +304,7 @@ def load(folder: Path) -> tuple[Bundle, Theta]:
         room = 4 * manifest.layout.size
         init = np.frombuffer(_read(folder / INIT_NAME, room), "<f4").astype(np.float32)
     except OSError as exc:
-        raise StorageError(f"bundle {folder}: {exc}") from exc
+        raise StorageError(f"bundle {exc.filename or folder}: {os_reason(exc)}") from exc
     except ValueError as exc:
         raise CodecError(f"bundle {folder}: {INIT_NAME}: {exc}") from exc
     _check_files(manifest, files, str(folder))
@@ -326,7 +326,7 @@ def read_frozen_blob(folder: Path, manifest: BundleManifest) -> bytes:
     try:
         data = _read(path, expected.size)
     except OSError as exc:
-        raise StorageError(f"bundle {folder}: {exc}") from exc
+        raise StorageError(f"bundle {exc.filename or folder}: {os_reason(exc)}") from exc
     if hashlib.sha256(data).digest() != expected.sha256:
         raise CodecError(f"{path}: {len(data)} bytes do not have the manifest's sha256")
     return data

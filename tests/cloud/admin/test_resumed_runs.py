@@ -87,7 +87,7 @@ def test_a_failed_run_is_resumed_after_the_round_that_failed(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("rounds", "said"),
     [
-        (None, "--rounds: found None, expected more than the 2 training rounds"),
+        (None, "--rounds: missing, expected more than the 2 training rounds"),
         (2, "--rounds: found 2, expected more than the 2"),
         (0, "--rounds: found 0"),
         (-1, "--rounds: found -1"),

@@ -270,7 +270,7 @@ WRONG_EVALUATIONS = {
     "return 0.5, 4, {'accuracy': 57}": ('found 57.0, expected "accuracy" within 0', ConfigError),
     "return float('nan'), 4, {'accuracy': 1}": ("the mean loss is nan", TrainingDiverged),
     "return 'low', 4, {'accuracy': 1}": ("found 'str', expected a number as the mean", ConfigError),
-    "return 0.5, None, {'accuracy': 1}": ("found None, expected a number of exam", ConfigError),
+    "return 0.5, None, {'accuracy': 1}": ("missing, expected a number of exam", ConfigError),
     "return undefined": ("found \"NameError: name 'undefined' is not", ConfigError),
 }
 
@@ -288,12 +288,12 @@ def test_a_wrong_evaluation_is_named(client: Client, body: str) -> None:
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        ("import no_such_package", r"\(ModuleNotFoundError: No module named 'no_such_package'\)"),
+        ("import no_such_package", r"\(it imports no_such_package, which is not installed\)"),
         ("def fit(:", r"\(SyntaxError: "),
         ("raise SystemExit", r"\(SystemExit: \)"),
-        ("def other(): pass", r"\(AttributeError: module .* has no attribute 'fit'\)"),
+        ("def other(): pass", r"\(.* has no 'fit'\)"),
         ("fit = 3", "expected a function, not a int"),
-        (FIT + "pass", r"has no attribute 'evaluate'\)"),
+        (FIT + "pass", r"has no 'evaluate'\)"),
         (GOOD + "fit.honours = ('prox', 'speed')", r"honours: .* expected a tuple of prox, freeze"),
         (GOOD + "fit.honours = 'prox'", r"honours: .* expected a tuple of prox, freeze"),
     ],

@@ -129,7 +129,7 @@ def test_what_is_not_the_bundles_module(code: str, message: str, tmp_path: Path)
 
 
 def test_a_module_that_is_not_there(tmp_path: Path) -> None:
-    message = r"^backend.model: found 'nowhere:build', expected .* \(ModuleNotFoundError: No module"
+    message = r"^backend.model: found 'nowhere:build', expected .* \(there is no module nowhere"
     with pytest.raises(ConfigError, match=message):
         open_trainer(bundle({}), TORCH, 1, UserCode(tmp_path, "nowhere:build"))
 

@@ -120,7 +120,7 @@ def test_what_are_no_parameters(
 
 def test_a_function_that_is_not_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bundle("nowhere_at_all:initial", folder) == 2
-    assert "No module named 'nowhere_at_all'" in capsys.readouterr().err
+    assert "there is no module nowhere_at_all" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -161,5 +161,5 @@ def test_it_needs_no_torch(folder: Path) -> None:
     assert exported == (
         2,
         "",
-        "sedge-export: sedge-export: found 'torch', expected pip install 'sedge-fl[export]'\n",
+        "sedge-export: sedge-export needs torch, which is not installed: pip install 'sedge-fl[export]'\n",
     )

@@ -126,7 +126,7 @@ def test_a_missing_default_says_where_it_was_looked_for(
     monkeypatch.delenv("SEDGE_CONFIG", raising=False)
     assert edge(["status"]) == 2
     assert capsys.readouterr().err == (
-        "sedge-edge: edge.toml: found neither here nor in /etc/sedge, expected one of the two, "
+        "sedge-edge: edge.toml: neither here nor in /etc/sedge, expected one of the two, "
         "or -c FILE, or SEDGE_CONFIG set to a file\n"
     )
     assert cloud(["reference", "cloud.toml"]) == 0  # which reads none

@@ -15,7 +15,7 @@ from sedge_edge.training.examples import Inputs
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data.datasets import Dataset
 from sedge_protocol.errors import ConfigError, DataError
-from sedge_protocol.host.user_code import imported
+from sedge_protocol.host.user_code import imported, unimportable
 from sedge_protocol.wire.bundle import TensorSpec
 from sedge_protocol.wire.objective import Loss, TargetKind, own_metric
 from sedge_protocol.wire.parts import InputPart, unpack
@@ -163,7 +163,7 @@ class ModelSource:
         try:
             made: object = getattr(importlib.import_module(module), function)()
         except (Exception, SystemExit) as exc:  # whatever the user's own code raises
-            why = f"{expected} ({type(exc).__name__}: {exc})"
+            why = f"{expected} ({unimportable(exc, self.factory, self.base)})"
             raise ConfigError("model.factory", self.factory, why) from exc
         finally:
             sys.path.remove(str(self.base))

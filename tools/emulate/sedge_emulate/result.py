@@ -27,7 +27,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from sedge_protocol.errors import LocalError, StorageError
+from sedge_protocol.errors import LocalError, StorageError, os_reason
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
 FORMAT = 1
@@ -327,7 +327,7 @@ def read_json(path: Path) -> Result:
     try:
         result = msgspec.json.decode(path.read_bytes(), type=Result)
     except OSError as exc:
-        raise StorageError(f"{path}: {exc}") from exc
+        raise StorageError(f"{path}: {os_reason(exc)}") from exc
     except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
         raise StorageError(f"{path}: {exc}, expected a result of format {FORMAT}") from exc
     if result.format != FORMAT:
@@ -343,7 +343,7 @@ def write_whole(data: bytes, path: Path) -> None:
         partial.write_bytes(data)
         os.replace(partial, path)
     except OSError as exc:
-        raise StorageError(f"{path}: {exc}") from exc
+        raise StorageError(f"{path}: {os_reason(exc)}") from exc
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -38,6 +38,7 @@ from sedge_emulate.workers.pool import WorkerPool, Workers
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.posix import require_posix
+from sedge_protocol.host.toml import converted
 
 PACKAGES = ("numpy", "onnxruntime", "torch", "paho-mqtt", "msgspec")
 
@@ -184,12 +185,9 @@ def overridden(config: EmulationConfig, arguments: argparse.Namespace) -> Emulat
             raise ConfigError("--only", unknown[0], f"one of {', '.join(titles)}")
         changes["strategies"] = tuple(s for s in config.strategies if s.title in arguments.only)
     changed = msgspec.structs.replace(config, **changes)
-    try:  # the limits of the file hold for the command line, too
-        return msgspec.convert(msgspec.to_builtins(changed), EmulationConfig).check("command line")
-    except msgspec.ValidationError as exc:
-        raise ConfigError(
-            "command line", str(exc), "values within the limits of fleet.toml"
-        ) from exc
+    # The limits of the file hold for the command line, too.
+    where = "command line"
+    return converted(msgspec.to_builtins(changed), EmulationConfig, where).check(where)
 
 
 def _link(

@@ -21,7 +21,7 @@ from pathlib import Path
 from sedge_export.command_line.arguments import commands_parser, export_parser
 from sedge_export.command_line.initial_parameters import write_parameters
 from sedge_export.command_line.summary import summary
-from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.errors import NotInstalled, StorageError
 from sedge_protocol.host.command_line import exit_status, parsed
 from sedge_protocol.wire.bundle import load
 
@@ -57,7 +57,7 @@ def _run(arguments: list[str]) -> str:
     try:
         from sedge_export.command_line.commands import export_bundles, personal_model
     except ModuleNotFoundError as exc:
-        raise ConfigError("sedge-export", exc.name, "pip install 'sedge-fl[export]'") from exc
+        raise NotInstalled("sedge-export", exc.name or "a package", "export") from exc
     if is_export:
         return export_bundles(parser, options)
     return personal_model(options.parser, options)

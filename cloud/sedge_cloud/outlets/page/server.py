@@ -40,7 +40,7 @@ from sedge_cloud.outlets.page.guard import Guard, is_same_origin
 from sedge_cloud.outlets.page.openapi import document
 from sedge_cloud.outlets.supervisor import Supervised
 from sedge_cloud.store.opening import open_store
-from sedge_protocol.errors import ConfigError, SedgeError, StorageError
+from sedge_protocol.errors import ConfigError, SedgeError, StorageError, os_reason
 
 # More open streams than this are refused: their pages work without a stream, too.
 MAX_STREAMS = 64
@@ -293,7 +293,9 @@ def _listen(host: str, port: int) -> Listener:
     try:
         return Listener(fileno=socket.create_server((host, port), family=family).detach())
     except OSError as exc:
-        raise ConfigError("http.listen", f"{host}:{port}", f"an address to bind ({exc})") from exc
+        raise ConfigError(
+            "http.listen", f"{host}:{port}", f"an address to bind ({os_reason(exc)})"
+        ) from exc
 
 
 def _wanted(request: Request, limit: int | None) -> Wanted:

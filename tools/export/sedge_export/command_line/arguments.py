@@ -2,6 +2,8 @@
 
 import argparse
 import math
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import NamedTuple, cast, get_args
 
 from sedge_export.defaults import BACKENDS, FROZEN_PRECISIONS, LARGEST_LOSS, TOLERANCE
@@ -45,10 +47,20 @@ def _input_row(text: str) -> InputRow:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}") from None
 
 
+@contextmanager
+def _refusing(text: str, expected: str) -> Generator[None]:
+    """Inside, a ``ValueError`` is reported as argparse's, in words."""
+    try:
+        yield
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}") from None
+
+
 def _positive_integer(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= MAX_INTEGER:
-        raise ValueError(text)
+    with _refusing(text, f"a whole number from 1 to {MAX_INTEGER}"):
+        number = int(text)
+        if not 1 <= number <= MAX_INTEGER:
+            raise ValueError(text)
     return number
 
 
@@ -96,30 +108,34 @@ def _weights(text: str) -> tuple[float, ...]:
 
 
 def _tolerance(text: str) -> float:
-    tolerance = float(text)
-    if not 0 < tolerance < math.inf:
-        raise ValueError(text)
+    with _refusing(text, "a number above 0"):
+        tolerance = float(text)
+        if not 0 < tolerance < math.inf:
+            raise ValueError(text)
     return tolerance
 
 
 def _number(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < 2**63:  # torch takes no larger ones
-        raise ValueError(text)
+    with _refusing(text, "a whole number from 0"):
+        number = int(text)
+        if not 0 <= number < 2**63:  # torch takes no larger ones
+            raise ValueError(text)
     return number
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 65536:
-        raise ValueError(text)
+    with _refusing(text, "a whole number from 1 to 65536"):
+        number = int(text)
+        if not 1 <= number <= 65536:
+            raise ValueError(text)
     return number
 
 
 def _share(text: str) -> float:
-    share = float(text)
-    if not 0 <= share <= 1:
-        raise ValueError(text)
+    with _refusing(text, "a number from 0 to 1"):
+        share = float(text)
+        if not 0 <= share <= 1:
+            raise ValueError(text)
     return share
 
 

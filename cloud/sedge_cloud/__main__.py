@@ -42,6 +42,7 @@ from sedge_cloud.config import (
     load_cloud,
 )
 from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.figures.numbers import rounds_text
 from sedge_cloud.outlets.sidecars import sidecars
 from sedge_cloud.outlets.tables import table, terminal_width
 from sedge_cloud.processes.heartbeat import Heartbeat
@@ -296,14 +297,22 @@ def _run_list(arguments: argparse.Namespace) -> int:
             fields = {"run": row.run, "status": row.status, "strategy": config.strategy}
             print(json.dumps({**fields, "closed_rounds": closed, "total_rounds": planned}))
         else:
-            rows.append((row.run, row.status, config.strategy, f"{closed} of {planned}"))
+            rows.append(
+                (
+                    row.run,
+                    row.status,
+                    config.strategy,
+                    rounds_text(closed, planned, config.num_rounds),
+                )
+            )
     if not arguments.json:
         print("\n".join(table(rows, width=terminal_width())))
     return 0
 
 
 def _run_show(arguments: argparse.Namespace) -> int:
-    for line in run_report(open_reader(arguments, None), arguments.name, arguments.json):
+    reader, width = open_reader(arguments, None), terminal_width()
+    for line in run_report(reader, arguments.name, arguments.json, width):
         print(line)
     return 0
 

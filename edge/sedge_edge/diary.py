@@ -22,6 +22,11 @@ WRITE_EVERY_S = 60.0
 DAY_S = 86400
 
 
+def result_text(task: str, before: float, after: float) -> str:
+    """The run metric's values in a round as text."""
+    return f"{after:.4f}" if task == EVALUATE else f"{before:.4f} before, {after:.4f} after"
+
+
 class Result(msgspec.Struct, frozen=True):
     """The run metric's value in a round, before and after training; ``at`` is in Unix seconds."""
 
@@ -35,9 +40,7 @@ class Result(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """The values of the metric as text."""
-        if self.task == EVALUATE:
-            return f"{self.after:.4f}"
-        return f"{self.before:.4f} before, {self.after:.4f} after"
+        return result_text(self.task, self.before, self.after)
 
 
 class Page(msgspec.Struct, frozen=True):

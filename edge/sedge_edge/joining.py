@@ -6,6 +6,7 @@ import secrets
 import socket
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from ssl import DER_cert_to_PEM_cert
 from typing import NamedTuple
@@ -89,6 +90,7 @@ def _join_by_token(token: Token, wanted: Wanted, say: Callable[[str], None]) -> 
     # Everything known of the device besides its id and secret: enough to see which one is in the folder,
     # and to connect.
     first = Enrolment(name, token.fleet, token.url, "", token.ca, token.trust, token.certificate)
+    fresh = not folder.exists() or (folder / JOINING).exists()
     with as_caller(), translated("join in", folder):
         asking = Asking(token, name, _seed(token, folder, wanted))
         if not _is_written(folder, asking):
@@ -100,7 +102,7 @@ def _join_by_token(token: Token, wanted: Wanted, say: Callable[[str], None]) -> 
     try:
         answer = ask_to_join(asking, ca_file, wanted.timeout_s, say)
     except JoinRefused:  # another attempt starts over
-        (folder / JOINING).unlink(missing_ok=True)
+        _clear(folder, fresh)
         raise
     pem = DER_cert_to_PEM_cert(answer.certificate) if answer.certificate else None
     enrolment = Enrolment(
@@ -110,6 +112,15 @@ def _join_by_token(token: Token, wanted: Wanted, say: Callable[[str], None]) -> 
     (folder / JOINING).unlink(missing_ok=True)
     tags = f"\nIts tags: {' '.join(answer.tags)}" if answer.tags else ""
     return told + tags
+
+
+def _clear(folder: Path, fresh: bool) -> None:
+    """Delete what a refused join has written; also the folder, if it is ``fresh`` and has nothing else."""
+    (folder / JOINING).unlink(missing_ok=True)
+    if fresh:
+        (folder / CA).unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _write(enrolment: Enrolment, folder: Path, wanted: Wanted, already: bool = False) -> str:

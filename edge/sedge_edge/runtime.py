@@ -108,6 +108,7 @@ class Runtime:
         fleet, device = identity.fleet, identity.device
         listened = (down(fleet, device), hint(fleet, shard_of(device)))
         self.link = MqttLink(settings, listened, agent.will)
+        self.link.reconnect.is_new = not agent.state.coordinator_incarnation
         self._work = work
         self._wake = wake
         self._stop = stop
@@ -153,6 +154,7 @@ class Runtime:
                     self._diary.bytes(down=len(event.payload))
                     self._do(self.agent.receive(event.topic, event.payload, now))
                     self.link.reconnect.devices = self.agent.handshake.fleet_devices
+                    self.link.reconnect.is_new &= not self.agent.welcomed
                 case TooLarge():
                     self._log.error("%s", event)
         for part in self._downloads.taken():

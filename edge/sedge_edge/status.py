@@ -3,19 +3,19 @@
 import shutil
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from sedge_edge.config import EdgeConfig
-from sedge_edge.diary import DAY_S, Result, read_diary
+from sedge_edge.diary import DAY_S, read_diary, result_text
 from sedge_edge.gates import Gates
 from sedge_edge.rounds.state import AgentState
 from sedge_edge.sensors import Sensors
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.loop import lock_folder
-from sedge_protocol.wire.frame import start_time
 from sedge_protocol.wire.settings import GatesConfig, listed, tightened
 
 # The number of results shown to people; --json has all that are kept.
@@ -47,13 +47,25 @@ class Unsent(msgspec.Struct, frozen=True):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """The agent's link to its broker; ``heard`` is when the last message came. UTC times, or empty."""
+    """The agent's link to its broker; ``heard`` is when the last message came."""
 
     connected: bool = False
-    since: str = ""
+    since: datetime | None = None
     url: str = ""
     reason: str = ""
-    heard: str = ""
+    heard: datetime | None = None
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The run metric's value in a round, before and after training."""
+
+    run: str
+    round: int
+    task: str
+    before: float
+    after: float
+    num_examples: int
+    at: datetime | None
 
 
 class Disk(msgspec.Struct, frozen=True):
@@ -64,7 +76,7 @@ class Disk(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """A device; ``started`` is its agent's last start, by its clock, empty for none.
+    """A device; ``started`` is its agent's last start, by its clock. Times are UTC.
 
     ``waits`` is why the agent did no work when it last ran: a closed gate, a disk error. ``gates`` are the
     configured ones in their current state, and ``settings`` those that the coordinator tightens. ``up`` and
@@ -74,22 +86,22 @@ class Status(msgspec.Struct, frozen=True):
 
     device: str
     fleet: str
-    started: str = ""
+    started: datetime | None = None
     running: bool = False
     link: Link = Link()
     runs: tuple[Kept, ...] = ()
     orders: tuple[Working, ...] = ()
     pending: tuple[Unsent, ...] = ()
-    results: tuple[Result, ...] = ()
+    results: tuple[Done, ...] = ()
     waits: str = ""
     gates: tuple[str, ...] = ()
     settings: str = ""
     error: str = ""
-    error_at: str = ""
+    error_at: datetime | None = None
     disk: Disk = Disk()
     up: int = 0
     down: int = 0
-    certificate: str = ""
+    certificate: datetime | None = None
 
     def lines(self) -> Iterator[str]:
         """The same as text for people."""
@@ -97,7 +109,7 @@ class Status(msgspec.Struct, frozen=True):
             yield f"device {self.device} of fleet {self.fleet}: has never run"
             return
         running = "running" if self.running else "not running"
-        yield f"device {self.device} of fleet {self.fleet}: {running}, last started {self.started}"
+        yield f"device {self.device} of fleet {self.fleet}: {running}, last started {_text(self.started)}"
         yield from self._link_lines()
         if self.waits:
             yield f"waits: {self.waits}"
@@ -108,7 +120,7 @@ class Status(msgspec.Struct, frozen=True):
             model = "has a personal model" if run.personal_model else "has no personal model"
             yield f"run {run.run}: last round {run.round}, {model}"
         for it in self.results[-MOST_LINES:]:
-            yield f"run {it.run}, round {it.round} ({it.task}): {it.text()}"
+            yield f"run {it.run}, round {it.round} ({it.task}): {result_text(it.task, it.before, it.after)}"
         for order in self.orders:
             what = "waiting with" if self.waits else "working on"
             yield f"run {order.run}: {what} round {order.round} ({order.task})"
@@ -116,20 +128,20 @@ class Status(msgspec.Struct, frozen=True):
             what = f"the update of round {update.round} is pending, {update.size} bytes"
             yield f"run {update.run}: {what}"
         if self.error:
-            yield f"last error, {self.error_at}: {self.error}"
+            yield f"last error, {_text(self.error_at)}: {self.error}"
         if self.certificate:
-            yield f"certificate for the broker: until {self.certificate}"
+            yield f"certificate for the broker: until {_text(self.certificate)}"
         used, free = self.disk.used / 1e6, self.disk.free / 1e9
         yield f"disk: {used:.1f} MB used, {free:.1f} GB free"
         yield f"today: {self.up / 1e3:.1f} kB sent, {self.down / 1e3:.1f} kB received"
 
     def _link_lines(self) -> Iterator[str]:
         if self.link.connected and self.running:
-            yield f"connected to {self.link.url} since {self.link.since}"
+            yield f"connected to {self.link.url} since {_text(self.link.since)}"
         elif self.link.reason:
-            yield f"not connected since {self.link.since or self.started}: {self.link.reason}"
+            yield f"not connected since {_text(self.link.since or self.started)}: {self.link.reason}"
         if self.link.heard:
-            yield f"last message from the fleet: {self.link.heard}"
+            yield f"last message from the fleet: {_text(self.link.heard)}"
 
 
 def status(config: EdgeConfig, state: AgentState | None, folder: Path) -> Status:
@@ -143,13 +155,13 @@ def status(config: EdgeConfig, state: AgentState | None, folder: Path) -> Status
     return Status(
         device,
         fleet,
-        start_time(state.incarnation),
+        _time(state.incarnation),
         _is_running(folder),
         Link(page.connected, _time(page.since), page.url, page.reason, _time(page.heard)),
         tuple(Kept(run, it.round, it.kept.model is not None) for run, it in state.runs.items()),
         tuple(Working(it.run, it.round, it.task) for it in state.orders.values()),
         tuple(Unsent(it.run, it.round, blobs.size(it.blob)) for it in state.outbox),
-        page.results,
+        tuple(Done(**{**msgspec.structs.asdict(it), "at": _time(it.at)}) for it in page.results),
         state.waits,
         tuple(_gates(tightened(config.settings, state.settings)[0].gates)),
         listed(state.settings),
@@ -162,8 +174,13 @@ def status(config: EdgeConfig, state: AgentState | None, folder: Path) -> Status
     )
 
 
-def _time(at: float) -> str:
-    return start_time(int(at)) if at else ""
+def _time(at: float) -> datetime | None:
+    """A point in time, to the second; None for 0, which is unknown."""
+    return datetime.fromtimestamp(int(at), UTC) if at else None
+
+
+def _text(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC" if at else "?"
 
 
 def _is_running(folder: Path) -> bool:

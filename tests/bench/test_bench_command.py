@@ -50,7 +50,7 @@ def test_a_benchmark_says_its_figures_and_ends_with_its_result(
     ("words", "said"),
     [
         (["c"], "found 'c', expected one of a, b"),
-        (["--numbers", "x"], "found 'x', expected a whole number"),
+        (["--numbers", "x"], "invalid int value: 'x'"),
     ],
 )
 def test_an_option_that_is_none_is_refused(

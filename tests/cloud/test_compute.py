@@ -19,7 +19,9 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr("sedge_cloud.compute.find_spec", nothing)
     for asked in (lambda: connected_ray("local", "compute.ray", 2), ComputeConfig("local").compute):
-        with pytest.raises(ConfigError, match=r"compute.ray: found 'local', .*'sedge-fl\[scale\]'"):
+        with pytest.raises(
+            ConfigError, match=r"compute.ray 'local' needs Ray, .*'sedge-fl\[scale\]'"
+        ):
             asked()
 
 

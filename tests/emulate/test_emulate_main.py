@@ -463,9 +463,9 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What a command that must fail says, which is one line."""
-    assert main(["run", *words]) in (2, 3, 4)
+def error(capsys: pytest.CaptureFixture[str], *words: str, status: int = 2) -> str:
+    """What a command that must fail with ``status`` says, which is one line."""
+    assert main(["run", *words]) == status
     lines = capsys.readouterr().err.splitlines()
     said = [line for line in lines if line.startswith("sedge-emulate: ")]
     assert len(said) == 1

@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 
+from sedge_cloud.figures.numbers import quantity
 from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError, StorageError
@@ -21,12 +22,14 @@ def copy_store(source: Store, target: Store) -> list[str]:
             alone.enter_context(store.serving())
             alone.enter_context(store.blobs_held())
         if not is_empty(target):
-            held = f"{target.census().all} devices, {len(target.runs())} runs in {target.place}"
+            devices, runs = target.census().all, len(target.runs())
+            held = f"{quantity(devices, 'device')}, {quantity(runs, 'run')} in {target.place}"
             raise ConfigError("the store to copy to", held, "an empty one")
         copied, skipped, lost = copy_blobs(source, target)
         source.copy_rows_to(target)
     devices, runs = target.census().all, len(target.runs())
-    lines = [f"copied to {target.place}: {devices} devices, {runs} runs, {copied} blobs"]
+    counts = ((devices, "device"), (runs, "run"), (copied, "blob"))
+    lines = [f"copied to {target.place}: {', '.join(quantity(*count) for count in counts)}"]
     if skipped:
         lines.append(f"already there and intact: {skipped} blobs")
     if lost:

@@ -15,8 +15,9 @@ from sedge_cloud.admin.join_commands import add_join_commands
 from sedge_cloud.admin.revocation import SIGHUP, revoke_device
 from sedge_cloud.admin.rotation import add_rotate_command
 from sedge_cloud.config import CloudConfig
-from sedge_cloud.facts.records import DeviceState
+from sedge_cloud.facts.records import DeviceState, when
 from sedge_cloud.facts.selection import Wanted
+from sedge_cloud.figures.numbers import quantity
 from sedge_cloud.outlets import terminal as lines
 from sedge_cloud.outlets.tables import table, terminal_width
 from sedge_cloud.store.database import Store
@@ -132,7 +133,7 @@ def _add(arguments: argparse.Namespace) -> int:
     given = names.secrets, names.tags
     enrolment.add_devices(store, cloud, folders, arguments.service, *given)
     if names.secrets:
-        print(f"{len(names.secrets)} devices are enrolled with their existing secrets")
+        print(f"enrolled with existing secrets: {quantity(len(names.secrets), 'device')}")
     _tell_issued(arguments, cloud, folders, bool(names.secrets))
     return 0
 
@@ -203,7 +204,7 @@ def _tag(arguments: argparse.Namespace) -> int:
         )
     _, store = open_state(arguments)
     count = store.tag(devices or _condition(store, arguments.where), tags)
-    print(f"{count} device{'' if count == 1 else 's'} tagged: {tags_text(tags)}")
+    print(f"{quantity(count, 'device')} tagged: {tags_text(tags)}")
     return 0
 
 
@@ -216,7 +217,7 @@ def _set_aside(arguments: argparse.Namespace) -> int:
     chosen = devices or _condition(store, arguments.where)
     count = store.pause(chosen, time.time()) if pauses else store.resume(chosen)
     what = "paused: no round includes them" if pauses else "resumed"
-    print(f"{count} device{'' if count == 1 else 's'} {what}")
+    print(f"{quantity(count, 'device')} {what}")
     return 0
 
 
@@ -249,6 +250,11 @@ def _list(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             print("\n".join(table(rows, lines.NUMBERS, terminal_width())))
     if arguments.json:
+        if wanted == Wanted(search=arguments.search):
+            for join in reader.store.joins(["pending"]):
+                if arguments.search in join.device:
+                    said = {"device": join.device, "state": "pending", "since": when(join.asked)}
+                    print(json_text({**said, "token": join.token}))
         return 0
     if listed < (known := sum(facts.states.values())):
         print(f"{listed} of {found} matching devices, {known} in all")

@@ -1,6 +1,7 @@
 """``sedge-cloud doctor``: finds problems before they hurt."""
 
 import secrets
+import shlex
 import shutil
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from sedge_cloud.admin.revocation import is_served
 from sedge_cloud.broker.access import access_is_whole
 from sedge_cloud.broker.accounts import passwords_agree
 from sedge_cloud.config import CloudConfig, broker_settings, load_cloud
+from sedge_cloud.figures.numbers import quantity
 from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.runs.capabilities import packets_for
 from sedge_cloud.runs.run import Run
@@ -61,6 +63,8 @@ def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
         check("public", lambda: _public(cloud))
     check("unit", lambda: _unit(cloud, path))
     check("broker", lambda: _broker(cloud))
+    if cloud.broker.reload is not None:
+        check("reload", lambda: _reload(cloud.broker.reload or ""))
     check("access", lambda: access_is_whole(cloud))
     if healthy:
         check("messages", lambda: _messages(cloud))
@@ -92,7 +96,8 @@ def _store(cloud: CloudConfig) -> str:
             if row.status == RUNNING:
                 _ = Run(row, store).strategy
         running = sum(1 for row in runs if row.status == RUNNING)
-        return f"sound; {store.enrolled()} devices, {running} of {len(runs)} runs running"
+        devices, known = quantity(store.enrolled(), "device"), quantity(len(runs), "run")
+        return f"sound; {devices}, {running} of {known} running"
 
 
 def _public(cloud: CloudConfig) -> str:
@@ -130,6 +135,19 @@ def _broker(cloud: CloudConfig) -> str:
     with as_caller():
         probe(broker_settings(cloud), all_up(cloud.fleet), up(cloud.fleet, ITSELF))
     return f"{cloud.broker.url} lets the coordinator in"
+
+
+def _reload(command: str) -> str:
+    """Whether the folders that the command names are there: of a folder that was moved they are not."""
+    try:
+        words = shlex.split(command)
+    except ValueError as exc:
+        raise ConfigError("broker.reload", command, f"a command line ({exc})") from exc
+    for word in words:
+        if word.startswith("/") and not Path(word).parent.is_dir():
+            expected = "a path that is there; `sedge-cloud up` mends it in a folder that was moved"
+            raise ConfigError("broker.reload", word, expected)
+    return command
 
 
 def _messages(cloud: CloudConfig) -> str:

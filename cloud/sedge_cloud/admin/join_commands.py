@@ -1,7 +1,6 @@
 """The commands of joining by a token: ``device token``, ``accept``, ``refuse``."""
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 
@@ -10,10 +9,12 @@ from sedge_cloud.admin.commands import at_least_one, open_state
 from sedge_cloud.admin.enrolment import reload_broker
 from sedge_cloud.admin.revocation import SIGHUP
 from sedge_cloud.config import CloudConfig
+from sedge_cloud.facts.records import when
 from sedge_cloud.outlets.tables import table, terminal_width
 from sedge_cloud.store.rows import TokenRow
 from sedge_protocol.errors import ConfigError, NotInstalled
 from sedge_protocol.host.command_line import Commands, Parser
+from sedge_protocol.host.console import json_text
 
 
 def add_join_commands(commands: Commands) -> None:
@@ -125,12 +126,12 @@ def _list(arguments: argparse.Namespace) -> int:
         if arguments.json:
             said = {"token": row.token, "state": state, "used": used, "count": row.uses}
             more = {
-                "expires": row.expires,
+                "expires": when(row.expires),
                 "accepts": row.accepts,
                 "device": row.device,
                 "tags": tags,
             }
-            print(json.dumps({**said, **more, "refused": row.refused}))
+            print(json_text({**said, **more, "refused": row.refused}))
             continue
         until = time.strftime("%F %R", time.gmtime(row.expires))
         words = ["at once"] if row.accepts else []

@@ -7,6 +7,7 @@ from pathlib import Path
 from sedge_cloud.admin.commands import at_least_one, open_state
 from sedge_cloud.admin.rollout_status import rollout_reports
 from sedge_cloud.admin.rollouts import start_rollout, start_settings
+from sedge_cloud.figures.numbers import quantity
 from sedge_cloud.store.rollouts import FLEET, RolloutPlan
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.command_line import Commands
@@ -113,9 +114,7 @@ def _start(arguments: argparse.Namespace) -> int:
     else:
         row = start_rollout(store, arguments.name, arguments.given, plan)
     size = row.read_progress().sizes[-1]
-    print(
-        f"rollout {row.number} of {_of(row.run)} begins with {size} device{'' if size == 1 else 's'}"
-    )
+    print(f"rollout {row.number} of {_of(row.run)} begins with {quantity(size, 'device')}")
     return 0
 
 

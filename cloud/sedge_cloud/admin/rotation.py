@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from sedge_cloud.admin.commands import open_state
 from sedge_cloud.config import CloudConfig
+from sedge_cloud.figures.numbers import quantity
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import DeviceRow
 from sedge_cloud.store.selector import Condition, parse
@@ -43,12 +44,9 @@ def _rotate(arguments: argparse.Namespace) -> int:
     if chosen:
         _require_accounts(cloud)
         names = store.ask_to_renew(chosen, time.time())
-        print(
-            f"asked for new secrets: {len(names)} devices. A device's old secret stays valid until it"
-        )
-        print(
-            "has used its new one; `sedge-cloud device rotate` lists those that have yet to change"
-        )
+        print(f"asked for new secrets: {quantity(len(names), 'device')}. A device's old secret stays")
+        print("valid until it has used its new one; `sedge-cloud device rotate` lists those that")
+        print("have yet to change")
         unable = [row for row in store.devices_named(names).values() if not _renews(row)]
         for row in unable:
             print(_unable(row))

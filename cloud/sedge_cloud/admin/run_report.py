@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 
 import msgspec
@@ -11,6 +12,7 @@ from sedge_cloud.admin.models import find_run
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.facts.records import RoundFacts, RunFacts
 from sedge_cloud.figures.numbers import percent
+from sedge_cloud.outlets.tables import table
 from sedge_cloud.outlets.terminal import problem_lines, run_lines
 from sedge_cloud.privacy import spent_line
 from sedge_cloud.rounds.lifecycle import RUNNING
@@ -21,9 +23,13 @@ from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.errors import ConfigError, StrategyError
 
 HEAD = (
-    f"{'round':>5} {'task':<9} {'updates':>9} {'before':>8} {'after':>8} {'loss':>8} "
-    f"{'up':>9} {'down':>9} {'of dense':>8} {'sent':>10} {'received':>10}  bytes of a device, and their "
-    "share of dense both ways; bytes of the coordinator"
+    "round", "task", "updates", "before", "after", "loss", "up", "down", "dense", "sent", "received", "",
+)  # fmt: skip
+# The columns that a narrow terminal has no room for: the coordinator's bytes.
+LAST = HEAD.index("sent")
+NOTE = (
+    "up and down: bytes of a device; dense: both as a share of the model as float32",
+    "sent and received: bytes of the coordinator",
 )
 
 # The measurements that a private run withholds.
@@ -32,15 +38,13 @@ MEASURED = {"before", "after", "train_loss", "num_examples"}
 MOST_DECLINES = 5
 
 
-def run_report(reader: Reader, name: str, as_json: bool) -> Iterator[str]:
-    """The lines. Raises ``ConfigError`` when there is no such run."""
+def run_report(reader: Reader, name: str, as_json: bool, width: int | None = None) -> Iterator[str]:
+    """The lines, in a terminal of this ``width``. Raises ``ConfigError`` when there is no such run."""
     store, facts = reader.store, reader.read()
     run = facts.run(name)
     if run is None:
         raise ConfigError("run", name, "the name of a run (see `run list`)")
-    if not as_json:
-        yield HEAD
-    dense = _dense(store, name)
+    dense, lines = _dense(store, name), [_Line(HEAD)]
     closed = {known.round: known for known in run.rounds}
     for row in store.rounds(name):
         known = closed.get(row.round)
@@ -48,11 +52,12 @@ def run_report(reader: Reader, name: str, as_json: bool) -> Iterator[str]:
         if summary and known and as_json:
             yield json.dumps(_fields(store, summary, known))
         elif summary and known:
-            yield from _closed(store, run, known, summary, dense)
+            lines += _closed(store, run, known, summary, dense)
         elif not row.open and not as_json:
             asked = len(store.orders(name, row.round))
-            yield f"{row.round:>5} {row.task:<9} {0:>4}/{asked:<4} newcomers"
+            lines.append(_Line((str(row.round), row.task, f"0/{asked}"), "newcomers"))
     if not as_json:
+        yield from _table(lines, width)
         yield from run_remarks(store, run)
         yield from _privacy(store, name)
         yield from run_lines(run, facts.at)
@@ -63,8 +68,12 @@ def run_report(reader: Reader, name: str, as_json: bool) -> Iterator[str]:
         if problems:
             yield "what is wrong:"
         yield from problem_lines(problems, facts.at)
-    elif run.open is not None:
+        return
+    if run.open is not None:
         yield json.dumps(msgspec.to_builtins(run.open))
+    if run.privacy is not None or run.rollout is not None:
+        fields = {key: getattr(run, key) for key in ("run", "status", "privacy", "rollout")}
+        yield json.dumps(msgspec.to_builtins(fields))
 
 
 def run_remarks(store: Store, run: RunFacts) -> tuple[str, ...]:
@@ -118,19 +127,51 @@ def _dense(store: Store, name: str) -> int:
     return 8 * Run(find_run(store, name), store).manifest.layout.size
 
 
+@dataclass
+class _Line:
+    """A line of the table, its text at the end, and the lines below it."""
+
+    cells: Sequence[str]
+    text: str = ""
+    below: list[str] = field(default_factory=list[str])
+
+
+def _table(lines: Sequence[_Line], width: int | None) -> Iterator[str]:
+    """The table, without its last columns where they do not fit, with what is below each line."""
+    count = len(HEAD) - 1
+    rows = [(*it.cells[:count], *[""] * (count - len(it.cells)), it.text) for it in lines]
+    right = set(range(count)) - {1}
+    whole, wide = list(table(rows, right)), True
+    if width is not None and max(map(len, whole)) > width:
+        whole, wide = list(table([(*row[:LAST], "") for row in rows], right)), False
+    for text, it in zip(whole, lines, strict=True):
+        yield text
+        yield from it.below
+    if lines[1:]:
+        yield from NOTE if wide else NOTE[:1]
+
+
 def _closed(
     store: Store, run: RunFacts, known: RoundFacts, s: Summary, dense: int
-) -> Iterator[str]:
-    """A round's line, followed by anything unusual; ``dense`` is the model's size, upload and download."""
+) -> Iterator[_Line]:
+    """A round's line, with anything unusual; ``dense`` is the model's size, upload and download."""
     traffic = store.traffic(s.run, s.round)
     others = [row for row in traffic if row.device not in known.newcomers]
-    yield (
-        f"{s.round:>5} {s.task:<9} {len(s.devices):>4}/{s.cohort:<4} {_figures(s)} "
-        f"{_means(others, dense)} {known.link_up:>10} {known.link_down:>10}"
-    )
+    link = str(known.link_up), str(known.link_down)
+    counts = str(s.round), s.task, f"{len(s.devices)}/{s.cohort}"
+    line = _Line((*counts, *_figures(s), *_means(others, dense), *link))
     came = [row for row in traffic if row.device in known.newcomers]
-    if came:
-        yield f"{f'{len(came)} in their first round':>52} {_means(came, dense)}"
+    below = list(_below(store, run, known, s))
+    if not came:
+        line.below = below
+        yield line
+        return
+    yield line
+    yield _Line(("", "new", str(len(came)), "", "", "", *_means(came, dense)), below=below)
+
+
+def _below(store: Store, run: RunFacts, known: RoundFacts, s: Summary) -> Iterator[str]:
+    """Anything unusual about a round."""
     if known.http:
         yield f"      also fetched over HTTP, as reported by the devices: {known.http} bytes"
     if s.failure:
@@ -153,19 +194,19 @@ def _closed(
     yield from _reasons("rejected", (row.rejected for row in receipts if row.rejected))
 
 
-def _figures(s: Summary) -> str:
-    """Accuracy before and after, and loss; empty if no device has reported."""
+def _figures(s: Summary) -> tuple[str, ...]:
+    """Accuracy before and after, and loss; ``-`` if no device has reported."""
     values = (s.before, s.after, s.train_loss)
     told = s.devices and not s.withheld
-    return " ".join(f"{value:>8.4f}" if told else f"{'-':>8}" for value in values)
+    return tuple(f"{value:.4f}" if told else "-" for value in values)
 
 
-def _means(rows: Sequence[TrafficRow], dense: int) -> str:
+def _means(rows: Sequence[TrafficRow], dense: int) -> tuple[str, str, str]:
     """Mean bytes of these devices, up and down, and the share of ``dense`` that both are."""
     if not rows:
-        return f"{'-':>9} {'-':>9} {'-':>8}"
+        return "-", "-", "-"
     up, down = (sum(way) / len(rows) for way in zip(*((r.up, r.down) for r in rows), strict=True))
-    return f"{up:>9.0f} {down:>9.0f} {percent((up + down) / dense, 2):>8}"
+    return f"{up:.0f}", f"{down:.0f}", percent((up + down) / dense, 2)
 
 
 def _reasons(what: str, reasons: Iterable[str]) -> Iterator[str]:

@@ -43,7 +43,7 @@ def trial(folder: Path, url: str | None) -> Generator[str]:
     A folder without a cloud.toml gets its first files, with the folder's name for the fleet, and a fleet
     without devices a first one. ``url`` is where devices reach the broker, by default this machine's
     address and a free port.
-    Raises ``ConfigError`` if Mosquitto is missing, the folder was moved, or another program has the port.
+    Raises ``ConfigError`` if Mosquitto is missing, the folder is a copy, or another program has the port.
     """
     mosquitto = find_mosquitto()
     if mosquitto is None:
@@ -53,9 +53,8 @@ def trial(folder: Path, url: str | None) -> Generator[str]:
         _write_files(folder, url)
     elif url is not None:
         raise ConfigError("--url", url, f"none: {folder / 'cloud.toml'} has one")
-    cloud = load_cloud(folder / "cloud.toml")
+    cloud, moved = _in_place(folder)
     port = BrokerSettings(cloud.broker.url, "").endpoint().port
-    _require_in_place(folder, cloud)
     _require_free(port, folder)
     with closing(open_store(cloud)) as store:
         if not (store.devices() or (folder / FIRST_DEVICE).exists()):
@@ -63,7 +62,7 @@ def trial(folder: Path, url: str | None) -> Generator[str]:
     command = [mosquitto, "-c", str(folder.resolve() / MOSQUITTO_CONF)]
     broker = BrokerProcess(command, port, folder / "mosquitto.log")
     try:
-        yield "\n".join(_greeting(folder, cloud))
+        yield "\n".join([*moved, *_greeting(folder, cloud)])
     finally:
         broker.stop()
 
@@ -75,17 +74,25 @@ def _require_empty(folder: Path) -> None:
             raise ConfigError("folder", str(folder), "a new or empty one, or one with a cloud.toml")
 
 
-def _require_in_place(folder: Path, cloud: CloudConfig) -> None:
-    """Raise ``ConfigError`` for a folder that was moved or copied: Mosquitto reads absolute paths only."""
-    path, passwords = folder / MOSQUITTO_CONF, cloud.broker.device_password_file
+def _in_place(folder: Path) -> tuple[CloudConfig, list[str]]:
+    """The configuration, and a line if the folder was moved: Mosquitto reads absolute paths only.
+
+    Its files then get the new path. Raises ``ConfigError`` for a copy of a folder that is still there.
+    """
+    cloud, path = load_cloud(folder / "cloud.toml"), folder / MOSQUITTO_CONF
+    passwords = cloud.broker.device_password_file
     with translated("read", path):
         named = _PASSWORDS.search(path.read_text(errors="replace"))
     if named is None or passwords is None or Path(named[1]).resolve() == Path(passwords).resolve():
-        return
+        return cloud, []
     old, new = Path(named[1]).parent, folder.resolve()
-    mend = f"sed -i 's|{old}|{new}|' {path} {folder / 'cloud.toml'}"
-    expected = f"{passwords} (if this folder was moved or copied: {mend})"
-    raise ConfigError("password_file", named[1], expected, str(path))
+    if old.exists():
+        expected = f"{passwords}: this folder is a copy of {old}, which is still there"
+        raise ConfigError("password_file", named[1], expected, str(path))
+    for file in (path, folder / "cloud.toml"):
+        with translated("write", file):
+            file.write_text(file.read_text().replace(str(old), str(new)))
+    return load_cloud(folder / "cloud.toml"), [f"{old} was moved here: its files name {new} now"]
 
 
 def _require_free(port: int, folder: Path) -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TypeAlias
 
 import msgspec
 
@@ -27,6 +28,10 @@ UNSEEN = SessionRow("")
 _NUMBERS = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
 # The number of values to average.
 RECENT = 3
+
+
+# A run that has not ended, or the round in which one that has ended serves newcomers.
+Going: TypeAlias = str | tuple[str, int]
 
 
 @dataclass
@@ -53,9 +58,13 @@ class KnownDevice:
         for run in runs:
             self.pasts.pop(run, None)
 
-    def facts(self, running: bool) -> DeviceFacts:
-        """The facts; who is online is not known unless the service is ``running``."""
+    def facts(self, running: bool, going: Collection[Going]) -> DeviceFacts:
+        """The facts; who is online is not known unless the service is ``running``.
+
+        It works for what is ``going`` on only.
+        """
         hello, session, pasts = self.hello, self.session, list(self.pasts.values())
+        works = session.run in going or (session.run, session.round) in going
         last = pasts[-1] if pasts else DevicePast()
         return DeviceFacts(
             device=self.row.device,
@@ -78,10 +87,10 @@ class KnownDevice:
             strikes=sum(past.strikes for past in pasts),
             waits="" if hello is None else printable(hello.waits),
             order=(session.run, session.round),
-            doing=session.state,
-            doing_since=when(session.state_since),
-            done=session.done,
-            total=session.total,
+            doing=session.state if works else "",
+            doing_since=when(session.state_since) if works else None,
+            done=session.done if works else 0,
+            total=session.total if works else 0,
             waits_since=when(session.waits_since) if session.waits else None,
             error=printable(session.error),
             error_since=when(session.error_at),
@@ -159,14 +168,14 @@ def read_devices(store: Seen, names: Collection[str]) -> dict[str, KnownDevice]:
 
 
 def lots_of(
-    store: Seen, names: Sequence[str], running: bool, size: int
+    store: Seen, names: Sequence[str], running: bool, going: Collection[Going], size: int
 ) -> Iterator[list[DeviceFacts]]:
-    """The facts about these devices, in batches; each batch is a consistent snapshot."""
+    """The facts about these devices, in batches of one moment each; ``going`` as in ``facts``."""
     for start in range(0, len(names), size):
         some = names[start : start + size]
         with store.reading():
             known = read_devices(store, some)
-        yield [known[name].facts(running) for name in some if name in known]
+        yield [known[name].facts(running, going) for name in some if name in known]
 
 
 def change(past: DevicePast) -> float | None:

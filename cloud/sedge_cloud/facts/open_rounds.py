@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from sedge_cloud.facts.records import Code, DeviceFacts, RoundFacts, Waiting, printable, when
-from sedge_cloud.figures.numbers import natural
+from sedge_cloud.figures.numbers import natural, quantity
 from sedge_cloud.runs.terms import Terms
 from sedge_cloud.store.roles import Seen
 from sedge_cloud.store.rows import RoundRow, RunRow
@@ -154,7 +154,7 @@ def run_waits(
     needed = terms.min_available_devices
     if len(ready) >= needed:
         return ""
-    text = f"needs {needed} devices {which}, {len(ready)} {'is' if len(ready) == 1 else 'are'}"
+    text = f"needs {quantity(needed, 'device')} {which}, {len(ready)} {'is' if len(ready) == 1 else 'are'}"
     if waiting := len(able) - len(ready):
         text += f"; {waiting} more {'waits' if waiting == 1 else 'wait'}"
     lacking = len(online) - len(able)

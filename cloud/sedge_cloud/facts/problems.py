@@ -20,7 +20,7 @@ from sedge_cloud.facts.records import (
     Severity,
     Waiting,
 )
-from sedge_cloud.figures.numbers import clock, listed
+from sedge_cloud.figures.numbers import clock, listed, quantity
 from sedge_cloud.runs.terms import its_limit
 from sedge_protocol.wire.frame import LEAST_PACKET_BYTES
 
@@ -73,7 +73,7 @@ def health(found: Sequence[Problem]) -> str:
     """The problems in a few words: ``Everything works``, ``1 error, 3 warnings``."""
     errors = sum(problem.severity == "error" for problem in found)
     counts = ((errors, "error"), (len(found) - errors, "warning"))
-    words = [f"{n:,} {what}{'' if n == 1 else 's'}" for n, what in counts if n]
+    words = [quantity(n, what) for n, what in counts if n]
     return ", ".join(words) or "Everything works"
 
 

@@ -14,7 +14,14 @@ from typing import get_args
 
 import msgspec
 
-from sedge_cloud.facts.devices import KnownDevice, lots_of, read_devices, states_of, versions_of
+from sedge_cloud.facts.devices import (
+    Going,
+    KnownDevice,
+    lots_of,
+    read_devices,
+    states_of,
+    versions_of,
+)
 from sedge_cloud.facts.disk import disk_of
 from sedge_cloud.facts.joins import certificate_problems, join_problems
 from sedge_cloud.facts.open_rounds import Waits, run_waits
@@ -25,6 +32,7 @@ from sedge_cloud.facts.records import (
     DeviceFacts,
     DeviceState,
     Fleet,
+    PrivacyFacts,
     Problem,
     RoundFacts,
     RunFacts,
@@ -59,10 +67,30 @@ MAX_DEVICES = 20_000
 COUNT_S = 10.0
 
 
+class _Budget(msgspec.Struct, frozen=True):
+    noise: float
+    rounds: int
+    spent: int = 0
+
+
 class _State(msgspec.Struct, frozen=True):
-    """The field of a run's state that says which devices learn with which."""
+    """The fields of a run's state that say which devices learn with which, and what its privacy costs."""
 
     groups: bytes = b""
+    budget: _Budget | None = None
+
+
+class _Bound(msgspec.Struct, frozen=True):
+    epsilon: float
+    delta: float
+    clip: float
+
+
+class _Config(msgspec.Struct, frozen=True):
+    """The fields of a run's configuration that say how many rounds train, and its privacy budget."""
+
+    num_rounds: int
+    privacy: _Bound | None = None
 
 
 @dataclass
@@ -103,6 +131,7 @@ class Reader:
     last: int | None = LAST_ROUNDS
     _since: int = -1
     _running: bool | None = None
+    _going: frozenset[Going] = frozenset()
     _runs: dict[str, _KnownRun] = field(default_factory=dict[str, _KnownRun])
     _devices: dict[str, KnownDevice] = field(default_factory=dict[str, KnownDevice])
     _facts: dict[str, DeviceFacts] = field(default_factory=dict[str, DeviceFacts])
@@ -120,7 +149,7 @@ class Reader:
             rows, runs = self.store.coordinators() or [CoordinatorRow()], self.store.runs()
             row = rows[0]
             coordinator = coordinator_of(rows, now)
-            changed = self._read_devices(coordinator.running, {run.run for run in runs})
+            changed = self._read_devices(coordinator.running, runs)
             facts = Fleet(
                 fleet=self.fleet,
                 at=datetime.fromtimestamp(now, UTC),
@@ -163,7 +192,7 @@ class Reader:
         with self.store.reading():
             names = self.store.page(choice, wanted.offset, wanted.limit or _ALL)
             found = self.store.count(choice)
-        return lots_of(self.store, names, running, MAX_DEVICES), found
+        return lots_of(self.store, names, running, self._going, MAX_DEVICES), found
 
     def device(self, name: str) -> DeviceFacts | None:
         """One device, in a large fleet too."""
@@ -203,9 +232,13 @@ class Reader:
             last = self._wrong = _Wrong(facts.devices, runs, at, tuple(device_problems(facts)))
         return last.found
 
-    def _read_devices(self, running: bool, runs: set[str]) -> set[str]:
+    def _read_devices(self, running: bool, runs: Sequence[RunRow]) -> set[str]:
         """Read the devices that have changed. Returns the names of those with a new row."""
-        gone, since = self._runs.keys() - runs, self._since
+        gone, since = self._runs.keys() - {run.run for run in runs}, self._since
+        going: frozenset[Going] = frozenset(run.run for run in runs if not run.has_ended)
+        if len(going) < len(runs):
+            going |= {(row.run, row.round) for row in self.store.open_rounds()}
+        ended, self._going = self._going - going, going
         for name in gone:
             del self._runs[name]
         for name in list(self._devices)[: max(0, len(self._devices) - MAX_DEVICES)]:
@@ -234,7 +267,7 @@ class Reader:
             if name in self._devices:
                 self._devices[name] = self._devices.pop(name)
         changed = set(names) | self._take(fresh[-MAX_DEVICES:])
-        if running != self._running or gone:
+        if running != self._running or gone or ended:
             self._running, drawn = running, dict.fromkeys(self._devices)
         self._draw(drawn, gone)
         return changed & self._devices.keys()
@@ -251,7 +284,7 @@ class Reader:
         is_longer = any(name not in self._facts for name in found)
         for name in found:
             self._devices[name].forget(gone)
-            self._facts[name] = self._devices[name].facts(running)
+            self._facts[name] = self._devices[name].facts(running, self._going)
         if is_longer:
             self._facts = dict(sorted(self._facts.items(), key=lambda item: natural(item[0])))
         if found or len(self._facts) != len(self._all):
@@ -290,6 +323,8 @@ class Reader:
         elif row.status in ("failed", "finished"):
             why = row.why
         sums = msgspec.msgpack.decode(row.sums, type=RunSums) if row.sums else RunSums()
+        state = msgspec.msgpack.decode(row.state, type=_State)
+        config = msgspec.msgpack.decode(row.config, type=_Config)
         return RunFacts(
             run=row.run,
             status=row.status,
@@ -298,14 +333,16 @@ class Reader:
             ended=when(row.ended),
             closed_rounds=sums.closed,
             total_rounds=terms.total_rounds,
+            training_rounds=config.num_rounds,
             why=why,
             open=current,
             rounds=tuple(known.closed),
             sums=sums,
-            groups=self._groups(row, known),
+            groups=self._groups(state.groups, known),
             unable=dict(unable),
             tensors=terms.tensors,
             rollout=rollout_of(self.store, row.run),
+            privacy=_privacy(config.privacy, state.budget),
         )
 
     def _find_unable(self, known: _KnownRun, changed: set[str]) -> None:
@@ -333,8 +370,7 @@ class Reader:
             del known.closed[: -self.last]
         return None
 
-    def _groups(self, row: RunRow, known: _KnownRun) -> dict[str, tuple[str, ...]]:
-        blob = msgspec.msgpack.decode(row.state, type=_State).groups
+    def _groups(self, blob: bytes, known: _KnownRun) -> dict[str, tuple[str, ...]]:
         if blob and blob != known.groups[0]:
             try:
                 coded = self.store.blobs.read(blob)
@@ -362,6 +398,13 @@ def _closed(row: RoundRow) -> RoundFacts:
         link_down=row.down,
         **fields,
     )
+
+
+def _privacy(bound: _Bound | None, budget: _Budget | None) -> PrivacyFacts | None:
+    """The budget of a private run."""
+    if budget is None or bound is None:
+        return None
+    return PrivacyFacts(**msgspec.structs.asdict(bound), **msgspec.structs.asdict(budget))
 
 
 def _usual(closed: Sequence[RoundFacts]) -> float | None:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from sedge_cloud.figures.numbers import rounds_text
 from sedge_cloud.store.records import RoundParts, RunSums
 from sedge_cloud.store.rollouts import RolloutState
 from sedge_protocol.wire.objective import ACCURACY, Metric
@@ -123,12 +124,27 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
+class PrivacyFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The budget of a private run: ``spent`` of the ``rounds`` of training for which it lasts.
+
+    All of them together cost ``epsilon`` at ``delta``; ``noise`` is relative to the ``clip``.
+    """
+
+    epsilon: float
+    delta: float
+    clip: float
+    noise: float
+    rounds: int
+    spent: int
+
+
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One run. ``why`` says why it failed, or what it waits for while no round is open.
 
-    ``rounds`` are its last closed rounds, ``sums`` the totals of all closed rounds. ``groups`` are the
-    devices that learn with each other, if the strategy has groups; ``unable`` are devices that it has no
-    work for, and what they lack. ``tensors`` gives the size of each tensor of the model.
+    Of its ``total_rounds`` all but ``training_rounds`` evaluate. ``rounds`` are its last closed rounds,
+    ``sums`` the totals of all closed rounds. ``groups`` are the devices that learn with each other, if the
+    strategy has groups; ``unable`` are devices that it has no work for, and what they lack. ``tensors``
+    gives the size of each tensor of the model.
     """
 
     run: str
@@ -138,6 +154,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     ended: datetime | None = None
     closed_rounds: int
     total_rounds: int
+    training_rounds: int
     why: str = ""
     open: RoundFacts | None = None
     rounds: tuple[RoundFacts, ...] = ()
@@ -146,6 +163,12 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     unable: dict[str, str] = {}
     tensors: dict[str, int] = {}
     rollout: RolloutFacts | None = None
+    privacy: PrivacyFacts | None = None
+
+    @property
+    def progress(self) -> str:
+        """How far it is, in words."""
+        return rounds_text(self.closed_rounds, self.total_rounds, self.training_rounds)
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):

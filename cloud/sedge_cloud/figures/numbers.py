@@ -72,6 +72,16 @@ def clock(at: datetime | None, now: datetime) -> str:
     )
 
 
+def quantity(count: int, what: str) -> str:
+    """``1 device``, ``2,000 devices``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def rounds_text(closed: int, total: int, training: int) -> str:
+    """How far a run is: ``2 of 6 (5 train)``; the others evaluate."""
+    return f"{closed} of {total}{f' ({training} train)' if training != total else ''}"
+
+
 def natural(name: str) -> tuple[tuple[str | int, ...], str]:
     """A sort key in natural order: ``pi-2`` comes before ``pi-10``."""
     parts = re.split(

@@ -9,7 +9,15 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from sedge_cloud.figures import drawing
-from sedge_cloud.figures.numbers import change, duration, measured, natural, percent, size
+from sedge_cloud.figures.numbers import (
+    change,
+    duration,
+    measured,
+    natural,
+    percent,
+    quantity,
+    size,
+)
 from sedge_protocol.wire.objective import Metric
 
 _OURS = PackageLoader("sedge_cloud", "figures/templates")
@@ -59,6 +67,7 @@ def _comma(number: float) -> str:
 
 
 _FILTERS: dict[str, Any] = {
+    "of": quantity,
     "percent": percent_text,
     "measured": _measured,
     "size": _size,

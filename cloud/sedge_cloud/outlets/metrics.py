@@ -79,7 +79,16 @@ class _Facts:
         ]
         accuracy = GaugeMetricFamily("sedge_accuracy", "Accuracy in the last closed round",
                                      labels=["run", "moment", "of"])  # fmt: skip
+        budgets = GaugeMetricFamily("sedge_privacy_rounds", "Rounds of training of a private run's budget",
+                                    labels=["run", "of"])  # fmt: skip
+        rollouts = GaugeMetricFamily("sedge_rollout_devices", "Devices of a run's newest rollout",
+                                     labels=["run", "state"])  # fmt: skip
         for run in runs:
+            if run.privacy is not None:
+                budgets.add_metric([run.run, "spent"], run.privacy.spent)
+                budgets.add_metric([run.run, "all"], run.privacy.rounds)
+            for state in ("succeeded", "failed", "waiting") if run.rollout else ():
+                rollouts.add_metric([run.run, state], getattr(run.rollout, state))
             closed.add_metric([run.run], run.closed_rounds)
             for labels, count in _moved(run.sums).items():
                 moved.add_metric([run.run, *labels], count)
@@ -93,7 +102,7 @@ class _Facts:
                     share: float | None = getattr(run.rounds[-1], key) if run.rounds else None
                     if share is not None:
                         accuracy.add_metric([run.run, moment, of], share)
-        yield from (closed, moved, whole, running, *gauges, accuracy)
+        yield from (closed, moved, whole, running, *gauges, accuracy, budgets, rollouts)
 
     def _open(self, it: RoundFacts) -> tuple[float, float, float, float]:
         seconds = (self._facts.at - it.opened).total_seconds() if it.opened else 0.0

@@ -11,7 +11,7 @@ from sedge_cloud.facts.records import (
     RoundFacts,
     RunFacts,
 )
-from sedge_cloud.figures.numbers import age, clock, measured
+from sedge_cloud.figures.numbers import age, clock, measured, quantity
 from sedge_protocol import VERSION
 from sedge_protocol.wire.objective import Metric
 from sedge_protocol.wire.topics import SHARDS
@@ -101,7 +101,7 @@ def problem_lines(problems: Sequence[Problem], at: datetime) -> Iterator[str]:
     for problem in problems[:PROBLEMS]:
         yield problem_line(problem, at)
     if len(problems) > PROBLEMS:
-        yield f"and {len(problems) - PROBLEMS} more problems"
+        yield f"and {len(problems) - PROBLEMS} more"
 
 
 def headline(facts: Fleet) -> str:
@@ -109,8 +109,9 @@ def headline(facts: Fleet) -> str:
     running = sum(1 for run in facts.runs if run.status == "running")
     return (
         f"fleet {facts.fleet}, {facts.at.astimezone():%H:%M:%S}: "
-        f"{facts.online} of {facts.active} devices online, "
-        f"{running} of {len(facts.runs)} runs running, {len(facts.problems)} problems"
+        f"{facts.online} of {quantity(facts.active, 'device')} online, "
+        f"{running} of {quantity(len(facts.runs), 'run')} running, "
+        f"{quantity(len(facts.problems), 'problem')}"
     )
 
 

@@ -72,7 +72,7 @@ def picture(facts: Fleet, name: str | None = None) -> Group:
 
 
 def _run(run: RunFacts, facts: Fleet) -> list[Text | Table]:
-    title = f"run {run.run}: {run.strategy}, {run.closed_rounds} of {run.total_rounds} rounds"
+    title = f"run {run.run}: {run.strategy}, {run.progress} rounds"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head in ("round", "updates", "before", "worst 10 %", "after", "worst 10 %", "closed"):
         table.add_column(head, justify="right", style="dim" if head == "closed" else "")

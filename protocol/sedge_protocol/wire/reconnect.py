@@ -26,6 +26,9 @@ FIRST_DEVICES_A_SECOND, DEVICES_A_SECOND = 100, 10
 HELLOS_A_SECOND = 200
 # The assumed size of a fleet whose coordinator has not announced it.
 UNKNOWN_DEVICES = 100
+# A device that no coordinator has ever welcomed tries at least this often for this long after its start,
+# even if the broker turns it away: somebody is about to accept it, or the broker to read its password.
+NEW_S, NEW_FOR_S = 10.0, 600.0
 # The log of a long outage must show that the attempts went on.
 LOG_EVERY_S = 3600.0
 
@@ -70,12 +73,13 @@ def longest_s(ended: Ended, failures: int, away_s: float, devices: int) -> float
 class Reconnect:
     """The waits of one link. ``devices`` as in ``longest_s``.
 
-    No wait exceeds ``most_s``, unless the broker turned us away.
+    No wait exceeds ``most_s``, unless the broker turned us away. ``is_new``: never welcomed so far.
     """
 
     rng: np.random.Generator
     most_s: float = float("inf")
     devices: int = 0
+    is_new: bool = False
     _failures: int = 0
     _since: float | None = None
     _logged: dict[str, float] = field(default_factory=dict[str, float])
@@ -92,6 +96,8 @@ class Reconnect:
         longest = longest_s(ended, self._failures, now - self._since, self.devices)
         if ended is not Ended.TURNED_AWAY:
             longest = min(longest, self.most_s)
+        elif self.is_new and now - self._since < NEW_FOR_S:
+            longest = min(longest, NEW_S)
         return float(self.rng.uniform(0.1 * longest, longest))
 
     def is_news(self, reason: str, now: float) -> bool:

@@ -117,7 +117,7 @@ def _columns(cloud: Cloud) -> tuple[bytes, bytes, bytes, float]:
 def test_what_keep_refuses(home: Path, capsys: CAPSYS, line: str) -> None:
     config = home / "cloud.toml"
     config.write_text(config.read_text() + f"[keep]\n{line}\n")
-    refused(capsys, call(home, "prune"), f"keep.{line.split()[0]}: found ")
+    refused(capsys, call(home, "prune"), f"keep.{line.split()[0]}: ")
 
 
 @in_a_folder

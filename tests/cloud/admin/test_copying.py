@@ -44,7 +44,7 @@ def test_a_fleet_goes_on_in_another_store(busy: Cloud, target: Store) -> None:
     before = all_of(busy.store)
     order = busy.order("b")
     (told,) = copy_store(busy.store, target)
-    assert told.startswith(f"copied to {target.place}: 2 devices, 1 runs, ")
+    assert told.startswith(f"copied to {target.place}: 2 devices, 1 run, ")
     assert all_of(target) == before == all_of(busy.store)
     busy.store.close()
     busy.store = target
@@ -94,9 +94,7 @@ def test_a_damaged_blob_is_not_copied(busy: Cloud, target: Store, engine: str) -
 
 def test_a_store_with_a_fleet_is_not_copied_to(busy: Cloud, target: Store) -> None:
     target.add_device("stranger", bytes(32))
-    with pytest.raises(
-        ConfigError, match=r"found '1 devices, 0 runs in .*', expected an empty one"
-    ):
+    with pytest.raises(ConfigError, match=r"found '1 device, 0 runs in .*', expected an empty one"):
         copy_store(busy.store, target)
     assert [row.device for row in target.devices()] == ["stranger"]
 

@@ -26,6 +26,8 @@ def test_reasons_and_bytes_of_a_round(tmp_path: Path) -> None:
     cloud.say("c", Decline(RUN, 2, "TrainingDiverged", "NaN"))
     cloud.answer("a", "b")
     seen.record()
+    narrow = list(run_report(seen.reader, RUN, as_json=False, width=70))
+    assert max(map(len, narrow[:6])) <= 70 and not any("received" in line for line in narrow)
     lines = list(run_report(seen.reader, RUN, as_json=False))
     (counted,) = [line for line in lines if line.startswith("the coordinator has counted")]
     assert counted.endswith("declined 1, rejected 1, updates 3, whole_models 1")
@@ -35,7 +37,7 @@ def test_reasons_and_bytes_of_a_round(tmp_path: Path) -> None:
         "fetched the whole model instead of changes: 1", "declined: TrainingDiverged 1",
         "c: TrainingDiverged: NaN",
     ]  # fmt: skip
-    assert lines[2].split()[0] == "2" and lines[5].split()[0] == "1"
+    assert [lines[at].split()[:2] for at in (2, 5)] == [["new", "2"], ["new", "1"]]
     one, two, current = map(json.loads, run_report(seen.reader, RUN, as_json=True))
     assert (current["round"], current["state"], len(current["waiting"])) == (3, "open", 3)
     assert one["opened"] <= one["closed"] and one["state"] == "closed"

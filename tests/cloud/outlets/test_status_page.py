@@ -156,7 +156,7 @@ def test_an_operators_questions_are_answered(lived: Seen) -> None:
     assert "is safe after a backup" in found
     # What would happen if I stop this run?
     text = find("stop", "run", facts).text
-    assert "6 of 21 rounds are closed" in text and "9 devices that have not answered" in text
+    assert "6 of 21 rounds are closed" in text and "that have not answered: 9;" in text
     # Which device is slow, and why?
     device = next(d for d in facts.devices if d.device == "b3")
     slow = msgspec.structs.replace(device, seconds=8.0)

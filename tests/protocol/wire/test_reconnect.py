@@ -83,6 +83,14 @@ def test_a_coordinator_is_always_soon_back_unless_it_is_refused() -> None:
     assert max(link.wait_s(Ended.TURNED_AWAY, 90_000.0) for _ in range(20)) > 150
 
 
+def test_a_new_device_is_soon_back_for_a_while() -> None:
+    """Its account is about to be made; later it costs the broker no more than any other."""
+    times = tries(Reconnect(np.random.default_rng(1), is_new=True), Ended.TURNED_AWAY, 7200)
+    early = [at for at in times if at < 600]
+    assert all(b - a <= 10 for a, b in itertools.pairwise(early)) and len(early) < 250
+    assert len(times) - len(early) < 60
+
+
 def test_the_waits_fill_the_time_up_to_the_longest() -> None:
     link = Reconnect(np.random.default_rng(1), devices=8)
     link.wait_s(Ended.HEARD, 0.0)

@@ -17,6 +17,7 @@ from sedge_cloud.admin.revocation import Revocation, revoke_device
 from sedge_cloud.admin.runs import delete_run, resume_run, start_run, stop_run
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.records import Fleet, RunFacts
+from sedge_cloud.figures.numbers import quantity
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.tags import check_tag
 from sedge_protocol.errors import ConfigError
@@ -70,8 +71,8 @@ def _stopping(run: RunFacts) -> str:
     if it is not None and it.state == "open":
         left = it.cohort - it.updates - len(it.declined) - len(it.rejected)
         text += (
-            f" Round {it.round} is open with {it.updates} updates, which stay; the orders of"
-            f" {left} devices that have not answered are cancelled."
+            f" Round {it.round} is open with {quantity(it.updates, 'update')}, which stay. Devices that"
+            f" have not answered: {left}; their orders are cancelled."
         )
     return (
         f"{text} Its models and receipts stay, and devices keep what they have learned."
@@ -84,8 +85,8 @@ def _start(name: str, facts: Fleet) -> Action:
         raise ConfigError("name", name, "a name that no run has yet")
     config = prepared.prepared_config(Path(facts.disk.path), name)
     text = (
-        f"{config.strategy}, {config.num_rounds} rounds of training. The bundle's programs are checked now;"
-        " the run begins as soon as its devices are online."
+        f"{config.strategy}, {quantity(config.num_rounds, 'round')} of training. The bundle's"
+        " programs are checked now; the run begins as soon as its devices are online."
     )
     return Action("start", name, text, lambda store, cloud, _: _started(store, cloud, name))
 

@@ -15,7 +15,7 @@ from sedge_cloud.facts.records import (
     RoundFacts,
     RunFacts,
 )
-from sedge_cloud.figures.numbers import change, listed, natural
+from sedge_cloud.figures.numbers import change, listed, natural, quantity
 from sedge_protocol import VERSION
 
 DAY, MONTH = timedelta(days=1), timedelta(days=30)
@@ -55,9 +55,7 @@ def direction(run: RunFacts) -> Direction | None:
     sign = 0 if abs(better) < LEVEL * scale else (1 if better > 0 else -1)
     words = {1: "▲ learns", 0: "▬ level", -1: "▼ gets worse"}[sign]
     moved, rounds = change(now - before, last.metric), last.round - first.round
-    return Direction(
-        now, last, f"{words}: {moved} in {rounds} round{'' if rounds == 1 else 's'}", sign
-    )
+    return Direction(now, last, f"{words}: {moved} in {quantity(rounds, 'round')}", sign)
 
 
 def month_bytes(facts: Fleet) -> tuple[int, bool]:
@@ -115,7 +113,7 @@ def rollout(it: RolloutFacts) -> str:
     why = f": {it.why}" if it.why else ""
     return (
         f"Rollout {it.number} of {it.bundle} ({it.sha256[:8]}) is {it.state.replace('_', ' ')}{why}. "
-        f"Phase {it.phase} of {it.phases}, {100 * it.share:g} %: of {it.devices:,} devices "
+        f"Phase {it.phase} of {it.phases}, {100 * it.share:g} %: of {quantity(it.devices, 'device')} "
         f"{it.succeeded:,} succeeded, {it.failed:,} failed, {it.waiting:,} waiting."
     )
 

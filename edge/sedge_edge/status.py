@@ -170,7 +170,7 @@ def status(config: EdgeConfig, state: AgentState | None, folder: Path) -> Status
         Disk(sum(blobs.sizes().values()), shutil.disk_usage(folder).free),
         page.up if today else 0,
         page.down if today else 0,
-        "" if own is None else _time(own.until.timestamp()),
+        None if own is None else _time(own.until.timestamp()),
     )
 
 

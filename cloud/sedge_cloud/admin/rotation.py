@@ -44,7 +44,9 @@ def _rotate(arguments: argparse.Namespace) -> int:
     if chosen:
         _require_accounts(cloud)
         names = store.ask_to_renew(chosen, time.time())
-        print(f"asked for new secrets: {quantity(len(names), 'device')}. A device's old secret stays")
+        print(
+            f"asked for new secrets: {quantity(len(names), 'device')}. A device's old secret stays"
+        )
         print("valid until it has used its new one; `sedge-cloud device rotate` lists those that")
         print("have yet to change")
         unable = [row for row in store.devices_named(names).values() if not _renews(row)]

@@ -2,6 +2,7 @@
 
     SedgeError
     ├── ConfigError      the operator's file or command line: which key, what was found, what was expected
+    │   └── NotInstalled     a package that one of our extras brings is not installed
     ├── DataError        the user's data set: wrong shape, label, type or an empty set
     ├── ExportError      a model that cannot become programs, or whose programs disagree with torch
     ├── StorageError     the disk: full, unreadable, corrupt, or of another schema

@@ -186,7 +186,7 @@ def test_rules_by_coordinate_are_for_averages_that_follow_them(
     ("text", "message"),
     [
         ('strategy = "fedsgd"', "strategy: found 'fedsgd', expected one of apfl, "),
-        ('strategy = "no_such_module:Mine"', "imported (there is no module no_such_module"),
+        ('strategy = "no_such_module:Mine"', "expected module:Class that can be imported (Module"),
         (
             RUN + '[training]\noptimizer = "adam"\nmomentum = 0.5',
             "training.momentum: found 0.5, expected 0: adam has beta1",

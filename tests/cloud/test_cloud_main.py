@@ -356,7 +356,7 @@ def test_a_run_that_failed(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     assert (found["status"], found["closed_rounds"], found["total_rounds"]) == ("failed", 1, 51)
     assert call(home, "run", "show", "run") == 0
     said = capsys.readouterr().out
-    row, why, declined, *_ = said.splitlines()[1:]
+    row, _, why, declined, *_ = said.splitlines()[1:]
     assert declined.strip() == "declined: DataError 2"
     assert row.split()[:6] == ["1", "train", "0/2", "-", "-", "-"]
     assert "no personal" not in said, "nothing was trained, so nothing is known"

@@ -32,7 +32,6 @@ from sedge_cloud.facts.records import (
     DeviceFacts,
     DeviceState,
     Fleet,
-    PrivacyFacts,
     Problem,
     RoundFacts,
     RunFacts,
@@ -40,6 +39,7 @@ from sedge_cloud.facts.records import (
     when,
 )
 from sedge_cloud.facts.rollouts import rollout_of
+from sedge_cloud.facts.run_fields import fields_of, privacy_of
 from sedge_cloud.facts.selection import Wanted, choose
 from sedge_cloud.figures.numbers import natural
 from sedge_cloud.runs.terms import Terms
@@ -65,32 +65,6 @@ _ALL = 2**31 - 1
 # devices again every COUNT_S.
 MAX_DEVICES = 20_000
 COUNT_S = 10.0
-
-
-class _Budget(msgspec.Struct, frozen=True):
-    noise: float
-    rounds: int
-    spent: int = 0
-
-
-class _State(msgspec.Struct, frozen=True):
-    """The fields of a run's state that say which devices learn with which, and what its privacy costs."""
-
-    groups: bytes = b""
-    budget: _Budget | None = None
-
-
-class _Bound(msgspec.Struct, frozen=True):
-    epsilon: float
-    delta: float
-    clip: float
-
-
-class _Config(msgspec.Struct, frozen=True):
-    """The fields of a run's configuration that say how many rounds train, and its privacy budget."""
-
-    num_rounds: int
-    privacy: _Bound | None = None
 
 
 @dataclass
@@ -323,8 +297,7 @@ class Reader:
         elif row.status in ("failed", "finished"):
             why = row.why
         sums = msgspec.msgpack.decode(row.sums, type=RunSums) if row.sums else RunSums()
-        state = msgspec.msgpack.decode(row.state, type=_State)
-        config = msgspec.msgpack.decode(row.config, type=_Config)
+        state, config = fields_of(row)
         return RunFacts(
             run=row.run,
             status=row.status,
@@ -342,7 +315,7 @@ class Reader:
             unable=dict(unable),
             tensors=terms.tensors,
             rollout=rollout_of(self.store, row.run),
-            privacy=_privacy(config.privacy, state.budget),
+            privacy=privacy_of(state, config),
         )
 
     def _find_unable(self, known: _KnownRun, changed: set[str]) -> None:
@@ -398,13 +371,6 @@ def _closed(row: RoundRow) -> RoundFacts:
         link_down=row.down,
         **fields,
     )
-
-
-def _privacy(bound: _Bound | None, budget: _Budget | None) -> PrivacyFacts | None:
-    """The budget of a private run."""
-    if budget is None or bound is None:
-        return None
-    return PrivacyFacts(**msgspec.structs.asdict(bound), **msgspec.structs.asdict(budget))
 
 
 def _usual(closed: Sequence[RoundFacts]) -> float | None:

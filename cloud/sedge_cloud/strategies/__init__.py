@@ -8,7 +8,6 @@ importable where the coordinator runs (for the emulator: next to the fleet file)
 import importlib
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 import msgspec
@@ -35,7 +34,6 @@ from sedge_cloud.strategies.scaffold import Scaffold
 from sedge_cloud.strategies.subflot import SubFLOT
 from sedge_cloud.strategy import Strategy
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.host.user_code import unimportable
 
 _KINDS: tuple[type[Strategy], ...] = (
     APFL, Blended, Ditto, FedAvg, FedBABU, FedBN, FedCAC, FedDyn, FedLC, FedOBP, FedPer,
@@ -61,7 +59,7 @@ def make_strategy(name: str, options: Mapping[str, object]) -> Strategy:
     except ConfigError:
         raise
     except Exception as exc:  # whatever the user's own code raises
-        expected = f"what {name} takes ({unimportable(exc, name, Path())})"
+        expected = f"what {name} takes ({type(exc).__name__}: {exc})"
         raise ConfigError("options", dict(options), expected) from exc
     return Custom(made) if ":" in name else made
 
@@ -71,7 +69,7 @@ def _values(name: str, kind: type[Strategy], options: Mapping[str, object]) -> d
     try:
         fields = {option.name: option for option in msgspec.structs.fields(kind)}
     except Exception as exc:  # whatever the user's own annotations raise
-        why = f"a class whose annotations can be read ({unimportable(exc, name, Path())})"
+        why = f"a class whose annotations can be read ({type(exc).__name__}: {exc})"
         raise ConfigError("strategy", name, why) from exc
     values: dict[str, object] = {}
     for key, value in options.items():
@@ -115,7 +113,7 @@ def _own(name: str) -> type[Strategy]:
     try:
         kind: object = getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as exc:  # whatever the user's own code raises
-        why = f"module:Class that can be imported ({unimportable(exc, name, Path())})"
+        why = f"module:Class that can be imported ({type(exc).__name__}: {exc})"
         raise ConfigError("strategy", name, why) from exc
     if not isinstance(kind, type) or not issubclass(kind, Strategy):
         raise ConfigError("strategy", name, "a subclass of sedge_cloud.Strategy")

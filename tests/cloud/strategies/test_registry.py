@@ -128,9 +128,9 @@ def test_a_strategy_of_ones_own(own: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "key", "expected"),
     [
-        ("of_mine:Yours", {}, "strategy", "module:Class that can be imported (of_mine has no"),
-        ("of_mine:", {}, "strategy", "module:Class that can be imported (of_mine has no"),
-        ("of_yours:Mine", {}, "strategy", "module:Class that can be imported (there is no module of_yours"),
+        ("of_mine:Yours", {}, "strategy", "module:Class that can be imported (AttributeError"),
+        ("of_mine:", {}, "strategy", "module:Class that can be imported (AttributeError"),
+        ("of_yours:Mine", {}, "strategy", "module:Class that can be imported (ModuleNotFoundError"),
         (":Mine", {}, "strategy", "module:Class that can be imported (ValueError"),
         ("broken_one:Mine", {}, "strategy", "module:Class that can be imported (ZeroDivisionError"),
         ("of_mine:number", {}, "strategy", "a subclass of sedge_cloud.Strategy"),

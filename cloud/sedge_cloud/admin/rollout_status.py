@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from sedge_cloud.admin.models import find_run
+from sedge_cloud.figures.numbers import quantity
 from sedge_cloud.rounds.rollouts import absent, members, tallied
 from sedge_cloud.rounds.settings_rollouts import said, tally_of
 from sedge_cloud.store.database import Store
@@ -51,7 +52,7 @@ class RolloutReport(msgspec.Struct, frozen=True):
         given = "" if self.run else f" of {self.given}"
         yield (
             f"rollout {self.number}{given}: {self.state}, phase {self.reached} of {len(self.phases)} "
-            f"({phases}){f', where {self.where}' if self.where else ''}, {self.devices} devices"
+            f"({phases}){f', where {self.where}' if self.where else ''}, {quantity(self.devices, 'device')}"
         )
         yield from (f"  {key} = {value}" for key, value in self.settings.items())
         yield f"  succeeded {self.succeeded}, failed {len(self.failed)}"

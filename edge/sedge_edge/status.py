@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from sedge_edge.config import EdgeConfig
-from sedge_edge.diary import DAY_S, read_diary, result_text
+from sedge_edge.diary import DAY_S, Result, read_diary, result_text
 from sedge_edge.gates import Gates
 from sedge_edge.rounds.state import AgentState
 from sedge_edge.sensors import Sensors
@@ -161,7 +161,7 @@ def status(config: EdgeConfig, state: AgentState | None, folder: Path) -> Status
         tuple(Kept(run, it.round, it.kept.model is not None) for run, it in state.runs.items()),
         tuple(Working(it.run, it.round, it.task) for it in state.orders.values()),
         tuple(Unsent(it.run, it.round, blobs.size(it.blob)) for it in state.outbox),
-        tuple(Done(**{**msgspec.structs.asdict(it), "at": _time(it.at)}) for it in page.results),
+        tuple(_done(it) for it in page.results),
         state.waits,
         tuple(_gates(tightened(config.settings, state.settings)[0].gates)),
         listed(state.settings),
@@ -172,6 +172,10 @@ def status(config: EdgeConfig, state: AgentState | None, folder: Path) -> Status
         page.down if today else 0,
         None if own is None else _time(own.until.timestamp()),
     )
+
+
+def _done(it: Result) -> Done:
+    return Done(it.run, it.round, it.task, it.before, it.after, it.num_examples, _time(it.at))
 
 
 def _time(at: float) -> datetime | None:

@@ -14,9 +14,14 @@ import pytest
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
-# What tests write is kept in memory where there is enough of it: nobody waits for a disk.
+# What tests write is kept in memory where there is enough of it: nobody waits for a disk. Not where nothing
+# in it may run, as in containers: some tests build programs.
 MEMORY, ENOUGH_BYTES = Path("/dev/shm"), 4 * 10**9
-if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH_BYTES:
+if (
+    MEMORY.is_dir()
+    and shutil.disk_usage(MEMORY).free > ENOUGH_BYTES
+    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # A cache for this run of the tests alone, which its processes share.

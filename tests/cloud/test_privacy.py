@@ -24,6 +24,7 @@ from sedge_cloud.algorithms.noise import Noise, drawn, gaussian, private_update
 from sedge_cloud.coding import CodecConfig
 from sedge_cloud.config import RobustConfig, RunConfig, TrainingConfig
 from sedge_cloud.events import RunEnded
+from sedge_cloud.outlets.page.html import status_page
 from sedge_cloud.privacy import (
     Budget,
     PrivacyConfig,
@@ -273,6 +274,8 @@ def test_what_devices_measure_is_withheld(tmp_path: Path) -> None:
         assert (known.before is not None, known.after_worst is not None) == (shown, shown)
         assert known.updates == 2 and "privacy: " in text
         assert config.evaluates == shown
+        told = "Privacy: 1 of 2 rounds of training spent, 1 left."
+        assert told in status_page(seen.reader.read())
 
 
 def refusal(call: Callable[[], object]) -> str:

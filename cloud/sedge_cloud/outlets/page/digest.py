@@ -10,6 +10,7 @@ from sedge_cloud.facts.devices import counted
 from sedge_cloud.facts.records import (
     DeviceFacts,
     Fleet,
+    PrivacyFacts,
     Problem,
     RolloutFacts,
     RoundFacts,
@@ -106,6 +107,15 @@ def groups(run: RunFacts) -> list[tuple[list[str], list[str]]]:
         for whole, members in sets.items()
     ]
     return sorted(found, key=lambda row: (-len(row[0]), natural(row[0][0])))
+
+
+def budget(it: PrivacyFacts) -> str:
+    """A private run's budget, in one line."""
+    return (
+        f"Privacy: {it.spent:,} of {quantity(it.rounds, 'round')} of training spent, "
+        f"{it.rounds - it.spent:,} left. "
+        f"All rounds together spend at most epsilon {it.epsilon:g} at delta {it.delta:g}."
+    )
 
 
 def rollout(it: RolloutFacts) -> str:

@@ -182,7 +182,9 @@ def test_every_reason_that_the_coordinator_gives() -> None:
     files = (ROOT / "cloud" / "sedge_cloud").rglob("*.py")
     source = "".join(path.read_text() for path in files)
     given = set(
-        re.findall(r'(?:UpdateRejected|[Rr]eject|_rejected|Refusal)\([^"()]*"([a-z-]+)"', source)
+        re.findall(
+            r'(?:UpdateRejected|[Rr]eject|_rejected|[Rr]efused|Refusal)\([^"()]*"([a-z-]+)"', source
+        )
     )
     given |= set(re.findall(r'UpdateRejected\(\s*"([a-z-]+)"', source))
     assert len(given) >= 9

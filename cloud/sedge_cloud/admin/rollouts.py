@@ -98,7 +98,7 @@ def start_settings(store: Store, file: Path, plan: RolloutPlan) -> RolloutRow:
     plan = msgspec.structs.replace(plan, bundle=file.name, settings=coded)
     devices = said(store, plan.where)
     if not devices:
-        expected = "a condition that a device matches which takes settings"
+        expected = "a condition that matches a device able to take settings"
         raise ConfigError("--where", plan.where, expected)
     if all(name == name_of(coded) for name in devices.values()):
         raise ConfigError("settings", str(file), "settings that the devices do not have yet")

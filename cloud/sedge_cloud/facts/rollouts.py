@@ -51,4 +51,4 @@ def settings_of(store: Store, device: str) -> str:
         coded = it.read_plan().settings
         if name_of(coded) == hello.settings:
             return f"{listed(coded)}, from rollout {it.number}"
-    return f"{hello.settings.hex()}, which is of no rollout here"
+    return f"{hello.settings.hex()}, from no rollout of this coordinator"

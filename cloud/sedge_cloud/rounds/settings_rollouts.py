@@ -59,6 +59,9 @@ def tally_of(row: RolloutRow, store: Rows, names: dict[str, bytes], at: float) -
             group.succeeded.add(device)
         elif seen.since > row.created and is_late:
             group.fail(device, GONE)
+    if not tally.others.succeeded and not tally.others.failed:
+        # Devices go offline for reasons of their own, and no others are left to tell how many of them do.
+        tally.new.failed = {name: why for name, why in tally.new.failed.items() if why != GONE}
     return tally
 
 

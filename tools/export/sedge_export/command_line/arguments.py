@@ -57,10 +57,9 @@ def _refusing(text: str, expected: str) -> Generator[None]:
 
 
 def _positive_integer(text: str) -> int:
-    with _refusing(text, f"a whole number from 1 to {MAX_INTEGER}"):
-        number = int(text)
-        if not 1 <= number <= MAX_INTEGER:
-            raise ValueError(text)
+    number = int(text)
+    if not 1 <= number <= MAX_INTEGER:
+        raise ValueError(text)
     return number
 
 

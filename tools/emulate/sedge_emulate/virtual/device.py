@@ -22,7 +22,7 @@ import numpy as np
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.jobs.global_model import named_blobs
 from sedge_edge.jobs.job import Job
-from sedge_edge.rounds.effects import FetchSpan, StopSpan
+from sedge_edge.rounds.effects import FetchSpan, KeepCertificate, StopSpan
 from sedge_edge.rounds.frozen_data import bundle_facts
 from sedge_edge.rounds.state import AgentState
 from sedge_edge.training.trainer import TrainingDiverged
@@ -184,8 +184,8 @@ class VirtualDevice:
                     self._log.log(effect.level, "%s", effect.text)
                 case StartJob():
                     self._work(effect.job)
-                case FetchSpan() | StopSpan():
-                    raise AssertionError("no device of a virtual fleet has a web server")
+                case FetchSpan() | StopSpan() | KeepCertificate():
+                    raise AssertionError("a virtual fleet has no web server and no certificates")
                 case Unsubscribe():
                     broker.unsubscribe(port, effect.topic)
         if self._agent is not None:

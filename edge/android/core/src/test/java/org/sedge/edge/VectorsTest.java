@@ -305,7 +305,7 @@ public class VectorsTest {
 
     private static void seals(Map<?, ?> given) throws Exception {
         Kind kind = Kind.of(integer(given, "kind"));
-        // An ORDER, which no device sends, has its map in a longer form than needed.
+        // An ORDER, which no device sends, has inner maps in a longer form than needed.
         boolean ours = given.containsKey("message") && kind != Kind.ORDER;
         byte[] body = ours ? message(kind, given.get("message")).encode() : bytes(given, "body");
         assertEquals(given.get("body"), Hex.encode(body));

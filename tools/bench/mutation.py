@@ -31,7 +31,10 @@ ROOT = Path(__file__).parents[2]
 CENTRAL = (
     "cloud/sedge_cloud/coordinator.py",
     "edge/sedge_edge/agent.py",
-    *(f"cloud/sedge_cloud/{room}/*.py" for room in ("rounds", "devices", "store", "algorithms")),
+    *(
+        f"cloud/sedge_cloud/{room}/*.py"
+        for room in ("runs", "rounds", "ingest", "store", "algorithms")
+    ),
     *(f"protocol/sedge_protocol/{room}/*.py" for room in ("codec", "wire", "host")),
     *(f"edge/sedge_edge/{room}/*.py" for room in ("rounds", "training")),
 )

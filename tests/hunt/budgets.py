@@ -14,6 +14,7 @@ from tests.hunt.training import LAYOUT
 from sedge_cloud.ingest.uploads import MAX_TRANSFERS
 from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.store.sqlite import DATABASE_NAME
+from sedge_edge.rounds.state import DISK_RETRY_S
 
 # A job leaves an update, a model, a residual and a checkpoint at most, which the next collection deletes.
 SPARE_VECTORS = 4
@@ -21,8 +22,9 @@ SPARE_VECTORS = 4
 Require = Callable[[str, bool, str], None]
 
 
-def device(require: Require, one: Device) -> None:
-    """A device that rests."""
+def device(require: Require, one: Device, now: float) -> None:
+    """A device that rests, once it has repeated what its disk last refused."""
+    one.agent.poll(now + DISK_RETRY_S)
     _disk(require, one.name, one.folder, one.agent.state.needed(one.agent.blobs))
     _files(require, one.name, one.folder)
 

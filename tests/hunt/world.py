@@ -108,7 +108,7 @@ class World:
         # That the second process takes its shards interrupts, too.
         self.judge.at_end(self.store, len(self.chance.struck) + len(self.processes) - 1)
         for device in self.devices:
-            budgets.device(self.judge.require, device)
+            budgets.device(self.judge.require, device, self.now)
         for process in self.processes:
             budgets.process(self.judge.require, process)
 

@@ -5,7 +5,6 @@ Modules that only some devices or commands need are imported where they are used
 
 import argparse
 import logging
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -36,7 +35,7 @@ from sedge_protocol import VERSION
 from sedge_protocol.codec import Compression
 from sedge_protocol.errors import ConfigError, LinkError, Words
 from sedge_protocol.host.blobs import BlobFolder
-from sedge_protocol.host.command_line import Parser, command, exit_status, parsed
+from sedge_protocol.host.command_line import Parser, command, exit_status, parsed, seconds
 from sedge_protocol.host.console import check_printer, json_text
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.journal import Journal
@@ -86,7 +85,7 @@ def parser() -> Parser:
     help_text = "give the device in the folder a new secret; keep its edge.toml and state"
     joining.add_argument("--replace", action="store_true", help=help_text)
     help_text = "with a token: give up after this many seconds (default: wait until accepted)"
-    joining.add_argument("--timeout-s", type=float, help=help_text)
+    joining.add_argument("--timeout-s", type=seconds, help=help_text)
     help_text = "for sedge-edge.service; the folder is then /etc/sedge"
     joining.add_argument("--service", action="store_true", help=help_text)
     joining.set_defaults(call=_join)
@@ -94,7 +93,7 @@ def parser() -> Parser:
         "once", help="do all pending work, then exit", examples=["sedge-edge once --timeout-s 300"]
     )
     once.add_argument(
-        "--timeout-s", type=float, default=600.0, help="exit after this long in any case"
+        "--timeout-s", type=seconds, default=600.0, help="exit after this long in any case"
     )
     once.set_defaults(call=_once)
     shown = commands.add_parser(
@@ -181,8 +180,6 @@ def _join(arguments: argparse.Namespace) -> int:
 def _once(arguments: argparse.Namespace) -> int:
     """Exit once there has been nothing to do for a moment."""
     timeout_s: float = arguments.timeout_s
-    if not (math.isfinite(timeout_s) and timeout_s >= 0):
-        raise ConfigError("--timeout-s", timeout_s, "a finite number of seconds, from 0")
     deadline = time.monotonic() + timeout_s
     idle_since: float | None = None
     ever_welcomed = False

@@ -287,6 +287,7 @@ def test_some_of_the_devices_are_listed_however_many_are_read_at_a_time(
 
     assert listed() == ["pi-1", "pi-2", "pi-3", "x"]
     assert listed("--search", "PI", "--offset", "1", "--limit", "1") == ["pi-2"]
+    assert listed("--search", "PI", "--offset", "0", "--limit", "1") == ["pi-1"]
     cloud.store.tag(["pi-2", "pi-3", "x"], {"site": "lab"})
     assert listed("--where", "site=lab") == ["pi-2", "pi-3", "x"]
     assert listed("--limit", "3") == ["pi-1", "pi-2", "pi-3"]

@@ -9,12 +9,14 @@ import math
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.request import urlopen
 
 import msgspec
 import numpy as np
 import pytest
 from tests.cloud.facts.seen import Seen
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, random_theta, update
+from tests.cloud.outlets.test_status_page import served
 from tests.cloud.stores import on_both
 
 from sedge_cloud import privacy as module
@@ -263,7 +265,8 @@ def test_what_devices_measure_is_withheld(tmp_path: Path) -> None:
         played(cloud, 1.0, 1.0)
         seen.record()
         text = "\n".join(run_report(seen.reader, RUN, as_json=False))
-        closed = json.loads(next(iter(run_report(seen.reader, RUN, as_json=True))))
+        lines = [json.loads(line) for line in run_report(seen.reader, RUN, as_json=True)]
+        closed, budget = lines[0], lines[-1]["privacy"]
         (known,) = seen.reader.read().run(RUN).rounds  # type: ignore[union-attr]
         shown = reports == "kept"
         assert ("train_loss" in closed, "before" in closed) == (shown, shown)
@@ -276,6 +279,9 @@ def test_what_devices_measure_is_withheld(tmp_path: Path) -> None:
         assert config.evaluates == shown
         told = "Privacy: 1 of 2 rounds of training spent, 1 left."
         assert told in status_page(seen.reader.read())
+        assert (budget["spent"], budget["rounds"], budget["epsilon"]) == (1, 2, PRIVACY.epsilon)
+        with served(seen) as address, urlopen(f"{address}api/runs/{RUN}") as answer:
+            assert json.load(answer)["privacy"] == budget
 
 
 def refusal(call: Callable[[], object]) -> str:

@@ -213,11 +213,12 @@ def test_once_leaves_after_its_time(config: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("timeout_s", ["nan", "inf", "-inf", "-1"])
-def test_once_wants_a_time_that_ends(
-    config: Path, timeout_s: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(config, "once", f"--timeout-s={timeout_s}") == 2
-    expected = f"--timeout-s: found {float(timeout_s)}, expected a finite number of seconds, from 0"
+@pytest.mark.parametrize("verb", ["once", "join"])
+def test_a_time_ends(verb: str, timeout_s: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([verb, f"--timeout-s={timeout_s}"])
+    assert stopped.value.code == 2
+    expected = f"--timeout-s: found {timeout_s!r}, expected a finite number of seconds, from 0"
     assert expected in capsys.readouterr().err
 
 

@@ -230,7 +230,16 @@ def _reader(cloud: CloudConfig, store: Store, last: int | None) -> Reader:
 
 def at_least_one(text: str) -> int:
     """A count on the command line."""
-    number = int(text) if text.isdecimal() else 0
-    if not 1 <= number <= 65536:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected 1 to 65536")
+    return _whole(text, 1, 65536)
+
+
+def from_zero(text: str) -> int:
+    """A number on the command line that may be 0, such as of devices to skip."""
+    return _whole(text, 0, 2**31 - 1)
+
+
+def _whole(text: str, least: int, most: int) -> int:
+    number = int(text) if text.isdecimal() else -1
+    if not least <= number <= most:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {least} to {most}")
     return number

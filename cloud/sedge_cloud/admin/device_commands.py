@@ -9,7 +9,7 @@ from typing import get_args
 import msgspec
 
 from sedge_cloud.admin import enrolment
-from sedge_cloud.admin.commands import at_least_one, open_reader, open_state
+from sedge_cloud.admin.commands import at_least_one, from_zero, open_reader, open_state
 from sedge_cloud.admin.device_names import device_names
 from sedge_cloud.admin.join_commands import add_join_commands
 from sedge_cloud.admin.revocation import SIGHUP, revoke_device
@@ -85,7 +85,7 @@ def add_device_commands(commands: Commands) -> None:
     devices.add_argument("--where", metavar="CONDITION", help=help_text)
     devices.add_argument("--limit", type=at_least_one, metavar="N", help="list at most N devices")
     devices.add_argument(
-        "--offset", type=at_least_one, metavar="N", default=0, help="skip the first N devices"
+        "--offset", type=from_zero, metavar="N", default=0, help="skip the first N devices"
     )
     devices.set_defaults(call=_list)
 

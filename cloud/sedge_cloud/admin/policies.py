@@ -24,6 +24,7 @@ from sedge_protocol.wire.policy import Policy, largest_rate, trainings_of, unsea
 from sedge_protocol.wire.refusals import BAD_SIGNATURE, FOREIGN_KEY
 
 DAY_S = 86400
+MAX_DAYS = 36_500
 
 
 def write_policy(path: Path, sealed: bytes) -> None:
@@ -54,8 +55,10 @@ def make_policy(
 ) -> Policy:
     """The policy for a run of these bundles, the whole model's first: it allows no more than the run needs.
 
-    The run is started briefly in a temporary store. Raises what ``start_run`` raises.
+    The run is started briefly in a temporary store. Raises what ``start_run`` raises, and ``ConfigError``
+    for an ``extent`` that no policy can have.
     """
+    _check_extent(extent)
     unscheduled = msgspec.structs.replace(config, schedule=ScheduleConfig(), privacy=None)
     with TemporaryDirectory() as folder, closing(open_folder(Path(folder), durable=False)) as store:
         start_run(store, name, folders[0], unscheduled, folders[1:])
@@ -79,6 +82,17 @@ def make_policy(
         words=tuple(sorted(words)),
         expires=int(time.time() + extent.days * DAY_S) if extent.days else 0,
     )
+
+
+def _check_extent(it: Extent) -> None:
+    bounds = (
+        ("--version", it.version, 1, 2**40),
+        ("--days", it.days, 0, MAX_DAYS),
+        ("--last-round", it.last_round, 0, 2**31),
+    )
+    for key, value, least, most in bounds:
+        if not least <= value <= most:  # nor NaN
+            raise ConfigError(key, value, f"{least} to {most}")
 
 
 def _manifest_hash(folder: Path) -> bytes:

@@ -3,15 +3,8 @@
 import msgspec
 
 from sedge_cloud.facts.records import PrivacyFacts
+from sedge_cloud.privacy import Budget, PrivacyConfig
 from sedge_cloud.store.rows import RunRow
-
-
-class Budget(msgspec.Struct, frozen=True):
-    """What a private run has spent."""
-
-    noise: float
-    rounds: int
-    spent: int = 0
 
 
 class StateFields(msgspec.Struct, frozen=True):
@@ -21,19 +14,11 @@ class StateFields(msgspec.Struct, frozen=True):
     budget: Budget | None = None
 
 
-class Bound(msgspec.Struct, frozen=True):
-    """What a private run may spend."""
-
-    epsilon: float
-    delta: float
-    clip: float
-
-
 class ConfigFields(msgspec.Struct, frozen=True):
     """The number of rounds that train, and the bound of a private run."""
 
     num_rounds: int
-    privacy: Bound | None = None
+    privacy: PrivacyConfig | None = None
 
 
 def fields_of(row: RunRow) -> tuple[StateFields, ConfigFields]:
@@ -46,7 +31,14 @@ def fields_of(row: RunRow) -> tuple[StateFields, ConfigFields]:
 
 def privacy_of(state: StateFields, config: ConfigFields) -> PrivacyFacts | None:
     """The budget of a private run; None for any other, and before its first round."""
-    if state.budget is None or config.privacy is None:
+    bound, budget = config.privacy, state.budget
+    if bound is None or budget is None:
         return None
-    bound, spent = msgspec.structs.asdict(config.privacy), msgspec.structs.asdict(state.budget)
-    return PrivacyFacts(**bound, **spent)
+    return PrivacyFacts(
+        epsilon=bound.epsilon,
+        delta=bound.delta,
+        clip=bound.clip,
+        noise=budget.noise,
+        rounds=budget.rounds,
+        spent=budget.spent,
+    )

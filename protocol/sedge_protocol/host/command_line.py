@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import math
 import os
 import re
 import sys
@@ -150,3 +151,16 @@ def exit_status(name: str, call: Callable[[], int]) -> int:
 def _nearest(word: str, known: Sequence[str]) -> str:
     found = difflib.get_close_matches(word.partition("=")[0], known, n=1)
     return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def seconds(text: str) -> float:
+    """A duration on the command line, for argparse: finite, from 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, expected a finite number of seconds, from 0"
+        )
+    return number

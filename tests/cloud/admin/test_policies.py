@@ -145,6 +145,14 @@ def test_from_a_key_to_a_run_by_commands(
     capsys.readouterr()
     assert call("run", "start", *described, "--policy", "foreign") == 2
     assert "its policy is signed by the key" in capsys.readouterr().err
+    for key, value in (
+        ("--days", "nan"),
+        ("--days", "1e300"),
+        ("--version", "0"),
+        ("--last-round", "-1"),
+    ):
+        assert main(["run", "sign", *described, "--key", "key.pem", f"{key}={value}"]) == 2
+        assert f"{key}: found " in capsys.readouterr().err
     assert main(["run", "sign", *described, "--key", "key.pem"]) == 0
     said = capsys.readouterr().out
     assert "run one, version 1: rounds to 5, 1 epochs, learning rate 0.01" in said

@@ -16,8 +16,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.cloud.facts.seen import Seen
 from tests.cloud.helper import CONFIG, FLEET, RUN, fetch_model, make_bundle
+from tests.cloud.rounds.test_rollouts import PLAN, new_version
 from tests.cloud.stores import on_both
 
+from sedge_cloud.admin.rollouts import start_rollout
+from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import BrokerConfig, CloudConfig
 from sedge_cloud.facts.records import Code
@@ -143,7 +146,9 @@ def test_devices_come_in_pages_that_can_be_searched(tmp_path: Path) -> None:
     site.close()
 
 
-def test_the_page_the_facts_and_the_metrics_say_the_same(site: Site) -> None:
+def test_the_page_the_facts_and_the_metrics_say_the_same(site: Site, tmp_path: Path) -> None:
+    start_rollout(site.seen.cloud.store, RUN, new_version(tmp_path / "new"), PLAN)
+    site.snapshot.expire()
     status, text = site.ask("/")
     assert status == 200 and "is offline; round 1 waits for it" in text
     facts = json.loads(site.ask("/api/fleet")[1])
@@ -151,6 +156,10 @@ def test_the_page_the_facts_and_the_metrics_say_the_same(site: Site) -> None:
         ("a", "device_working"), ("b", "device_lost"), ("c", "device_working"),
     ]  # fmt: skip
     assert json.loads(site.ask(f"/api/runs/{RUN}")[1]) == facts["runs"][0]
+    goes = facts["runs"][0]["rollout"]
+    lines = list(run_report(site.seen.reader, RUN, as_json=True))
+    assert json.loads(lines[-1])["rollout"] == goes
+    assert (goes["bundle"], goes["state"], goes["phases"]) == ("version 2", "in_progress", 3)
     assert json.loads(site.ask("/api/devices")[1]) == facts["devices"]
     assert json.loads(site.ask("/api/problems")[1]) == facts["problems"]
     assert site.ask("/api/runs/none")[0] == 404

@@ -60,12 +60,14 @@ android: $(VENV)/dev.ready
 native: $(VENV)/dev.ready
 	$(BIN)/python edge/native/build.py
 
-# Debian packages of the coordinator and the agent in dist/, for Debian 12 and 13, amd64 and arm64; then one of
-# each in a fresh Debian 12 and 13 (root, debootstrap).
+# Repositories for apt of the coordinator and the agent, amd64 and arm64: dist/debian12 and dist/debian13; make deb
+# SIGN_WITH=KEY signs them by gpg. Then one of each in a fresh Debian 12 and 13 (root, debootstrap).
 deb: $(VENV)/dev.ready
-	$(BIN)/python -m tools.deb
+	PYTHON=$(PYTHON) tools/setup $(VENV) dev apt-utils gpg
+	$(BIN)/python -m tools.deb $(if $(SIGN_WITH),--sign-with "$(SIGN_WITH)")
 
 test-deb: $(VENV)/dev.ready
+	PYTHON=$(PYTHON) tools/setup $(VENV) dev apt-utils gpg debootstrap
 	$(BIN)/pytest -m deb tests/deb
 
 # A release in dist/, checked: wheel, sdist, man pages, and an SBOM of what a device installs.

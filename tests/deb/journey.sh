@@ -31,7 +31,12 @@ AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x sedge-cloud -c blobs.toml run list 2
 mkdir -p /run/systemd/system
 printf '#!/bin/sh\necho "$@" >> /journey/asked\n' > /usr/local/bin/systemctl
 chmod +x /usr/local/bin/systemctl
-dpkg -i /journey/*.deb
+echo "DPkg::Path \"$PATH\";" > /etc/apt/apt.conf.d/systemctl  # apt's own has no /usr/local
+apt-get -o APT::Update::Error-Mode=any update
+dpkg-query -W 'sedge-*' > before
+DEBIAN_FRONTEND=noninteractive apt-get --assume-yes upgrade
+dpkg-query -W 'sedge-*' | diff before - | grep -c "^[<>]" | grep -x 4
+apt-cache policy | grep "o=Sedge"
 grep -x "try-restart sedge-cloud" asked
 grep -x "try-restart sedge-edge" asked
 stat -c '%U %a %n' /var/lib/sedge-cloud /etc/mosquitto/sedge/passwords /etc/sedge/coordinator-password

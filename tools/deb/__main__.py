@@ -1,4 +1,6 @@
-"""``python -m tools.deb``: sedge-cloud and sedge-edge as .deb in dist/: Debian 12 and 13, amd64 and arm64.
+"""``python -m tools.deb``: sedge-cloud and sedge-edge for Debian 12 and 13, amd64 and arm64.
+
+The .deb files are in dist/debian12 and dist/debian13, each a repository for apt. Older versions stay there.
 
 Each package contains the project's wheel and the wheels that it needs, at the versions of constraints.txt,
 for the Python of its Debian. Nothing is compiled here, so any machine can build every package. Of two
@@ -14,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from tools import wheels
+from tools.deb import repository
 
 ROOT = Path(__file__).parents[2]
 PLATFORMS = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -73,24 +76,30 @@ PYTHONPATH=/opt/sedge/{part}/lib PYTHONNOUSERSITE=1 exec /usr/bin/python3 -P -m 
 
 
 def main() -> None:
-    """Build the requested packages, by default all, and print their names."""
+    """Build the requested packages, by default all, print their names and write the indexes."""
     parser = argparse.ArgumentParser("tools.deb", description=__doc__)
     parser.add_argument("--architecture", choices=PLATFORMS, action="append")
     parser.add_argument("--debian", type=int, choices=PYTHONS, action="append")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    parser.add_argument(
+        "--sign-with", metavar="KEY", help="a secret key of gpg's, such as its e-mail address"
+    )
     arguments = parser.parse_args()
+    if lacking := repository.lacks(arguments.sign_with):
+        parser.error(lacking)
     os.umask(0o022)  # packed files and folders have the modes that they get here
-    out: Path = arguments.out
-    out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         words = ["wheel", "--quiet", "--no-deps", "--wheel-dir", folder, str(ROOT)]
         subprocess.run([sys.executable, "-m", "pip", *words], check=True)
         (wheel,) = Path(folder).glob("sedge_fl-*.whl")
         for debian in arguments.debian or PYTHONS:
+            out: Path = arguments.out / f"debian{debian}"
+            out.mkdir(parents=True, exist_ok=True)
             for architecture in arguments.architecture or PLATFORMS:
                 for part in EXTRAS:
                     stage = Path(folder) / f"{part}-{architecture}-{debian}"
                     print(build(part, architecture, debian, wheel, stage, out))
+            repository.publish(out, arguments.sign_with)
 
 
 def build(part: str, architecture: str, debian: int, wheel: Path, stage: Path, out: Path) -> Path:

@@ -102,7 +102,8 @@ def parser() -> Parser:
     init.set_defaults(call=_init)
 
     up = commands.add_parser(
-        "up", help="a trial: first files, a Mosquitto and the coordinator, until Ctrl-C", config="",
+        "up", config="",
+        help="try a fleet: write the first files, run Mosquitto and the coordinator until Ctrl-C",
         examples=["sedge-cloud up", "sedge-cloud up fleet --url mqtt://192.168.1.5:1883"],
     )  # fmt: skip
     help_text = "the fleet's folder, created on the first start (default: fleet)"

@@ -71,8 +71,9 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model takes about 25 bits per element: a newcomer downloads five times as much.
 
     With fp32 and a ``fraction`` of 1, every round sends the exact whole model. After a round in which a
-    strategy replaces the model (fedcac, fedpurin, subflot), part of the change would not be a model: every
-    element is sent, on the grid, in 5 to 6 bits per element; with fp32, the exact whole model.
+    strategy replaces the model (fedcac, fedpurin, subflot), a part of the change would not add up to a
+    model, so every element is sent: on the grid, in 5 to 6 bits per element; with fp32, the exact whole
+    model.
     """
 
     values: ValueCoding = ValueCoding.BF16

@@ -94,7 +94,9 @@ def first_budget(
         noise = least_noise(share, rounds, config.epsilon, delta)
         return Budget(secret, noise, share * devices, rounds)
     if config.noise < LEAST_NOISE:
-        raise ConfigError("privacy.noise", config.noise, f"at least {LEAST_NOISE:g}, in clips")
+        raise ConfigError(
+            "privacy.noise", config.noise, f"at least {LEAST_NOISE:g}, as a multiple of clip"
+        )
     lasts = _lasting(config.noise, share, rounds, config.epsilon, delta)
     if not lasts:
         found = epsilon_of(config.noise, share, 1, delta)

@@ -261,8 +261,8 @@ def open_agent(
     ``keep`` says how much it keeps of ended runs, and ``permits`` tells which URLs it may request blobs
     from. ``files`` are blobs that the device has as files, by SHA-256. If there are ``pinned`` keys, an
     order needs a policy signed by one of them. Without ``keyring`` the device keeps its current keys.
-    ``settings`` are its own, which bound its work and its coordinator may tighten, and its gates, which
-    follow what is in force; without them it has no limits.
+    ``settings`` are the device's own settings, which limit its work and which its coordinator may tighten,
+    and its gates, which follow the settings in force; without ``settings`` there are no limits.
     """
     share = 1.0 if settings is None else settings[0].limits.disk_share
     journal = Journal(folder / "journal", AgentState, SCHEMA)

@@ -79,7 +79,7 @@ class Model:
             return self._manifest
 
     def classify(self, inputs: Given) -> Classified:
-        """The class of each input, and how likely each class is. Raises as ``predict`` does."""
+        """The class of each input, and how likely each class is. Raises what ``predict`` raises."""
         manifest, outputs = self._predicted(inputs)
         if not manifest.num_classes:
             raise DataError(f"bundle {manifest.name!r}: its outputs are not classes")

@@ -51,8 +51,8 @@ class Axes(msgspec.Struct, frozen=True, dict=True):
                     continue
                 if not 0 <= axis < len(self.channels) or extent % self.channels[axis]:
                     raise CodecError(
-                        f"axes of {tensor.name!r}: axis {axis} of extent {extent}, expected one of "
-                        f"{len(self.channels)} whose channels divide it"
+                        f"axes of {tensor.name!r}: axis {axis} of extent {extent}, expected one below "
+                        f"{len(self.channels)} whose number of channels divides the extent"
                     )
         if not all(self.used):
             raise CodecError(f"axes: axis {self.used.index(())} belongs to no tensor")

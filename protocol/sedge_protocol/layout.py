@@ -136,7 +136,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def head(self) -> tuple[str, ...]:
-        """Names of the last module's parameters, which usually is the classifier."""
+        """Names of the parameters of the last module, which is usually the classifier."""
         parameters = [t.name for t in self.tensors if t.role is Role.PARAMETER]
         module = parameters[-1].rpartition(".")[0] if parameters else ""
         return tuple(name for name in parameters if name.rpartition(".")[0] == module)

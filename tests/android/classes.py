@@ -1,4 +1,4 @@
-"""The library on stand-ins of Android's classes, compiled once, and a JVM to run it in."""
+"""The library on stand-ins for Android's classes, compiled once, and a JVM to run it in."""
 
 import tempfile
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from tests.android.java import JAVA, run
 
 from android.build import HERE, compile_java
 
-# The library, with stand-ins of Android's classes and of the AARs'.
+# The library, with stand-ins for Android's classes and of the AARs'.
 PLAIN = ("library/src/main/java", "library/src/jvm/java")
 
 

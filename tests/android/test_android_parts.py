@@ -46,7 +46,7 @@ def test_a_join_text_is_read_as_it_was_printed(class_path: str, tmp_path: Path) 
 
 
 def test_the_names_of_a_graph_become_positions(class_path: str, tmp_path: Path) -> None:
-    """The calls of ONNX Runtime's AAR, on stand-ins of its classes; nothing that it makes is left open."""
+    """The calls of ONNX Runtime's AAR, on stand-ins for its classes; nothing that it makes is left open."""
     cases = json.loads((VECTORS / "spec.json").read_text())["programs"]
     good = tmp_path / "good.onnx"
     good.write_bytes(bytes.fromhex(cases[0]["program"]))

@@ -37,7 +37,7 @@ ROUND = re.compile(r"^round (\d) of run: (0\.\d+) (0\.\d+) (\d+) (\d+) $", re.MU
 
 
 def start_phone(fleet: RealFleet, join_text: str, class_path: str, library: Path) -> None:
-    """Start a phone's jobs, with stand-ins of Android's classes."""
+    """Start a phone's jobs, with stand-ins for Android's classes."""
     private = fleet.folder / "private"
     private.mkdir()
     data = private / "examples.npz"

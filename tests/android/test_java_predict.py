@@ -224,7 +224,7 @@ PREDICT = """
 def test_onnx_runtimes_calls_predict_and_a_model_becomes_files_as_in_python(
     class_path: str, tmp_path: Path
 ) -> None:
-    """The AAR's calls, on stand-ins of its classes; for whole numbers every sum is exact."""
+    """The AAR's calls, on stand-ins for its classes; for whole numbers every sum is exact."""
     (bundle, _), f, c = class_means.bundle(), class_means.F, class_means.C
     text = f"{class_means.HEAD} p (float[{class_means.N}] theta, float[{class_means.B}, {f}] x) => "
     text += f"(float[{class_means.B}, {c}] logits) <int64[2] shape = {{{c}, {f}}}, int64[1] last = {{1}}>"

@@ -1,6 +1,6 @@
 """Trials of programs in processes of their own, from Java: in another JVM, and by the phone's service.
 
-The service runs on stand-ins of Android's classes, which start a JVM for it. The programs that crash are
+The service runs on stand-ins for Android's classes, which start a JVM for it. The programs that crash are
 those of the Python agent's tests: a changed byte that passes every check.
 """
 

@@ -346,7 +346,7 @@ class Bench:
 def in_turn(over: Bench, size: int, rounds: int) -> list[Row]:
     """All ways in turn, so that a slow spell of the machine affects all of them. One row per way."""
     measured: dict[str, list[Row]] = {way: [] for way in WAYS}
-    for number in range(rounds + 1):  # the first warms up
+    for number in range(rounds + 1):  # the first is a warm-up
         for way in WAYS:
             row = over.once(way, size)
             if number:

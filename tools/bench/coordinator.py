@@ -61,7 +61,7 @@ FLEET = "bench"
 RUN = "run"
 EMPTY_PROGRAM = bytes.fromhex("08093a0312016742040a001014")  # an ONNX model without a node
 SHARES = (0.5, 0.04)
-# With --group-commit: the number of updates in a turn of the loop.
+# With --group-commit: the number of updates in each turn of the loop.
 TURNS = (1, 8, 32)
 PLAN = "plan and order the next round"
 # Distinct deltas to make updates from; more would only lengthen the preparation.
@@ -334,7 +334,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=582_026)
     parser.add_argument("--devices", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--turn", type=int, default=32, help="devices heard in a turn of the loop")
+    parser.add_argument(
+        "--turn", type=int, default=32, help="devices heard from in each turn of the loop"
+    )
     parser.add_argument("--strategy", default="fedavg")
     parser.add_argument("--folder", type=Path, help="folder of the stores (default: the system's)")
     parser.add_argument("--group-commit", action="store_true", help="by turns alone, with fsync")

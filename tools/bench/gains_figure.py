@@ -39,8 +39,8 @@ def lines(path: Path) -> Iterator[str]:
     there = sorted({(cell.split, cell.size, cell.seed) for cell in cells})
     words = [f"{WORDS[split]} with {size:,} (seed {seed})" for split, size, seed in there]
     yield (
-        f"Lines are after training, pale ones before it. Of {count} cells {len(cells)} have run: "
-        f"{'; '.join(words) or 'none'}."
+        f"Pale lines show the gain before training, the others after it. "
+        f"{len(cells)} of {count} cells have run: {'; '.join(words) or 'none'}."
     )
 
 

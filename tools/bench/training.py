@@ -313,7 +313,7 @@ def beside_autograd(example: Example, rounds: int) -> dict[str, float]:
     theta = np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
     work = example_tasks(example, theta)
     ratios: dict[str, list[float]] = {name: [] for name in trainers}
-    for number in range(rounds + 1):  # the first warms up
+    for number in range(rounds + 1):  # the first is a warm-up
         taken: dict[str, float] = {}
         for name, trainer in trainers.items():
             start = time.thread_time()
@@ -386,7 +386,7 @@ def measured(case: Case, name: str, rounds: int) -> Sides:
         rates: list[float] = []
         per_core: list[float] = []
         end = time.monotonic() + LONGEST_S
-        for number in range(rounds + 1):  # the first warms up
+        for number in range(rounds + 1):  # the first is a warm-up
             if number > 1 and time.monotonic() > end:
                 break
             wide, narrow = (

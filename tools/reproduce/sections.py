@@ -57,7 +57,7 @@ def _singly(_: Table, outcome: Outcome) -> Section:
 
 
 def _accounted(table: Table, outcome: Outcome) -> Section:
-    """A device's MiB per round: our count by the paper's rule, the paper's own, and on our wire."""
+    """A device's MiB per round: counted by the paper's rule, as published, and on our wire."""
     cell = table.cell(outcome.cell)
     beta = int(str(cell.options.get("beta", 0)))
     ways = [(way,) for way in cell.accounted] + [tuple(cell.accounted)] * bool(cell.accounted)

@@ -104,7 +104,7 @@ def _reload(cloud: CloudConfig) -> None:
 
 
 def _qr_code() -> Callable[[str], None]:
-    """Returns a function that draws a text in the terminal. Raises ``ConfigError`` without segno."""
+    """Returns a function that prints text as a QR code. Raises ``ConfigError`` without segno."""
     try:
         import segno
     except ModuleNotFoundError as exc:

@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 def export_global(store: Store, name: str, path: Path) -> None:
-    """Write a run's global model, frozen tensors included. Raises as ``write_model``."""
+    """Write a run's global model, frozen tensors included. Raises what ``write_model`` raises."""
     row = find_run(store, name)
     bundle, theta = read_bundle(store, row), global_model(store, row)
     with as_caller():
@@ -38,7 +38,7 @@ def export_global(store: Store, name: str, path: Path) -> None:
 def export_device(store: Store, name: str, device: str, path: Path) -> str:
     """Write the model that a device ended its last training with, in the device's own width.
 
-    Returns a text about the parts that the coordinator never sees; empty if there are none. Raises
+    Returns a note about the parts that the coordinator never sees; empty if there are none. Raises
     ``ConfigError`` for a device that has no model in the run, and otherwise as ``write_model``.
     """
     row = find_run(store, name)

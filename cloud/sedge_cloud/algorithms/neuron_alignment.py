@@ -64,9 +64,9 @@ class Aligner:
     normalisation: Normalisation = "mass"
 
     def align(self, theta: Theta, source: Form, target: Theta, form: Form) -> Aligned:
-        """The model ``theta`` of the form ``source`` in the neurons of ``target``, which is of ``form``.
+        """Match the neurons of ``theta``, of form ``source``, to those of ``target``, of form ``form``.
 
-        Statistics go along with their channels. Raises ``StrategyError`` for a model that is not finite and
+        Statistics move with their channels. Raises ``StrategyError`` for a model that is not finite and
         ``ConfigError`` when the solver is not installed.
         """
         walk = _Alignment(self, theta, source, target, form)

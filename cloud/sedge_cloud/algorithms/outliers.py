@@ -2,8 +2,8 @@
 
 An update with a receipt is finite and belongs to its order. Here the updates of a round are compared with
 each other (``robust.py``). A change that is longer than the others', or points elsewhere, is shortened; one
-that points against them is left out. Krum keeps only updates with near neighbours. A claim to far more
-examples than the others' is capped; it is no reason for distrust, as it affects the weight only. Two
+that points against them is left out. Krum keeps only updates with near neighbours. An update that
+claims far more examples than the others has its weight capped, but is not distrusted for it. Two
 lengths are compared, each with its own median: that of the trained delta, and that of the patch with which
 the device started, which comes from its own past. The filter works on any update, so strategies need not
 know of it.

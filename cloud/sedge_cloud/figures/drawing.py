@@ -147,7 +147,7 @@ class Plot:
         colour: str = "",
         anchor: str = "start",
     ) -> None:
-        """Add a text next to a point, ``shift`` pixels away from it."""
+        """Add text next to a point, ``shift`` pixels away from it."""
         at = float(self.px(x)) + shift[0], float(self.py(y)) + shift[1]
         self.labels.append(Label(*at, text, colour, anchor))
 

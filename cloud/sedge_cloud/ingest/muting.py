@@ -41,7 +41,7 @@ class Muting:
         self._able_at = -math.inf
 
     def listen(self, shards: frozenset[str], now: float) -> None:
-        """Listen to exactly these shards; the link's next connection begins with ``wildcards``."""
+        """Listen to exactly these shards; the link's next connection subscribes to ``wildcards``."""
         if shards != self.shards:
             self.shards, self._look_at = shards, now
 
@@ -60,7 +60,7 @@ class Muting:
             self._look_at = now
 
     def disconnected(self) -> None:
-        """The link is down; the next connection begins with the wildcards."""
+        """The link is down; its next connection subscribes to ``wildcards``."""
         if self._now <= self._changed_at + REFUSED_S:
             self._able_at = self._now + BELIEVED_S
         self._until.clear()

@@ -55,8 +55,8 @@ class Refusals:
     def refuse(self, topic: str, payload: bytes, now: float) -> list[Effect]:
         """The answer to a sender that is not an active device.
 
-        A device that is revoked or speaks protocol version 1 is told so now and then, a doctor at once. A
-        device that asks to join always gets an answer.
+        A device that is revoked or speaks protocol version 1 is told so only now and then, but a doctor's
+        check is answered at once. A device that asks to join always gets an answer.
         """
         if self.joining.bucket(topic) is not None:
             return self.joining.receive(topic, payload, now)

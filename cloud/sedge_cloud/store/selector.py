@@ -180,7 +180,7 @@ class _Parser:
 
     def _condition(self) -> _Part:
         if self.depth > MAX_DEPTH:
-            raise self._error(f"at most {MAX_DEPTH} parentheses and nots within each other")
+            raise self._error(f"at most {MAX_DEPTH} levels of parentheses and not")
         if self._word() == "not":
             self.at, self.depth = self.at + 1, self.depth + 1
             negated = self._condition()

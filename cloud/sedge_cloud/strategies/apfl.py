@@ -6,8 +6,8 @@
                alpha one step on <v - w, that gradient>, if adaptive
     cloud      FedAvg of the w
 
-The device evaluates and predicts with the mixture. v starts as the global model. Each update reports alpha,
-and the next order brings it back: the cloud remembers it.
+The device evaluates and predicts with the mixture. v starts as the global model. Each update reports alpha;
+the cloud remembers it and sends it back with the next order.
 """
 
 from typing import Annotated, ClassVar

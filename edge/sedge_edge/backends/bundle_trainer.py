@@ -50,7 +50,7 @@ class LoadedProgram(Protocol):
 # A program's signature -> the program, loaded. Raises ImportError for a missing or broken runtime,
 # ConfigError when it cannot work as configured, CodecError for a program that is missing or damaged.
 LoadProgram: TypeAlias = Callable[[Signature], LoadedProgram]
-# Loads "predict" with theta (n,) inside, from x to logits. Raises as LoadProgram does.
+# Loads "predict" with theta (n,) inside, from x to logits. Raises what LoadProgram raises.
 BindPredict: TypeAlias = Callable[[Theta], LoadedProgram]
 
 

@@ -158,7 +158,7 @@ class FunctionTrainer:
             raise ConfigError(name, sorted(metrics), f'metrics with "{metric.name}"')
         value = self._finite(name, f'"{metric.name}"', found[metric.name])
         if metric.share and not 0 <= value <= 1:
-            raise ConfigError(name, value, f'"{metric.name}" within 0 and 1')
+            raise ConfigError(name, value, f'"{metric.name}" from 0 to 1')
         return Metrics(loss, value, self._count(name, count, len(examples.targets)))
 
     def predictor(self, theta: Theta) -> Predictor:

@@ -1,4 +1,4 @@
-"""When to retry after the disk has refused: for all writes, and for jobs, whose work is expensive."""
+"""When to retry after the disk has refused a write: any write, or a job's, whose work is expensive."""
 
 import logging
 from collections import Counter
@@ -29,7 +29,7 @@ class DiskWaits:
         return self.disk_at is not None and now < self.disk_at
 
     def refused(self, error: StorageError, now: float) -> Note:
-        """The disk refused: nothing was lost; try again after ``DISK_RETRY_S``."""
+        """The disk refused a write: nothing was lost; try again after ``DISK_RETRY_S``."""
         self.disk_at, self.why = now + DISK_RETRY_S, str(error)
         self._counters["storage_errors"] += 1
         return Note(logging.ERROR, self.why)
@@ -41,7 +41,7 @@ class DiskWaits:
         return self.refused(error, now)
 
     def works(self, has_jobs: bool) -> None:
-        """The disk accepts writes again, though perhaps not as large as a job's, if one is waiting."""
+        """The disk accepts writes again, but perhaps not yet one as large as a waiting job needs."""
         self.disk_at = None
         if not has_jobs:
             self._job_backoff_s = 0.0

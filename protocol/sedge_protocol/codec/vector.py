@@ -64,7 +64,7 @@ class SparseVector:
 
     def __post_init__(self) -> None:
         if not 0 < self.size <= MAX_PARAMETERS:
-            raise LocalError(f"sparse: n={self.size} is not within 1 to {MAX_PARAMETERS}")
+            raise LocalError(f"sparse: n={self.size}, expected 1 to {MAX_PARAMETERS}")
         expected = self.size if self.indices is None else len(self.indices)
         if self.values.dtype != np.float32 or self.values.shape != (expected,):
             raise LocalError(

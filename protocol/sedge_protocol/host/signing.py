@@ -92,7 +92,7 @@ def sign(policy: Policy, key: "Ed25519PrivateKey") -> bytes:
 def verifiers(keys: Iterable[str]) -> Mapping[bytes, Verify]:
     """Functions that verify signatures of these public keys (64 hex digits each), by key id.
 
-    Raises ``ConfigError`` for a text that is not a key, and if the library is missing.
+    Raises ``ConfigError`` for text that is not a key, and if the library is missing.
     """
     found: dict[bytes, Verify] = {}
     for text in keys:

@@ -81,7 +81,7 @@ def load(path: Path, type: type[T]) -> T:
 
 
 def load_text(text: str, type: type[T], where: str) -> T:
-    """The configuration in a text, which errors call ``where``. Raises ``ConfigError`` as ``load`` does."""
+    """The configuration in ``text``, which errors call ``where``. Raises ``ConfigError`` like ``load``."""
     try:
         table: Table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:

@@ -231,9 +231,9 @@ def _decode_manifest(data: bytes, where: str) -> BundleManifest:
     except (ValueError, AttributeError, RecursionError) as exc:  # msgspec's errors are ValueErrors
         raise CodecError(f"{where}: {exc}") from exc
     if not 1 <= manifest.batch_size <= 65536:
-        raise CodecError(f"{where}: batch_size {manifest.batch_size} is not within 1 to 65536")
+        raise CodecError(f"{where}: batch_size {manifest.batch_size}, expected 1 to 65536")
     if not 0 <= manifest.dropped < 1:
-        raise CodecError(f"{where}: dropped {manifest.dropped} is not within 0 and 1")
+        raise CodecError(f"{where}: dropped {manifest.dropped}, expected at least 0 and below 1")
     if manifest.axes is not None:
         manifest.axes.check(manifest.layout)
     if manifest.labels and len(manifest.labels) != manifest.num_classes:

@@ -86,6 +86,6 @@ def frozen_blob(values: Theta) -> bytes:
 
 
 def frozen_data(layout: Layout, values: Theta) -> FrozenData:
-    """A manifest's description of frozen values (m,). Raises as ``frozen_blob``."""
+    """A manifest's description of frozen values (m,). Raises what ``frozen_blob`` raises."""
     layout.check(values)
     return FrozenData(layout, describe(frozen_blob(values)))

@@ -109,7 +109,7 @@ class LimitProbe:
         self._try(self._place - 1, now)
 
     def _try(self, place: int, now: float) -> None:
-        """Continue with another size, unless it has been answered."""
+        """Continue with another size, unless its result is already known."""
         self._number += 2  # skip the last pair's small message: it says nothing about the next size
         self._first, self._tries = self._number + 2, 0
         if self._good < place < self._bad:

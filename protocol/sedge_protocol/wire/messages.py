@@ -197,7 +197,7 @@ class Cancel(msgspec.Struct, frozen=True):
     run: Id
     """The order's run."""
     round: Count
-    """The order of this round is void; 0: every order of the run."""
+    """The round whose order is void; 0: all orders of the run."""
     reason: Detail
     """Why, for people."""
 

@@ -85,7 +85,7 @@ def test_a_condition_selects_those_that_are_online_and_match(store: Store) -> No
         ("floor>nan", "a number after floor"),
         ("version>1", "version = … or version != …"),
         ("backend=%", "the name of a backend"),
-        ("(" * 40 + "a=1" + ")" * 40, "at most 16 parentheses and nots within each other"),
+        ("(" * 40 + "a=1" + ")" * 40, "at most 16 levels of parentheses and not"),
         (" or ".join(["a=1"] * 33), "at most 32 comparisons"),
         ("a=" + "1" * 1000, "at most 1000"),
     ],

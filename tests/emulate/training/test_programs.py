@@ -79,7 +79,7 @@ def test_what_programs_cannot_do(exported: tuple[Problem, Bundle]) -> None:
         OnnxFleet(of, "bf16", bundle)
     with pytest.raises(Unsupported, match="shuffle as devices do"):
         OnnxFleet(replace(of, shuffles=none), "fp32", bundle)
-    with pytest.raises(Unsupported, match="another model's"):
+    with pytest.raises(Unsupported, match="belongs to another model"):
         OnnxFleet(problem("mlp"), "fp32", bundle)
     with pytest.raises(Unsupported, match="batch size 8, expected 4"):
         OnnxFleet(replace(of, batch_size=4), "fp32", bundle)

@@ -46,7 +46,7 @@ class LinkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DutyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[classes.duty]: periodic hours when devices of the class are on, shifted for each device."""
+    """[classes.duty]: recurring hours in which devices of the class are on, shifted for each device."""
 
     period_s: Annotated[float, Meta(ge=1, le=_MAX_S)]
     """Seconds of a period, such as 86,400 for a day."""

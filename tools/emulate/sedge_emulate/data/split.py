@@ -112,7 +112,7 @@ def pathological(
     """The examples of each device if each holds exactly ``classes_per_device`` classes.
 
     Each class is cut into shards of one label, about as large as those of the others, and each device
-    is dealt shards of different classes. Raises ``DataError`` where classes and devices do not fit.
+    is dealt shards of different classes. Raises ``DataError`` if classes and devices do not match up.
     """
     _require_devices(devices)
     members = _members(targets)

@@ -29,7 +29,7 @@ class OnnxFleet:
         manifest = bundle.manifest
         frozen = None if manifest.frozen is None else manifest.frozen.layout
         if (manifest.layout, frozen) != (problem.network.layout, problem.network.frozen):
-            raise Unsupported("the bundle is another model's")
+            raise Unsupported("the bundle belongs to another model")
         if manifest.batch_size != problem.batch_size:
             found = f"batch size {manifest.batch_size}, expected {problem.batch_size}"
             raise Unsupported(f"the bundle has {found}")

@@ -1,4 +1,4 @@
-"""One virtual device: the real agent core, with a disk, a link and a life from the plan.
+"""One virtual device: the real agent core with a disk and a link; it runs and fails as the plan says.
 
     plan ── power, cuts, full disks ──> VirtualDevice ──> Agent (sedge_edge)
     agent ── Send, Subscribe ──> MemoryBroker       agent ── StartJob ──> WorkerPool

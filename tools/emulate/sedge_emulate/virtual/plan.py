@@ -142,7 +142,7 @@ _PERFECT_LINK = LinkConfig()
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """One device's life."""
+    """What happens to one device during the run, and how long its jobs take."""
 
     number: int
     config: ClassConfig

@@ -55,8 +55,8 @@ class JobBlobs:
 class JobVectors:
     """One job's view of the host's vectors.
 
-    A vector that only its device keeps is named by the job instead of its content: the same job makes the
-    same vectors, and hashing each would take as long as coding the update. ``versions`` are the global
+    A vector that only its device keeps is named after the job rather than its content: the same job makes
+    the same vectors, and hashing each would take as long as coding the update. ``versions`` are the global
     models that this process has decoded.
     """
 

@@ -155,11 +155,11 @@ def objective(
     classes: int = options.num_classes or 0
     target = cast(TargetKind | None, options.target)
     if options.num_classes is None and target in (None, "class"):
-        parser.error("--num-classes is missing, or --target float or none")
+        parser.error("expected --num-classes, --target float or --target none")
     if options.target_shape is None:
         return classes, target
     if target == "none" or (target == "float") == (classes > 0):
-        parser.error("--target-shape is of labels (--num-classes) or numbers (--target float)")
+        parser.error("--target-shape needs labels (--num-classes) or numbers (--target float)")
     return classes, TensorSpec("int64" if classes else "float32", options.target_shape)
 
 
@@ -236,7 +236,9 @@ def export_parser() -> Parser:
 
 def _add_objective(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--num-classes", type=_number, help="labels are 0 to this less one; not with other targets"
+        "--num-classes",
+        type=_number,
+        help="number of classes, with labels from 0; only if y holds labels",
     )
     parser.add_argument(
         "--labels", type=_names, default=(), help="the classes' names, from label 0: cat,dog"

@@ -93,7 +93,7 @@ public final class AgentConfig {
         return JoinText.parse(text);
     }
 
-    /** The certificates of {@link #caPem}; null: the system's. Throws {@code ConfigError} for a text without any. */
+    /** The certificates of {@link #caPem}; null: the system's. Throws {@code ConfigError} for text without any. */
     public @Nullable Collection<? extends Certificate> certificates() throws SedgeException {
         return caPem == null ? null : certificates(caPem, "broker.ca_file");
     }

@@ -37,7 +37,7 @@ public final class Downloads {
      * @param plain whether http is allowed in addition to https
      * @param hosts their names; empty: any
      * @param caPem the authority of their certificates, PEM; null: the system's authorities
-     * @throws SedgeException for a text without certificates
+     * @throws SedgeException for text without certificates
      */
     public static Downloads from(boolean plain, Collection<String> hosts, @Nullable String caPem) throws SedgeException {
         Set<String> names = new HashSet<>();

@@ -8,7 +8,7 @@ import java.nio.ByteBuffer;
 final class Native {
     private Native() {}
 
-    /** Sets the threads of all programs; once in a process, before anything else. */
+    /** Sets the number of threads of all programs; call it once per process, before anything else. */
     static native void begin(int threads) throws BackendException;
 
     /** Returns a .pte file's handle; copies the bytes in the direct buffer. */

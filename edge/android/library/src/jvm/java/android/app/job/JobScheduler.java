@@ -4,7 +4,7 @@ import java.util.Collection;
 import java.util.Map;
 import java.util.TreeMap;
 
-/** Keeps the jobs of the process; refuses them where it is told to, as Android refuses those without a service. */
+/** Keeps the jobs of the process; refuses them when told to, as Android refuses jobs without a service. */
 public class JobScheduler {
     public static final int RESULT_FAILURE = 0;
     public static final int RESULT_SUCCESS = 1;

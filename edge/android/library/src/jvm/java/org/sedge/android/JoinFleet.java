@@ -8,7 +8,10 @@ import org.sedge.edge.SedgeException;
 
 import java.io.IOException;
 
-/** A phone that joins by a token, asked twice: {@code TOKEN NAME}. Prints its id, or why it does not; then it leaves. */
+/**
+ * Joins a phone by a token: {@code TOKEN NAME}. If the request is still pending, it asks once more. Prints the
+ * phone's id, or why it could not join; then the phone leaves.
+ */
 public final class JoinFleet {
     private JoinFleet() {}
 

@@ -44,7 +44,7 @@ final class DiskWaits {
         return why;
     }
 
-    /** The disk accepts writes again, though perhaps not as large as a job's, if one is waiting. */
+    /** The disk accepts writes again, but perhaps not yet one as large as a waiting job needs. */
     void works(boolean hasJobs) {
         diskAt = Double.NaN;
         if (!hasJobs) {

@@ -10,7 +10,7 @@ import org.sedge.edge.wire.Type;
 import java.util.Arrays;
 import java.util.List;
 
-/** The state of a stopped job, from which the next attempt continues bit by bit. */
+/** The state of a stopped job, from which the next attempt continues bit for bit. */
 final class Checkpoint {
     /** Changes whenever the meaning of a checkpoint or the shuffling of examples changes. */
     static final String FORMAT = "checkpoint 2";

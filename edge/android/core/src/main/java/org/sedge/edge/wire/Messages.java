@@ -736,7 +736,7 @@ public final class Messages {
 
         /** The order's run. */
         public final String run;
-        /** The order of this round is void; 0: every order of the run. */
+        /** The round whose order is void; 0: all orders of the run. */
         public final long round;
         /** Why, for people. */
         public final String reason;

@@ -124,7 +124,7 @@ public class TrialsTest {
         }
     }
 
-    /** A packed bundle with three programs for each backend; their content is a text. */
+    /** A packed bundle with three programs for each backend; their content is text. */
     private static byte[] bundle(String content, String... backends) throws Exception {
         Map<String, Object> files = new LinkedHashMap<>();
         List<String> programs = new ArrayList<>();

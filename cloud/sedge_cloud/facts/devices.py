@@ -42,7 +42,7 @@ class KnownDevice:
     hello: Hello | None = None
     session: SessionRow = UNSEEN
     pasts: dict[str, DevicePast] = field(default_factory=dict[str, DevicePast])
-    is_paused: bool = False
+    paused: float | None = None
 
     def take_row(self, row: DeviceRow) -> None:
         """Apply its changed row."""
@@ -69,7 +69,7 @@ class KnownDevice:
         return DeviceFacts(
             device=self.row.device,
             state=self._state(running),
-            since=when(session.since),
+            since=when(session.since if self.paused is None else self.paused),
             heard=when(session.heard),
             enrolled=when(self.row.enrolled),
             version="" if hello is None else printable(hello.version),
@@ -103,7 +103,7 @@ class KnownDevice:
             return "revoked"
         if self.hello is None:
             return "never"
-        if self.is_paused:
+        if self.paused is not None:
             return "paused"
         if not running:
             return "unknown"
@@ -156,10 +156,10 @@ def states_of(census: Census, running: bool) -> dict[DeviceState, int]:
 def read_devices(store: Seen, names: Collection[str]) -> dict[str, KnownDevice]:
     """The existing devices among these, by id, from their current rows."""
     known = {name: KnownDevice(row) for name, row in store.devices_named(names).items()}
-    paused = store.paused() if known else set[str]()
+    paused = store.paused() if known else dict[str, float]()
     for device in known.values():
         device.take_row(device.row)
-        device.is_paused = device.row.device in paused
+        device.paused = paused.get(device.row.device)
     for session in store.sessions_named(known):
         known[session.device].session = session
     for history in store.histories_named(known):

@@ -226,11 +226,11 @@ class Reader:
             [*names, *(s.device for s in sessions), *(h.device for h in accounted)]
         )
         fresh = [name for name in drawn if name not in self._devices]
-        paused = self.store.paused() if rows else set[str]()
+        paused = self.store.paused() if rows else dict[str, float]()
         for row in rows:
             if row.device in self._devices:
                 self._devices[row.device].take_row(row)
-                self._devices[row.device].is_paused = row.device in paused
+                self._devices[row.device].paused = paused.get(row.device)
         for session in sessions:
             if session.device in self._devices:
                 self._devices[session.device].session = session

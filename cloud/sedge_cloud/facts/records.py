@@ -105,7 +105,8 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     It gives devices the ``bundle`` of this name and ``sha256``; of settings these are the file's name and
     their own. It is in ``phase`` (from 1) of ``phases``, a ``share`` of the devices that match. Of the
     ``devices`` in it some have ``succeeded`` and some ``failed``; the others are ``waiting`` to train with
-    it. ``why`` says why it was aborted or rolled back.
+    it. ``where`` is the condition that they match, and ``failures`` says why each failed. ``why`` says why
+    it was aborted or rolled back.
     """
 
     number: int
@@ -121,6 +122,8 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     succeeded: int
     failed: int
     waiting: int
+    where: str = ""
+    failures: dict[str, str] = {}
     why: str = ""
 
 

@@ -1,6 +1,6 @@
 """The newest rollout of a run or of settings as facts, from its row alone; and what a device has."""
 
-from sedge_cloud.facts.records import RolloutFacts, RunFacts, when
+from sedge_cloud.facts.records import RolloutFacts, RunFacts, printable, when
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rollouts import FLEET
 from sedge_protocol.wire.settings import listed, name_of
@@ -13,6 +13,7 @@ def rollout_of(store: Store, run: str) -> RolloutFacts | None:
         return None
     row, plan, progress = rows[-1], rows[-1].read_plan(), rows[-1].read_progress()
     devices, failed = progress.sizes[-1], len(progress.failed)
+    failures = {name: printable(progress.reasons.get(name, "")) for name in progress.failed}
     return RolloutFacts(
         number=row.number,
         bundle=plan.bundle,
@@ -27,6 +28,8 @@ def rollout_of(store: Store, run: str) -> RolloutFacts | None:
         succeeded=progress.succeeded,
         failed=failed,
         waiting=max(0, devices - progress.succeeded - failed),
+        where=plan.where,
+        failures=failures,
         why=row.why,
     )
 

@@ -237,7 +237,7 @@ def away(store: RolloutRows, devices: Set[str], since: float) -> set[str]:
     """Those of ``devices`` that are paused, or offline and not heard from after ``since`` (wall clock)."""
     seen = store.sessions_named(devices)
     near = {one.device for one in seen if one.online or one.heard > since}
-    return {*devices} - (near - store.paused())
+    return {*devices} - (near - store.paused().keys())
 
 
 def absent(

@@ -97,8 +97,8 @@ class Seen(Protocol):
         """Ids of the devices that match and are online."""
         ...
 
-    def paused(self) -> set[str]:
-        """The devices that are paused."""
+    def paused(self) -> dict[str, float]:
+        """The devices that are paused, and since when (wall clock)."""
         ...
 
     def page(self, wanted: Choice, offset: int, most: int) -> list[str]:

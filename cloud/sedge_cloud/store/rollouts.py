@@ -129,8 +129,8 @@ class RolloutRows(Protocol):
         """The sessions of these devices."""
         ...
 
-    def paused(self) -> set[str]:
-        """The devices that are paused."""
+    def paused(self) -> dict[str, float]:
+        """The devices that are paused, and since when (wall clock)."""
         ...
 
 

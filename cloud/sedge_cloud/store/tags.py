@@ -53,10 +53,11 @@ class Tags(Devices):
         """
         return self._set_aside(chosen, "DELETE FROM paused WHERE device = ?")
 
-    def paused(self) -> set[str]:
-        """The devices that are paused."""
+    def paused(self) -> dict[str, float]:
+        """The devices that are paused, and since when (wall clock)."""
         with self._db.errors():
-            return {str(name) for (name,) in self._db.execute("SELECT device FROM paused")}
+            rows = self._db.execute("SELECT device, since FROM paused")
+            return {str(name): float(since) for name, since in rows}
 
     def _set_aside(self, chosen: Condition | Collection[str], sql: str, *more: float) -> int:
         with self._transaction() as db:

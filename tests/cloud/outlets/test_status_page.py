@@ -18,6 +18,7 @@ from tests.cloud.helper import CONFIG, FLEET, a_hello, random_theta, report_for
 from tests.cloud.outlets.browser import Browser
 
 from sedge_cloud.config import CloudConfig, RobustConfig
+from sedge_cloud.facts.records import RolloutFacts
 from sedge_cloud.facts.selection import Wanted
 from sedge_cloud.outlets.page.actions import find
 from sedge_cloud.outlets.page.html import device_page, status_page
@@ -137,7 +138,14 @@ def test_a_strangers_questions_are_answered(lived: Seen) -> None:
 def test_an_operators_questions_are_answered(lived: Seen) -> None:
     for name in ("b10", "new"):
         lived.cloud.enrol(name)
+    lived.cloud.store.pause(["b2"], lived.wall() - 7200)
     facts = lived.facts()
+    taken = RolloutFacts(
+        number=1, bundle="night.toml", sha256="ab" * 32, state="aborted", created=facts.at, ended=facts.at,
+        phase=1, phases=2, share=0.5, devices=3, succeeded=1, failed=1, waiting=1, where="site=lab",
+        failures={"b3": "TooManyStarts"}, why="too many failed",
+    )  # fmt: skip
+    facts = msgspec.structs.replace(facts, settings=taken)
     page = status_page(facts)
     tiles = page.partition('<div class="tiles">')[2].partition("<section")[0]
     # Is all well, is it learning, and what did it cost?
@@ -149,7 +157,14 @@ def test_an_operators_questions_are_answered(lived: Seen) -> None:
     day = text_of(page, "day")
     assert re.search(r"enrolled: a1, .* and \d+ more", day)
     assert "6 rounds closed" in day and f"{GONE} went offline" in day
-    assert f"run, round 6 : distrusted: {HOSTILE}" in day
+    assert re.search(rf"run, round 6 : distrusted: {HOSTILE} \(and \d times? before\)", day)
+    assert day.count(f"distrusted: {HOSTILE}") == 1 and "b2 was paused" in day
+    # What was rolled out where, and for how long is a device paused?
+    devices = text_of(page, "devices")
+    assert "50 % of those with site=lab: of 3 devices" in devices
+    assert "b3 failed: TooManyStarts" in devices
+    assert "rollout 1 of night.toml to settings is aborted: too many failed" in day
+    assert re.search(r"^b2 paused 2 h", devices, re.M)
     # What runs where, and is it safe to upgrade?
     found = text_of(page, "versions")
     assert "bench : 9 (another version than the coordinator's)" in found
@@ -161,7 +176,7 @@ def test_an_operators_questions_are_answered(lived: Seen) -> None:
     device = next(d for d in facts.devices if d.device == "b3")
     slow = msgspec.structs.replace(device, seconds=8.0)
     text = html.unescape(device_page(facts, slow, {}))
-    assert "8.0 s; 4.0 times as long: the fleet's median is 2.0 s" in text
+    assert "8.0 s; 4.0 times as long: the fleet's median is 2.0 s; it has 1.0 times" in text
     # Names are in the order in which people count.
     by_name = status_page(facts, wanted=Wanted(sort="device", search="b"))
     assert re.findall(r'<tr id="device-(b\d+)"', by_name) == ["b1", "b2", "b3", "b10"]

@@ -204,6 +204,7 @@ def test_an_aborted_rollout_is_a_problem_until_the_next_one(tmp_path: Path) -> N
     assert problem.text == f"rollout 1 was aborted: {fleet.now().why}"
     assert "rollout 1 was aborted: " in text_of(status_page(found), "problems")
     assert "is aborted: 1 of 1 devices failed" in text_of(status_page(found), "run")
+    assert f" failed: {CRASHES}" in text_of(status_page(found), "run")
     start_rollout(fleet.cloud.store, RUN, new_version(tmp_path / "again"), PLAN)
     codes = {problem.code for problem in reader.read(fleet.wall(fleet.cloud.now)).problems}
     assert "rollout_aborted" not in codes

@@ -3,7 +3,7 @@
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sedge_cloud.facts.devices import counted
@@ -21,7 +21,7 @@ from sedge_protocol import VERSION
 
 DAY, MONTH = timedelta(days=1), timedelta(days=30)
 # The direction compares the last round with the one BACK rounds earlier; a change below LEVEL is level.
-BACK, LEVEL = 5, 0.005
+BACK, LEVEL = 5, 0.01
 # A device is slow if it trains this many times as long as the fleet's median.
 SLOW_TIMES = 3.0
 # More problems of one kind are folded below the first of them.
@@ -123,7 +123,8 @@ def rollout(it: RolloutFacts) -> str:
     why = f": {it.why}" if it.why else ""
     return (
         f"Rollout {it.number} of {it.bundle} ({it.sha256[:8]}) is {it.state.replace('_', ' ')}{why}. "
-        f"Phase {it.phase} of {it.phases}, {100 * it.share:g} %: of {quantity(it.devices, 'device')} "
+        f"Phase {it.phase} of {it.phases}, {100 * it.share:g} %"
+        f"{f' of those with {it.where}' if it.where else ''}: of {quantity(it.devices, 'device')} "
         f"{it.succeeded:,} succeeded, {it.failed:,} failed, {it.waiting:,} waiting."
     )
 
@@ -136,7 +137,13 @@ def pace(device: DeviceFacts, devices: Sequence[DeviceFacts]) -> str:
     median = statistics.median(known)
     times = device.seconds / median if median > 0 else 1.0
     text = f"the fleet's median is {median:.1f} s"
-    return f"{times:.1f} times as long: {text}" if times >= SLOW_TIMES else text
+    if times < SLOW_TIMES:
+        return text
+    text = f"{times:.1f} times as long: {text}"
+    if not device.num_train:
+        return text
+    usual = statistics.median([d.num_train for d in devices if d.num_train])
+    return f"{text}; it has {device.num_train / usual:.1f} times the fleet's median of examples"
 
 
 def part_in(device: str, it: RoundFacts) -> str:
@@ -166,9 +173,20 @@ class Event:
 
 
 def last_day(facts: Fleet) -> list[Event]:
-    """What happened in the last 24 hours, latest first: runs, rounds out of the ordinary, devices."""
+    """The last 24 hours, latest first: runs, rollouts, unusual rounds, devices. What repeats is one."""
     found = [event for event in _events(facts) if facts.at - event.at <= DAY]
-    return sorted(found, key=lambda event: event.at, reverse=True)
+    alike: dict[tuple[str, str], list[Event]] = {}
+    for event in sorted(found, key=lambda event: event.at, reverse=True):
+        alike.setdefault((event.run, event.text), []).append(event)
+    return [_once(events) for events in alike.values()]
+
+
+def _once(events: Sequence[Event]) -> Event:
+    """The latest of events that are alike, with the number of the others."""
+    last, others = events[0], len(events) - 1
+    if not others:
+        return last
+    return replace(last, text=f"{last.text} (and {quantity(others, 'time')} before)")
 
 
 def closed_in_a_day(facts: Fleet) -> int:
@@ -184,10 +202,12 @@ def _events(facts: Fleet) -> Iterator[Event]:
         if run.ended is not None:
             why = f": {run.why}" if run.why else ""
             yield Event(run.ended, f"run {run.run} is {run.status}{why}")
+        yield from _of_rollout(run.rollout, f"run {run.run}")
         for it in run.rounds:
             text = out_of_the_ordinary(it)
             if it.closed is not None and text:
                 yield Event(it.closed, text, run.run, it.round)
+    yield from _of_rollout(facts.settings, "settings")
     enrolled = defaultdict[datetime, dict[str, datetime]](dict)  # by the hour: many come at a time
     for device in facts.devices:
         if device.enrolled is not None:
@@ -195,10 +215,23 @@ def _events(facts: Fleet) -> Iterator[Event]:
             enrolled[hour][device.device] = device.enrolled
         if device.state == "offline" and device.since is not None:
             yield Event(device.since, f"{device.device} went offline")
+        if device.state == "paused" and device.since is not None:
+            yield Event(device.since, f"{device.device} was paused")
         if device.error and device.error_since is not None:
             yield Event(device.error_since, f"{device.device}: {device.error}")
     for came in enrolled.values():
         yield Event(max(came.values()), f"enrolled: {_named(came)}")
+
+
+def _of_rollout(it: RolloutFacts | None, of: str) -> Iterator[Event]:
+    if it is None:
+        return
+    name = f"rollout {it.number} of {it.bundle} to {of}"
+    if it.created is not None:
+        yield Event(it.created, f"{name} began")
+    if it.ended is not None:
+        why = f": {it.why}" if it.why else ""
+        yield Event(it.ended, f"{name} is {it.state.replace('_', ' ')}{why}")
 
 
 def out_of_the_ordinary(it: RoundFacts) -> str:

@@ -9,7 +9,7 @@ import java.nio.channels.OverlappingFileLockException;
 import java.util.HashSet;
 import java.util.Set;
 
-/** A file that only one thread across all processes can hold. The system releases it when the process ends. */
+/** A file that only one thread across all processes can hold at a time. It is released when the process ends. */
 public final class LockFile implements AutoCloseable {
     // Closing any descriptor of a file releases the process's lock on it, so a second one must not be opened, through
     // whatever links: these are canonical paths.

@@ -159,6 +159,16 @@ def test_an_operators_questions_are_answered(lived: Seen) -> None:
     assert "6 rounds closed" in day and f"{GONE} went offline" in day
     assert re.search(rf"run, round 6 : distrusted: {HOSTILE} \(and \d times? before\)", day)
     assert day.count(f"distrusted: {HOSTILE}") == 1 and "b2 was paused" in day
+    # A run of this day counts all of its rounds, an older one those that are read.
+    run = facts.runs[0]
+    for created, told in (
+        (run.created, "hours 6 rounds closed"),
+        (None, "At least 2 rounds closed"),
+    ):
+        short = msgspec.structs.replace(run, rounds=run.rounds[-2:], created=created)
+        page = status_page(msgspec.structs.replace(facts, runs=(short,)))
+        assert f" {told}." in text_of(page, "day")
+        assert (", over " in page) == (created is None)
     # What was rolled out where, and for how long is a device paused?
     devices = text_of(page, "devices")
     assert "50 % of those with site=lab: of 3 devices" in devices

@@ -60,16 +60,31 @@ def direction(run: RunFacts) -> Direction | None:
 
 
 def month_bytes(facts: Fleet) -> tuple[int, bool]:
-    """Bytes of all devices, both ways, in rounds closed in the last 30 days, and whether that is complete.
+    """Bytes of all devices, both ways, in rounds closed in 30 days, and whether that is complete."""
+    since = facts.at - MONTH
+    total = sum(run.sums.up + run.sums.down for run in facts.runs if _began(run, since))
+    older = [_recent(run, since) for run in facts.runs if not _began(run, since)]
+    total += sum(r.up + r.down for rounds, _ in older for r in rounds)
+    return total, all(complete for _, complete in older)
 
-    It is not if a run has closed more rounds in that time than are read.
-    """
-    since, total, complete = facts.at - MONTH, 0, True
-    for run in facts.runs:
-        recent = [r for r in run.rounds if r.closed is not None and r.closed >= since]
-        total += sum(r.up + r.down for r in recent)
-        complete &= len(recent) < len(run.rounds) or len(run.rounds) == run.closed_rounds
-    return total, complete
+
+def closed_in_a_day(facts: Fleet) -> tuple[int, bool]:
+    """How many rounds closed in the last 24 hours, and whether that is complete."""
+    since = facts.at - DAY
+    count = sum(run.closed_rounds for run in facts.runs if _began(run, since))
+    older = [_recent(run, since) for run in facts.runs if not _began(run, since)]
+    return count + sum(len(rounds) for rounds, _ in older), all(complete for _, complete in older)
+
+
+def _began(run: RunFacts, since: datetime) -> bool:
+    """Whether a run began since then. Its sums count all of its rounds; only the last are read."""
+    return run.created is not None and run.created >= since
+
+
+def _recent(run: RunFacts, since: datetime) -> tuple[Sequence[RoundFacts], bool]:
+    """The rounds that closed since then, and whether all of them are read."""
+    recent = [r for r in run.rounds if r.closed is not None and r.closed >= since]
+    return recent, len(recent) < len(run.rounds) or len(run.rounds) == run.closed_rounds
 
 
 def versions(devices: Sequence[DeviceFacts]) -> list[tuple[str, int, bool]]:
@@ -187,12 +202,6 @@ def _once(events: Sequence[Event]) -> Event:
     if not others:
         return last
     return replace(last, text=f"{last.text} (and {quantity(others, 'time')} before)")
-
-
-def closed_in_a_day(facts: Fleet) -> int:
-    """How many rounds closed in the last 24 hours, among those that are read."""
-    since = facts.at - DAY
-    return sum(r.closed is not None and r.closed >= since for run in facts.runs for r in run.rounds)
 
 
 def _events(facts: Fleet) -> Iterator[Event]:

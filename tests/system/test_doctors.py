@@ -102,7 +102,7 @@ def test_passwords_that_the_broker_has_not_read(fleet: RealFleet) -> None:
     assert "refused 'pi-4': Not authorized" in found and "`sedge-cloud doctor` on the coor" in found
     (found,) = cloud(fleet)
     assert found.startswith(f"passwords: {fleet.url} refuses pi-4: the broker has not reread ")
-    assert found.endswith("again: pkill -HUP mosquitto")
+    assert found.endswith("broker-passwords: pkill -HUP mosquitto")
     fleet.processes["broker"].send_signal(signal.SIGHUP)
     wait_until(lambda: not cloud(fleet), 30, "the broker has read them")
 

@@ -47,7 +47,7 @@ def parse_secret(text: str, where: str) -> bytes:
     try:
         secret = bytes.fromhex(text.strip())
     except ValueError:
-        raise ConfigError("secret", "no hexadecimal number", "64 hex digits", where) from None
+        raise ConfigError("secret", "not a hexadecimal number", "64 hex digits", where) from None
     if len(secret) != SECRET_BYTES:
         raise ConfigError("secret", f"{len(secret)} bytes", "64 hex digits", where)
     return secret

@@ -92,7 +92,7 @@ def test_all_is_well(fleet: RealFleet, home: Path) -> None:
         "configuration", "disk", "store", "clock", "unit", "broker", "access", "messages", "passwords",
         "coordinator",
     }  # fmt: skip
-    assert found.good["store"] == "sound; 1 devices, 1 of 2 runs running"
+    assert found.good["store"] == "sound; 1 device, 1 of 2 runs running"
     assert found.good["broker"].endswith("lets the coordinator in")
     assert found.good["coordinator"] == "sedge-cloud serve is not running here"
 

@@ -86,7 +86,7 @@ def test_devices_come_with_secrets_and_tags(
     )
     assert call(tmp_path, "device", "add", "--names", str(listed), "--out", str(out)) == 0
     text = capsys.readouterr().out
-    assert "2 devices are enrolled with their existing secrets" in text and "SIGHUP" in text
+    assert "enrolled with existing secrets: 2 devices" in text and "SIGHUP" in text
     assert [path.name for path in out.iterdir()] == ["cellar"]
     passwords = (tmp_path / "broker-passwords").read_text()
     assert all(f"\n{name}:" in passwords for name in ("attic", "cellar", "roof"))

@@ -138,7 +138,9 @@ def test_auto_goes_on_where_one_device_does_not_fit(monkeypatch: pytest.MonkeyPa
 def test_auto_does_not_hide_what_no_gpu_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(choice, "_device", torch.device)
-    with pytest.raises(ConfigError, match=r"trainer\.tf32: found True, expected false beside"):
+    with pytest.raises(
+        ConfigError, match=r"trainer\.tf32: found True, expected false with precision"
+    ):
         opened(device="auto", precision="bf16", tf32=True)
 
 
@@ -189,7 +191,11 @@ def test_the_chosen_form_reaches_the_trainer() -> None:
             {"convolutions": "unfold"},
             "convolutions: found 'unfold', expected grouped for the trainer autograd",
         ),
-        ("cuda", {"precision": "bf16", "tf32": True}, "tf32: found True, expected false beside"),
+        (
+            "cuda",
+            {"precision": "bf16", "tf32": True},
+            "tf32: found True, expected false with precision",
+        ),
         (
             "cuda",
             {"name": "autograd", "graphs": True},

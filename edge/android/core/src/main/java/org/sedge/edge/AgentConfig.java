@@ -51,7 +51,7 @@ public final class AgentConfig {
         this.device = id("device", device);
         this.fleet = id("fleet", fleet);
         if (secret == null || secret.length != 32) {
-            String found = secret == null ? "nothing" : "'" + secret.length + " bytes'";
+            String found = secret == null ? null : "'" + secret.length + " bytes'";
             throw new SedgeException.ConfigError("secret", found, "64 hex digits");
         }
         this.url = url;
@@ -113,7 +113,7 @@ public final class AgentConfig {
 
     private static String id(String key, String value) throws SedgeException {
         if (value == null) {
-            throw new SedgeException.ConfigError(key, "nothing", "a string");
+            throw new SedgeException.ConfigError(key, null, "a string");
         }
         if (!ID.matcher(value).matches()) {
             throw new SedgeException.ConfigError(
@@ -124,7 +124,7 @@ public final class AgentConfig {
 
     private static URI parsed(String url) throws SedgeException {
         if (url == null) {
-            throw new SedgeException.ConfigError("broker.url", "nothing", "a string");
+            throw new SedgeException.ConfigError("broker.url", null, "a string");
         }
         try {
             URI parts = new URI(url);

@@ -100,7 +100,7 @@ public final class JoinText {
     private static String text(Map<?, ?> found, String key) throws SedgeException {
         Object value = found.get(key);
         if (!(value instanceof String)) {
-            throw new SedgeException.ConfigError(key, "nothing", "a string");
+            throw new SedgeException.ConfigError(key, null, "a string");
         }
         return (String) value;
     }

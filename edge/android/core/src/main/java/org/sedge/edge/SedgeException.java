@@ -1,5 +1,7 @@
 package org.sedge.edge;
 
+import org.jspecify.annotations.Nullable;
+
 /**
  * Base of every error that the agent raises on purpose, one short tree as in the Python agent:
  *
@@ -32,9 +34,9 @@ public abstract class SedgeException extends Exception {
             super("ConfigError", message, null);
         }
 
-        /** Worded like the Python agent's; a {@code found} text needs quotation marks. */
-        public ConfigError(String key, String found, String expected) {
-            this(key + ": found " + found + ", expected " + expected);
+        /** Worded like the Python agent's; a {@code found} text needs quotation marks, null: it is missing. */
+        public ConfigError(String key, @Nullable String found, String expected) {
+            this(key + ": " + (found == null ? "missing" : "found " + found) + ", expected " + expected);
         }
     }
 

@@ -127,7 +127,7 @@ public final class Main {
     private static File file(File folder, Map<String, String> values, String key) throws ConfigError {
         String path = values.get(key);
         if (path == null) {
-            throw new ConfigError(new File(folder, "edge.toml") + ": " + key, "nothing", "a path");
+            throw new ConfigError(new File(folder, "edge.toml") + ": " + key, null, "a path");
         }
         return new File(path).isAbsolute() ? new File(path) : new File(folder, path);
     }

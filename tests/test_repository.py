@@ -119,6 +119,7 @@ TESTED_ELSEWHERE = {
     "sedge_emulate.virtual.absence": "tests/emulate/test_strategy_run.py",
     "sedge_emulate.workers.local": "tests/emulate/workers/test_workers_pool.py",
     "sedge_emulate.data.archives": "tests/emulate/data/test_phones.py",
+    "sedge_protocol.wire.signing_keys": "tests/edge/rounds/test_trust.py",
     "sedge_protocol.host.struct_fields": "tests/protocol/host/test_reference.py",
     "sedge_emulate.hello": "tests/emulate/test_own_function.py",
     "sedge_emulate.training.function": "tests/emulate/test_own_function.py",

@@ -36,7 +36,6 @@ from sedge_edge.rounds.resuming import job_for
 from sedge_edge.rounds.retention import Retention
 from sedge_edge.rounds.state import AgentState, StateStore
 from sedge_edge.rounds.taken_settings import OwnSettings, TakenSettings
-from sedge_edge.rounds.trust import Keys
 from sedge_edge.rounds.waiting import Gate, Waiting
 from sedge_protocol.errors import RemoteError, SedgeError, StorageError
 from sedge_protocol.wire import messages, topics
@@ -44,6 +43,7 @@ from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.frame import Frame, open_frame
 from sedge_protocol.wire.messages import Message, Order
 from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.signing_keys import SigningKeys
 
 # How soon a job is tried again after a closed gate. A stopped job writes a checkpoint, at most this often.
 GATE_RETRY_S = 60.0
@@ -70,7 +70,7 @@ class Agent:
         gate: Gate | None = None,
         retention: Retention | None = None,
         permits: Permits | None = None,
-        pinned: Keys | None = None,
+        pinned: SigningKeys | None = None,
         keyring: Keyring | None = None,
         settings: OwnSettings | None = None,
     ) -> None:
@@ -96,7 +96,7 @@ class Agent:
         self.budget = Budget(settings and settings.own.limits, self.state.spent, incarnation)
         self._settings = TakenSettings(settings, self._store, self.handshake, self.budget)
         self._store.spent = self.budget.commit
-        given = self._store, blobs, self.peer, self.budget, frozenset(hello.codecs), pinned or {}
+        given = self._store, blobs, self.peer, self.budget, frozenset(hello.codecs), pinned
         self._admission = Admission(*given)
         self._declines = self._admission.declines
         self._waiting = Waiting(self.budget.gate(gate))

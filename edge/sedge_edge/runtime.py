@@ -26,7 +26,6 @@ from sedge_edge.rounds.places import Permits
 from sedge_edge.rounds.retention import KeepConfig, Retention
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.taken_settings import OwnSettings
-from sedge_edge.rounds.trust import Keys
 from sedge_edge.rounds.waiting import Gate
 from sedge_edge.sensors import Sensors
 from sedge_edge.training.examples import Examples
@@ -47,6 +46,7 @@ from sedge_protocol.wire.bundle import Bundle
 from sedge_protocol.wire.effects import Note, Send, Subscribe
 from sedge_protocol.wire.reconnect import is_unknown_account
 from sedge_protocol.wire.settings import Settings
+from sedge_protocol.wire.signing_keys import SigningKeys
 from sedge_protocol.wire.topics import down, hint, shard_of
 
 
@@ -252,7 +252,7 @@ def open_agent(
     keep: KeepConfig | None = None,
     permits: Permits | None = None,
     files: Mapping[bytes, Path] | None = None,
-    pinned: Keys | None = None,
+    pinned: SigningKeys | None = None,
     keyring: Keyring | None = None,
     settings: tuple[Settings, Gates] | None = None,
 ) -> Agent:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.vectors.make_rounds import LAYOUT, Events, MemoryBlobs, bundle, hexed
 
 from sedge_cloud.ingest.judge import judge, order_context
@@ -19,6 +20,7 @@ from sedge_edge.jobs.global_model import needed_blobs, with_held_steps
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, FrameError, UpdateRejected, VersionError
 from sedge_protocol.host.enrolment import Enrolment
+from sedge_protocol.host.signing import verifiers
 from sedge_protocol.layout import Layout
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, seal
@@ -33,6 +35,8 @@ from sedge_protocol.wire.joining import (
 from sedge_protocol.wire.messages import Decline, Order
 from sedge_protocol.wire.objective import ABSOLUTE_ERROR, ACCURACY
 from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.policy import key_id
+from sedge_protocol.wire.signing_keys import replacement
 from sedge_protocol.wire.transfer import Manifest, Upload, describe, to_bitmap
 from sedge_protocol.wire.update import Metrics, Report, encode_update
 from sedge_protocol.wire.work import Step, Work
@@ -253,6 +257,39 @@ def join_texts() -> Events:
         ("a secret that is no text", text({**said, "secret": 5}), None),
     ]  # fmt: skip
     return [{"name": name, "text": one, "says": says} for name, one, says in cases]
+
+
+def chains() -> Events:
+    """P8: the keys that count after a chain of statements."""
+    keys = [Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in range(4)]
+    public = [key.public_key().public_bytes_raw() for key in keys]
+
+    def says(old: int, new: int, signer: int | None = None) -> bytes:
+        signature = keys[old if signer is None else signer].sign(replacement(public[new]))
+        return key_id(public[old]) + signature + public[new]
+
+    changed = says(0, 1)[:-1] + bytes([says(0, 1)[-1] ^ 1])
+    cases: list[tuple[str, list[int], list[bytes]]] = [
+        ("none", [0, 1], []),
+        ("two replacements", [0], [says(0, 1), says(1, 2)]),
+        ("in the wrong order", [0], [says(1, 2), says(0, 1)]),
+        ("the first before the pinned key", [1], [says(0, 1), says(1, 2)]),
+        ("one of two pinned keys by the other", [0, 1], [says(0, 1)]),
+        ("two for one key: the first counts", [0], [says(0, 1), says(0, 2), says(1, 3)]),
+        ("back to a key that was replaced", [0], [says(0, 1), says(1, 0)]),
+        ("a key by itself", [0], [says(0, 0)]),
+        ("by a foreign key", [0], [says(0, 1, signer=2)]),
+        ("of another key than was signed", [0], [changed]),
+    ]
+    made: Events = []
+    for name, pins, chain in cases:
+        trust = verifiers(public[pin].hex() for pin in pins)
+        counting = sorted(key.hex() for key in trust.after(trust.learned({}, chain)))
+        made.append({
+            "name": name, "pins": [public[pin].hex() for pin in pins],
+            "chain": [one.hex() for one in chain], "count": counting,
+        })  # fmt: skip
+    return made
 
 
 def joins() -> Events:

@@ -51,7 +51,7 @@ ABOUT = (
     "version is one that is held as a chain, the pairs of base and delta that lead to it, and null where "
     "each that is held lies in values. verdicts: 9.3, the reason of the REJECT, empty "
     "where the update is taken; model is the order's. join_texts: E7, null is refused. "
-    "joins: E9, E10, E14, E18, "
+    "chains: P8, count are the ids of the keys that count after a chain. joins: E9, E10, E14, E18, "
     "numbers and bytes in hex. agreements: 3.4, "
     "the version of a control frame before the WELCOME and after it, null where none is in common. "
     "openings: 3.6 and 3.8, frames as kind, incarnation, seq and what of them: a bad body, or the nonce "
@@ -510,7 +510,7 @@ def vectors() -> dict[str, object]:
         "noises": rounds.noises(), "further_seeds": rounds.further_seeds(),
         "openings": choices.openings(), "needs": choices.needs(), "verdicts": choices.verdicts(),
         "halvings": choices.halvings(), "join_texts": choices.join_texts(), "joins": choices.joins(),
-        "agreements": choices.agreements(),
+        "agreements": choices.agreements(), "chains": choices.chains(),
     }  # fmt: skip
 
 

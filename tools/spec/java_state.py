@@ -11,6 +11,7 @@ from sedge_edge.rounds.taken_policies import MAX_POLICIES, TakenPolicy
 from sedge_protocol.wire.messages import Count, Id, Order, Round
 from sedge_protocol.wire.objective import Metric
 from sedge_protocol.wire.settings import MAX_SETTINGS_BYTES
+from sedge_protocol.wire.signing_keys import MAX_REPLACED
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES
 from sedge_protocol.wire.work import Hash
 
@@ -95,6 +96,10 @@ class State(msgspec.Struct, frozen=True):
     """The policies of the last accepted orders, by run."""
     settings: Annotated[bytes, Meta(max_length=MAX_SETTINGS_BYTES)] = b""
     """The settings from the coordinator, as it sent them."""
+    replaced: Annotated[dict[str, Hash], Meta(max_length=MAX_REPLACED)] = msgspec.field(
+        default_factory=dict[str, Hash]
+    )
+    """The public keys in the place of replaced signing keys, by the ids of the latter."""
 
 
 # The classes within State.java.

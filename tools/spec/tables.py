@@ -99,7 +99,7 @@ def words(kind: inspect.Type) -> str:
         case inspect.StrType(pattern=pattern, max_length=most) if pattern in (None, ID_PATTERN):
             return "id" if pattern else f"text, {most}"
         case inspect.BytesType(min_length=least, max_length=most):
-            exactly = "hash" if most == 32 else f"{most} bytes"
+            exactly = {32: "hash", 104: "statement"}.get(most or 0, f"{most} bytes")
             return exactly if least == most else f"bytes, {f'{least} to ' if least else ''}{most}"
         case inspect.LiteralType(values=values):
             return _one_of(values)

@@ -21,7 +21,6 @@ from sedge_protocol.host.signing import TrustConfig, verifiers
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.extensions import needed_by_order
 from sedge_protocol.wire.policy import Policy, largest_rate, trainings_of, unsealed
-from sedge_protocol.wire.refusals import BAD_SIGNATURE, FOREIGN_KEY
 
 DAY_S = 86400
 MAX_DAYS = 36_500
@@ -37,7 +36,7 @@ class Extent(NamedTuple):
     """What a policy allows beyond the needs of the run's first rounds; 0 adds nothing.
 
     ``allow`` lists the extensions that later rounds need, ``also`` the folders of bundles that rollouts may
-    deliver.
+    deliver, and ``chain`` the statements that lead to the key that will sign it.
     """
 
     version: int = 1
@@ -45,6 +44,7 @@ class Extent(NamedTuple):
     last_round: int = 0
     allow: Sequence[str] = ()
     also: Sequence[Path] = ()
+    chain: tuple[bytes, ...] = ()
 
 
 ORDINARY = Extent()
@@ -81,6 +81,7 @@ def make_policy(
         prox=max(training.prox for training in trainings),
         words=tuple(sorted(words)),
         expires=int(time.time() + extent.days * DAY_S) if extent.days else 0,
+        chain=extent.chain,
     )
 
 
@@ -114,11 +115,11 @@ def described(policy: Policy) -> str:
 def read_policy(path: Path | None, trust: TrustConfig, name: str) -> bytes:
     """The sealed policy in a file; empty without one. Raises ``ConfigError``.
 
-    If ``trust`` pins keys, a policy signed with one of them is required.
+    If ``trust`` pins keys, a policy signed with one of them, or with its successor, is required.
     """
     keys = verifiers(trust.keys)
     if path is None:
-        if keys:
+        if keys.keys:
             expected = f"a file of `sedge-cloud run sign {name}`: [trust] of cloud.toml pins keys"
             raise ConfigError("--policy", None, expected)
         return b""
@@ -127,12 +128,9 @@ def read_policy(path: Path | None, trust: TrustConfig, name: str) -> bytes:
     except OSError as exc:
         raise ConfigError("--policy", str(path), f"a readable file ({exc.strerror})") from exc
     try:
-        sealed = unsealed(data)
-        sealed.policy()
-        if keys and sealed.key not in keys:
-            raise PolicyError(FOREIGN_KEY.format(key=sealed.key.hex(), keys=", ".join(trust.keys)))
-        if keys and not keys[sealed.key](sealed.signature, sealed.signed):
-            raise PolicyError(BAD_SIGNATURE.format(key=sealed.key.hex()))
+        unsealed(data).policy()
+        if keys.keys:
+            keys.verified(data, {})
     except PolicyError as exc:
         raise ConfigError("--policy", str(path), f"a valid file from `run sign` ({exc})") from exc
     return data

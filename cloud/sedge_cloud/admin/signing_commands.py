@@ -1,4 +1,4 @@
-"""The commands that need a signing key, but no coordinator: ``key new``, ``key show``, ``run sign``."""
+"""The commands that need a signing key, but no coordinator: those of ``key``, and ``run sign``."""
 
 import argparse
 from pathlib import Path
@@ -6,7 +6,14 @@ from pathlib import Path
 from sedge_cloud.admin.policies import Extent, described, make_policy, write_policy
 from sedge_cloud.run_file import load_run
 from sedge_protocol.host.command_line import Commands
-from sedge_protocol.host.signing import new_key, public_hex, read_key, sign
+from sedge_protocol.host.signing import (
+    new_key,
+    public_hex,
+    read_chain,
+    read_key,
+    replace_key,
+    sign,
+)
 from sedge_protocol.wire.topics import check_id
 
 
@@ -26,6 +33,13 @@ def add_key_commands(commands: Commands) -> None:
     )  # fmt: skip
     show.add_argument("file", type=Path, help="a PEM file from `key new` or openssl")
     show.set_defaults(call=_show)
+    replace = verbs.add_parser(
+        "replace", help="have one key take the place of another on all devices, by NEW.chain",
+        examples=["sedge-cloud key replace fleet.pem fleet2.pem"],
+    )  # fmt: skip
+    replace.add_argument("old", type=Path, help="the private key that devices trust")
+    replace.add_argument("new", type=Path, help="the private key that they are to trust instead")
+    replace.set_defaults(call=_replace)
 
 
 def add_run_description(parser: argparse.ArgumentParser) -> None:
@@ -70,13 +84,20 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _replace(arguments: argparse.Namespace) -> int:
+    path = replace_key(arguments.old, arguments.new)
+    print(f"{path}: keep it beside {arguments.new}; `run sign --key {arguments.new}` reads it")
+    return 0
+
+
 def _sign(arguments: argparse.Namespace) -> int:
     name: str = arguments.name
     check_id(name, "run")
     key, config = read_key(arguments.key), load_run(arguments.run_file)
     extent = Extent(
-        arguments.version, arguments.days, arguments.last_round, arguments.allow, arguments.also
-    )
+        arguments.version, arguments.days, arguments.last_round, arguments.allow, arguments.also,
+        read_chain(arguments.key),
+    )  # fmt: skip
     policy = make_policy(name, arguments.bundle, config, extent)
     out: Path = arguments.out or Path(f"{name}.policy")
     write_policy(out, sign(policy, key))

@@ -8,13 +8,14 @@ from sedge_edge.rounds.budget import Budget
 from sedge_edge.rounds.declines import Declines
 from sedge_edge.rounds.frozen_data import bundle_facts
 from sedge_edge.rounds.state import MAX_RUNS, StateStore, TooManyRuns
-from sedge_edge.rounds.trust import Keys, Trust
+from sedge_edge.rounds.trust import Trust
 from sedge_protocol.errors import CodecError, RemoteError
 from sedge_protocol.wire.effects import Effect, Note
 from sedge_protocol.wire.extensions import unannounced
 from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.refusals import OTHER_LAYOUT
+from sedge_protocol.wire.signing_keys import SigningKeys
 
 
 class Admission:
@@ -30,7 +31,7 @@ class Admission:
         peer: Peer,
         budget: Budget,
         announced: frozenset[str],
-        keys: Keys,
+        keys: SigningKeys | None,
     ) -> None:
         self._store = store
         self._blobs = blobs
@@ -70,6 +71,7 @@ class Admission:
             return self.declines.decline(order, impossible)
         if state.attempts_exhausted(order):  # our decline was lost
             return self.declines.exhausted(order)
+        self._trust.learn(order)
         try:
             evicted = self._store.accept(order, self._trust.policy_of(order))
         except TooManyRuns as exc:

@@ -91,8 +91,8 @@ class AgentState(msgspec.Struct, frozen=True):
     ``chunk_bytes`` is the chunk size that the link carried last. ``recent`` are the runs of the last
     ``MAX_RUNS`` orders, oldest first. ``attempts`` (by run) count unfinished jobs; those in ``stopped`` can
     continue from a checkpoint. ``waits`` tells people why no work is done for now, and ``spent`` counts
-    towards the device's limits. ``policies`` (by run) are those of the last accepted orders, and
-    ``settings`` the coordinator's.
+    towards the device's limits. ``policies`` (by run) are those of the last accepted orders,
+    ``settings`` the coordinator's, and ``replaced`` the public keys in the place of signing keys (by id).
     """
 
     incarnation: int = 0
@@ -109,6 +109,7 @@ class AgentState(msgspec.Struct, frozen=True):
     spent: Spent = Spent()
     policies: dict[str, TakenPolicy] = msgspec.field(default_factory=dict[str, TakenPolicy])
     settings: bytes = b""
+    replaced: dict[str, bytes] = msgspec.field(default_factory=dict[str, bytes])
 
     def pending(self, run: str, number: int) -> Pending | None:
         """A round's update, if it still awaits its receipt."""
@@ -244,6 +245,11 @@ class StateStore:
     def take_settings(self, coded: bytes) -> None:
         """Take other settings from the coordinator."""
         self._save(settings=coded)
+
+    def replace_keys(self, replaced: dict[str, bytes]) -> None:
+        """Note the signing keys that have taken the place of others."""
+        if replaced != self.state.replaced:
+            self._save(replaced=replaced)
 
     def probe(self) -> None:
         """Commit only the use of limits, to record it, or to test whether the disk works again."""

@@ -1,11 +1,10 @@
-"""Decides whose orders the device takes: those under a policy signed by a pinned key (policy.md).
+"""Decides whose orders the device takes: those under a policy of a pinned key or its successor (policy.md).
 
 Everything is checked before the version of a policy is committed: a version stored before its policy proved
 valid would shut out the next valid one.
 """
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Collection
 
 from sedge_edge.jobs.storage import ReadableBlobs
 from sedge_edge.rounds.budget import Budget
@@ -14,68 +13,67 @@ from sedge_edge.rounds.state import StateStore
 from sedge_edge.rounds.taken_policies import TakenPolicy
 from sedge_protocol.errors import PolicyError
 from sedge_protocol.wire.messages import Order
-from sedge_protocol.wire.policy import Policy, Sealed, require_allowed, unsealed
-from sedge_protocol.wire.refusals import (
-    BAD_SIGNATURE,
-    EXPIRED_POLICY,
-    FOREIGN_KEY,
-    OLD_POLICY,
-    UNSIGNED,
-)
-
-# Whether 64 bytes are a pinned key's signature of some bytes; the key is given by its id.
-Keys: TypeAlias = Mapping[bytes, Callable[[bytes, bytes], bool]]
+from sedge_protocol.wire.policy import Policy, require_allowed, unsealed
+from sedge_protocol.wire.refusals import EXPIRED_POLICY, OLD_POLICY, UNSIGNED
+from sedge_protocol.wire.signing_keys import SigningKeys, ids
 
 
 class Trust:
     """The orders that the pinned ``keys`` allow; without keys, every order."""
 
-    def __init__(self, keys: Keys, blobs: ReadableBlobs, store: StateStore, budget: Budget) -> None:
-        self._keys = keys
+    def __init__(
+        self, keys: SigningKeys | None, blobs: ReadableBlobs, store: StateStore, budget: Budget
+    ) -> None:
+        self._pinned = keys if keys is not None and keys.keys else None
         self._blobs = blobs
         self._store = store
         self._budget = budget
 
     def policy_of(self, order: Order) -> TakenPolicy | None:
         """The policy of an order that was not refused; None without pinned keys."""
-        if not self._keys:
+        if self._pinned is None:
             return None
         sealed = unsealed(order.policy)
         return TakenPolicy(sealed.policy().version, sealed.key)
+
+    def learn(self, order: Order) -> None:
+        """Commit the replacements of keys that the policy of an order shows that was not refused.
+
+        Raises ``StorageError`` when the disk refuses.
+        """
+        if self._pinned is not None:
+            before = self._store.state.replaced
+            self._store.replace_keys(self._pinned.verified(order.policy, before))
 
     def refusal(self, order: Order) -> PolicyError | None:
         """Why the order may not be done, as far as this is known before its bundle is here.
 
         Raises ``StorageError`` when the disk refuses.
         """
-        if not self._keys:
+        if self._pinned is None:
             return None
         facts = bundle_facts(order.bundle.sha256, self._blobs)
         try:
-            sealed = self._verified(order)
-            self._require_current(order.run, sealed.policy())
-            require_allowed(sealed.policy(), order, None if facts is None else facts.manifest_hash)
+            keys = self._signed(order, self._pinned)
+            policy = unsealed(order.policy).policy()
+            self._require_current(order.run, policy, keys)
+            require_allowed(policy, order, None if facts is None else facts.manifest_hash)
         except PolicyError as exc:
             return exc
         return None
 
-    def _verified(self, order: Order) -> Sealed:
-        pinned = ", ".join(sorted(key.hex() for key in self._keys))
+    def _signed(self, order: Order, pinned: SigningKeys) -> Collection[bytes]:
+        """The ids of the keys that count, one of which signed the order's policy."""
+        replaced = self._store.state.replaced
         if not order.policy:
-            raise PolicyError(UNSIGNED.format(keys=pinned))
-        sealed = unsealed(order.policy)
-        named = sealed.key.hex()
-        if sealed.key not in self._keys:
-            raise PolicyError(FOREIGN_KEY.format(key=named, keys=pinned))
-        if not self._keys[sealed.key](sealed.signature, sealed.signed):
-            raise PolicyError(BAD_SIGNATURE.format(key=named))
-        return sealed
+            raise PolicyError(UNSIGNED.format(keys=ids(pinned.after(replaced))))
+        return pinned.after(pinned.verified(order.policy, replaced))
 
-    def _require_current(self, run: str, policy: Policy) -> None:
+    def _require_current(self, run: str, policy: Policy, keys: Collection[bytes]) -> None:
         """Raise ``PolicyError`` for an expired policy, and for one older than the run's last."""
         last = self._store.state.policies.get(run)
-        # Policies of a key that is no longer pinned exclude nobody: the key may have been stolen.
-        if last is not None and last.key in self._keys and policy.version < last.version:
+        # Policies of a key that no longer counts exclude nobody: the key may have been stolen.
+        if last is not None and last.key in keys and policy.version < last.version:
             raise PolicyError(OLD_POLICY.format(version=policy.version, taken=last.version))
         # A clock without a battery may start in the past, but not before an earlier start.
         clock_s = max(self._budget.clock_s, self._store.state.incarnation)

@@ -4,23 +4,22 @@ The library is imported only when a key is used: an agent without pinned keys do
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from sedge_protocol.errors import ConfigError, NotInstalled
 from sedge_protocol.host.disk import opened, translated, write_at
 from sedge_protocol.host.toml import named_text
-from sedge_protocol.wire.policy import Policy, Sealed, key_id
+from sedge_protocol.wire.policy import HEAD_BYTES, PUBLIC_BYTES, Policy, Sealed, key_id
+from sedge_protocol.wire.signing_keys import SigningKeys, Verify, replacement
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-# Whether a signature of 64 bytes, the first argument, is valid for the bytes in the second.
-Verify: TypeAlias = Callable[[bytes, bytes], bool]
 _EXPECTED = "an Ed25519 key in PEM, without a password"
 
 
@@ -89,8 +88,45 @@ def sign(policy: Policy, key: "Ed25519PrivateKey") -> bytes:
     return Sealed(key_id(bytes.fromhex(public_hex(key))), key.sign(signed), signed).bytes()
 
 
-def verifiers(keys: Iterable[str]) -> Mapping[bytes, Verify]:
-    """Functions that verify signatures of these public keys (64 hex digits each), by key id.
+def replace_key(old: Path, new: Path) -> Path:
+    """Write the chain that leads to the key in a PEM file, ``new``, beside it, and return its path.
+
+    It is the chain of the file ``old``, and a statement by that key. Raises ``ConfigError`` and
+    ``StorageError``.
+    """
+    before, after = read_key(old), bytes.fromhex(public_hex(read_key(new)))
+    name = key_id(bytes.fromhex(public_hex(before)))
+    if name == key_id(after):
+        raise ConfigError("key replace", str(new), "another key than the one that it replaces")
+    statement = name + before.sign(replacement(after)) + after
+    path = _chain_path(new)
+    if path.exists():
+        raise ConfigError("key replace", str(new), f"a key that has replaced none yet ({path})")
+    with translated("write a chain of keys to", path):
+        path.write_text("".join(f"{one.hex()}\n" for one in (*read_chain(old), statement)))
+    return path
+
+
+def read_chain(key: Path) -> tuple[bytes, ...]:
+    """The statements in the chain beside a key's file; none without one. Raises ``ConfigError``."""
+    path = _chain_path(key)
+    if not path.exists():
+        return ()
+    try:
+        chain = tuple(map(bytes.fromhex, named_text(path, "--key").split()))
+    except ValueError:
+        chain = (b"",)
+    if any(len(statement) != HEAD_BYTES + PUBLIC_BYTES for statement in chain):
+        raise ConfigError("--key", str(path), "a chain as `sedge-cloud key replace` writes it")
+    return chain
+
+
+def _chain_path(key: Path) -> Path:
+    return key.with_name(f"{key.name}.chain")
+
+
+def verifiers(keys: Iterable[str]) -> SigningKeys:
+    """The functions that verify signatures of these public keys, of 64 hex digits each.
 
     Raises ``ConfigError`` for text that is not a key, and if the library is missing.
     """
@@ -98,7 +134,7 @@ def verifiers(keys: Iterable[str]) -> Mapping[bytes, Verify]:
     for text in keys:
         public = parse_public(text)
         found[key_id(public)] = _verify(public)
-    return found
+    return SigningKeys(found, _verify)
 
 
 def parse_public(text: str) -> bytes:

@@ -28,12 +28,17 @@ from sedge_protocol.wire.refusals import (
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.work import Hash
 
-KEY_ID_BYTES, SIGNATURE_BYTES = 8, 64
+KEY_ID_BYTES, SIGNATURE_BYTES, PUBLIC_BYTES = 8, 64, 32
 HEAD_BYTES = KEY_ID_BYTES + SIGNATURE_BYTES
+_STATEMENT_BYTES = HEAD_BYTES + PUBLIC_BYTES
 # The signed bytes begin with this, so that a signature made for another purpose is not valid for a policy.
 CONTEXT = b"sedge policy 1\n"
 # A number in a policy; its limit is above any number in a training.
 Bound: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+# A key's id, its signature of another public key, and that key (signing_keys.py).
+Statement: TypeAlias = Annotated[
+    bytes, Meta(min_length=_STATEMENT_BYTES, max_length=_STATEMENT_BYTES)
+]
 
 
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -61,6 +66,8 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The words of the extensions that an order may use."""
     expires: Count = 0
     """The Unix time at which it expires; 0: never."""
+    chain: Annotated[tuple[Statement, ...], Meta(max_length=16)] = ()
+    """The statements that lead from earlier keys to the one that signed it (P8), oldest first."""
 
     @property
     def signed(self) -> bytes:

@@ -157,6 +157,8 @@ def test_from_a_key_to_a_run_by_commands(
     said = capsys.readouterr().out
     assert "run one, version 1: rounds to 5, 1 epochs, learning rate 0.01" in said
     assert f"signed by {public}: one.policy" in said
+    assert main(["key", "replace", "key.pem", "other.pem"]) == 0  # the foreign key from before
+    assert main(["run", "sign", *described, "--key", "other.pem"]) == 0
     assert call("run", "start", *described, "--policy", "one.policy") == 0
     assert call("device", "add", "pi-1", "--join") == 0
     enrolment = parse_join_text(capsys.readouterr().out.splitlines()[-1])

@@ -18,6 +18,7 @@ from sedge_protocol.host.signing import public_hex, sign
 from sedge_protocol.wire.bundle import MAX_BUNDLE_BYTES, unpack
 from sedge_protocol.wire.messages import Decline, Order
 from sedge_protocol.wire.policy import HEAD_BYTES, Policy
+from sedge_protocol.wire.signing_keys import replacement
 from sedge_protocol.wire.transfer import Manifest
 from sedge_protocol.wire.work import Codec, Work
 
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.both_cores
 KEY = Ed25519PrivateKey.from_private_bytes(b"a" * 32)
 NEW_KEY = Ed25519PrivateKey.from_private_bytes(b"b" * 32)
 FOREIGN = Ed25519PrivateKey.from_private_bytes(b"c" * 32)
+NEWEST = Ed25519PrivateKey.from_private_bytes(b"d" * 32)
 POLICY = Policy(
     run="run",
     version=3,
@@ -108,7 +110,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     ),
     "a foreign key": (
         signed(key=FOREIGN),
-        f"signed by the key {name(FOREIGN)}, this device pins {name(KEY)}",
+        f"signed by the key {name(FOREIGN)}, this device trusts {name(KEY)}",
     ),
     "a foreign key that names a pinned one": (
         lambda d: d.order(1, policy=sign(POLICY, KEY)[:8] + sign(POLICY, FOREIGN)[8:]),
@@ -203,9 +205,64 @@ def test_rotation_both_keys_count_while_both_are_pinned_and_the_old_one_is_named
     pinning(device, NEW_KEY)
     device.give(signed(3, version=5)(device))
     assert device.declines[-1].detail == (
-        f"its policy is signed by the key {name(KEY)}, this device pins {name(NEW_KEY)}"
+        f"its policy is signed by the key {name(KEY)}, this device trusts {name(NEW_KEY)}"
     )
     assert device.updates.keys() == {("run", 1), ("run", 2)}
+
+
+def replacing(old: Ed25519PrivateKey, new: Ed25519PrivateKey) -> bytes:
+    """A statement by which one key puts another in its place."""
+    public = bytes.fromhex(public_hex(new))
+    return bytes.fromhex(name(old)) + old.sign(replacement(public)) + public
+
+
+FIRST, SECOND = replacing(KEY, NEW_KEY), replacing(NEW_KEY, NEWEST)
+
+
+def test_a_device_that_was_away_for_two_replacements_follows_the_chain_and_keeps_to_it(
+    device: Harness,
+) -> None:
+    """Also after a restart, for other runs, against a shorter chain and against replaced keys."""
+    back = replacing(NEWEST, KEY)  # by which a replaced key would count again
+    device.give(signed(key=NEWEST, version=1, chain=(FIRST, SECOND, back))(device))
+    pinning(device, KEY, incarnation=2)
+    for key, chain in ((KEY, ()), (NEW_KEY, (FIRST,)), (KEY, (SECOND, FIRST))):
+        device.give(signed(2, key, run="another", chain=chain)(device, run="another"))
+        assert device.declines[-1].detail == (
+            f"its policy is signed by the key {name(key)}, which this fleet has replaced by "
+            f"{name(NEWEST)}"
+        )
+    device.give(signed(3, NEWEST, run="another")(device, run="another"))
+    assert device.updates.keys() == {("run", 1), ("another", 3)}
+    assert device.on_disk().replaced.keys() == {name(KEY), name(NEW_KEY)}
+    pinning(device, FOREIGN)  # which the replacements do not lead from
+    device.give(signed(4, NEWEST)(device))
+    device.give(signed(5, FOREIGN)(device))
+    assert device.declines[-1].detail == (
+        f"its policy is signed by the key {name(NEWEST)}, this device trusts {name(FOREIGN)}"
+    )
+    assert ("run", 5) in device.updates and not device.on_disk().replaced
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        (replacing(FOREIGN, NEW_KEY),),
+        (FIRST[:8] + replacing(FOREIGN, NEW_KEY)[8:],),
+        (flipped(FIRST, 20),),
+        (replacing(KEY, KEY),),
+    ],
+    ids=["a foreign key's", "in a pinned key's name", "changed", "itself"],
+)
+def test_a_statement_that_no_counting_key_made_of_another_changes_nothing(
+    device: Harness, chain: tuple[bytes, ...]
+) -> None:
+    device.give(signed(key=NEW_KEY, chain=chain)(device))
+    assert device.declines[-1].detail == (
+        f"its policy is signed by the key {name(NEW_KEY)}, this device trusts {name(KEY)}"
+    )
+    device.give(signed(2, chain=chain)(device))
+    assert device.updates.keys() == {("run", 2)} and not device.on_disk().replaced
 
 
 def test_freeze_an_expired_policy_is_refused_by_the_latest_time_that_the_device_knows(

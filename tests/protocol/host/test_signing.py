@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.host.signing import new_key, public_hex, read_key, verifiers
+from sedge_protocol.host.signing import (
+    new_key,
+    public_hex,
+    read_chain,
+    read_key,
+    replace_key,
+    verifiers,
+)
 from sedge_protocol.wire.policy import key_id
 
 # RFC 8032, section 7.1, test 3.
@@ -28,7 +35,7 @@ def test_a_key_is_its_owners_alone_and_is_not_written_twice(tmp_path: Path) -> N
 
 
 def test_the_rfcs_signature_is_good_and_no_other() -> None:
-    (name,), (verify,) = zip(*verifiers([PUBLIC]).items(), strict=True)
+    (name,), (verify,) = zip(*verifiers([PUBLIC]).keys.items(), strict=True)
     assert name == key_id(bytes.fromhex(PUBLIC))
     signature = bytes.fromhex(SIGNATURE)
     assert verify(signature, b"\xaf\x82")
@@ -53,6 +60,26 @@ def test_a_file_that_holds_no_such_key(tmp_path: Path, algorithm: str) -> None:
     with pytest.raises(ConfigError, match="expected an Ed25519 key in PEM") as raised:
         read_key(path)
     assert path.read_text().splitlines()[1] not in str(raised.value)
+
+
+def test_replacements_make_a_chain_which_is_read_beside_the_newest_key(tmp_path: Path) -> None:
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    public = [new_key(path) for path in (first, second, third)]
+    assert replace_key(first, second) == tmp_path / "second.chain"
+    path = replace_key(second, third)
+    pinned, chain = verifiers(public[:1]), read_chain(third)
+    (counting,) = pinned.after(pinned.learned({}, chain))
+    assert counting == key_id(bytes.fromhex(public[2])) and len(chain) == 2
+    for old, new, why in (
+        (first, first, "another key"),
+        (first, third, "replaced none yet"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            replace_key(old, new)
+    for text in (path.read_text()[:-2], "x"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="expected a chain as"):
+            read_chain(third)
 
 
 def test_an_agent_without_pinned_keys_does_not_load_the_library() -> None:

@@ -595,6 +595,27 @@ public class VectorsTest {
     }
 
     @Test
+    public void chains() {
+        all(SPEC, "chains", given -> {
+            List<String> pins = new ArrayList<>();
+            for (Object key : (List<?>) given.get("pins")) {
+                pins.add((String) key);
+            }
+            List<byte[]> chain = new ArrayList<>();
+            for (Object statement : (List<?>) given.get("chain")) {
+                chain.add(Hex.decode((String) statement));
+            }
+            PinnedKeys pinned = new PinnedKeys(pins);
+            PinnedKeys counting = pinned.after(pinned.learned(Collections.emptyMap(), chain));
+            List<String> ids = new ArrayList<>();
+            for (Object id : (List<?>) given.get("count")) {
+                ids.add((String) id);
+            }
+            assertEquals(String.join(", ", ids), counting.ids());
+        });
+    }
+
+    @Test
     public void joins() {
         all(SPEC, "joins", given -> {
             String device = (String) given.get("device");

@@ -470,6 +470,7 @@ public final class AgentCore {
         if (store.attemptsExhausted(order)) { // our decline was lost
             declines.exhausted(order);
         } else {
+            trust.learn(order);
             try {
                 String evicted = store.accept(order, policy);
                 if (evicted != null) {

@@ -191,6 +191,8 @@ public final class State extends Struct<State> {
             SCHEMA.optional("policies", Type.map(TakenPolicy.SCHEMA, 64), Collections.emptyMap());
     public static final Field<State, byte[]> SETTINGS =
             SCHEMA.optional("settings", Type.bytes(0, 2048), new byte[0]);
+    public static final Field<State, Map<String, byte[]>> REPLACED =
+            SCHEMA.optional("replaced", Type.map(Type.HASH, 64), Collections.emptyMap());
 
     /** The device's start count. */
     public final long incarnation;
@@ -218,6 +220,8 @@ public final class State extends Struct<State> {
     public final Map<String, TakenPolicy> policies;
     /** The settings from the coordinator, as it sent them. */
     public final byte[] settings;
+    /** The public keys in the place of replaced signing keys, by the ids of the latter. */
+    public final Map<String, byte[]> replaced;
 
     private State(Object[] given) {
         super(SCHEMA, given);
@@ -234,5 +238,6 @@ public final class State extends Struct<State> {
         spent = SPENT.in(given);
         policies = POLICIES.in(given);
         settings = SETTINGS.in(given);
+        replaced = REPLACED.in(given);
     }
 }

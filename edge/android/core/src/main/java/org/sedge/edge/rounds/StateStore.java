@@ -89,6 +89,13 @@ public final class StateStore {
         save(state.with(State.SETTINGS, coded));
     }
 
+    /** Notes the signing keys that have taken the place of others. */
+    void replaceKeys(Map<String, byte[]> replaced) throws StorageError {
+        if (!replaced.keySet().equals(state.replaced.keySet())) { // a replacement is final
+            save(state.with(State.REPLACED, replaced));
+        }
+    }
+
     void heardCoordinator(long incarnation) throws StorageError {
         if (incarnation != state.coordinator) {
             save(state.with(State.COORDINATOR, incarnation));

@@ -16,12 +16,12 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 
-/** Decides whose orders the device accepts: those under a policy signed by a pinned key (spec/policy.md). */
+/** Decides whose orders the device accepts: those under a policy of a pinned key or its successor (spec/policy.md). */
 final class Trust {
-    private static final int SIGNATURE_BYTES = 64;
-    private static final int HEAD_BYTES = PinnedKeys.ID_BYTES + SIGNATURE_BYTES;
+    private static final int HEAD_BYTES = PinnedKeys.HEAD_BYTES;
     private static final byte[] CONTEXT = "sedge policy 1\n".getBytes(StandardCharsets.US_ASCII);
 
     private final PinnedKeys keys;
@@ -41,8 +41,16 @@ final class Trust {
         if (keys.isEmpty()) {
             return null;
         }
+        requireWhole(order.policy);
         byte[] key = Arrays.copyOf(order.policy, PinnedKeys.ID_BYTES);
         return TakenPolicy.SCHEMA.empty().with(TakenPolicy.VERSION, policy(order).version).with(TakenPolicy.KEY, key);
+    }
+
+    /** Commits the replacements of keys that the policy of an order shows that was not refused. */
+    void learn(Order order) throws StorageError {
+        if (!keys.isEmpty()) {
+            store.replaceKeys(learned(order));
+        }
     }
 
     /** Throws {@code PolicyError} for an order that may not be done, as far as is known before its bundle is here. */
@@ -50,9 +58,15 @@ final class Trust {
         if (keys.isEmpty()) {
             return;
         }
-        requireSigned(order.policy);
+        if (order.policy.length == 0) {
+            throw new PolicyError(Refusals.unsigned(keys.after(store.state().replaced).ids()));
+        }
+        requireWhole(order.policy);
+        Map<String, byte[]> replaced = learned(order);
+        PinnedKeys counting = keys.after(replaced);
+        requireSigned(order.policy, counting, replaced);
         Policy policy = policy(order);
-        requireCurrent(order.run, policy);
+        requireCurrent(order.run, policy, counting);
         requireAllowed(policy, order);
         byte[] manifest = bundles.manifestHash(order.bundle.sha256);
         if (manifest != null && !contains(policy.bundles, manifest)) {
@@ -60,21 +74,36 @@ final class Trust {
         }
     }
 
-    private void requireSigned(byte[] sealed) throws PolicyError {
-        if (sealed.length == 0) {
-            throw new PolicyError(Refusals.unsigned(keys.ids()));
+    /** The replacements, with those that a policy shows; one that cannot be read is refused for what it is later. */
+    private Map<String, byte[]> learned(Order order) {
+        Map<String, byte[]> replaced = store.state().replaced;
+        try {
+            return keys.learned(replaced, policy(order).chain);
+        } catch (PolicyError error) {
+            return replaced;
         }
+    }
+
+    private static void requireWhole(byte[] sealed) throws PolicyError {
         if (sealed.length <= HEAD_BYTES) {
             throw new PolicyError(Refusals.cutPolicy(sealed.length, HEAD_BYTES));
         }
+    }
+
+    private static void requireSigned(byte[] sealed, PinnedKeys counting, Map<String, byte[]> replaced)
+            throws PolicyError {
         String key = Hex.encode(Arrays.copyOf(sealed, PinnedKeys.ID_BYTES));
-        if (!keys.has(key)) {
-            throw new PolicyError(Refusals.foreignKey(key, keys.ids()));
+        String newest = PinnedKeys.newest(key, replaced);
+        if (!counting.has(newest)) {
+            throw new PolicyError(Refusals.foreignKey(key, counting.ids()));
+        }
+        if (!newest.equals(key)) {
+            throw new PolicyError(Refusals.replacedKey(key, newest));
         }
         int length = sealed.length - HEAD_BYTES;
         byte[] signed = Arrays.copyOf(CONTEXT, CONTEXT.length + length);
         System.arraycopy(sealed, HEAD_BYTES, signed, CONTEXT.length, length);
-        if (!keys.verify(key, Arrays.copyOfRange(sealed, PinnedKeys.ID_BYTES, HEAD_BYTES), signed)) {
+        if (!counting.verify(key, Arrays.copyOfRange(sealed, PinnedKeys.ID_BYTES, HEAD_BYTES), signed)) {
             throw new PolicyError(Refusals.badSignature(key));
         }
     }
@@ -87,10 +116,10 @@ final class Trust {
         }
     }
 
-    private void requireCurrent(String run, Policy policy) throws PolicyError {
+    private void requireCurrent(String run, Policy policy, PinnedKeys counting) throws PolicyError {
         TakenPolicy last = store.state().policies.get(run);
-        // Policies of a key that is no longer pinned exclude nobody: the key may have been stolen.
-        if (last != null && keys.has(Hex.encode(last.key)) && policy.version < last.version) {
+        // Policies of a key that no longer counts exclude nobody: the key may have been stolen.
+        if (last != null && counting.has(Hex.encode(last.key)) && policy.version < last.version) {
             throw new PolicyError(Refusals.oldPolicy(policy.version, last.version));
         }
         // A clock without a battery may start in the past, but not before an earlier start.

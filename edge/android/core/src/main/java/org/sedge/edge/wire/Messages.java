@@ -1144,6 +1144,8 @@ public final class Messages {
         public static final Field<Policy, List<String>> WORDS =
                 SCHEMA.optional("words", Type.list(Type.text(0, 64), 0, 32), Collections.emptyList());
         public static final Field<Policy, Long> EXPIRES = SCHEMA.optional("expires", Type.COUNT, 0L);
+        public static final Field<Policy, List<byte[]>> CHAIN =
+                SCHEMA.optional("chain", Type.list(Type.bytes(104, 104), 0, 16), Collections.emptyList());
 
         /** The run whose orders it allows. */
         public final String run;
@@ -1167,6 +1169,8 @@ public final class Messages {
         public final List<String> words;
         /** The Unix time at which it expires; 0: never. */
         public final long expires;
+        /** The statements that lead from earlier keys to the one that signed it (P8), oldest first. */
+        public final List<byte[]> chain;
 
         private Policy(Object[] given) {
             super(SCHEMA, given);
@@ -1181,6 +1185,7 @@ public final class Messages {
             prox = PROX.in(given);
             words = WORDS.in(given);
             expires = EXPIRES.in(given);
+            chain = CHAIN.in(given);
         }
     }
 

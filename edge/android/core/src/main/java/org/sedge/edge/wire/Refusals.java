@@ -103,7 +103,7 @@ public final class Refusals {
     }
 
     public static String unsigned(Object keys) {
-        return "no signed policy, expected one signed by a key that this device pins: " + keys;
+        return "no signed policy, expected one signed by a key that this device trusts: " + keys;
     }
 
     public static String cutPolicy(Object size, Object least) {
@@ -111,7 +111,11 @@ public final class Refusals {
     }
 
     public static String foreignKey(Object key, Object keys) {
-        return "its policy is signed by the key " + key + ", this device pins " + keys;
+        return "its policy is signed by the key " + key + ", this device trusts " + keys;
+    }
+
+    public static String replacedKey(Object key, Object newest) {
+        return "its policy is signed by the key " + key + ", which this fleet has replaced by " + newest;
     }
 
     public static String badSignature(Object key) {

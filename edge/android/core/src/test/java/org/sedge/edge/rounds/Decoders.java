@@ -20,7 +20,6 @@ import java.util.List;
 
 /** Every decoder of bytes that a peer chooses, by the names of tests/protocol/test_fuzz.py, which has damaged ones. */
 final class Decoders {
-    private static final int POLICY_HEAD_BYTES = 72;
     private static final String KEY = String.join("", Collections.nCopies(32, "00"));
     private static final int SIZE = 300;
 
@@ -77,16 +76,11 @@ final class Decoders {
         new Frame(kinds.get(first % kinds.size()), rest, 1, 1, null, 0).message();
     }
 
-    /** Of any key and signature; only one that is cut off is refused before it is read. */
+    /** Of any key and signature. */
     private static void policy(byte[] data) throws RemoteError {
         try {
             Trust trust = new Trust(new PinnedKeys(Collections.singletonList(KEY)), null, null, null);
-            Order order = Order.SCHEMA.empty().with(Order.POLICY, data);
-            if (data.length > POLICY_HEAD_BYTES) {
-                trust.policyOf(order);
-            } else {
-                trust.check(order);
-            }
+            trust.policyOf(Order.SCHEMA.empty().with(Order.POLICY, data));
         } catch (RemoteError error) {
             throw error;
         } catch (SedgeException error) { // of a key, or a disk

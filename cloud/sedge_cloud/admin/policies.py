@@ -20,7 +20,7 @@ from sedge_protocol.host.disk import translated
 from sedge_protocol.host.signing import TrustConfig, verifiers
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.extensions import needed_by_order
-from sedge_protocol.wire.policy import Policy, largest_rate, trainings_of, unsealed
+from sedge_protocol.wire.policy import MAX_CHAIN, Policy, largest_rate, trainings_of, unsealed
 
 DAY_S = 86400
 MAX_DAYS = 36_500
@@ -81,7 +81,7 @@ def make_policy(
         prox=max(training.prox for training in trainings),
         words=tuple(sorted(words)),
         expires=int(time.time() + extent.days * DAY_S) if extent.days else 0,
-        chain=extent.chain,
+        chain=extent.chain[-MAX_CHAIN:],
     )
 
 

@@ -31,6 +31,7 @@ from sedge_protocol.wire.work import Hash
 KEY_ID_BYTES, SIGNATURE_BYTES, PUBLIC_BYTES = 8, 64, 32
 HEAD_BYTES = KEY_ID_BYTES + SIGNATURE_BYTES
 _STATEMENT_BYTES = HEAD_BYTES + PUBLIC_BYTES
+MAX_CHAIN = 16
 # The signed bytes begin with this, so that a signature made for another purpose is not valid for a policy.
 CONTEXT = b"sedge policy 1\n"
 # A number in a policy; its limit is above any number in a training.
@@ -66,7 +67,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The words of the extensions that an order may use."""
     expires: Count = 0
     """The Unix time at which it expires; 0: never."""
-    chain: Annotated[tuple[Statement, ...], Meta(max_length=16)] = ()
+    chain: Annotated[tuple[Statement, ...], Meta(max_length=MAX_CHAIN)] = ()
     """The statements that lead from earlier keys to the one that signed it (P8), oldest first."""
 
     @property

@@ -112,8 +112,10 @@ def test_its_bounds_are_the_run_files(tmp_path: Path) -> None:
     training = TrainingConfig(local_epochs=4, learning_rate=0.25, momentum=0.5, optimizer="sgd")
     config = msgspec.structs.replace(CONFIG, training=training)
     policy = make_policy(
-        "one", [make_bundle(tmp_path / "b")], config, Extent(7, 2.0, 5, ("select",))
-    )
+        "one", [make_bundle(tmp_path / "b")], config,
+        Extent(7, 2.0, 5, ("select",), chain=tuple(bytes([number]) * 104 for number in range(17))),
+    )  # fmt: skip
+    assert [statement[0] for statement in policy.chain] == [*range(1, 17)]  # the newest that fit
     assert (policy.version, policy.last_round, policy.words) == (7, 5, ("select",))
     assert (policy.local_epochs, policy.learning_rate, policy.momentum) == (4, 0.25, 0.5)
     assert policy.expires > 1_700_000_000

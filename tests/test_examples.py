@@ -378,7 +378,9 @@ def test_two_terminals(terminals: Terminals) -> None:
     for _ in terminals.until("the run ends", 60):
         if "finished" in terminals.runs():
             break
-    assert re.search(r"^first +finished +fedobp +2 of 2$", terminals.runs(), re.MULTILINE)
+    assert re.search(
+        r"^first +finished +fedobp +2 of 2 \(1 train\)$", terminals.runs(), re.MULTILINE
+    )
     status = subprocess.run(
         [str(BIN / "sedge-edge"), "-c", "fleet/pi-1/edge.toml", "status"],
         cwd=terminals.folder, env=terminals.environment, capture_output=True, text=True, check=True,

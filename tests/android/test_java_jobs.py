@@ -290,6 +290,7 @@ def test_a_graph_that_is_not_allowed_reaches_no_runtime(
     assert said == f"{where}field 25 is not allowed there, or one too many"
 
 
+@pytest.mark.slow
 def test_a_round_of_the_cnn_fits_a_small_heap(
     class_path: str, library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,7 +69,7 @@ class Fleet:
         return encode_update(report_for(order), encode(sent, ValueCoding.FP32, Compression.NONE))
 
 
-@pytest.mark.parametrize("strategy", ["fedpurin", "fedcac"])
+@pytest.mark.parametrize("strategy", [pytest.param("fedpurin", marks=pytest.mark.slow), "fedcac"])
 def test_a_coded_broadcast_reaches_what_a_whole_one_does(tmp_path: Path, strategy: str) -> None:
     """Nothing is counted twice; of a vector that replaces, every element is sent: a part is no model."""
     whole = Fleet(tmp_path / "whole", strategy, WHOLE)

@@ -137,7 +137,7 @@ class Branches(nn.Module):
     ("functions", "backend"),
     [
         *((group, ONNXRUNTIME) for group in GROUPS.values()),
-        (FEW, EXECUTORCH),
+        pytest.param(FEW, EXECUTORCH, marks=pytest.mark.slow),
         pytest.param(EVERY, EXECUTORCH, marks=pytest.mark.slow),
     ],
     ids=[*GROUPS, "few", "every"],

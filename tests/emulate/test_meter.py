@@ -1,11 +1,10 @@
 """What a virtual device's link is charged: every frame, once, under the right head."""
 
-import msgspec
 import pytest
 
 from sedge_emulate.meter import CONNACK, SUBACK, UNIT_BYTES, Meter, packet_bytes
 from sedge_protocol.wire.frame import HEADER, Frame, Kind, seal
-from sedge_protocol.wire.messages import Hello, Offer, Order, encode_body
+from sedge_protocol.wire.messages import Hello, Message, Offer, Order, encode_body
 from sedge_protocol.wire.transfer import Manifest, describe
 
 TOPIC = "sedge/1/f/device/d/up"
@@ -16,8 +15,8 @@ def chunk(transfer: bytes, index: int, size: int = 5000) -> bytes:
     return seal(Frame(Kind.CHUNK, bytes(size), 1, 0, transfer, index), TOPIC, KEY)
 
 
-def control(kind: Kind, message: object) -> bytes:
-    return seal(Frame(kind, msgspec.msgpack.encode(message), 1, 1), TOPIC, KEY)
+def control(kind: Kind, message: Message) -> bytes:
+    return seal(Frame(kind, encode_body(message), 1, 1), TOPIC, KEY)
 
 
 def order(patch: bytes) -> Order:

@@ -267,7 +267,7 @@ def test_the_bundles_metric_is_taken(client: Client) -> None:
 WRONG_EVALUATIONS = {
     "return 0.5": ("found 'float', expected a tuple (mean loss, number", ConfigError),
     "return 0.5, 4, {}": ('found [], expected metrics with "accuracy"', ConfigError),
-    "return 0.5, 4, {'accuracy': 57}": ('found 57.0, expected "accuracy" within 0', ConfigError),
+    "return 0.5, 4, {'accuracy': 57}": ('found 57.0, expected "accuracy" from 0 to 1', ConfigError),
     "return float('nan'), 4, {'accuracy': 1}": ("the mean loss is nan", TrainingDiverged),
     "return 'low', 4, {'accuracy': 1}": ("found 'str', expected a number as the mean", ConfigError),
     "return 0.5, None, {'accuracy': 1}": ("missing, expected a number of exam", ConfigError),

@@ -84,6 +84,7 @@ def test_tests_run_nearest_first(root: Path) -> None:
     assert [list(stage) for stage in stages_of(root, MODULE)] == list(nearest)
 
 
+@pytest.mark.slow
 def test_what_survives_is_shown(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A number may be noted or not: no test asks for the note."""
     assert main(["--sample", "2", "--seed", "124", str(MODULE)], root) == 0
@@ -103,6 +104,7 @@ def test_a_mutant_that_hangs_is_killed(root: Path) -> None:
     assert not passes(root, [str(check)], 0.5)
 
 
+@pytest.mark.slow
 def test_without_a_mutant_the_tests_must_pass(root: Path) -> None:
     (root / "tests/cloud/test_check.py").write_text("def test_check(): assert False")
     with pytest.raises(SystemExit, match="a test fails even without a mutant: tests/cloud"):

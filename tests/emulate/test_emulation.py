@@ -121,6 +121,7 @@ def test_data_and_model_are_there_and_described(begun: tuple[Stage, list[str]]) 
     assert len(Shares.open(setup.data)) == 3
 
 
+@pytest.mark.slow
 def test_every_width_has_its_bundle(base: Path, tmp_path: Path) -> None:
     """As the fleet file of the day says: those of another day are gone."""
     wide = changed(model=ModelConfig(batch_size=8, widths=(0.0, 0.25, 0.5)))
@@ -295,6 +296,7 @@ def test_another_model_is_not_resumed(base: Path, tmp_path: Path) -> None:
     assert caught.value.found == "model's code"
 
 
+@pytest.mark.slow
 def test_a_second_emulation_says_that_its_export_is_from_the_cache(
     base: Path, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from tools.reproduce.tables import markdown, tables
 from sedge_emulate.progress import Progress
 
 
+@pytest.mark.slow
 def test_half_of_the_elements_and_a_bit_for_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from sedge_emulate.model import ModelSource
 from sedge_emulate.progress import Progress
 
 
+@pytest.mark.slow
 def test_each_width_has_its_devices_and_its_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

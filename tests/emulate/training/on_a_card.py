@@ -145,8 +145,8 @@ def test_every_training_is_done_there_and_no_step_waits(trainer: str, training: 
     [
         ("vectorised", "cnn"),
         ("vectorised", "batchnorm"),
-        pytest.param("vectorised", "groupnorm", marks=pytest.mark.slow),
-        pytest.param("autograd", "batchnorm", marks=pytest.mark.slow),
+        ("vectorised", "groupnorm"),
+        ("autograd", "batchnorm"),
     ],
 )
 def test_so_is_every_models_with_tensors_frozen(trainer: str, model: str) -> None:
@@ -266,7 +266,7 @@ COLLECTED = 1.05
 @pytest.mark.parametrize(
     ("model", "convolutions", "width"),
     [("cnn", "grouped", 512), ("cnn", "unfold", 512), ("mlp", "grouped", 512),
-     pytest.param("resnet8, few rows", "grouped", 512, marks=pytest.mark.slow)],
+     ("resnet8, few rows", "grouped", 512)],
 )  # fmt: skip
 def test_what_fits_into_80_gb(
     model: str, convolutions: Convolutions, width: int, monkeypatch: pytest.MonkeyPatch

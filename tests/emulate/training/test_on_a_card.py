@@ -10,10 +10,10 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
 
-@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
-def test_on_a_card(which: str) -> None:
+@pytest.mark.slow
+def test_on_a_card() -> None:
     words = [
-        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", which,
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0",
         str(HERE / "on_a_card.py"),
     ]  # fmt: skip
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)

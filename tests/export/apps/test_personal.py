@@ -211,7 +211,9 @@ def test_frozen_tensors_of_a_bundle(tmp_path: Path) -> None:
     torch.testing.assert_close(with_weights(other, tmp_path).state_dict(), model.state_dict())
 
 
-@pytest.mark.parametrize("ending", list(FORMATS))
+@pytest.mark.parametrize(
+    "ending", [pytest.param(e, marks=[pytest.mark.slow] * (e == ".pte")) for e in FORMATS]
+)
 def test_int8(
     ending: str, weights: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

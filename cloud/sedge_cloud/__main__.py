@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parser() -> Parser:
-    """The command's arguments."""
+    """Build the parser of the command line."""
     made = command(
         "sedge-cloud", "The coordinator of a Sedge fleet.", "cloud.toml",
         ["sedge-cloud up", "sedge-cloud run list -c fleet/cloud.toml"],
@@ -253,7 +253,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _heartbeat(cloud: CloudConfig, members: Membership) -> Generator[None]:
-    """Renew the lease however long a step of the loop lasts."""
+    """Renew this process's lease in the background, even while a step of the loop takes long."""
     with closing(open_store(cloud, any_thread=True)) as store, closing(Heartbeat(store, members)):
         yield
 
@@ -320,7 +320,7 @@ def _run_show(arguments: argparse.Namespace) -> int:
 
 def _run_watch(arguments: argparse.Namespace) -> int:
     try:
-        from sedge_cloud.outlets import watcher as watch  # rich comes with an extra
+        from sedge_cloud.outlets import watcher as watch  # rich is an optional dependency
     except ModuleNotFoundError as exc:
         raise NotInstalled("run watch", exc.name or "a package", "http") from exc
     name: str | None = arguments.name

@@ -1,12 +1,12 @@
 """Backs up the whole state to one file, even while the service runs, and restores it.
 
-    head.json       first line: SHA-256 of the rest; then the manifest as JSON
-    sedge.sqlite    a snapshot of the rows, whichever database they come from; the manifest has its digest
-    blobs/<sha256>  every blob that it refers to, by name
+    head.json       first line: SHA-256 of the rest; then the head as JSON
+    sedge.sqlite    a snapshot of the rows, whichever database they come from; the head holds its digest
+    blobs/<sha256>  every blob that the rows refer to, sorted by name
 
-It is a plain tar with exactly these members in this order. While a backup is written, no process deletes
-blobs. A backup is restored only if all of it matches the manifest. Half-received updates are not included:
-devices send them again.
+A backup is a plain tar file with exactly these members in this order. While a backup is written, no process
+deletes blobs. A backup is restored only if every member matches the head. Half-received updates are not
+included, as devices send them again.
 """
 
 import hashlib
@@ -41,15 +41,15 @@ HEAD = "head.json"
 MAX_HEAD_BYTES = 256 * 2**20
 MAX_BLOB_BYTES = 2**31
 READ_BYTES = 2**20
-# The last closed round of each run before and after, and lines for the operator.
+# The last closed round of each run before and after the restore, and lines for the operator.
 Restored = tuple[dict[str, int], dict[str, int], list[str]]
 Members = Iterator[tuple[str, Iterator[bytes]]]
-# Folders in the state folder; the next command deletes files that a killed one left there.
+# Temporary folders in the state folder. If a command is killed, the next one deletes the files left there.
 SAVING, LOADING = "saving", "loading"
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Describes a backup and its contents: sizes in bytes, digests in hex."""
+    """The first member of a backup, which lists the others: sizes in bytes, digests in hex."""
 
     format: int
     fleet: str
@@ -59,13 +59,13 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blobs: dict[str, int]
 
     def members(self) -> list[tuple[str, str, int]]:
-        """Name, digest and size of every member after the head, in order."""
+        """Returns name, digest and size of every member after the head, in order."""
         blobs = [(f"blobs/{name}", name, size) for name, size in sorted(self.blobs.items())]
         return [(DATABASE_NAME, self.database_sha256, self.database_bytes), *blobs]
 
 
 def back_up(store: Store, fleet: str, path: Path) -> list[str]:
-    """Write a backup, whole or not at all. Returns lines for the operator.
+    """Write a complete backup, or none. Returns lines for the operator.
 
     Raises ``StorageError`` when a disk fails, or a blob turns out to be damaged.
     """
@@ -96,10 +96,10 @@ def back_up(store: Store, fleet: str, path: Path) -> list[str]:
 def restore(path: Path, cloud: CloudConfig, replace: bool) -> list[str]:
     """Restore a backup into the store that ``cloud`` names. Returns lines for the operator.
 
-    The database changes in one step, the last; a damaged one is replaced like any other. Raises
+    The last step replaces the database, atomically and even if the old one is damaged. Raises
     ``StorageError`` for a backup that does not match its head, for a store whose service is running, and
-    when a disk or a server fails; ``ConfigError`` for another fleet's backup, and for a store that holds a
-    fleet unless ``replace``.
+    when a disk or a server fails. Raises ``ConfigError`` for another fleet's backup, and for a store that
+    holds a fleet unless ``replace``.
     """
     with as_caller(), translated("open backup", path):
         file = path.open("rb")
@@ -129,7 +129,7 @@ def restore(path: Path, cloud: CloudConfig, replace: bool) -> list[str]:
 
 
 def _into_file(cloud: CloudConfig, folder: Path, members: Members, replace: bool) -> Restored:
-    """Replace the state folder's database file, which nobody needs to be able to read."""
+    """Restore into the state folder. The old database file may be unreadable if ``replace``."""
     before: dict[str, int] = {}
     if (folder / DATABASE_NAME).exists():
         try:
@@ -156,7 +156,7 @@ def _into_server(cloud: CloudConfig, folder: Path, members: Members, replace: bo
 
 
 def _given_up(store: Store, replace: bool) -> dict[str, int]:
-    """The last closed round of each run in the store that the restore replaces."""
+    """Returns the last closed round of each run that the restore discards."""
     if not replace and not is_empty(store):
         raise _taken(store.place)
     return _rounds(store)
@@ -168,10 +168,15 @@ def _taken(place: str) -> ConfigError:
 
 
 def _write_blobs(members: Members, blobs: Blobs) -> None:
-    """Write all remaining members; a blob is harmless without a row that names it."""
+    """Write all remaining members as blobs.
+
+    If the restore fails later, no row names them and they do no harm.
+    """
     for _, pieces in members:
         data = b"".join(pieces)
-        with suppress(StorageError):  # reading sets a damaged blob aside, and a lost one is written
+        with suppress(
+            StorageError
+        ):  # a damaged blob is moved aside by the read, and a missing one raises
             blobs.read(hashlib.sha256(data).digest())
         blobs.write(data)
     blobs.settle()
@@ -179,7 +184,7 @@ def _write_blobs(members: Members, blobs: Blobs) -> None:
 
 @contextmanager
 def _loaded(members: Members, work: Path) -> Generator[Store]:
-    """Load the first member, the database, into ``work`` and open it as a coordinator would."""
+    """Write the first member, the database, into ``work`` and open it with all the usual checks."""
     shutil.rmtree(work, ignore_errors=True)
     try:
         _, database = next(members)
@@ -206,12 +211,12 @@ def _contents(store: Store) -> list[str]:
 
 
 def _rounds(store: Store) -> dict[str, int]:
-    """The last closed round of each run."""
+    """Returns the last closed round of each run."""
     return {row.run: state_of(row).round for row in store.runs()}
 
 
 def _write(store: Store, head: Head, snapshot: Path, path: Path) -> int:
-    """Write the tar under a temporary name and rename it. Returns its size."""
+    """Write the tar file under a temporary name and rename it. Returns its size in bytes."""
     part = path.with_name(f"{path.name}.part")
     coded = msgspec.json.encode(head)
     first = hashlib.sha256(coded).hexdigest().encode() + b"\n" + coded
@@ -256,7 +261,7 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 
 
 def _digest(path: Path) -> tuple[str, int]:
-    """SHA-256 of a file, and its size."""
+    """Returns a file's SHA-256 in hex, and its size in bytes."""
     digest, size = hashlib.sha256(), 0
     with translated("read", path), path.open("rb") as file:
         while data := file.read(READ_BYTES):
@@ -267,9 +272,9 @@ def _digest(path: Path) -> tuple[str, int]:
 
 @contextmanager
 def _reading(file: IO[bytes], path: Path) -> Generator[tuple[Head, Members]]:
-    """Yield a backup's head and its members. Read each member to its end, where it is checked.
+    """Yield a backup's head and an iterator of its members, each of which is checked once read to its end.
 
-    Raises ``StorageError`` for anything that differs from the head.
+    Raises ``StorageError`` for a member that differs from the head.
     """
     file.seek(0)
     try:
@@ -298,7 +303,7 @@ def _pieces(data: IO[bytes], name: str, sha256: str, size: int, path: Path) -> I
 
 
 def _data(tar: tarfile.TarFile, name: str, size: int | None, path: Path) -> IO[bytes]:
-    """The next member, which must be a common file of this name and size."""
+    """Open the next member, which must be a regular file of this name and size."""
     member = tar.next()
     is_file = member is not None and member.type == tarfile.REGTYPE and not member.issparse()
     data = tar.extractfile(member) if member is not None and is_file else None

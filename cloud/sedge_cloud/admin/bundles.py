@@ -1,4 +1,4 @@
-"""The bundles of one run: the whole model's, and those of its narrower forms."""
+"""Checks the bundles of one run, one per width of the model, and states what they cost a device."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from sedge_protocol.wire.work import Work
 
 
 def costs(folder: Path, training: Training) -> Iterator[str]:
-    """A job's cost for a device in each runtime, if the bundle states it."""
+    """Yield a line per runtime with the memory and multiply-adds that a device needs, if known."""
     with as_caller():
         manifest = load(folder)[0].manifest
     for program in manifest.programs:
@@ -22,10 +22,11 @@ def costs(folder: Path, training: Training) -> Iterator[str]:
 
 
 def require_forms(whole: BundleManifest, narrower: Sequence[BundleManifest]) -> None:
-    """Raise ``ConfigError`` unless each of ``narrower`` is ``whole`` with fewer channels.
+    """Raise ``ConfigError`` unless every manifest in ``narrower`` is ``whole`` with fewer channels.
 
-    They must have the same data, backends, and tensors along the same axes; each has the number of channels
-    that its ``dropped`` says, which must be above that of the bundle before it.
+    They must have the same data and backends as ``whole``, and the same tensors with the same axes. Each
+    one's number of channels must follow from its ``dropped``, and each ``dropped`` must exceed the previous
+    one.
     """
     if narrower and whole.dropped:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""Certificates of devices and tokens, where the fleet's authority signs here: issued, renewed, revoked.
+"""Issues, renews and revokes certificates of devices and tokens where the authority's key is kept.
 
-``[broker] authority_key_file`` says where its key is. The broker's list of revoked certificates lies beside
-its passwords and is written anew from the store's rows.
+``[broker] authority_key_file`` names that key. The broker's list of revoked certificates is in the folder
+of its password file, and is rewritten from the store's rows.
 """
 
 import time
@@ -17,17 +17,17 @@ from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.privileges import as_caller
 
-# The broker's list of revoked certificates.
+# The file name of the broker's list of revoked certificates.
 REVOKED = "revoked.pem"
 DAY_S = 86_400.0
-# A device gets its next certificate when this share of the present one's lifetime is left.
+# A device's certificate is renewed when this share of its lifetime is left.
 RENEW_SHARE = 1 / 3
 
 
 def authority_of(cloud: CloudConfig) -> Authority | None:
-    """The authority whose key is on this machine; None if devices need no certificates of it.
+    """Returns the certificate authority whose key is on this machine; None if none is configured.
 
-    Raises ``ConfigError``, ``StorageError`` for files that cannot be read or do not belong together.
+    Raises ``ConfigError`` if key and certificate do not match, ``StorageError`` if a file cannot be read.
     """
     key, own = cloud.broker.authority_key_file, cloud.broker.ca_file
     if key is None:
@@ -44,9 +44,11 @@ def authority_of(cloud: CloudConfig) -> Authority | None:
 
 
 def certified(cloud: CloudConfig, secrets: Mapping[str, bytes]) -> dict[str, CertificateRow]:
-    """New certificates of devices, by name, for the keys that follow from their secrets; not stored yet.
+    """Sign new certificates for the keys derived from devices' secrets.
 
-    Empty if the authority's key is not on this machine.
+    Returns them by device, not yet stored.
+
+    Returns an empty dict if the authority's key is not on this machine.
     """
     authority, until = authority_of(cloud), time.time() + _lifetime_s(cloud)
     if authority is None:
@@ -57,7 +59,7 @@ def certified(cloud: CloudConfig, secrets: Mapping[str, bytes]) -> dict[str, Cer
 def certify(
     store: Store, cloud: CloudConfig, secrets: Mapping[str, bytes], ended: Collection[str]
 ) -> None:
-    """Issue the certificates of devices that have joined, and revoke those of tokens that have ended.
+    """Issue certificates to devices that have joined, and revoke those of the tokens in ``ended``.
 
     Does nothing if the authority's key is not on this machine. Raises ``ConfigError``, ``StorageError``.
     """
@@ -75,12 +77,12 @@ def certify_token(store: Store, cloud: CloudConfig, name: str, secret: bytes, un
 
 
 def is_renewal_due(store: Store, cloud: CloudConfig) -> bool:
-    """Whether ``renew_due`` would renew any certificate."""
+    """Returns True if ``renew_due`` would renew any certificate."""
     return bool(_due(store, cloud))
 
 
 def renew_due(store: Store, cloud: CloudConfig) -> int:
-    """Sign the next certificates of devices whose last third has begun. Returns how many."""
+    """Renew the certificates that are in the last third of their lifetime. Returns their number."""
     rows = _due(store, cloud)
     authority = authority_of(cloud) if rows else None
     if authority is None:
@@ -91,7 +93,7 @@ def renew_due(store: Store, cloud: CloudConfig) -> int:
 
 
 def write_revoked(store: Store, cloud: CloudConfig) -> None:
-    """Write the list of revoked certificates, which the broker reads when it is reloaded.
+    """Write the list of revoked certificates for the broker, which reads it on its next reload.
 
     Raises ``ConfigError``, ``StorageError``.
     """
@@ -105,14 +107,16 @@ def write_revoked(store: Store, cloud: CloudConfig) -> None:
 
 
 def revoked_file(cloud: CloudConfig) -> Path:
-    """Where the broker's list of revoked certificates is."""
+    """Returns the path of the broker's list of revoked certificates."""
     return Path(str(cloud.broker.device_password_file)).with_name(REVOKED)
 
 
 def certificates_left(store: Store, cloud: CloudConfig) -> str:
-    """Check the authority's files, and which certificate ends first.
+    """Check the authority's files.
 
-    Raises ``ConfigError``, and ``StorageError`` with the devices whose certificates are about to end.
+    Returns a line on how many devices have certificates, and which expires first.
+
+    Raises ``ConfigError``, and ``StorageError`` naming devices whose certificates expire soon.
     """
     authority_of(cloud)
     now = time.time()
@@ -127,7 +131,7 @@ def certificates_left(store: Store, cloud: CloudConfig) -> str:
 
 
 def days_left(row: CertificateRow, now: float) -> str:
-    """How many days a certificate has left, in words."""
+    """Returns when a certificate expires, in days and in words."""
     days = int((row.until - now) // DAY_S)
     return f"({days} days left)" if days >= 0 else f"(ended {-days} days ago)"
 

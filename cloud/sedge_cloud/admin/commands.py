@@ -1,4 +1,4 @@
-"""The commands of a model's life: ``run export``, ``resume``, ``delete``; ``prune``; backup and restore."""
+"""The commands ``run export``, ``run resume`` and ``run delete``, ``prune``, ``backup`` and ``restore``."""
 
 import argparse
 from contextlib import ExitStack, closing
@@ -100,7 +100,7 @@ def add_state_commands(commands: Commands) -> None:
 
 
 def open_state(arguments: argparse.Namespace) -> tuple[CloudConfig, Store]:
-    """The configuration, and the store that it names, as the state folder's owner."""
+    """Load the configuration and open its store, acting as the owner of the state folder."""
     cloud = load_cloud(arguments.config)
     act_as_owner(Path(cloud.state_dir))
     return cloud, open_store(cloud)
@@ -173,7 +173,7 @@ def _prune(arguments: argparse.Namespace) -> int:
 
 
 def _free_space(store: Store) -> None:
-    """Delete unreferenced blobs, unless a service runs, which does so itself."""
+    """Delete unreferenced blobs; if the service is running, leave that to it."""
     with ExitStack() as alone:
         try:
             alone.enter_context(lock_folder(store.folder))
@@ -214,12 +214,12 @@ def _copy(arguments: argparse.Namespace) -> int:
 
 
 def open_reader(arguments: argparse.Namespace, last: int | None = LAST_ROUNDS) -> Reader:
-    """Open a reader of the fleet's facts with the ``last`` rounds of each run; None: all rounds."""
+    """Open a reader of the fleet's state with the ``last`` rounds of each run; None means all rounds."""
     return _reader(*open_state(arguments), last)
 
 
 def tell_if_silent(cloud: CloudConfig, store: Store) -> None:
-    """Print a line if no coordinator shows a sign of life: the request waits until one does."""
+    """Print a line if no coordinator is running, because requests wait until one is."""
     if not _reader(cloud, store, LAST_ROUNDS).read().coordinator.running:
         print("No coordinator is running: start one with `sedge-cloud serve` or `sedge-cloud up`.")
 
@@ -229,12 +229,12 @@ def _reader(cloud: CloudConfig, store: Store, last: int | None) -> Reader:
 
 
 def at_least_one(text: str) -> int:
-    """A count on the command line."""
+    """Parse a count of 1 or more from the command line."""
     return _whole(text, 1, 65536)
 
 
 def from_zero(text: str) -> int:
-    """A number on the command line that may be 0, such as of devices to skip."""
+    """Parse a count of 0 or more from the command line, such as the devices to skip."""
     return _whole(text, 0, 2**31 - 1)
 
 

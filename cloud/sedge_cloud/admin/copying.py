@@ -1,4 +1,4 @@
-"""Moves a fleet from one store to another: rows and blobs, between any two kinds of store."""
+"""Copies a fleet, rows and blobs, from one store to another of any kind."""
 
 from contextlib import ExitStack
 
@@ -10,10 +10,10 @@ from sedge_protocol.host.loop import lock_folder
 
 
 def copy_store(source: Store, target: Store) -> list[str]:
-    """Copy everything into an empty store. Returns lines for the operator. A second run resumes the copy.
+    """Copy everything into an empty store. Returns lines for the operator.
 
-    Raises ``ConfigError`` for a target that holds a fleet, ``StorageError`` when a coordinator runs on
-    either store, or when one of them fails.
+    If it is interrupted, the next call resumes the copy. Raises ``ConfigError`` for a target that holds a
+    fleet, and ``StorageError`` when a coordinator uses either store or a store fails.
     """
     with ExitStack() as alone:
         for folder in {store.folder.resolve() for store in (source, target)}:
@@ -38,11 +38,11 @@ def copy_store(source: Store, target: Store) -> list[str]:
 
 
 def copy_blobs(source: Store, target: Store) -> tuple[int, int, int]:
-    """Copy and check every blob that a row names: how many, how many existed, and how many are lost."""
+    """Copy every blob that a row names. Returns how many were copied, were already there, and are lost."""
     named, there = sorted(Garbage(source).named_blobs()), source.blobs.sizes()
     copied = skipped = lost = 0
     for sha256 in named:
-        if sha256 not in there:  # a small update, which is a row
+        if sha256 not in there:  # small updates are stored in rows, not as blobs
             lost += bool(source.missing_reason(sha256))
         elif _is_sound(target, sha256):
             skipped += 1
@@ -54,12 +54,14 @@ def copy_blobs(source: Store, target: Store) -> tuple[int, int, int]:
 
 
 def is_empty(store: Store) -> bool:
-    """Whether a store is empty, such as one just created in a folder that has lost its own."""
+    """Returns True if a store is empty, as after it was created in a folder whose database had been lost.
+    lost.
+    """
     return not store.census().all and not store.runs()
 
 
 def _is_sound(store: Store, sha256: bytes) -> bool:
-    """Whether a store has a blob with the right bytes; a damaged one is set aside."""
+    """Returns True if the store has this blob intact. A damaged blob is moved aside."""
     if not store.blobs.has(sha256):
         return False
     try:

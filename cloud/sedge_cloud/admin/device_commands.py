@@ -1,4 +1,4 @@
-"""The commands of a device's life: ``device add``, ``reissue``, ``revoke``, ``list``."""
+"""The commands ``device add``, ``reissue``, ``revoke`` and ``list``."""
 
 import argparse
 import time
@@ -177,7 +177,7 @@ def _tell_issued(
 
 
 def tags_text(tags: Mapping[str, str]) -> str:
-    """Tags in the form that ``device tag`` takes."""
+    """Format tags as ``device tag`` expects them."""
     return " ".join(f"{key}={value}" for key, value in tags.items())
 
 
@@ -222,7 +222,10 @@ def _set_aside(arguments: argparse.Namespace) -> int:
 
 
 def _condition(store: Store, text: str) -> Condition:
-    """The condition of --where. Raises ``ConfigError``, also for a tag that no device has."""
+    """Parse the condition of --where.
+
+    Raises ``ConfigError`` for bad syntax, and for a tag that no device has.
+    """
     condition = parse(text, "--where")
     store.require_known(condition, "--where")
     return condition

@@ -1,7 +1,7 @@
-"""The devices that one `device add` enrols: one, several numbered ones, or those in a CSV file.
+"""Determines which devices a `device add` enrols: one, several numbered ones, or a CSV file's.
 
-device,secret,site          a device, its secret in 64 hex digits, then a column for each tag
-pi-1,,lab                   without a secret it gets a new one, and a folder of files
+device,secret,site the id, the secret in 64 hex digits, and a column for each tag pi-1,,lab no secret: the
+device gets a new one, and a folder with its files
 """
 
 import csv
@@ -18,15 +18,15 @@ from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.wire.keys import SECRET_BYTES
 from sedge_protocol.wire.topics import check_id
 
-# Accepted names of the first column, and the name of the column of secrets.
+# The accepted names of the first column, and the name of the column with secrets.
 _HEADERS, _SECRET = ("device", "name", "id"), "secret"
 
 
 @dataclass(frozen=True)
 class DeviceNames:
-    """The ids, in order. ``several`` is true if they were counted or read from a file, even for one id.
+    """The ids to enrol, in order, with the ``secrets`` and ``tags`` that a file gave for them.
 
-    Some have ``secrets`` and ``tags`` already.
+    ``several`` is True if the ids were numbered or read from a file, even if there is only one.
     """
 
     names: tuple[str, ...]
@@ -35,9 +35,9 @@ class DeviceNames:
     tags: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
 
     def folders(self, out: Path | None) -> dict[str, Path]:
-        """The folder for each device's files: ``out`` itself, or a folder in it with the device's name.
+        """Returns each device's folder: ``out`` itself for a single device, otherwise ``out``/DEVICE.
 
-        A device that already has a secret gets none.
+        Devices that came with a secret need no files and have no folder.
         """
         if self.several or out is None:
             return {n: (out or Path()) / n for n in self.names if n not in self.secrets}
@@ -50,10 +50,12 @@ def device_names(
     file: Path | None,
     taken: Callable[[Collection[str]], Collection[str]],
 ) -> DeviceNames:
-    """The ids to enrol. All are checked before the first is used; ``taken`` says which are enrolled.
+    """Returns the ids to enrol, after checking all of them.
+
+    ``taken`` returns those that are already enrolled.
 
     Raises ``ConfigError``, with the line of the file, for an id that is malformed, taken or repeated, and
-    for an invalid secret or tag; ``StorageError`` for a file that cannot be read.
+    for an invalid secret or tag. Raises ``StorageError`` for a file that cannot be read.
     """
     if (device is None) == (file is None):
         raise ConfigError("device", device, "an id, or --names FILE without one")
@@ -96,7 +98,7 @@ def _read(file: Path, taken: Callable[[Collection[str]], Collection[str]]) -> De
 
 
 def _columns(cells: list[str], where: str) -> list[str]:
-    """The column names in the file's first line, which may instead be the first device of a list."""
+    """Returns the column names, if the file's first line is a header. A file without one lists only ids."""
     columns = [cell.lower() for cell in cells]
     if columns[0] not in _HEADERS:
         if len(cells) > 1:
@@ -139,7 +141,7 @@ def _take(found: DeviceNames, name: str, values: dict[str, str], where: str) -> 
 
 
 def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """The lines of a CSV file that are not empty, with their numbers."""
+    """Yield the non-empty lines of a CSV file with their line numbers."""
     with as_caller(), translated("read", file):
         try:
             text = file.read_text("utf-8-sig")
@@ -148,7 +150,7 @@ def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for row in reader:
-            cells = [cell.strip(" \t") for cell in row]  # any other white space is refused
+            cells = [cell.strip(" \t") for cell in row]  # other white space is refused later
             if any(cells):
                 yield reader.line_num, cells
     except csv.Error as exc:

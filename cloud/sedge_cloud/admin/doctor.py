@@ -1,4 +1,4 @@
-"""``sedge-cloud doctor``: finds problems before they hurt."""
+"""``sedge-cloud doctor``: checks the coordinator's setup, and names what is wrong."""
 
 import secrets
 import shlex
@@ -28,17 +28,17 @@ from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, LEAST_PACKET_BYTES, MAX_
 from sedge_protocol.wire.topics import ITSELF, all_up, down, up
 from sedge_protocol.wire.transfer import describe
 
-# The folder of sedge-cloud.service's configuration, and the only folder that it may write.
+# The configuration folder of sedge-cloud.service, and the only folder that the service may write to.
 SERVICE_CONFIG, SERVICE_STATE = Path("/etc/sedge"), Path("/var/lib/sedge-cloud")
 ENOUGH_FREE_BYTES = 2**30
-# A coordinator that is closing a round of a large fleet answers only afterwards.
+# While it closes a round of a large fleet, a coordinator does not answer until it is done.
 ANSWER_S = 30.0
-# How to raise a broker's limit.
+# The advice for a broker whose limit is too low.
 LIMITS = "raise message_size_limit or max_packet_size (Mosquitto), or the like"
 
 
 def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
-    """Check everything that can be checked; ``tell`` gets each result. True if all checks pass."""
+    """Run all checks and pass each result to ``tell``. Returns True if all checks pass."""
     healthy = True
 
     def check(what: str, look: Callable[[], str]) -> None:
@@ -101,7 +101,7 @@ def _store(cloud: CloudConfig) -> str:
 
 
 def _public(cloud: CloudConfig) -> str:
-    """Check that a range of the newest run's model can be fetched from the URL given to devices."""
+    """Check that the URL given to devices serves a range of the newest run's model."""
     with closing(open_store(cloud)) as store:
         names = _models(store)
         if not names or store.public is None:
@@ -119,12 +119,12 @@ def _public(cloud: CloudConfig) -> str:
 
 
 def _models(store: Store) -> list[bytes]:
-    """The blob of every run's model, the oldest run first."""
+    """Returns the digest of every run's model blob, oldest run first."""
     return [Run(row, store).state.model for row in store.runs()]
 
 
 def _unit(cloud: CloudConfig, path: Path) -> str:
-    """Whether sedge-cloud.service, whose file system is read-only, may write the state."""
+    """Check that the state is in the one folder that sedge-cloud.service may write to."""
     if path.absolute().parent == SERVICE_CONFIG and Path(cloud.state_dir) != SERVICE_STATE:
         expected = f"{SERVICE_STATE}, which sedge-cloud.service writes"
         raise ConfigError("state_dir", cloud.state_dir, expected, str(path))
@@ -138,7 +138,7 @@ def _broker(cloud: CloudConfig) -> str:
 
 
 def _reload(command: str) -> str:
-    """Whether the folders that the command names are there: of a folder that was moved they are not."""
+    """Check that the folders named in the command exist; they do not if the fleet's folder was moved."""
     try:
         words = shlex.split(command)
     except ValueError as exc:
@@ -151,7 +151,7 @@ def _reload(command: str) -> str:
 
 
 def _messages(cloud: CloudConfig) -> str:
-    """Find the largest message that comes back from the broker, and check that it suffices for the runs."""
+    """Measure the largest message that the broker relays, and check that every running run fits in it."""
     token, there = secrets.token_bytes(16), up(cloud.fleet, ITSELF)
     with as_caller():
         limit = measure(
@@ -183,7 +183,7 @@ def _certificates(cloud: CloudConfig) -> str:
 
 
 def _coordinator(cloud: CloudConfig) -> str:
-    """Whether the running coordinator receives the messages that the broker accepts for it."""
+    """Check that the running coordinator receives the messages that the broker accepts for it."""
     if not is_served(cloud):
         return "sedge-cloud serve is not running here"
     with as_caller():

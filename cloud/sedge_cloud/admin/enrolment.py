@@ -1,4 +1,4 @@
-"""Enrols devices: the id, secret and files of each, and its line among the broker's passwords."""
+"""Enrols devices: creates ids, secrets and files, and adds the devices to the broker's password file."""
 
 import os
 import shlex
@@ -51,7 +51,8 @@ def add_devices(
 ) -> None:
     """Enrol devices and write the edge.toml and secret of each into its folder (see ``_issue``).
 
-    Devices in ``secrets`` already have one, and need no folder. All get their ``tags``.
+    Devices in ``secrets`` already have their secret, and need no folder. ``tags`` are stored for all
+    devices.
     """
     given = secrets or {}
     for device in (*folders, *given):
@@ -84,7 +85,7 @@ def reissue_device(
 ) -> Path:
     """Give an enrolled or revoked device a new secret (see ``_issue``); the old one is void.
 
-    For a secret that has leaked, a device that has lost its disk, or an incarnation that is used up.
+    Needed when a secret has leaked, a device has lost its disk, or its incarnation counter is used up.
     """
     if store.device(device) is None:
         raise ConfigError("device", device, "an enrolled device")
@@ -92,7 +93,8 @@ def reissue_device(
 
     def enrol(secrets: Mapping[str, bytes]) -> None:
         store.reissue_device(device, secrets[device])
-        # Until then a coordinator could give the broker a password that the device has changed to.
+        # Written after the row: before that, a coordinator could overwrite it with the password of a secret
+        # change in progress.
         if passwords is not None:
             with as_caller():
                 add_passwords(Path(passwords), {device: DeviceKeys.of(secrets[device]).password})
@@ -102,7 +104,7 @@ def reissue_device(
 
 
 def reload_broker(cloud: CloudConfig) -> None:
-    """Make the broker read its password file again, if cloud.toml says how. Raises ``StorageError``."""
+    """Make the broker reread its password file if ``[broker] reload`` is set. Raises ``StorageError``."""
     command = cloud.broker.reload
     if command is None or cloud.broker.device_password_file is None:
         return
@@ -117,9 +119,9 @@ def reload_broker(cloud: CloudConfig) -> None:
 
 
 def join_text(folder: Path) -> str:
-    """The contents of a device's folder, as one line to join with (enrolment.md, E7).
+    """Returns the contents of a device's folder as one line, for ``sedge-edge join`` (enrolment.md, E7).
 
-    It holds the secret. Raises ``StorageError`` when the folder cannot be read.
+    The line contains the secret. Raises ``StorageError`` when the folder cannot be read.
     """
     with as_caller(), translated("read the files of a device in", folder):
         said = tomllib.loads((folder / CONFIG).read_text())
@@ -140,11 +142,12 @@ def _issue(
     service: bool,
     given: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write the files of devices with new secrets, then ``enrol`` them and those ``given``, all or none.
+    """Create secrets and files for the devices in ``folders``, then ``enrol`` them together with ``given``.
 
-    With ``service`` the paths suit sedge-edge.service and a folder copied to /etc/sedge. If the broker's
-    password file is configured, each device gets a line in it. The files are written first: a crash leaves
-    folders without devices, never a device without a secret. After an error the folders are removed.
+    If ``service``, the paths suit sedge-edge.service and a folder copied to /etc/sedge. If the broker's
+    password file is configured, each device gets a line in it. The files are written first, so a crash can
+    leave a folder whose device is not enrolled, but never an enrolled device whose secret is lost. After an
+    error nothing is enrolled, and the folders are removed.
     """
     secrets = {**{device: os.urandom(SECRET_BYTES) for device in folders}, **(given or {})}
     made: list[Path] = []
@@ -160,13 +163,14 @@ def _issue(
                 pem = None if signed is None else DER_cert_to_PEM_cert(signed.der)
                 _write_device(folder, cloud, device, secrets[device], places, pem)
             if folders:
-                os.sync()  # once: flushing each file of 10,000 devices takes minutes
+                os.sync()  # one sync for all, as flushing each file of 10,000 devices takes minutes
             if passwords is not None:
                 coded = {name: DeviceKeys.of(secret).password for name, secret in secrets.items()}
                 replaced = add_passwords(Path(passwords), coded)
         enrol(secrets)
     except SedgeError:
-        if not _are_enrolled(store, secrets):  # otherwise only the database's answer was lost
+        # If they are, the database committed and only its reply was lost.
+        if not _are_enrolled(store, secrets):
             with as_caller():
                 if passwords is not None and replaced is not None:
                     put_back(Path(passwords), secrets, replaced)
@@ -179,7 +183,7 @@ def _issue(
 
 
 def _are_enrolled(store: Store, secrets: Mapping[str, bytes]) -> bool:
-    """Whether the store has these devices with these secrets."""
+    """Returns True if the store has these devices with these secrets."""
     try:
         rows = store.devices_named(secrets)
     except StorageError:
@@ -204,7 +208,7 @@ def _write_device(
     places: Places,
     certificate: str | None,
 ) -> None:
-    """Write the files that go to a device: secret, edge.toml, certificate and the broker's authority."""
+    """Write a device's files: secret, edge.toml, its certificate and that of the broker's authority."""
     broker = cloud.broker
     url, ca, remark = broker.device_url or broker.url, None, ""
     with translated("write the files of a device into", folder):

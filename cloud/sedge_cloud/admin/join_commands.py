@@ -1,4 +1,4 @@
-"""The commands of joining by a token: ``device token``, ``accept``, ``refuse``."""
+"""The commands with which devices join by a token: ``device token``, ``accept``, ``refuse``."""
 
 import argparse
 import time
@@ -73,7 +73,9 @@ def _add_waiting(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    draw = _qr_code() if arguments.qr else None  # may raise, so before the token is made
+    draw = (
+        _qr_code() if arguments.qr else None
+    )  # first, as it may raise and no token may be left behind
     cloud, store = open_state(arguments)
     tags = dict(_tag(word) for word in arguments.tags)
     row = joining.make_token(
@@ -104,7 +106,7 @@ def _reload(cloud: CloudConfig) -> None:
 
 
 def _qr_code() -> Callable[[str], None]:
-    """Returns a function that prints text as a QR code. Raises ``ConfigError`` without segno."""
+    """Returns a function that prints text as a QR code. Raises ``ConfigError`` if segno is missing."""
     try:
         import segno
     except ModuleNotFoundError as exc:
@@ -173,7 +175,7 @@ def _accept(arguments: argparse.Namespace) -> int:
     for name in waiting if arguments.all else names:
         if (
             name not in accepted
-        ):  # those lack their accounts only, which an earlier try could not make
+        ):  # If accepted, a device only lacks its account, because an earlier attempt to create it failed.
             store.accept_join(name)
     joining.require_settled(store, cloud)
     print(f"accepted: {' '.join(waiting if arguments.all else names) or 'none'}")

@@ -1,7 +1,7 @@
-"""Tokens with which devices join, and the broker's accounts of tokens and of devices that have joined.
+"""Tokens with which devices join, and the broker's accounts of tokens and joined devices.
 
-The broker's files are changed for all of them at once: ``settle`` does all work that the rows say is left.
-The service calls it every second if it may write those files; otherwise root's commands do.
+``settle`` brings the broker's files up to date with the rows, for all devices at once. The service calls it
+every second if it may write those files; otherwise commands run by root call it.
 """
 
 import os
@@ -34,7 +34,7 @@ from sedge_protocol.wire.joining import TOKEN_PREFIX, fleet_key, public_key
 from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
 from sedge_protocol.wire.topics import check_id
 
-# The service touches this file in its state folder when root has to call ``settle``.
+# The service touches this file in its state folder to have root run ``settle``.
 WANTED = "accounts-wanted"
 MAX_USES = 100_000
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -42,7 +42,7 @@ MAX_EXPIRES_S = 365 * 86_400
 
 
 def seconds(text: str) -> float:
-    """A duration such as 90s, 30m, 1h or 7d. Raises ``ConfigError``."""
+    """Parse a duration such as 90s, 30m, 1h or 7d into seconds. Raises ``ConfigError``."""
     unit = _UNITS.get(text[-1:])
     if unit is None or not text[:-1].isdecimal() or not 0 < int(text[:-1]) * unit <= MAX_EXPIRES_S:
         raise ConfigError("--expires", text, "a time such as 30m, 1h or 7d, at most 365d")
@@ -58,9 +58,9 @@ def make_token(
     accepts: bool = False,
     device: str = "",
 ) -> TokenRow:
-    """Make a token and its account at the broker; the caller reloads the broker.
+    """Create a token and its broker account. The caller must reload the broker.
 
-    Raises ``ConfigError`` for bad values, ``StorageError``.
+    Raises ``ConfigError`` for bad values, and ``StorageError``.
     """
     if not 1 <= uses <= (1 if device else MAX_USES):
         raise ConfigError("--count", uses, "1 with --device" if device else f"1 to {MAX_USES}")
@@ -81,14 +81,14 @@ def make_token(
                 Path(cloud.broker.device_password_file), {row.token: DeviceKeys.of(secret).password}
             )
             shut_in(cloud, row.token)
-    # Devices that are pending when it expires may still join with it.
+    # It outlives the token, as devices that are still pending when the token expires may join with it.
     certify_token(store, cloud, row.token, secret, row.expires + KEPT_S)
     store.add_token(row)
     return row
 
 
 def token_text(store: Store, cloud: CloudConfig, row: TokenRow) -> str:
-    """A token as the line that a device joins with (enrolment.md, E8). Raises ``StorageError``."""
+    """Format a token as the line for ``sedge-edge join`` (enrolment.md, E8). Raises ``StorageError``."""
     broker, ca = cloud.broker, None
     url = broker.device_url or broker.url
     if parse_url(url).tls and broker.ca_file is not None:
@@ -101,13 +101,13 @@ def token_text(store: Store, cloud: CloudConfig, row: TokenRow) -> str:
 
 
 def settle(store: Store, cloud: CloudConfig) -> int:
-    """Create the broker's accounts of accepted devices, and delete those of used tokens.
+    """Create the broker accounts of accepted devices, and delete those of used tokens.
 
-    Devices that change their secret get their new passwords. Where the fleet's authority signs, accepted
-    devices get certificates, and others their next ones. Returns how many devices may now be answered. If
-    killed at any point, the next call completes the work. A coordinator that does not keep the broker's
-    passwords leaves them to the one that does, and answers devices whose accounts are made by hand. Raises
-    ``StorageError``.
+    Devices that change their secret get their new passwords. If this machine has the authority's key,
+    accepted devices get certificates, and certificates that are due are renewed. Returns how many devices
+    may now be told that they are accepted. If this is killed at any point, the next call completes the
+    work. A coordinator without the broker's password file leaves all of this to the one that has it, and
+    only admits devices whose accounts the operator creates by hand. Raises ``StorageError``.
     """
     now = time.time()
     joins, spent = store.joins(["accepted"]), [row.token for row in store.spent_tokens(now)]
@@ -135,10 +135,10 @@ def settle(store: Store, cloud: CloudConfig) -> int:
 
 
 def _give_passwords(store: Store, path: Path, names: Collection[str]) -> None:
-    """Write the passwords for the secrets now in the rows. Raises ``StorageError``.
+    """Write the passwords that follow from the secrets in the rows. Raises ``StorageError``.
 
-    A command or another coordinator may change rows and file independently at any moment. So a process
-    that changes a row writes the file afterwards, and one that writes the file reads the rows again.
+    A command or another coordinator may change rows and file at any moment. Therefore a process that
+    changes a row writes the file afterwards, and one that writes the file rereads the rows.
     """
     given: dict[str, bytes] = {}
     while (secrets := store.broker_secrets(names)) != given:
@@ -153,13 +153,13 @@ def _give_passwords(store: Store, path: Path, names: Collection[str]) -> None:
 
 
 def is_due(store: Store, cloud: CloudConfig) -> bool:
-    """Whether ``settle`` has devices to give a password or certificate. Raises ``StorageError``."""
+    """Returns True if ``settle`` has passwords or certificates to issue. Raises ``StorageError``."""
     waits = store.joins(["accepted"]) or store.renewals_due()
     return bool(waits) or is_renewal_due(store, cloud)
 
 
 def may_settle(cloud: CloudConfig) -> bool:
-    """Whether this process may write the broker's files, and sign if need be."""
+    """Returns True if this process may write the broker's files, and read the authority's key if any."""
     path, key = cloud.broker.device_password_file, cloud.broker.authority_key_file
     if path is None:
         return True
@@ -167,7 +167,7 @@ def may_settle(cloud: CloudConfig) -> bool:
 
 
 def by_hand(cloud: CloudConfig, row: TokenRow) -> list[str]:
-    """The operator's remaining steps for a token's account if the broker's files are elsewhere."""
+    """Returns the steps left to the operator for a token's account, if the broker's files are elsewhere."""
     if cloud.broker.device_password_file is not None:
         return (
             [] if access_file(cloud) is not None else [f"Deny {row.token} {_SHARED} at the broker."]
@@ -186,7 +186,9 @@ _SHARED = "sedge/1/FLEET/blob/# and sedge/1/FLEET/shard/+"
 
 
 def require_settled(store: Store, cloud: CloudConfig) -> None:
-    """Call ``settle``, or raise ``StorageError``, which says who must call it."""
+    """Call ``settle``. Raises ``StorageError``, with what to do about the accepted device, if that fails.
+    fails.
+    """
     try:
         settle(store, cloud)
     except StorageError as exc:

@@ -19,7 +19,8 @@ from sedge_protocol.host.disk import replace_file, translated
 from sedge_protocol.host.model_files import write_model
 from sedge_protocol.host.privileges import as_caller
 
-# The columns of a round's line. Bytes are all devices' together; ``up`` and ``down`` are what their links
+# The columns of the table. Bytes are totals over all devices; ``up`` and ``down`` are what the devices'
+# connections carried.
 # carried.
 COLUMNS = (
     "round", "task", "cohort", "updates", "declined", "late", "train_loss", "before", "after",
@@ -28,7 +29,7 @@ COLUMNS = (
 
 
 def export_global(store: Store, name: str, path: Path) -> None:
-    """Write a run's global model, frozen tensors included. Raises what ``write_model`` raises."""
+    """Write a run's global model, frozen tensors included. Raises the errors of ``write_model``."""
     row = find_run(store, name)
     bundle, theta = read_bundle(store, row), global_model(store, row)
     with as_caller():
@@ -36,10 +37,10 @@ def export_global(store: Store, name: str, path: Path) -> None:
 
 
 def export_device(store: Store, name: str, device: str, path: Path) -> str:
-    """Write the model that a device ended its last training with, in the device's own width.
+    """Write the model that a device had after its last training, in the device's own width.
 
-    Returns a note about the parts that the coordinator never sees; empty if there are none. Raises
-    ``ConfigError`` for a device that has no model in the run, and otherwise as ``write_model``.
+    Returns a note about the parts that stay on the device; empty if there are none. Raises ``ConfigError``
+    for a device that has no model in the run, and the errors of ``write_model``.
     """
     row = find_run(store, name)
     run, run_store = Run(row, store), RunStore(store)
@@ -56,7 +57,9 @@ def export_device(store: Store, name: str, device: str, path: Path) -> str:
 
 
 def export_devices(store: Store, name: str, folder: Path, suffix: str) -> Iterator[tuple[str, str]]:
-    """Write every device's model into a folder. Yields each device, and what the coordinator never sees."""
+    """Write every device's model into a folder. Yields each device and its note, as from ``export_device``.
+    ``export_device``.
+    """
     devices = store.client_devices(find_run(store, name).run)
     with as_caller(), translated("make folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +68,7 @@ def export_devices(store: Store, name: str, folder: Path, suffix: str) -> Iterat
 
 
 def export_history(store: Store, name: str, path: Path) -> None:
-    """Write a run's closed rounds as a table (.csv), one line each."""
+    """Write a run's closed rounds as a CSV table, one line per round."""
     find_run(store, name)
     text = io.StringIO()
     table = csv.writer(text)
@@ -81,11 +84,14 @@ def export_history(store: Store, name: str, path: Path) -> None:
 
 
 def _kept_back(run: Run, run_store: RunStore, client: ClientModel) -> str:
-    """The part of a device's model that the run's strategy keeps on the device."""
+    """Describe the part of a device's model that the run's strategy keeps on the device."""
     try:
         assignment = run.strategy.plan(run_store.context(run), client)
         work = check_assignment(run, client.device, assignment)
-    except (ConfigError, StrategyError):  # the strategy no longer exists, so nothing is known
+    except (
+        ConfigError,
+        StrategyError,
+    ):  # the strategy cannot be loaded any more, so nothing is known
         return ""
     if not work.upload:
         return "sends no model: the file holds its first model"

@@ -1,4 +1,4 @@
-"""The models of runs, to write to files or to start other runs from."""
+"""Reads the models of runs, to export them or to start other runs from them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ from sedge_protocol.wire.bundle import Bundle, unpack
 
 
 def find_run(store: Store, name: str) -> RunRow:
-    """A run's row. Raises ``ConfigError`` when there is no such run."""
+    """Returns a run's row. Raises ``ConfigError`` when there is no such run."""
     run = next((row for row in store.runs() if row.run == name), None)
     if run is None:
         raise ConfigError("run", name, "the name of a run (see `run list`)")
@@ -26,7 +26,7 @@ def find_run(store: Store, name: str) -> RunRow:
 
 
 def read_bundle(store: Store, row: RunRow, width: int = 0) -> Bundle:
-    """A bundle of a run with its frozen values."""
+    """Read a run's bundle of this width, with the values of its frozen tensors."""
     bundle = unpack(store.blobs.read(row.bundles[width]))
     frozen = bundle.manifest.frozen
     if frozen is None:
@@ -36,16 +36,17 @@ def read_bundle(store: Store, row: RunRow, width: int = 0) -> Bundle:
 
 
 def global_model(store: Store, row: RunRow) -> Theta:
-    """A run's global model (n,)."""
+    """Read a run's global model (n,)."""
     run = Run(row, store)
     return RunStore(store).theta(run.state.model, run.manifest.layout.size)
 
 
 def first_model(store: Store, source: str, bundle: Bundle, init: Theta) -> Theta:
-    """The model (n,) of ``source``, the name of a run or of a .npz file, for a run with this bundle.
+    """Read the first model (n,) of a run from ``source``, the name of another run or of a .npz file.
 
-    Raises ``ConfigError`` naming the first tensor that differs from the bundle, whose own first model is
-    ``init`` (n,), and ``DataError`` for a file that is not an archive.
+    Raises ``ConfigError`` naming the first tensor that does not match ``bundle``, and ``DataError`` for a
+    file that is not an archive. ``init`` (n,) is the bundle's own first model, which gives the expected
+    shapes.
     """
     if source.endswith(".npz"):
         with as_caller():
@@ -61,7 +62,7 @@ def first_model(store: Store, source: str, bundle: Bundle, init: Theta) -> Theta
 
 
 def _difference(tensors: Mapping[str, NDArray[np.generic]], bundle: Bundle, init: Theta) -> str:
-    """The fault of the first tensor that does not match the bundle; empty if all match."""
+    """Describe the first tensor that does not match the bundle; empty if all match."""
     views = bundle.views(init)
     for name, expected in views.items():
         tensor = tensors.get(name)

@@ -1,4 +1,4 @@
-"""Signed policies: made from a run's demands on devices, and checked before the run starts (policy.md)."""
+"""Signed policies: derived from what a run demands of devices, and checked before it starts (policy.md)."""
 
 import time
 from collections.abc import Sequence
@@ -33,10 +33,10 @@ def write_policy(path: Path, sealed: bytes) -> None:
 
 
 class Extent(NamedTuple):
-    """What a policy allows beyond the needs of the run's first rounds; 0 adds nothing.
+    """What a policy allows beyond the needs of the run's first rounds; the defaults add nothing.
 
-    ``allow`` lists the extensions that later rounds need, ``also`` the folders of bundles that rollouts may
-    deliver, and ``chain`` the statements that lead to the key that will sign it.
+    ``allow`` lists protocol extensions that later rounds need, ``also`` folders of bundles that rollouts
+    may deliver, and ``chain`` the statements that lead to the signing key.
     """
 
     version: int = 1
@@ -53,10 +53,10 @@ ORDINARY = Extent()
 def make_policy(
     name: str, folders: Sequence[Path], config: RunConfig, extent: Extent = ORDINARY
 ) -> Policy:
-    """The policy for a run of these bundles, the whole model's first: it allows no more than the run needs.
+    """Derive the policy for a run of these bundles, widest first. It allows no more than the run needs.
 
-    The run is started briefly in a temporary store. Raises what ``start_run`` raises, and ``ConfigError``
-    for an ``extent`` that no policy can have.
+    To find out what the run needs, it is started briefly in a temporary store. Raises the errors of
+    ``start_run``, and ``ConfigError`` for an invalid ``extent``.
     """
     _check_extent(extent)
     unscheduled = msgspec.structs.replace(config, schedule=ScheduleConfig(), privacy=None)
@@ -67,13 +67,14 @@ def make_policy(
     words = {*needed_by_order(order), *run.strategy.later_words, *extent.allow}
     trainings, rounding = trainings_of(order), 1.0
     if config.schedule != unscheduled.schedule:
-        rounding += 1e-12  # the schedule's shares are floats
+        rounding += 1e-12  # allows for rounding in the schedule's float shares
         words |= {"schedule"} if config.schedule.steps else set()
     return Policy(
         run=name,
         version=extent.version,
         bundles=(*run.manifest_hashes, *map(_manifest_hash, extent.also)),
-        last_round=extent.last_round or config.total_rounds + 1,  # which newcomers get
+        # newcomers are served in one round after the last
+        last_round=extent.last_round or config.total_rounds + 1,
         tasks=("train", "evaluate"),
         local_epochs=sum(training.local_epochs for training in trainings),
         learning_rate=max(map(largest_rate, trainings)) * rounding,
@@ -113,9 +114,10 @@ def described(policy: Policy) -> str:
 
 
 def read_policy(path: Path | None, trust: TrustConfig, name: str) -> bytes:
-    """The sealed policy in a file; empty without one. Raises ``ConfigError``.
+    """Read a sealed policy; returns b"" without a path. Raises ``ConfigError``.
 
-    If ``trust`` pins keys, a policy signed with one of them, or with its successor, is required.
+    If ``trust`` pins keys, the policy is required, and must be signed with one of them or with its
+    successor.
     """
     keys = verifiers(trust.keys)
     if path is None:

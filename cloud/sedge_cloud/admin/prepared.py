@@ -4,7 +4,8 @@
     STATE/prepared/NAME/bundle/     the bundle that `sedge-export` wrote
     STATE/prepared/NAME/policy      the policy that `run sign` wrote, if [trust] requires one
 
-Anyone who can write there could start runs anyway, as the state folder belongs to the coordinator.
+This grants nobody a new right: the state folder is the coordinator's, so whoever can write there could
+start runs anyway.
 """
 
 from pathlib import Path
@@ -19,7 +20,9 @@ FOLDER, RUN_FILE, BUNDLE, POLICY = "prepared", "run.toml", "bundle", "policy"
 
 
 def prepared_runs(state: Path) -> list[str]:
-    """The names of the runs that have a run file and a bundle; none if the folder cannot be read."""
+    """Returns the names of the runs that have a run file and a bundle; empty if the folder cannot be read.
+    read.
+    """
     try:
         folders = list((state / FOLDER).iterdir())
         ready = [
@@ -31,7 +34,7 @@ def prepared_runs(state: Path) -> list[str]:
 
 
 def prepared_config(state: Path, name: str) -> RunConfig:
-    """The run file of a prepared run. Raises ``ConfigError`` if it is invalid or missing."""
+    """Load the run file of a prepared run. Raises ``ConfigError`` if it is invalid or missing."""
     check_id(name, "run")
     if name not in prepared_runs(state):
         raise ConfigError(

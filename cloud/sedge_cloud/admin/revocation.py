@@ -1,4 +1,4 @@
-"""Revoking a device: the coordinator no longer listens to it, and the broker no longer lets it in."""
+"""Revokes a device, so that the coordinator ignores it and the broker refuses its connections."""
 
 import time
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from sedge_protocol.errors import SedgeError, StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.privileges import as_caller
 
-# A running coordinator has notified the device within this many seconds.
+# A running coordinator notifies the device within this many seconds.
 NOTIFY_S = 1.5
 
 SIGHUP = "Send the broker a SIGHUP, so that it reads its password file again."
@@ -24,9 +24,9 @@ _OPEN = "An open connection lasts until the broker or the device closes it."
 
 @dataclass(frozen=True)
 class Revocation:
-    """The result of a revocation, and the steps left to do by hand.
+    """The result of a revocation: what was ``done``, and the steps ``left`` to the operator.
 
-    ``failure`` says why the broker could not be updated; ``command`` then completes the revocation.
+    ``failure`` says why the broker could not be updated; in that case ``command`` completes the revocation.
     """
 
     device: str
@@ -36,15 +36,15 @@ class Revocation:
 
     @property
     def command(self) -> str:
-        """The command that repeats the revocation as a user who may edit the broker's passwords."""
+        """Returns the command that repeats the revocation as a user who may edit the broker's passwords."""
         return f"sudo sedge-cloud device revoke {self.device}"
 
 
 def revoke_device(store: Store, cloud: CloudConfig, device: str) -> Revocation:
-    """Stop listening to a device until it is reissued, and remove its line from the broker's passwords.
+    """Ignore a device until it is reissued, and remove it from the broker's password file.
 
-    If the broker can be made to reload, it then ends the device's connection; a running coordinator
-    notifies the device before that. Raises ``ConfigError`` when there is no such device.
+    If ``[broker] reload`` is set, the broker then closes the device's connection; a running coordinator
+    gets time to notify the device before that. Raises ``ConfigError`` when there is no such device.
     """
     store.revoke_device(device)
     done, broker = _REVOKED.format(device), cloud.broker
@@ -65,9 +65,10 @@ def revoke_device(store: Store, cloud: CloudConfig, device: str) -> Revocation:
 
 
 def _shut_out(store: Store, cloud: CloudConfig, device: str) -> None:
-    """Remove the device's password, if it is kept here, and revoke its certificate.
+    """Remove the device's password, if the password file is on this machine, and revoke its certificate.
 
-    The password ends its connection; the certificate keeps it from making another. Raises ``SedgeError``.
+    Without its password the device loses its connection; without its certificate it cannot open another.
+    Raises ``SedgeError``.
     """
     if cloud.broker.device_password_file is None:
         return
@@ -80,7 +81,7 @@ def _shut_out(store: Store, cloud: CloudConfig, device: str) -> None:
 
 
 def is_served(cloud: CloudConfig) -> bool:
-    """Whether a coordinator runs on this machine for the fleet."""
+    """Returns True if the fleet's coordinator runs on this machine."""
     try:
         lock_folder(Path(cloud.state_dir)).close()
     except StorageError:

@@ -73,7 +73,10 @@ def add_rollout_commands(commands: Commands) -> None:
 
 
 def phases_of(text: str) -> tuple[float, ...]:
-    """Shares from percents. Raises ``ConfigError`` unless they grow, from above 0 to 100 at most."""
+    """Parse percentages into shares.
+
+    Raises ``ConfigError`` unless they rise, start above 0 and end at 100 or less.
+    """
     expected = "growing percents from above 0 to 100, such as 1,10,100"
     try:
         shares = tuple(float(word) / 100 for word in text.split(","))
@@ -85,7 +88,7 @@ def phases_of(text: str) -> tuple[float, ...]:
 
 
 def seconds_of(text: str) -> float:
-    """A time such as ``90s``, ``30m``, ``1h`` or ``2d``. Raises ``ConfigError``."""
+    """Parse a duration such as ``90s``, ``30m``, ``1h`` or ``2d`` into seconds. Raises ``ConfigError``."""
     number, unit = text[:-1], text[-1:]
     if not number.isdecimal() or unit not in UNITS:
         raise ConfigError("--hold", text, "a whole number and s, m, h or d, such as 1h")
@@ -93,7 +96,7 @@ def seconds_of(text: str) -> float:
 
 
 def percent_of(key: str, value: float) -> float:
-    """A share from 0 to 1. Raises ``ConfigError``."""
+    """Parse a percentage into a share from 0 to 1. Raises ``ConfigError``."""
     if not 0 <= value <= 100:
         raise ConfigError(key, value, "a number from 0 to 100")
     return value / 100

@@ -1,4 +1,4 @@
-"""The state of rollouts, for people and as JSON."""
+"""Reports the state of rollouts, as text and as JSON."""
 
 from collections.abc import Iterator
 
@@ -15,9 +15,9 @@ from sedge_protocol.wire.settings import Value, read_settings
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """The phase that a rollout is in: the devices that it adds, and those of them that succeeded.
+    """The current phase of a rollout: how many devices it adds, and how many of these succeeded.
 
-    ``absent`` ones are offline or paused, or are not asked.
+    ``absent`` counts those that are offline, paused or not asked.
     """
 
     number: int
@@ -27,9 +27,12 @@ class Phase(msgspec.Struct, frozen=True):
 
 
 class RolloutReport(msgspec.Struct, frozen=True):
-    """One rollout of ``given``, a bundle's or a file's name; ``phases`` are shares, ``failed`` reasons.
+    """The state of one rollout.
 
-    ``phase`` is None once it has ended. ``run`` is empty for settings.
+    ``given`` names the bundle or settings file, ``failed`` holds reasons by device.
+
+    ``phases`` are shares of the devices. ``phase`` is None once the rollout has ended. ``run`` is empty for
+    a rollout of settings.
     """
 
     run: str
@@ -47,7 +50,7 @@ class RolloutReport(msgspec.Struct, frozen=True):
     settings: dict[str, Value] = {}
 
     def lines(self) -> Iterator[str]:
-        """The same for people."""
+        """Yield the report as lines of text."""
         phases = ", ".join(f"{100 * share:g} %" for share in self.phases)
         given = "" if self.run else f" of {self.given}"
         yield (
@@ -68,7 +71,7 @@ class RolloutReport(msgspec.Struct, frozen=True):
 
 
 def rollout_reports(store: Store, name: str, at: float) -> Iterator[RolloutReport]:
-    """Each rollout of a run, or of settings, newest first, as of ``at`` (wall clock).
+    """Report on each rollout of a run, or of settings, newest first, as of ``at`` (wall clock, seconds).
 
     Raises ``ConfigError`` for an unknown run.
     """
@@ -99,7 +102,7 @@ def _report(row: RolloutRow, store: Store, at: float) -> RolloutReport:
     if row.run == FLEET:
         names = said(store, plan.where)
         devices, new = list(names), tally_of(row, store, names, at).new
-    else:  # the open round is the one after those that the leader reads again
+    else:  # The leader rereads the last LATE_ROUNDS rounds; the open round comes after those.
         devices = store.eligible(plan.where)
         new = tallied(row, store, progress.tallied + LATE_ROUNDS + 1)[1].new
     newest = members(row, progress, devices)

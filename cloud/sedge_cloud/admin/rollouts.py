@@ -1,4 +1,4 @@
-"""Starts rollouts, also while the service runs."""
+"""Starts rollouts of bundles and settings, even while the service is running."""
 
 import hashlib
 import time
@@ -24,8 +24,8 @@ from sedge_protocol.wire.bundle import BundleManifest
 from sedge_protocol.wire.policy import unsealed
 from sedge_protocol.wire.settings import Settings, minutes, name_of
 
-# The fields that a new version of a bundle may not change: models, updates and examples must stay valid,
-# and metrics comparable.
+# The manifest fields that a new version of a bundle may not change: models, updates and examples must stay
+# valid, and metrics comparable.
 SAME = (
     "layout", "axes", "dropped", "input", "parts", "target", "num_classes", "metric", "frozen",
     "uses_batch_statistics",
@@ -33,11 +33,11 @@ SAME = (
 
 
 def start_rollout(store: Store, name: str, folder: Path, plan: RolloutPlan) -> RolloutRow:
-    """Begin to give a running run's devices the bundle in ``folder``, a new version of the run's.
+    """Start to roll out the bundle in ``folder``, a new version of the run's bundle, to a run's devices.
 
-    Raises ``ConfigError`` for a run that has ended or has several bundles, for a bundle that is no version
-    of the run's or that its policy does not cover, for a bundle that the run's devices already have, and
-    while another rollout is in progress; ``CodecError`` for a program that devices refuse.
+    Raises ``ConfigError`` if the run has ended or has several bundles, if the bundle is not a version of
+    the run's or its policy does not allow it, if all devices have it already, and while another rollout is
+    in progress. Raises ``CodecError`` for a program that devices refuse.
     """
     row = find_run(store, name)
     if row.has_ended:
@@ -56,7 +56,7 @@ def start_rollout(store: Store, name: str, folder: Path, plan: RolloutPlan) -> R
     if not devices:
         raise ConfigError("--where", plan.where, "a condition that an enrolled device matches")
     _require_new(run, store, hashlib.sha256(packed).digest(), devices, folder)
-    with store.blobs_held():  # no row names its blob until the end
+    with store.blobs_held():  # prevents the blob's deletion before a row names it
         made = _first_phase(store, name, plan, devices, run.state.round + 1)
         made = msgspec.structs.replace(made, bundle=store.blobs.write(packed))
         store.add_rollout(made)
@@ -66,7 +66,9 @@ def start_rollout(store: Store, name: str, folder: Path, plan: RolloutPlan) -> R
 def _first_phase(
     store: Store, run: str, plan: RolloutPlan, devices: Collection[str], number: int = 0
 ) -> RolloutRow:
-    """A rollout to these devices whose first phase begins now; its first orders are in round ``number``."""
+    """Returns a rollout to these devices. Its first phase begins now, with orders in round ``number``.
+    ``number``.
+    """
     at, earlier = time.time(), store.rollouts(run)
     coded = msgspec.msgpack.encode(plan)
     made = RolloutRow(run, len(earlier) + 1, b"", "in_progress", coded, b"", at)
@@ -75,10 +77,10 @@ def _first_phase(
 
 
 def start_settings(store: Store, file: Path, plan: RolloutPlan) -> RolloutRow:
-    """Begin to give the fleet's devices the settings in a TOML file, in place of those that they have.
+    """Start to roll out the settings in a TOML file to the fleet's devices; they replace the present ones.
 
-    Raises ``ConfigError`` for a file that is not such settings, for settings that all of the devices have,
-    for a condition that no device matches that takes settings, and while another rollout is in progress.
+    Raises ``ConfigError`` for invalid settings, for settings that all of the devices have already, if no
+    device that can take settings matches the condition, and while another rollout is in progress.
     """
     if plan.where:
         store.require_known(parse(plan.where, "--where"), "--where")
@@ -122,7 +124,7 @@ def _require_version(run: Run, bundle: BundleManifest, folder: Path) -> None:
 
 
 def _require_new(run: Run, store: Store, blob: bytes, devices: Sequence[str], folder: Path) -> None:
-    """Raise ``ConfigError`` for the run's own bundle, and for one that all of ``devices`` have."""
+    """Raise ``ConfigError`` for the run's current bundle, and for one that all of ``devices`` have."""
     given = Versions(run.name, store)
     if blob == run.bundles[0].sha256 or all(given.bundle(device) == blob for device in devices):
         expected = (

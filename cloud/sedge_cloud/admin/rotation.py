@@ -58,7 +58,7 @@ def _rotate(arguments: argparse.Namespace) -> int:
 
 
 def _require_accounts(cloud: CloudConfig) -> None:
-    """Raise ``ConfigError`` if this machine cannot give devices new passwords at the broker."""
+    """Raise ``ConfigError`` if this machine cannot set devices' passwords at the broker."""
     broker = cloud.broker
     expected = "this key in cloud.toml, to give the broker new passwords; or use `device reissue`"
     for key, value in (
@@ -96,7 +96,7 @@ def _renews(row: DeviceRow) -> bool:
 
 
 def _unable(row: DeviceRow) -> str:
-    """One line about a device that cannot change its secret."""
+    """Returns a line about a device whose agent cannot change its secret."""
     hello = row.read_hello()
     version = "" if hello is None else f" {hello.version}"
     return (

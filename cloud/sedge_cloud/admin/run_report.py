@@ -1,4 +1,6 @@
-"""``sedge-cloud run show``: a run's rounds as lines of text, with the fleet's problems, or as JSON."""
+"""``sedge-cloud run show``: prints a run's rounds and the fleet's problems as text, or the rounds as JSON.
+JSON.
+"""
 
 import json
 from collections import Counter
@@ -25,21 +27,24 @@ from sedge_protocol.errors import ConfigError, StrategyError
 HEAD = (
     "round", "task", "updates", "before", "after", "loss", "up", "down", "dense", "sent", "received", "",
 )  # fmt: skip
-# The columns that a narrow terminal has no room for: the coordinator's bytes.
+# The first of the columns that are dropped on a narrow terminal: the coordinator's bytes.
 LAST = HEAD.index("sent")
 NOTE = (
     "up and down: bytes of a device; dense: both as a share of the model as float32",
     "sent and received: bytes of the coordinator",
 )
 
-# The measurements that a private run withholds.
+# The measurements that are not reported for a private run.
 MEASURED = {"before", "after", "train_loss", "num_examples"}
-# How many declines are printed per round; --json has all.
+# How many declines are printed per round; --json prints all.
 MOST_DECLINES = 5
 
 
 def run_report(reader: Reader, name: str, as_json: bool, width: int | None = None) -> Iterator[str]:
-    """The lines, in a terminal of this ``width``. Raises ``ConfigError`` when there is no such run."""
+    """Yield the report's lines for a terminal of ``width`` columns.
+
+    Raises ``ConfigError`` for an unknown run.
+    """
     store, facts = reader.store, reader.read()
     run = facts.run(name)
     if run is None:
@@ -77,7 +82,7 @@ def run_report(reader: Reader, name: str, as_json: bool, width: int | None = Non
 
 
 def run_remarks(store: Store, run: RunFacts) -> tuple[str, ...]:
-    """The strategy's remarks on its options and its run; none if it cannot be imported here."""
+    """Returns the strategy's remarks on its options and its run; empty if it cannot be imported here."""
     rows = [row.summary for row in store.rounds(run.run) if row.summary is not None]
     summaries = [msgspec.msgpack.decode(row, type=Summary) for row in rows]
     trained = [summary for summary in summaries if summary.devices]
@@ -90,7 +95,7 @@ def run_remarks(store: Store, run: RunFacts) -> tuple[str, ...]:
 
 
 def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:
-    """A round's summary, with its times and every device's bytes and reasons."""
+    """Returns a round's summary as JSON fields, with its times, and bytes and reasons for every device."""
     orders = store.orders(s.run, s.round)
     told = msgspec.to_builtins(s)
     for fields in (told, *told["devices"]) if s.withheld else ():
@@ -116,20 +121,20 @@ def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:
 
 
 def _privacy(store: Store, name: str) -> Iterator[str]:
-    """The privacy budget that a run has spent."""
+    """Yield a line on the privacy budget that a run has spent; nothing for a run without one."""
     run = Run(find_run(store, name), store)
     if run.config.privacy is not None and run.state.budget is not None:
         yield spent_line(run.config.privacy, run.config.fraction_train, run.state.budget)
 
 
 def _dense(store: Store, name: str) -> int:
-    """The bytes of a run's model as float32, both ways."""
+    """Returns the bytes of a run's model as float32, upload and download together."""
     return 8 * Run(find_run(store, name), store).manifest.layout.size
 
 
 @dataclass
 class _Line:
-    """A line of the table, its text at the end, and the lines below it."""
+    """A line of the table: its cells, the text at its end, and the lines below it."""
 
     cells: Sequence[str]
     text: str = ""
@@ -137,7 +142,7 @@ class _Line:
 
 
 def _table(lines: Sequence[_Line], width: int | None) -> Iterator[str]:
-    """The table, without its last columns where they do not fit, with what is below each line."""
+    """Yield the table with the lines below each row. The last columns are left out if they do not fit."""
     count = len(HEAD) - 1
     rows = [(*it.cells[:count], *[""] * (count - len(it.cells)), it.text) for it in lines]
     right = set(range(count)) - {1}
@@ -154,7 +159,7 @@ def _table(lines: Sequence[_Line], width: int | None) -> Iterator[str]:
 def _closed(
     store: Store, run: RunFacts, known: RoundFacts, s: Summary, dense: int
 ) -> Iterator[_Line]:
-    """A round's line, with anything unusual; ``dense`` is the model's size, upload and download."""
+    """Yield a closed round's lines; ``dense`` is the model's bytes as float32, in both directions."""
     traffic = store.traffic(s.run, s.round)
     others = [row for row in traffic if row.device not in known.newcomers]
     link = str(known.link_up), str(known.link_down)
@@ -171,7 +176,7 @@ def _closed(
 
 
 def _below(store: Store, run: RunFacts, known: RoundFacts, s: Summary) -> Iterator[str]:
-    """Anything unusual about a round."""
+    """Yield lines about anything unusual in a round."""
     if known.http:
         yield f"      also fetched over HTTP, as reported by the devices: {known.http} bytes"
     if s.failure:
@@ -195,14 +200,16 @@ def _below(store: Store, run: RunFacts, known: RoundFacts, s: Summary) -> Iterat
 
 
 def _figures(s: Summary) -> tuple[str, ...]:
-    """Accuracy before and after, and loss; ``-`` if no device has reported."""
+    """Format accuracy before and after training, and the loss; ``-`` if none was reported or may be shown.
+    shown.
+    """
     values = (s.before, s.after, s.train_loss)
     told = s.devices and not s.withheld
     return tuple(f"{value:.4f}" if told else "-" for value in values)
 
 
 def _means(rows: Sequence[TrafficRow], dense: int) -> tuple[str, str, str]:
-    """Mean bytes of these devices, up and down, and the share of ``dense`` that both are."""
+    """Format the mean bytes per device, up and down, and their sum as a share of ``dense``."""
     if not rows:
         return "-", "-", "-"
     up, down = (sum(way) / len(rows) for way in zip(*((r.up, r.down) for r in rows), strict=True))

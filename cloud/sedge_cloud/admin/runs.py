@@ -1,4 +1,4 @@
-"""Starting, stopping, resuming and deleting runs, also while the service is running."""
+"""Starts, stops, resumes and deletes runs, even while the service is running."""
 
 import time
 from collections.abc import Sequence
@@ -51,17 +51,19 @@ def start_run(
     policy: bytes = b"",
     budget: Budget | None = None,
 ) -> tuple[str, ...]:
-    """Begin a run of the bundle in ``folder``; ``narrower`` are forms of it with fewer channels.
+    """Start a run of the bundle in ``folder``; ``narrower`` are forms of it with fewer channels.
 
     The strategy's ``init`` derives the first model from the bundle's or, with a ``source``, from another
-    run's model or a .npz file, which stays exact: it is not rounded to the broadcast's grid. Client models
-    of such a run are copied if the layouts are the same. ``policy`` is the run's signed policy, for devices
-    that require one, and ``budget`` a private run's budget, by default for all enrolled devices. Returns
-    what this budget buys, and the strategy's remarks on its options with this model (``Strategy.remarks``).
+    run's model or a .npz file. A model from a ``source`` stays exact: it is not rounded to the broadcast's
+    grid. The source run's client models are copied if the layouts are the same. ``policy`` is the run's
+    signed policy, for devices that require one. ``budget`` is a private run's budget, by default that of
+    all enrolled devices. Returns a line on what this budget buys, and the strategy's remarks on its options
+    with this model (``Strategy.remarks``).
+
     Raises ``ConfigError`` for a bad or taken name, for bundles that are not forms of one model, and for a
-    config or a policy that does not fit them, ``CodecError`` for a program that devices refuse,
-    ``StrategyError`` for a first model that is not of the bundle's layout, and ``Unencodable`` for one that
-    is not finite.
+    config or a policy that does not fit them; ``CodecError`` for a program that devices refuse;
+    ``StrategyError`` for a first model that does not have the bundle's layout; and ``Unencodable`` for one
+    that is not finite.
     """
     check_id(name, "run")
     if any(row.run == name for row in store.runs()):
@@ -83,7 +85,7 @@ def start_run(
         bought = (bought_line(config.privacy, share, budget),)
     if source:
         init = first_model(store, source, bundle, init)
-    with store.blobs_held():  # no row names its blobs until the end
+    with store.blobs_held():  # prevents the blobs' deletion before a row names them
         remarks = _begin(store, name, config, source, forms, init, frozen, policy, budget)
     return (*bought, *remarks)
 
@@ -99,7 +101,7 @@ def _begin(
     policy: bytes,
     budget: Budget | None,
 ) -> tuple[str, ...]:
-    """Store a run's blobs, then its row."""
+    """Store a run's blobs, then its row. Returns the strategy's remarks."""
     run_store = RunStore(store)
     model, model_hash, _ = run_store.write_model(init, config.broadcast.compression)
     whole, *others = [store.blobs.write(bundles.pack(form)) for form in forms]
@@ -129,9 +131,9 @@ def _begin(
 
 
 def _past(store: Store, run: Run, source: str) -> list[ClientModelRow]:
-    """The client models of another run, as this run's before its first round.
+    """Returns the client models of the run ``source`` as rows of this run before its first round.
 
-    They do not say what a device still holds, as that belongs to the other run.
+    They leave out what each device has cached, as that is specific to the other run.
     """
     other = Run(find_run(store, source), store)
     if [width.layout for width in other.widths] != [width.layout for width in run.widths]:
@@ -153,7 +155,7 @@ def _past(store: Store, run: Run, source: str) -> list[ClientModelRow]:
 
 
 def _first_state(run: Run, run_store: RunStore, exact: bool) -> RunState:
-    """The state before the first round, as the strategy's ``init`` makes it."""
+    """Returns the state before the first round, with the model that the strategy's ``init`` returns."""
     first = run.strategy.init(run_store.context(run))
     broadcast = run.config.broadcast
     theta = first.theta if exact else first_version(first.theta, run.manifest.layout, broadcast)
@@ -168,7 +170,7 @@ def _first_state(run: Run, run_store: RunStore, exact: bool) -> RunState:
 
 
 def _require_fit(config: RunConfig, layout: Layout, narrower: int) -> None:
-    """Raise ``ConfigError`` for settings of a run file that do not suit its bundles."""
+    """Raise ``ConfigError`` if the run file's settings do not suit its bundles."""
     for name in config.training.freeze:
         if name not in layout.by_name:
             expected = f"one of the model's tensors: {list(layout.by_name)}"
@@ -198,7 +200,10 @@ def _require_plan(run: Run, run_store: RunStore) -> tuple[str, ...]:
 
 
 def first_order(run: Run, run_store: RunStore) -> Order:
-    """The first round's order of a device without history. Raises what ``plan_newcomer`` raises."""
+    """Returns the order that a device without history gets in round 1.
+
+    Raises the errors of ``plan_newcomer``.
+    """
     given, read = plan_newcomer(run, run_store), run_store.store.blobs.read
     row = new_round(run, 1, TRAIN, [given], 0.0).row
     order = make_order(run, row, (), given, None, lambda blob: describe(read(blob)))
@@ -206,7 +211,9 @@ def first_order(run: Run, run_store: RunStore) -> Order:
 
 
 def require_policy(run: Run, config: RunConfig, sealed: bytes, order: Order | None = None) -> None:
-    """Raise ``ConfigError`` for a policy under which devices would decline this run, or its ``order``."""
+    """Raise ``ConfigError`` if devices would decline this run or its ``order`` under the ``sealed`` policy.
+    policy.
+    """
     policy = unsealed(sealed).policy()
     try:
         if order is not None:
@@ -222,7 +229,9 @@ def require_policy(run: Run, config: RunConfig, sealed: bytes, order: Order | No
 
 
 def _require_link(run: Run, store: Store) -> None:
-    """Raise ``ConfigError`` if the run's orders are too large for every device heard from so far."""
+    """Raise ``ConfigError`` if the run's orders exceed the packet limit of every device heard from so far.
+    far.
+    """
     needed, limits = packets_for(run), store.packet_limits()
     missing = [without_link(needed, limit or MAX_PACKET_BYTES) for limit in limits]
     if missing and all(missing):
@@ -231,7 +240,7 @@ def _require_link(run: Run, store: Store) -> None:
 
 
 def stop_run(store: Store, name: str) -> None:
-    """Stop a run after the updates it already has; its models and receipts stay."""
+    """Stop a run. It keeps its models and receipts, and aggregates the updates that have arrived."""
     row = find_run(store, name)
     if row.status != RUNNING:
         raise ConfigError("run", f"{name} ({row.status})", "the name of a running run")
@@ -243,17 +252,17 @@ def resume_run(
 ) -> RunConfig:
     """Resume an ended run until it has ``num_rounds`` training rounds. Returns its new config.
 
-    An open round continues with the updates that it has. Failed rounds, and newcomers' work after the end,
-    do not count as training rounds. A ``policy`` replaces the run's. Raises ``ConfigError`` for a running
-    run, and for one that has nothing left to do.
+    An open round continues with the updates that it has. Failed rounds, and the work of newcomers after the
+    run's end, do not count as training rounds. A ``policy`` replaces the run's present one. Raises
+    ``ConfigError`` for a running run, and for one that has nothing left to do.
     """
-    with store.transaction():  # keeps newcomers out
+    with store.transaction():  # no newcomer may open a round meanwhile
         row = find_run(store, name)
         if row.status == RUNNING:
             raise ConfigError("run", f"{name} ({row.status})", "the name of a run that has ended")
         config, state = msgspec.msgpack.decode(row.config, type=RunConfig), state_of(row)
         newest = next(reversed(store.rounds(name)), None)
-        spent = 0  # the number of a later round, used by a failed round or for newcomers
+        spent = 0  # the number of a round after the run's last, if one failed or served newcomers
         if newest is not None and (row.status == FINISHED or not newest.open):
             spent = newest.round if newest.round > state.round else 0
         config = _resumed(name, config, state, spent, num_rounds)
@@ -262,7 +271,7 @@ def resume_run(
             require_policy(Run(row, store), config, policy)
         state = msgspec.structs.replace(state, round=spent or state.round, policy=policy)
         coded = msgspec.msgpack.encode(config), msgspec.msgpack.encode(state)
-        # Ending the run cancelled the open round's orders: its devices start them anew.
+        # When the run ended, the open round's orders were cancelled, so its devices start them again.
         store.resume_run(name, *coded, state.round, time.time() + config.deadline_s)
         terms, new = Terms.read(row.terms), outline(config)
         terms = msgspec.structs.replace(terms, strategy=new.strategy, total_rounds=new.total_rounds)
@@ -273,7 +282,7 @@ def resume_run(
 def _resumed(
     name: str, config: RunConfig, state: RunState, spent: int, num_rounds: int | None
 ) -> RunConfig:
-    """The config for resuming a run after its last round, or after the ``spent`` one, if not 0."""
+    """Returns the config for resuming a run after its last round, or after ``spent`` if that is not 0."""
     last, budget = state.round, state.budget
     done = config.training_rounds(last)
     if budget is not None and num_rounds is not None and num_rounds > done + budget.left:

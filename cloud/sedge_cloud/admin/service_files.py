@@ -1,13 +1,11 @@
-"""``init --service``: a fleet's first files where sedge-cloud.service and Debian's Mosquitto have them.
+"""``init --service``: writes a fleet's first files where the service and Debian's Mosquitto expect them.
 
-/etc/sedge/cloud.toml, ca.pem              everybody may read them
-/etc/sedge/coordinator-password            the service
-/etc/sedge/ca.key                          root alone
-/etc/sedge/coordinator.crt, .key           with client certificates: the service's own
-/etc/mosquitto/sedge/                      the broker: passwords, access list, certificate, revoked ones
-/etc/mosquitto/conf.d/00-sedge.conf        a listener in Debian's own Mosquitto
+/etc/sedge/cloud.toml, ca.pem readable by everybody /etc/sedge/coordinator-password the service
+/etc/sedge/ca.key root alone /etc/sedge/coordinator.crt, .key with client certificates: the service's own
+/etc/mosquitto/sedge/ the broker: passwords, access list, certificate, revoked ones
+/etc/mosquitto/conf.d/00-sedge.conf a listener in Debian's own Mosquitto
 /etc/systemd/system/sedge-cloud-accounts.* accounts for devices that join by a token, made by root
-/var/lib/sedge-cloud                       the service's state
+/var/lib/sedge-cloud the service's state
 """
 
 import os
@@ -27,7 +25,7 @@ from sedge_protocol.host.disk import translated
 from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.wire.topics import check_id
 
-# The first of Mosquitto's files by name, as per_listener_settings must precede every password_file.
+# Its name sorts before Mosquitto's other files, as per_listener_settings must precede every password_file.
 DROP_IN = """\
 # A listener for the devices of the fleet {fleet}; written by `sedge-cloud init --service`. With it,
 # Mosquitto no longer opens its default listener, on 1883 for this machine alone. Other clients of this
@@ -38,15 +36,16 @@ certfile {broker}/broker.crt
 keyfile {broker}/broker.key
 tls_version tlsv1.2
 """
-# Every client shows a certificate of the fleet's authority, or the broker reads nothing that it sends.
-# Its password identifies it: without passwords, no connection would end at once when a device is revoked.
+# Every client must show a certificate of the fleet's authority, or the broker rejects its connection. The
+# client still identifies itself by its password: without passwords, revoking a device would not close its
+# connection at once.
 CLIENT_CERTIFICATES = """\
 cafile {etc}/ca.pem
 crlfile {broker}/{revoked}
 require_certificate true
 """
-# The service may not write the broker's files. It touches a file when devices that joined by a token need
-# accounts; then root makes them.
+# The service may not write the broker's files. When devices that joined by a token need accounts, it
+# touches a file, and a unit that runs as root then creates them.
 UNITS = {
     "sedge-cloud-accounts.path": """\
 [Unit]
@@ -68,7 +67,7 @@ Type=oneshot
 ExecStart={command} --config {etc}/cloud.toml device accept
 """,
 }
-# The keys of ``[broker]`` that client certificates need.
+# The keys of ``[broker]`` that are needed for client certificates, and their files.
 CLIENT_KEYS = {
     "cert_file": "coordinator.crt",
     "key_file": "coordinator.key",
@@ -78,7 +77,7 @@ WHOLE = "# These hold for the whole broker.\n"
 
 
 class Places:
-    """Where the files lie, below ``root``, and whose they are."""
+    """The paths of the files, below ``root``, and the users that own them."""
 
     def __init__(
         self, root: Path = Path("/"), service: str = "sedge-cloud", mosquitto: str = "mosquitto"
@@ -97,12 +96,12 @@ def write_service_files(
     places: Places,
     client_certificates: bool = False,
 ) -> str:
-    """Write all files of a coordinator that runs as a service. Returns the URL for devices.
+    """Write all files of a coordinator that runs as a service. Returns the broker's URL for devices.
 
-    ``hosts`` are the broker's names for TLS, None for no TLS. ``url`` is where devices reach the broker;
-    by default the first of the hosts, or this machine's name. With ``client_certificates``, which need TLS,
-    every client has to show one. Existing files are never replaced. Raises ``ConfigError`` for bad values,
-    a missing user and existing files; ``StorageError``.
+    ``hosts`` are the broker's names for TLS, None for no TLS. ``url`` is where devices reach the broker; by
+    default the first of ``hosts``, or this machine's name. With ``client_certificates``, which need TLS,
+    every client must have a certificate. Existing files are never replaced. Raises ``ConfigError`` for bad
+    values, a missing user and existing files, and ``StorageError``.
     """
     check_id(fleet, "fleet")
     check_hosts(hosts or ())
@@ -151,12 +150,13 @@ def write_service_files(
         }
         write_units(places, str(Path(sys.argv[0]).absolute()))
         cloud = cloud_toml(fleet, str(places.state), broker, under=", under sedge-cloud.service")
-        write_public(places.etc / "cloud.toml", cloud.encode())  # last: commands look for it
+        # last, as its presence means that the setup is complete
+        write_public(places.etc / "cloud.toml", cloud.encode())
     return device_url
 
 
 def write_units(places: Places, command: str) -> None:
-    """Write the units that give devices their accounts. Raises ``OSError``."""
+    """Write the systemd units that create devices' accounts. Raises ``OSError``."""
     places.units.mkdir(parents=True, exist_ok=True)
     for name, text in UNITS.items():
         unit = text.format(state=places.state, wanted=WANTED, command=command, etc=places.etc)
@@ -164,9 +164,11 @@ def write_units(places: Places, command: str) -> None:
 
 
 def _write_tls(places: Places, authority: Authority, hosts: Sequence[str], client: str) -> str:
-    """Write the files of TLS, and those of a ``client``, the coordinator, if it is to have a certificate.
+    """Write the certificates and keys for TLS.
 
-    Returns the lines of the broker's listener. Raises ``OSError``.
+    A non-empty ``client`` names a coordinator that needs its own.
+
+    Returns the listener's lines for Mosquitto's configuration. Raises ``OSError``.
     """
     certificate, key = authority.broker(hosts)
     write_private(places.broker / "broker.crt", certificate)
@@ -189,8 +191,8 @@ def _bracketed(host: str) -> str:
 
 
 def _account(name: str) -> tuple[int, int]:
-    """A user's uid and gid. Raises ``ConfigError``, which says how to create the user."""
-    import pwd  # Windows lacks it
+    """Returns a user's uid and gid. Raises ``ConfigError``, which says how to create the user."""
+    import pwd  # not available on Windows
 
     try:
         entry = pwd.getpwnam(name)

@@ -1,4 +1,4 @@
-"""The commands that need a signing key, but no coordinator: those of ``key``, and ``run sign``."""
+"""The commands that need a signing key but no coordinator: ``key`` and ``run sign``."""
 
 import argparse
 from pathlib import Path
@@ -43,7 +43,7 @@ def add_key_commands(commands: Commands) -> None:
 
 
 def add_run_description(parser: argparse.ArgumentParser) -> None:
-    """Add the name, the bundles and the file that describe a run."""
+    """Add the arguments that describe a run: its name, bundles and run file."""
     parser.add_argument("name")
     help_text = "folder made by sedge-export; again for each form of the model with fewer channels"
     parser.add_argument("--bundle", type=Path, required=True, action="append", help=help_text)

@@ -29,9 +29,9 @@ state_dir = "{state}"
 [broker]
 {broker}"""
 
-# What every broker of Sedge allows a client; cloud/mosquitto.conf and the emulator's say the same. Sedge
-# sends at QoS 0 only, so the queue limits bound how many packets may wait for a slow client before the
-# broker drops some.
+# The limits that every Sedge broker sets for its clients; cloud/mosquitto.conf and the emulator's
+# configuration have the same ones. Sedge sends at QoS 0 only, so the queue limits bound how many packets
+# may wait for a slow client before the broker drops some.
 LIMITS_OF_ALL = """\
 # the largest frame is 256 KiB and 64 bytes
 max_packet_size 400000
@@ -69,9 +69,9 @@ def write_first_files(
 ) -> None:
     """Write a first cloud.toml, and a Mosquitto configuration that admits the coordinator.
 
-    It is meant for a trial on one network: passwords and an access list, but no TLS.
-    cloud/mosquitto.conf has TLS. cloud.toml gets ``more`` keys of ``[broker]``, and ``end`` after them.
-    Raises ``ConfigError`` when the folder already holds a cloud.toml.
+    The configuration is meant for a trial on one network: it has passwords and an access list, but no TLS
+    (see cloud/mosquitto.conf for TLS). ``more`` holds further keys for ``[broker]`` in cloud.toml, and
+    ``end`` the text after them. Raises ``ConfigError`` when the folder already holds a cloud.toml.
     """
     check_id(fleet, "fleet")
     match = _URL.fullmatch(url)
@@ -102,15 +102,16 @@ def write_first_files(
 
 
 def cloud_toml(fleet: str, state: str, broker: Mapping[str, str], under: str = "") -> str:
-    """The text of a first cloud.toml, with these keys of ``[broker]``."""
+    """Returns the text of a first cloud.toml with these keys in ``[broker]``."""
     keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in broker.items())
     return CLOUD_TOML.format(fleet=fleet, state=state, broker=keys, under=under)
 
 
 def write_account(fleet: str, password_file: Path, passwords: Path, acl: Path) -> None:
-    """Give the coordinator an account at the broker, whose files ``passwords`` and ``acl`` are.
+    """Create the coordinator's broker account in the files ``passwords`` and ``acl``.
 
-    Raises ``StorageError`` and ``OSError``.
+    ``password_file`` gets the coordinator's own copy of the password. Raises ``StorageError`` and
+    ``OSError``.
     """
     password = os.urandom(24).hex()
     write_private(password_file, password + "\n")

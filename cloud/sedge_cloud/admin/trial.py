@@ -1,6 +1,7 @@
-"""``sedge-cloud up``: a trial fleet, with its first files and its own broker.
+"""``sedge-cloud up``: runs a trial fleet with its own broker, and creates its files on the first start.
 
-The folder's files are those of ``init``, so a trial that becomes permanent can be served like any fleet.
+The folder has the same files as one from ``init``, so a trial that becomes permanent can be served like any
+fleet.
 """
 
 import re
@@ -27,23 +28,24 @@ HTTP = """
 [http]
 listen = "{listen}"
 """
-# A stopped broker reads its passwords when it starts, so pkill's status 1 (no such process) is fine. A
-# stale PID hits no other process, as the name must match, too.
+# A broker that is not running reads its passwords when it starts, so pkill may fail with status 1 (no such
+# process). A stale PID file harms no other process, as the process name must match, too.
 RELOAD = """sh -c '[ ! -e "$0" ] || pkill -HUP -x -F "$0" mosquitto || [ $? = 1 ]' {pid}"""
 _PASSWORDS = re.compile(r"^password_file (.+)$", re.MULTILINE)
 _PORTS, _PAGE_PORTS = range(1883, 1983), range(8470, 8570)
-# An address in TEST-NET-1: nothing is sent there; the system only says which address it would send from.
+# An address in TEST-NET-1. Nothing is sent there; connecting a UDP socket to it reveals the local address
+# that the system would use.
 _ELSEWHERE = "192.0.2.1", 9
 
 
 @contextmanager
 def trial(folder: Path, url: str | None) -> Generator[str]:
-    """Run the trial's broker for the duration of a ``with``; yields the greeting.
+    """Run the trial's broker for the duration of a ``with`` block, which gets the greeting.
 
-    A folder without a cloud.toml gets its first files, with the folder's name for the fleet, and a fleet
-    without devices a first one. ``url`` is where devices reach the broker, by default this machine's
-    address and a free port.
-    Raises ``ConfigError`` if Mosquitto is missing, the folder is a copy, or another program has the port.
+    A folder without a cloud.toml gets its first files, with the folder's name as the fleet's, and a fleet
+    without devices gets a first device. ``url`` is where devices reach the broker, by default this
+    machine's address and a free port. Raises ``ConfigError`` if Mosquitto is missing, the folder is a copy,
+    or another program uses the port.
     """
     mosquitto = find_mosquitto()
     if mosquitto is None:
@@ -68,16 +70,18 @@ def trial(folder: Path, url: str | None) -> Generator[str]:
 
 
 def _require_empty(folder: Path) -> None:
-    """Raise ``ConfigError`` for a folder that already holds something else."""
+    """Raise ``ConfigError`` if the folder already holds other files."""
     with translated("read", folder):
         if folder.exists() and any(folder.iterdir()):
             raise ConfigError("folder", str(folder), "a new or empty one, or one with a cloud.toml")
 
 
 def _in_place(folder: Path) -> tuple[CloudConfig, list[str]]:
-    """The configuration, and a line if the folder was moved: Mosquitto reads absolute paths only.
+    """Load the configuration.
 
-    Its files then get the new path. Raises ``ConfigError`` for a copy of a folder that is still there.
+    If the folder was moved, put the new path into its files, and return a line on it.
+
+    Mosquitto reads absolute paths only. Raises ``ConfigError`` for a copy of a folder that still exists.
     """
     cloud, path = load_cloud(folder / "cloud.toml"), folder / MOSQUITTO_CONF
     passwords = cloud.broker.device_password_file
@@ -104,7 +108,7 @@ def _require_free(port: int, folder: Path) -> None:
 
 
 def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
-    """The address of the fleet, and the next commands to type."""
+    """Returns the fleet's address, and the next commands to type."""
     command, broker = f"sedge-cloud -c {folder / 'cloud.toml'}", cloud.broker
     lines = [
         f"Fleet {cloud.fleet}: its devices reach the broker at {broker.device_url or broker.url}"
@@ -120,7 +124,7 @@ def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
             row.device == FIRST_DEVICE and row.hello is None for row in store.devices()
         )
     if is_waiting:
-        with suppress(StorageError):  # its folder was moved to the device
+        with suppress(StorageError):  # it is missing if the folder was moved to the device
             line = join_text(folder / FIRST_DEVICE)
             lines += [
                 "On the first device: sedge-edge join, and this line, which holds its secret:",
@@ -154,7 +158,7 @@ def _write_files(folder: Path, url: str | None) -> None:
 
 
 def _free_one(ports: range) -> int:
-    """The first free port. Raises ``ConfigError`` if there is none."""
+    """Returns the first free port. Raises ``ConfigError`` if there is none."""
     for port in ports:
         if is_free(port):
             return port
@@ -162,7 +166,7 @@ def _free_one(ports: range) -> int:
 
 
 def _own_address() -> str:
-    """This machine's address in its network, or the loopback address without a network."""
+    """Returns this machine's address in its network, or the loopback address if it has no network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_ELSEWHERE)

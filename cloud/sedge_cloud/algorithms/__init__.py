@@ -1,1 +1,1 @@
-"""The building blocks of strategies: functions of arrays, without store, disk or clock."""
+"""The building blocks of strategies: functions on arrays that use no store, disk or clock."""

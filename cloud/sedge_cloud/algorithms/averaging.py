@@ -3,12 +3,11 @@
     theta' = sum_i (m_i / m) theta_i,   m = sum_i m_i        (McMahan et al. 2017, Algorithm 1)
            = theta + sum_i m_i (theta_i - theta) / m
 
-The cost of the second form grows with the length of the updates: a device that sent k elements is equal to
-the global model everywhere else. The sum runs in float64, where the product of a float32 and a count below
-2**29 is exact (24 + 29 = 53 bits), so the order of the updates affects only the rounding of the additions.
-Equal updates in equal order give equal bits. If a run asks for a coordinate-wise rule (``robust.py``), it
-replaces the mean. Which devices take part, and which elements are personal, is decided elsewhere.
-n = parameters.
+The second form costs time proportional to the elements sent: where a device sent nothing, its model equals
+the global one. The sum runs in float64, where the product of a float32 and a count below 2**29 is exact (24
++ 29 = 53 bits), so the order of the updates affects only the rounding of the additions. Equal updates in
+equal order give equal bits. A coordinate-wise rule (``robust.py``) replaces the mean if the run asks for
+one. This module does not decide which devices take part, or which elements are personal. n = parameters.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,12 +22,13 @@ from sedge_protocol.layout import Theta
 
 Change = NDArray[np.float64]
 
-# Memory for a block of coordinates of all updates: 100 updates of 582,026 parameters take four passes.
+# Memory for one block, which holds the same coordinates of all updates: 100 updates of 582,026 parameters
+# take four blocks.
 BLOCK_BYTES = 64 * 2**20
 
 
 def average_change(context: Context, updates: Iterable[Update]) -> Change:
-    """The change (n,) from the global model to the mean of the trained ones by ``num_examples``.
+    """Returns the change (n,) from the global model to the trained models' mean by ``num_examples``.
 
     If the run's ``robust`` says so, a coordinate-wise rule replaces the mean. Raises ``StrategyError``
     for an update of another shape or a negative weight.
@@ -39,7 +39,7 @@ def average_change(context: Context, updates: Iterable[Update]) -> Change:
 
 
 def mean_change(updates: Iterable[Update], theta: Theta) -> Change:
-    """The change (n,) from theta (n,) to the weighted mean; zeros if all weights are 0.
+    """Returns the change (n,) from theta (n,) to the weighted mean; zeros if all weights are 0.
 
     Raises ``StrategyError`` as ``average_change`` does.
     """
@@ -53,9 +53,10 @@ def mean_change(updates: Iterable[Update], theta: Theta) -> Change:
 
 
 def shared_mean_change(updates: Iterable[Update], theta: Theta) -> Change:
-    """As ``mean_change``, but each element is averaged only over the updates whose patch lacks it.
+    """Like ``mean_change``, but an element's mean covers only the updates whose patch does not contain it.
 
-    An element in everybody's patch stays as it is. Raises ``StrategyError`` likewise.
+    An element that is in every device's patch does not change. Raises ``StrategyError`` as
+    ``average_change`` does.
     """
     total, weights = np.zeros(theta.size), np.zeros(theta.size)
     for update in updates:
@@ -71,7 +72,7 @@ def shared_mean_change(updates: Iterable[Update], theta: Theta) -> Change:
 
 
 def robust_change(updates: Iterable[Update], theta: Theta, robust: Robust) -> Change:
-    """The change (n,) by a coordinate-wise rule, block by block; every device counts the same.
+    """Compute the change (n,) by a coordinate-wise rule, block by block. All devices have equal weight.
 
     Raises ``StrategyError`` as ``average_change`` does.
     """
@@ -90,17 +91,17 @@ def robust_change(updates: Iterable[Update], theta: Theta, robust: Robust) -> Ch
 
 
 def repeatable(updates: Iterable[Update]) -> Iterable[Update]:
-    """The updates in a form that can be iterated more than once."""
+    """Returns the updates in a form that can be iterated more than once."""
     return list(updates) if isinstance(updates, Iterator) else updates
 
 
 def blocks(
     updates: Iterable[Update], count: int, size: int, theta: Theta | None = None
 ) -> Iterator[Block]:
-    """The changes of ``count`` updates in blocks of coordinates (d, b), in order.
+    """Yield the changes of ``count`` updates in consecutive blocks of coordinates (d, b).
 
-    They are from theta (n,) or, without it, each from its own ``base``. Each block iterates all updates
-    once and reuses the previous block's array.
+    Changes are relative to theta (n,) or, if that is None, to each update's own ``base``. Each block
+    iterates over all updates once and reuses the previous block's array.
     """
     step = max(1, min(size, BLOCK_BYTES // (4 * max(1, count))))
     buffer = np.empty((count, step), np.float32)
@@ -113,7 +114,7 @@ def blocks(
 
 
 def _check(update: Update, theta: Theta) -> None:
-    """Raise ``StrategyError`` for an update of another shape or a negative weight."""
+    """Raise ``StrategyError`` for an update with another shape or a negative weight."""
     if update.base.shape != theta.shape:
         raise StrategyError(f"mean: vector of shape {update.base.shape}, expected {theta.shape}")
     if not update.num_examples >= 0:

@@ -1,4 +1,4 @@
-"""Decides which devices learn with each other: those whose critical elements are at the same places.
+"""Decides which devices learn from each other: those whose critical elements overlap most.
 
 With m_i the critical elements of device i, of |m_i| elements, after round t (Wu et al. 2023, FedCAC):
 
@@ -7,16 +7,17 @@ With m_i the critical elements of device i, of |m_i| elements, after round t (Wu
     C_i  = {j != i : O_ij >= T}                  t = beta: the best pairs only; t > beta: nobody
     d_i  = the mean over i and C_i               on m_i; the strategy decides what is averaged
 
-In the papers every device takes part in every round. Here only the round's updates are paired. An absent
-device keeps its last group, whose trusted members (``strategy.ClientModel``) count with their last updates.
-After round beta no device has a group, and a device without critical elements is in none.
+In the papers every device takes part in every round. Here only devices with an update in the round are
+compared. An absent device keeps its last group, whose trusted members (``strategy.ClientModel``) contribute
+their last updates. After round beta no device has a group, and a device without critical elements is in
+none.
 
-Masks are bitmaps of n bits in words of 64, compared by XOR and popcount: 0.06 s for 100 devices of
-n = 582,026, 6 s for 1000; from about 1500 on a cluster may do it (``slices.py``). Models of more than
-``sample`` elements are compared at ``sample`` places, one drawn from each of as many equal stretches, the
-same for all devices and rounds. The standard error of the overlap of masks of equal size is then at most
-1 / (2 d sqrt(sample)), with d the share of critical elements: .004 with 65,536 samples and d = .5, and 1000
-devices take 0.7 s.
+Masks are bitmaps of n bits in words of 64, compared by XOR and popcount: 0.06 s for 100 devices of n =
+582,026, 6 s for 1000; for about 1500 devices or more a cluster may do it (``slices.py``). Models of more
+than ``sample`` elements are compared at ``sample`` places, one drawn from each of as many equal stretches,
+the same for all devices and rounds. The standard error of the overlap of masks of equal size is then at
+most 1 / (2 d sqrt(sample)), with d the share of critical elements: .004 with 65,536 samples and d = .5, and
+1000 devices take 0.7 s.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,16 +38,17 @@ from sedge_protocol.wire.work import Codec
 Places: TypeAlias = NDArray[np.intp]
 Words: TypeAlias = NDArray[np.uint64]
 
-# Words compared at once: 4 MB with 1000 devices, which fits in a processor's cache.
+# Words of each mask compared at once: 4 MB with 1000 devices, which fits in a processor's cache.
 _BLOCK = 512
-# The pairs times words from which a cluster pays off (tools/bench/overlaps.py), and the number of slices.
+# From this product of pairs and words on, a cluster pays off (tools/bench/overlaps.py). _SLICES is the
+# number of slices.
 _LARGE = 2 * 10**10
 _SLICES = 32
 _SEED = 5
 
 
 class Grouped(Strategy, frozen=True):
-    """The options of strategies with groups; the defaults are the papers' authors'."""
+    """The options of strategies that form groups; the defaults are those of the papers' authors."""
 
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.5
     """Share of each tensor that is critical; the paper's tau."""
@@ -57,7 +59,7 @@ class Grouped(Strategy, frozen=True):
 
     @property
     def codec(self) -> Codec:
-        """Code every element that is sent; the order or the update says which are sent, or critical."""
+        """Send every element exactly; the order or the update says which elements are sent or critical."""
         return EVERY_ELEMENT
 
     @property

@@ -150,27 +150,36 @@ def stages_of(root: Path, path: Path) -> list[tuple[str, ...]]:
     return [stage for place, stage in enumerate(stages) if stage and stage not in stages[:place]]
 
 
-def passes(tree: Path, tests: Sequence[str], limit_s: float | None) -> bool:
-    """Whether a tree's tests pass within the time limit."""
+def failure_of(tree: Path, tests: Sequence[str], limit_s: float | None) -> str:
+    """The end of pytest's output if a tree's tests fail or exceed the time limit; "" if they pass."""
     options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu and not fleet"]
     options += ["-k", "not java"]  # it contains none of the mutants
     search = os.pathsep.join(str(tree / folder) for folder in SEARCH)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", *options, *tests],
-        cwd=tree,
-        env={**os.environ, "PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1" if limit_s else ""},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        return process.wait(limit_s) == 0
-    except subprocess.TimeoutExpired:
-        return False
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, 9)
-            process.wait()
+    # A file, as a pipe stays open as long as any process that the tests left behind.
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *options, *tests],
+            cwd=tree,
+            env={
+                **os.environ,
+                "PYTHONPATH": search,
+                "PYTHONDONTWRITEBYTECODE": "1" if limit_s else "",
+            },
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            if process.wait(limit_s) == 0:
+                return ""
+            output.seek(0)
+            return output.read()[-2000:]
+        except subprocess.TimeoutExpired:
+            return f"not finished after {limit_s} s"
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, 9)
+                process.wait()
 
 
 class Trees:
@@ -195,7 +204,7 @@ class Trees:
         tree = self.free.get()
         try:
             (tree / mutant.path).write_text(mutant.after)
-            return passes(tree, tests, limit_s)
+            return not failure_of(tree, tests, limit_s)
         finally:
             (tree / mutant.path).write_text(mutant.before)
             self.free.put(tree)
@@ -205,8 +214,8 @@ class Trees:
         if tests not in self._seconds:
             tree, begun = self.free.get(), time.monotonic()
             try:
-                if not passes(tree, tests, None):
-                    raise SystemExit(f"a test fails even without a mutant: {' '.join(tests)}")
+                if failure := failure_of(tree, tests, None):
+                    raise SystemExit(f"{' '.join(tests)} fail even without a mutant:\n{failure}")
             finally:
                 self.free.put(tree)
             self._seconds[tests] = time.monotonic() - begun

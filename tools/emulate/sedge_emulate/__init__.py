@@ -1,4 +1,4 @@
-"""Fleets of virtual devices on one host; ``read_json`` reads the result of one of them."""
+"""Emulates a fleet of virtual devices on one host. ``read_json`` loads an emulation's result."""
 
 from sedge_emulate.result import Result, read_json
 

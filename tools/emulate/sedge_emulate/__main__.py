@@ -1,7 +1,7 @@
-"""``sedge-emulate``: a fleet of virtual devices on one host, trained for real.
+"""``sedge-emulate``: trains a fleet of virtual devices on one host.
 
-torch takes seconds to import, so a command's code is imported when it is called: help and mistyped options
-do not need it, and Ctrl-C works meanwhile.
+Training is real, not simulated. torch takes seconds to import, so each command imports its code when it
+is called: help and mistyped options do not wait for torch, and Ctrl-C works during the import.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def interruptible(name: str, call: Callable[[], int]) -> int:
-    """Make the call; SIGTERM and SIGHUP end it as Ctrl-C does. Returns the command's exit status."""
+    """Call ``call`` and return the command's exit status. SIGTERM and SIGHUP end it like Ctrl-C."""
 
     def ended() -> int:
         with _ended_by("SIGTERM"), _ended_by("SIGHUP"):
@@ -38,9 +38,10 @@ def interruptible(name: str, call: Callable[[], int]) -> int:
 
 @contextmanager
 def _ended_by(name: str) -> Generator[None]:
-    """Make this signal act as Ctrl-C: broker, workers and temporary folders end with this process.
+    """Make the signal ``name`` act like Ctrl-C within the ``with`` block.
 
-    An ignored signal stays ignored: nohup relies on that. Windows has no SIGHUP.
+    Broker, workers and temporary folders are then cleaned up as this process ends. A signal that is
+    ignored stays ignored, because nohup relies on that. Windows has no SIGHUP.
     """
     number = getattr(signal, name, signal.SIGTERM)
     before = signal.getsignal(number)
@@ -53,7 +54,7 @@ def _ended_by(name: str) -> Generator[None]:
 
 
 def parser() -> Parser:
-    """The command's arguments."""
+    """Build the command-line parser."""
     made = command(
         "sedge-emulate", "Virtual devices, real training.",
         examples=["sedge-emulate run fleet.toml", "sedge-emulate compare runs/latest"],

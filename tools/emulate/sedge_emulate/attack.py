@@ -1,10 +1,11 @@
-"""Hostile devices of an emulated fleet: they train like all others and falsify their updates.
+"""Hostile devices of an emulated fleet: they train like the others but falsify their updates.
 
-Otherwise they are ordinary devices: the agent's own code makes, codes and sends their updates. They know
-the run's [robust], the number of devices, each other's data and, if the fleet file says so, all devices'
-data: they train on it to learn what the others would send (``Knowledge``). An attack is a function from
-that to a change; ``ATTACKS`` has them by name, and ``AttackConfig`` describes them. n = parameters, k =
-devices whose data are known, h = hostile devices.
+In all other respects they are ordinary devices: the agent's own code builds, encodes and sends their
+updates. They know the run's [robust] table, the number of devices, each other's data and, if the fleet
+file says so, every device's data. They train on those data to learn what the others would send
+(``Knowledge``). An attack is a function from ``Knowledge`` to a change. ``ATTACKS`` maps names to these
+functions, and ``AttackConfig`` describes them. n = parameters, k = devices whose data are known, h =
+hostile devices.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,26 +35,27 @@ Name: TypeAlias = Literal[
 ]
 Changes: TypeAlias = NDArray[np.float32]  # (k, n)
 
-# The attacks that need a second training, on other examples.
+# These attacks also train on falsified examples.
 POISONED: tuple[Name, ...] = ("labels", "colluding", "hidden", "backdoor")
-# Variations that a device tries against the rule before it sends anything: the share of its change along
-# the mean of the known ones, and its length in medians of theirs.
+# A hostile device tries these variations against the robust rule before it sends anything. ALONG is the
+# share of its change that points along the mean of the known changes; LENGTHS is its length as a multiple
+# of their median length.
 ALONG = (-1.0, 0.0, 0.15, 0.3, 0.45, 0.6, 0.75)
 LENGTHS = (7.0, 2.9, 1.9, 0.97)
 TARGET_LABEL = 0
 
 
 class AttackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[attack]: hostile devices; they send
+    """[attack]: the hostile devices of a fleet, and what they send
 
     - ``scaled``: ``scale`` times their own honest change; -1 reverses it;
-    - ``labels``: the change from training on wrong labels, as long as the rule allows;
-    - ``colluding``: the mean of the hostile devices' ``labels``, the same from each;
-    - ``little``: mean - ``scale`` * deviation, by coordinate: a little is enough (Baruch et al. 2019);
-    - ``inner``: -``scale`` * mean: inner-product manipulation (Xie et al. 2020);
+    - ``labels``: the change from training on wrong labels, at the most effective length;
+    - ``colluding``: the mean of the hostile devices' ``labels`` changes, the same from each device;
+    - ``little``: mean - ``scale`` * standard deviation, per coordinate (Baruch et al. 2019);
+    - ``inner``: -``scale`` * mean, which is inner-product manipulation (Xie et al. 2020);
     - ``hidden``: the mixture of ``colluding`` and the mean that does the most harm under the rule;
-    - ``drift``: the same with one random direction in all rounds;
-    - ``backdoor``: ``colluding``, but half of the examples have a pattern and the label 0.
+    - ``drift``: like ``hidden``, with one random direction in all rounds instead of ``colluding``;
+    - ``backdoor``: like ``colluding``, but half of the examples carry a pattern and the label 0.
     """
 
     devices: Annotated[int, Meta(ge=0, le=100_000)] = 0
@@ -69,43 +71,48 @@ class AttackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (``all``)."""
 
     def claimed(self, number: int, held: int) -> int:
-        """The number of examples claimed by a device that has ``held`` of them."""
+        """The number of examples that device ``number`` claims if it really has ``held``."""
         return self.claim if number < self.devices and self.claim else held
 
 
 class Attack(msgspec.Struct, frozen=True):
-    """An attack on one run of ``devices`` devices, whose ``robust`` it knows."""
+    """The attack on one run: the fleet has ``devices`` devices, and the attackers know its ``robust``."""
 
     config: AttackConfig = AttackConfig()
     robust: Robust = Robust()
     devices: int = 0
 
     def of(self, number: int) -> "Attack | None":
-        """The attack of the ``number``-th device, counted from 0; None for an honest one."""
+        """The attack that device ``number``, counted from 0, carries out; None if that device is honest."""
         return self if number < self.config.devices else None
 
     def others(self, number: int) -> list[int]:
-        """The other devices whose honest changes the ``number``-th one studies, hostile ones first."""
+        """The devices whose honest changes device ``number`` computes, hostile ones first, itself
+        excluded.
+        """
         if self.config.name == "scaled":
             return []
         known = self.devices if self.config.knows == "all" else self.config.devices
         return [i for i in range(known) if i != number]
 
     def poisoned(self, number: int) -> list[int]:
-        """The hostile devices whose falsified examples the ``number``-th one trains on, its own first."""
+        """The hostile devices whose falsified examples device ``number`` trains on, itself first."""
         hostile = range(self.config.devices) if self.config.name in POISONED else ()
         return sorted(hostile, key=lambda i: i != number)
 
     def lessons(
         self, number: int, examples: Callable[[int], tuple[Examples, Examples]], classes: int
     ) -> list[Examples]:
-        """The ``number``-th device's training data besides its own: others' examples, then wrong ones."""
+        """Extra training sets of device ``number``: other devices' examples, then falsified ones."""
         name = self.config.name
         wrong = [poisoned(examples(i)[0], name, classes) for i in self.poisoned(number)]
         return [examples(i)[0] for i in self.others(number)] + wrong
 
     def knowledge(self, number: int, base: Theta, thetas: Sequence[Theta]) -> "Knowledge":
-        """Its knowledge, from its own honest model (n,) and the models trained on ``lessons``."""
+        """What device ``number`` knows, given its own model (n,) and those trained on ``lessons``.
+
+        ``thetas`` holds these models in that order; ``base`` (n,) is the model they were trained from.
+        """
         changes, honest = np.array(thetas) - base, 1 + len(self.others(number))
         return Knowledge(self, base, changes[:honest], changes[honest:])
 
@@ -115,11 +122,11 @@ NOBODY = Attack()
 
 @dataclass(frozen=True)
 class Knowledge:
-    """A hostile device's knowledge when it makes its update.
+    """What a hostile device knows when it makes its update.
 
-    Its model is ``base`` (n,). ``honest`` (k, n) are the changes of the devices that it knows, its own and
-    the other hostile ones' first; ``poisoned`` (h, n) are the changes that the hostile devices' falsified
-    examples lead to, its own first.
+    ``base`` (n,) is the model that it received. ``honest`` (k, n) are the changes that it computed from
+    true examples: its own first, then the other hostile devices', then the rest. ``poisoned`` (h, n) are
+    the changes from the hostile devices' falsified examples, its own first.
     """
 
     attack: Attack
@@ -129,16 +136,19 @@ class Knowledge:
 
     @property
     def mean(self) -> Theta:
-        """The mean (n,) of the known changes."""
+        """The mean (n,) of the honest changes that the device knows."""
         return np.asarray(self.honest.mean(axis=0), np.float32)
 
     @property
     def length(self) -> float:
-        """The median length of the known changes."""
+        """The median Euclidean length of the honest changes that the device knows."""
         return float(np.median(np.linalg.norm(self.honest, axis=1)))
 
     def reached(self, sent: Theta, aim: Theta) -> float:
-        """How far the model moves along ``aim`` (n,) if each hostile device sends this; -inf if named."""
+        """How far the model moves along ``aim`` (n,) if every hostile device sends ``sent`` (n,).
+
+        Returns -inf if the outlier filter would name the hostile devices as distrusted.
+        """
         attack, base = self.attack, np.zeros_like(sent)
         hostile = attack.config.devices
         count = attack.devices - hostile
@@ -159,9 +169,11 @@ class Knowledge:
         return float(mean_change(filtered, base) @ aim)
 
     def longest(self, direction: Theta, aim: Theta) -> Theta:
-        """The change in this direction (n,) that the rule lets move the model farthest along ``aim``.
+        """The multiple of ``direction`` (n,) that moves the model farthest along ``aim`` (n,) under the
+        rule.
 
-        Among lengths that the rule shortens to the same, the first one: groups may count it in full.
+        If several lengths do equally well because the rule clips them, the first of LENGTHS is taken: a
+        strategy with groups may count it unclipped.
         """
         tried = [scaled(direction, length * self.length) for length in LENGTHS]
         reached = [self.reached(sent, aim) for sent in tried]
@@ -169,10 +181,10 @@ class Knowledge:
         return next(sent for sent, far in zip(tried, reached, strict=True) if far >= enough)
 
     def hidden(self, goal: Theta) -> Theta:
-        """The mixture of ``goal`` (n,) and the mean that does most harm without being named.
+        """The mixture of ``goal`` (n,) and the mean that does the most harm without being distrusted.
 
-        Harm is movement of the model along the part of ``goal`` that is orthogonal to the mean, and against
-        the mean.
+        Harm is movement of the model along the part of ``goal`` that is orthogonal to the mean, and
+        against the mean.
         """
         mean = unit(self.mean)
         aside = unit(goal - scaled(mean, float(goal @ mean)))
@@ -183,14 +195,14 @@ class Knowledge:
 
 
 def unit(vector: Theta) -> Theta:
-    """The vector (n,) with length 1, or 0 if it has none."""
+    """The vector (n,) scaled to length 1; a zero vector is returned unchanged."""
     length = float(np.linalg.norm(vector))
     return scaled(vector, 1 / length) if length > 0 else vector
 
 
 def scaled(vector: Theta, factor: float) -> Theta:
     """``factor`` times the vector (n,), as float32."""
-    with np.errstate(over="ignore"):  # an overflow is detected when it is coded
+    with np.errstate(over="ignore"):  # the encoder detects an overflow
         return np.multiply(vector, factor, dtype=np.float32)
 
 
@@ -230,14 +242,18 @@ ATTACKS: Mapping[Name, Callable[[Knowledge], Theta]] = {
 
 
 def falsified(learned: LocalResult, known: Knowledge) -> LocalResult:
-    """The change that a device claims to have learned."""
-    with np.errstate(over="ignore"):  # an overflow is detected when it is coded
+    """The result of training with the model replaced by the one that the attack makes."""
+    with np.errstate(over="ignore"):  # the encoder detects an overflow
         theta = known.base + ATTACKS[known.attack.config.name](known)
     return replace(learned, trained=replace(learned.trained, theta=theta))
 
 
 def poisoned(examples: Examples, name: Name, classes: int) -> Examples:
-    """Examples with the last label for the first and so on or, for a backdoor, half of them marked."""
+    """Return falsified examples.
+
+    For a backdoor, every other image is marked and labelled 0. For the other attacks, the order of the
+    labels is reversed: the first becomes the last, and so on; numeric targets change their sign.
+    """
     if name != "backdoor":
         counts = examples.targets != IGNORED
         turned = np.where(counts, classes - 1 - examples.targets, IGNORED)
@@ -249,14 +265,14 @@ def poisoned(examples: Examples, name: Name, classes: int) -> Examples:
 
 
 def marked(inputs: Inputs) -> Inputs:
-    """Copies of images (N, ..., height, width) with a bright corner of two by two pixels."""
+    """Copies of images (N, ..., height, width) with the brightest value in a corner of 2 x 2 pixels."""
     inputs = inputs.copy()
     inputs[..., -2:, -2:] = inputs.max()
     return inputs
 
 
 def claiming(outcome: Outcome, blobs: WholeBlobs, claim: int) -> Outcome:
-    """The same outcome, its update with another number of examples."""
+    """Copy ``outcome``, with an update that claims to be from ``claim`` examples."""
     update = blobs.read(outcome.update)
     report, payload = decode_update(update)
     report = msgspec.structs.replace(report, num_examples=claim)

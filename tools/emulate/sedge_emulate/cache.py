@@ -1,9 +1,10 @@
-"""Caches what an emulation would compute again for the same model: exported bundles and passed checks.
+"""Caches what an emulation would otherwise recompute for a model: exported bundles and passed checks.
 
-An entry's name is the digest of everything that its content depends on (``training/fingerprint.py``). It is
-one file: the SHA-256 of the content, then the content. Emulations may share the folder, because a file is
-moved to its place once it is complete. A damaged entry counts as missing. Once all entries together exceed
-``MAX_BYTES``, the least recently used ones are deleted; a single entry larger than that is not stored.
+An entry is one file: the SHA-256 of its content, then the content. Its name is the digest of everything
+that the content depends on (``training/fingerprint.py``). Several emulations may share the folder,
+because a file is renamed to its final name only when it is complete. A damaged entry counts as missing.
+Once all entries together exceed ``MAX_BYTES``, the least recently used ones are deleted. A single entry
+larger than that is not stored.
 """
 
 import hashlib
@@ -16,14 +17,14 @@ from pathlib import Path
 
 MAX_BYTES = 2**30
 _DIGEST = 32
-# An entry, or a file that will be one once it is complete.
+# The name of an entry, or of a partial file that becomes one when it is complete.
 _OWN = re.compile(r"[0-9a-f]{64}(\.[0-9]+)?")
 
 
 def user_cache() -> Path | None:
-    """This user's folder for the cache: in $XDG_CACHE_HOME, otherwise in the system's usual place.
+    """The user's cache folder: $XDG_CACHE_HOME/sedge, or the system's usual place if that is unset.
 
-    None for a user without a home.
+    Returns None for a user without a home directory.
     """
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if named.is_absolute():
@@ -34,9 +35,9 @@ def user_cache() -> Path | None:
 
 
 class Cache:
-    """The entries in ``folder``; ``note`` takes a line about one that cannot be used.
+    """A cache in ``folder``. ``note`` is called with one line for each entry that cannot be used.
 
-    With ``fresh`` none is found, and all are written again.
+    With ``fresh``, every lookup misses, so all entries are written anew.
     """
 
     def __init__(
@@ -69,10 +70,10 @@ class Cache:
         return None
 
     def keep(self, key: bytes, content: bytes, now: bytes | None) -> None:
-        """Store an entry, whole or not at all; if that fails, say so and continue.
+        """Store an entry atomically. If that fails, note it and continue.
 
-        ``now`` is the key after the content was made. If it differs, the content may depend on more than
-        the key covers.
+        ``now`` is the key as computed again after the content was made. If it differs from ``key``, the
+        content may depend on more than the key covers, and nothing is stored.
         """
         if now != key:
             self.note("cache: not used for this model: its code changes while it computes")
@@ -93,12 +94,14 @@ class Cache:
                 partial.unlink()
 
     def _evict(self) -> None:
-        """Delete surplus entries, and files that a killed process has left half-written."""
+        """Delete the least recently used entries beyond ``max_bytes``, including partial files of killed
+        processes.
+        """
         used: list[tuple[float, int, str]] = []
         for entry in os.scandir(self._folder):
             if not _OWN.fullmatch(entry.name):
                 continue
-            with suppress(FileNotFoundError):  # another emulation deletes, too
+            with suppress(FileNotFoundError):  # another emulation may delete it meanwhile
                 status = entry.stat()
                 used.append((status.st_mtime, status.st_size, entry.path))
         total = 0

@@ -1,4 +1,4 @@
-"""The description of an emulated fleet (fleet.toml)."""
+"""The schema of a fleet file, fleet.toml, and its checks."""
 
 import re
 import sys
@@ -36,9 +36,9 @@ from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.wire.messages import Id
 
 LINKS = ("memory", "broker", "mosquitto", "amqtt")
-# The file endings of a partition, which says who has which examples (see data/partition.py).
+# The file types of a partition, a file that assigns examples to devices (see data/partition.py).
 SUFFIXES = (".npy", ".json", ".pkl")
-# The names of virtual devices (see data/shares.py); real devices must not use them.
+# The ids that virtual devices get (see data/shares.py); real devices must not use them.
 VIRTUAL = re.compile(r"device-\d+")
 
 Rate: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
@@ -85,7 +85,8 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[model]: the model that devices train; without ``factory`` and ``name``, the data decides.
+    """[model]: the model that devices train. If neither ``factory`` nor ``name`` is given, the data
+    decides.
 
     Most strategies support only the whole model; the others assign one of the ``widths`` to each device.
     """
@@ -119,11 +120,11 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[trainer]: how this host computes the devices' steps.
+    """[trainer]: how this host computes the devices' training steps.
 
-    On a CPU, ``tf32``, ``graphs`` and ``convolutions`` have no effect. Under bf16, parameters, sums and the
-    optimizer stay float32. A model whose step moves numbers between host and GPU, as one with
-    ``class_weights`` does, cannot have ``graphs`` and is refused.
+    On a CPU, ``tf32``, ``graphs`` and ``convolutions`` have no effect. Under bf16, parameters, sums and
+    the optimizer stay float32. ``graphs`` is refused for a model whose step copies numbers between host
+    and GPU, as it does with ``class_weights``.
     """
 
     backend: Name = "auto"
@@ -146,7 +147,7 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RoundsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[rounds]: how long the runs are, and when rounds open and close.
 
-    The accuracies of the report are those of the devices that are online at the end.
+    The report's final accuracies cover the devices that are online at the end.
     """
 
     num_rounds: Annotated[int, Meta(ge=1, le=1_000_000)] = 10
@@ -176,10 +177,11 @@ class RoundsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[[strategies]]: one run of the fleet.
+    """[[strategies]]: one run of the fleet under one strategy.
 
-    Its own ``training``, ``codec``, ``broadcast``, ``patch``, ``robust``, ``privacy`` and ``attack``
-    replace the fleet's tables as a whole. Even a private run shows the devices' measurements.
+    If the run has its own ``training``, ``codec``, ``broadcast``, ``patch``, ``robust``, ``privacy`` or
+    ``attack``, that table replaces the fleet's table entirely. The results of a private run still include
+    the devices' measurements.
     """
 
     name: str
@@ -198,15 +200,15 @@ class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def title(self) -> str:
-        """Its name in progress and report."""
+        """The run's name in progress output and in the report."""
         return self.label or self.name
 
 
 class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A fleet of virtual devices, and the strategies to run on it.
+    """The fleet file: virtual devices, and the strategies to run on them.
 
-    Over ``memory`` time is virtual, and devices differ and fail as [[classes]] and [churn] say; without
-    them, nothing fails. ``broker`` is Mosquitto or, if that is not installed, amqtt.
+    With ``memory``, time is virtual, and devices differ and fail as [[classes]] and [churn] specify;
+    without these tables nothing fails. ``broker`` means Mosquitto or, if that is not installed, amqtt.
     """
 
     devices: Annotated[int, Meta(ge=1, le=100_000)] = 20
@@ -237,7 +239,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     strategies: Annotated[tuple[StrategyConfig, ...], Meta(min_length=1)]
 
     def run(self, strategy: StrategyConfig) -> RunConfig:
-        """The run of one strategy on this fleet."""
+        """The run configuration of one strategy on this fleet."""
         rounds = self.rounds
         fleet = self.devices + len(self.real)
         fewest = min(2, fleet)
@@ -266,11 +268,11 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         )
 
     def attack_under(self, strategy: StrategyConfig) -> AttackConfig:
-        """The attack in the run of one strategy."""
+        """The attack on the run of one strategy: its own if it has one, otherwise the fleet's."""
         return strategy.attack or self.attack
 
     def check(self, where: str = "") -> "EmulationConfig":
-        """The same config. Raises ``ConfigError`` for what types and ranges alone cannot catch."""
+        """Return this config. Raises ``ConfigError`` for errors that types and ranges cannot catch."""
         _require_unique("strategies.label", [s.title for s in self.strategies], where)
         for strategy in self.strategies:
             run = check_run(self.run(strategy), where)

@@ -4,8 +4,8 @@
     link bytes = MQTT bytes + header_bytes * (messages + MQTT bytes / 1400), keepalives included
     airtime = 8 * link bytes / rate          energy = airtime * radio_w + rounds * train_s * train_w
 
-Bytes and messages are means over the devices, counted as meter.py says. Training rounds count, evaluations
-do not. A unit is a started 5 KB of one message, in each direction; keepalives add none.
+Bytes and messages are means over the devices, as counted by meter.py. Evaluation rounds are not included.
+A unit is each started 5 KB of a message, in either direction; keepalives cost no units.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Prices(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Use:
-    """A device's traffic: MQTT bytes each way, messages and units both ways."""
+    """A device's traffic: MQTT bytes in each direction; messages and billed units of both directions."""
 
     up: float = 0.0
     down: float = 0.0
@@ -54,14 +54,14 @@ class Use:
     units: float = 0.0
 
     def of(self, count: int) -> "Use":
-        """The mean, if this is the sum of this many."""
+        """Divide this sum by ``count`` to get the mean."""
         n = max(1, count)
         return Use(self.up / n, self.down / n, self.messages / n, self.units / n)
 
 
 @dataclass(frozen=True)
 class Bill:
-    """A device's month."""
+    """What a device uses and costs in a month."""
 
     use: Use
     link_bytes: float
@@ -71,7 +71,10 @@ class Bill:
 
 
 def measured(strategy: StrategyResult) -> tuple[Use, Use]:
-    """A device's first round, and a later one. Raises ``DataError`` for a run without later rounds."""
+    """The mean traffic of a device's first round and of a later round.
+
+    Raises ``DataError`` for a run in which no device took part twice.
+    """
     rounds = strategy.rounds
     newcomers = sum(r.newcomers for r in rounds)
     updates = sum(r.num_updates + r.late for r in rounds) - newcomers
@@ -93,7 +96,7 @@ def measured(strategy: StrategyResult) -> tuple[Use, Use]:
 
 
 def month(first: Use, later: Use, prices: Prices) -> Bill:
-    """The cost of a device's month that begins with its first round."""
+    """The bill of a device's first month, which includes its first round."""
     rounds = prices.rounds_per_day * prices.days
     again = max(0.0, rounds - 1)
     pings = prices.online_hours * prices.days * 3600 / KEEPALIVE_S

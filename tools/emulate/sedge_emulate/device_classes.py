@@ -1,7 +1,8 @@
-"""[[classes]] and [churn] of a fleet file: how fast devices of one kind are, and what fails how often.
+"""[[classes]] and [churn] of a fleet file: how fast each class of devices is, and what fails how often.
 
 Times are virtual seconds of the emulation's clock. An event whose mean interval ("every") is 0 never
-happens. The intervals are exponentially distributed, and so are the durations of a cut and of a full disk.
+happens. The intervals are exponentially distributed, and so are the durations of link cuts and of full
+disks.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-# Closer events would only keep the emulation busy.
+# Events in shorter intervals would only slow the emulation down.
 SHORTEST_MEAN_S = 1.0
 MEAN = f"0 (never), or {SHORTEST_MEAN_S:g} second or more"
 _MAX_S = 3.2e8  # ten years
@@ -46,7 +47,9 @@ class LinkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DutyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[classes.duty]: recurring hours in which devices of the class are on, shifted for each device."""
+    """[classes.duty]: the recurring hours in which devices of the class are on, with a random shift per
+    device.
+    """
 
     period_s: Annotated[float, Meta(ge=1, le=_MAX_S)]
     """Seconds of a period, such as 86,400 for a day."""
@@ -55,7 +58,7 @@ class DutyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[[classes]]: devices of one kind."""
+    """[[classes]]: a class of devices that behave alike."""
 
     name: Name
     """Name of the class in the report."""
@@ -99,7 +102,7 @@ class ChurnConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def contradictions(kind: ClassConfig) -> Iterator[tuple[str, float, str]]:
-    """Each contradiction within a class: key, value and what was expected."""
+    """Yield contradictory settings of a class: the key, its value and what was expected."""
     link, duty = kind.link, kind.duty
     for key, every_s in (
         ("link.cut_every_s", link.cut_every_s),

@@ -1,10 +1,12 @@
-"""Run an emulation from its description to its results: data, model, workers, then each strategy in turn.
+"""Runs an emulation from the fleet file to its results: data, model, workers, then each strategy in turn.
 
-    out/bundle        the exported model            out/models    each strategy's last global model
-    out/join          files for real devices        out/state     state that --resume continues from
+    out/bundle    the exported model
+    out/models    each strategy's last global model
+    out/join      files for real devices
+    out/state     state that --resume continues from
 
-``out/state`` is deleted when everything has ended well; a strategy resumes from its folder in ``runs``. A
-model file is n float32 numbers, little endian.
+``out/state`` is deleted once every strategy has finished. A strategy that was interrupted resumes from
+its folder in ``runs``. A model file is n float32 numbers, little endian.
 """
 
 import hashlib
@@ -40,17 +42,18 @@ from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
-# Marks ``out/state`` as an emulation's. A folder without it belongs to something else.
+# The file that marks ``out/state`` as an emulation's, so that no foreign folder is deleted.
 OWN = "emulation"
-# A marker in place of the bundle if the export was taken from the cache.
+# A marker file that says that the bundle was taken from the cache.
 CACHED = "from-cache"
 
 
 @dataclass(frozen=True)
 class StrategyRun:
-    """One strategy's run and the folder of its state; ``resumed`` if there may be some state already.
+    """One strategy's run and the folder of its state, which may hold state already if ``resumed``.
 
-    ``narrower`` are the bundles of the model's forms with fewer channels. Devices announce ``hello``.
+    ``narrower`` are the bundles of the model's forms with fewer channels. ``hello`` is what devices
+    announce.
     """
 
     title: str
@@ -64,7 +67,7 @@ class StrategyRun:
 
 @dataclass(frozen=True)
 class Stage:
-    """State that all strategies of an emulation share. Its memory does not grow with the devices."""
+    """What all strategies of an emulation share. Its memory does not grow with the number of devices."""
 
     config: EmulationConfig
     dataset_name: str
@@ -78,17 +81,17 @@ class Stage:
 
     @property
     def bundle(self) -> Path:
-        """The exported model."""
+        """The folder of the exported model."""
         return self.out / "bundle"
 
     @property
     def narrower(self) -> tuple[Path, ...]:
-        """The exported forms of the model with fewer channels."""
+        """The folders of the exported forms of the model with fewer channels."""
         return narrower(self.config, self.out)
 
     @property
     def setup(self) -> WorkerSetup:
-        """What worker processes need."""
+        """The setup that the worker processes are started with."""
         return worker_setup(self.config, self.source, self.out)
 
     @property
@@ -97,7 +100,7 @@ class Stage:
         return num_workers(self.config)
 
     def name(self, trainer: str) -> bytes:
-        """Identifies data, model, trainer and versions in the names of jobs, 32 bytes."""
+        """A digest (32 bytes) of data, model, trainer and versions; jobs are named after it."""
         bundle, theta = load(self.bundle)
         digest = hashlib.sha256()
         for part in (
@@ -141,13 +144,12 @@ def set_up(
     note: Callable[[str], None],
     fresh: bool = False,
 ) -> Stage:
-    """Split the data, map it from disk and export the model; a resumed emulation has both already.
+    """Split the data, map it from disk and export the model; ``resume`` reuses what an earlier start
+    made.
 
-    With ``fresh`` nothing is taken from the user's cache.
-
-    Raises ``ConfigError`` when ``resume`` is given with another fleet or model than the one in ``out``, for
-    an ``out`` with foreign files, for labels that make the same file name, and for several strategies where
-    real devices join.
+    With ``fresh``, nothing is taken from the user's cache. Raises ``ConfigError`` if ``resume`` is given
+    with another fleet or model than that in ``out``, if ``out`` holds foreign files, if two labels make
+    the same file name, and for several strategies when real devices join.
     """
     if config.real and len(config.strategies) > 1:
         expected = (
@@ -200,7 +202,7 @@ def set_up(
 
 
 def described_split(config: EmulationConfig, dataset: Dataset, central: int = 0) -> str:
-    """One line on how the data is split, with ``central`` examples withheld from all devices."""
+    """One line on how the data is split, and on the ``central`` examples that no device has."""
     data = config.data
     how = {
         "dirichlet": f"Dir({data.alpha:g})",
@@ -215,14 +217,14 @@ def described_split(config: EmulationConfig, dataset: Dataset, central: int = 0)
 
 
 def clear_away(stage: Stage, strategies: Sequence[StrategyConfig]) -> None:
-    """Delete the state once all these strategies have ended well; keep all of it until then."""
+    """Delete the emulation's state once all ``strategies`` have results; otherwise keep all of it."""
     strategy_runs = (strategy_run_of(stage, strategy, resume=True) for strategy in strategies)
     if all(finished(stage, strategy_run) is not None for strategy_run in strategy_runs):
         shutil.rmtree(stage.out / "state", ignore_errors=True)
 
 
 def unfinished(out: Path) -> bool:
-    """Whether an emulation in this folder was stopped before its end and has done some work."""
+    """Return True if the emulation in this folder was stopped early and has done work worth resuming."""
     state = out / "state"
     with translated("look into", out):
         done = any((state / name).is_dir() for name in ("runs", "finished"))
@@ -231,7 +233,7 @@ def unfinished(out: Path) -> bool:
 
 @contextmanager
 def locked(out: Path) -> Generator[None]:
-    """Lock the folder for this emulation. Raises ``StorageError`` if another one writes to it."""
+    """Lock the folder for this emulation. Raises ``StorageError`` if another one holds the lock."""
     with lock_folder(out):
         yield
 
@@ -239,7 +241,7 @@ def locked(out: Path) -> Generator[None]:
 def export_forms(
     setup: WorkerSetup, dataset: Dataset, config: EmulationConfig, fresh: bool = False
 ) -> Prepared:
-    """Export the model, whole and in each of its widths, in a separate process.
+    """Export the model in each of its widths, in a separate process.
 
     Raises ``DataError`` for data that every device would decline to train on.
     """
@@ -260,7 +262,9 @@ def narrower(config: EmulationConfig, out: Path) -> tuple[Path, ...]:
 
 
 def slug(title: str) -> str:
-    """A title as a fleet id and folder name; titles that differ only in other scripts differ here, too."""
+    """Convert a title to a fleet id and folder name. Titles that are not ASCII get a digest to stay
+    distinct.
+    """
     name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:40]
     if title.isascii():
         return name or "fleet"
@@ -269,7 +273,7 @@ def slug(title: str) -> str:
 
 
 def finished(stage: Stage, strategy_run: StrategyRun) -> StrategyResult | None:
-    """The result of a strategy that had ended before the emulation was killed."""
+    """Load the result of a strategy that finished before the emulation was interrupted, if any."""
     path = _result_path(stage, strategy_run)
     if not strategy_run.resumed or not path.exists():
         return None
@@ -280,14 +284,14 @@ def finished(stage: Stage, strategy_run: StrategyRun) -> StrategyResult | None:
 
 
 def keep(stage: Stage, strategy_run: StrategyRun, result: StrategyResult, theta: bytes) -> None:
-    """Keep the result and the last global model of a strategy that has ended; delete its state."""
+    """Save a finished strategy's result and last global model, and delete its state."""
     write_whole(theta, stage.out / "models" / f"{slug(strategy_run.title)}.bin")
     write_whole(msgspec.json.encode(result), _result_path(stage, strategy_run))
     shutil.rmtree(strategy_run.folder, ignore_errors=True)
 
 
 def strategy_run_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> StrategyRun:
-    """A strategy's run and the folder of its state."""
+    """Describe the run of one strategy and the folder of its state."""
     folder = stage.out / "state" / "runs" / slug(strategy.title)
     config = stage.config
     run = config.run(strategy)
@@ -299,7 +303,8 @@ def strategy_run_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> Str
 def budget_of(run: RunConfig, devices: int) -> Budget | None:
     """The privacy budget of a run on this many devices; None if the run is not private.
 
-    An emulation is reproducible: its secret follows from its seed, so it is not secret.
+    The secret follows from the seed, so that the emulation is reproducible. It is therefore no real
+    secret.
     """
     if run.privacy is None:
         return None
@@ -315,7 +320,7 @@ def _result_path(stage: Stage, strategy_run: StrategyRun) -> Path:
 
 
 def _require_names(config: EmulationConfig) -> None:
-    """Raise ``ConfigError`` unless each strategy has its own files."""
+    """Raise ``ConfigError`` if two strategies would write to files of the same name."""
     names = [slug(strategy.title) for strategy in config.strategies]
     for name, strategy in zip(names, config.strategies, strict=True):
         if names.count(name) > 1:
@@ -326,7 +331,7 @@ def _require_names(config: EmulationConfig) -> None:
 
 
 def _what_matters(config: EmulationConfig) -> dict[str, object]:
-    """The description without the settings that may differ when an emulation is resumed."""
+    """The config without the settings that may change when an emulation is resumed."""
     kept = msgspec.structs.replace(
         config,
         workers=0,
@@ -338,7 +343,7 @@ def _what_matters(config: EmulationConfig) -> dict[str, object]:
 
 
 def _require_own(out: Path) -> None:
-    """Raise ``ConfigError`` for folders that an emulation would replace but did not make."""
+    """Raise ``ConfigError`` if ``out`` holds a state or a bundle that no emulation made."""
     state = out / "state"
     with translated("look into", out):
         own = (state / OWN).exists() or (state / "fleet.json").exists()
@@ -353,7 +358,8 @@ def _require_own(out: Path) -> None:
 def _clear(out: Path) -> None:
     """Delete the state and the bundles of an earlier emulation.
 
-    What real devices have kept of its fleet goes too; the user's own files in their folders stay.
+    The state that real devices have kept of it is deleted, too; the user's own files in their folders
+    stay.
     """
     state = out / "state"
     shutil.rmtree(state, ignore_errors=True)

@@ -1,15 +1,16 @@
 """``sedge-emulate cost`` without a fleet file: estimates the operator's cost of a fleet of any size.
 
-    cohort = devices * share                        updates = cohort * rounds_per_day * days
-    bytes  = first of each device + (updates - newcomers) * a later round + keepalives
-    leaves = rounds * broadcast + updates * (down - broadcast): a broadcast leaves the coordinators once
-    CPU    = updates * CPU of one update + processes * the time * the share that an idle one takes
-    broker = connections * memory of one            rows = devices * row + updates * rows of an update
+    cohort    = devices * share               updates = cohort * rounds_per_day * days
+    bytes     = first round of each device + (updates - newcomers) * a later round + keepalives
+    sent      = rounds * broadcast + updates * (down - broadcast), as a coordinator sends a broadcast once
+    CPU       = updates * CPU per update + processes * duration * idle share of a process
+    broker    = connections * memory per connection
+    rows      = devices * bytes per device + updates * bytes per update
 
-Every figure for one device, one update and one connection was measured by a benchmark, which keeps it as
-JSON (``python -m tools.bench fleet_costs``, ``python -m tools.bench processes``); this module contains no
-figures. The user gives prices and the metering of a cloud broker. Effects of the fleet's size itself, such
-as a database's depth, are not modelled: benchmarks of large stores measure them.
+The cost of one device, one update and one connection was measured by benchmarks, which store it as JSON
+(``python -m tools.bench fleet_costs``, ``python -m tools.bench processes``). This module contains no
+measured figures. The user gives prices and the metering of a cloud broker. Effects of the fleet's size
+itself, such as a deeper database index, are not modelled: benchmarks of large stores measure them.
 """
 
 import argparse
@@ -24,14 +25,14 @@ from sedge_emulate.meter import PING_BYTES
 from sedge_protocol.errors import ConfigError, DataError
 from sedge_protocol.host.mqtt import KEEPALIVE_S
 
-# Where a checkout keeps its benchmarks' results.
+# Where a source checkout stores its benchmarks' results.
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
 SECONDS_A_DAY = 86_400
 T = TypeVar("T")
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """A device's round: MQTT bytes each way, messages and started units of 5 KB both ways."""
+    """A device's traffic in one round: MQTT bytes each way; messages and 5 KB units of both ways."""
 
     up: float
     down: float
@@ -40,7 +41,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class DeviceCosts(msgspec.Struct, frozen=True):
-    """``fleet_costs.json``: the costs of one device, and of one connection at the broker."""
+    """The costs of one device and of one broker connection, from ``fleet_costs.json``."""
 
     parameters: int
     first: Traffic
@@ -51,9 +52,9 @@ class DeviceCosts(msgspec.Struct, frozen=True):
 
 
 class ProcessCosts(msgspec.Struct, frozen=True):
-    """``processes.json``: milliseconds of processor and bytes of rows for an update.
+    """The processor time (ms) and the database bytes of one update, from ``processes.json``.
 
-    ``idle`` is the share of a processor that an idle process takes.
+    ``idle`` is the share of a processor that an idle coordinator process takes.
     """
 
     update_ms: float
@@ -62,9 +63,9 @@ class ProcessCosts(msgspec.Struct, frozen=True):
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's fleet: ``share`` of the devices in a round, ``online`` of them connected at a time.
+    """The user's fleet: a ``share`` of the devices is in each round, and a share ``online`` is connected.
 
-    ``processes`` is the number of coordinators.
+    ``processes`` is the number of coordinator processes.
     """
 
     devices: float
@@ -79,7 +80,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The fleet's needs in ``days``."""
+    """What the fleet needs and costs over its ``days``."""
 
     updates: float
     up: float
@@ -96,7 +97,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def planned(fleet: Fleet, device: DeviceCosts, cloud: ProcessCosts) -> Plan:
-    """The plan. Each participating device has one first round."""
+    """Compute the plan. Each device that takes part has one first round."""
     rounds = fleet.rounds_per_day * fleet.days
     updates = fleet.devices * fleet.share * rounds
     newcomers = min(fleet.devices, updates)
@@ -133,7 +134,10 @@ def planned(fleet: Fleet, device: DeviceCosts, cloud: ProcessCosts) -> Plan:
 
 
 def plan(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit status. Raises ``ConfigError``, and ``DataError`` without a result."""
+    """Run the command. Returns its exit status.
+
+    Raises ``ConfigError`` for invalid options, and ``DataError`` if a benchmark's result is missing.
+    """
     if arguments.devices is None:
         raise ConfigError("--devices", "nothing", "the fleet's, as 1e7; or a fleet file")
     for option in ("share", "online"):
@@ -148,10 +152,10 @@ def plan(arguments: argparse.Namespace) -> int:
 
 
 def _kept(path: Path, kind: type[T], program: str) -> T:
-    """A benchmark's result."""
+    """Load a benchmark's stored result. Raises ``DataError`` if it is missing or malformed."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, ValueError) as exc:  # ValueError: msgspec's errors
+    except (OSError, ValueError) as exc:  # ValueError covers msgspec's errors
         expected = f"a result of `python -m {program}`; in a checkout, or in --results FOLDER"
         raise DataError(f"{path}: {exc}, expected {expected}") from exc
 

@@ -1,4 +1,4 @@
-"""The figures in tables: a strategy's row, and its bytes by device and round."""
+"""The figures of the results tables: one row per strategy, with its bytes per device and round."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from sedge_protocol.wire.objective import ACCURACY, Metric
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """Mean bytes each way; 0 where there was nothing to average."""
+    """Mean bytes in each direction; 0 where there was nothing to average."""
 
     up: float
     down: float
@@ -23,7 +23,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Bytes of a device and round, of a device's first round, and of the coordinator in a round."""
+    """Mean bytes per later device round, per first round of a device, and per round at the coordinator."""
 
     device: Rate
     newcomer: Rate
@@ -31,11 +31,11 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class Headline(msgspec.Struct, frozen=True, kw_only=True):
-    """The table's figures for one strategy.
+    """One strategy's figures in the table.
 
     ``before`` and ``after`` count each device once; ``before_pooled`` and ``after_pooled`` are over all
-    test examples together, None if their number is unknown. ``of_dense`` relates a device's bytes in a
-    round, both ways, to one dense model each way.
+    test examples together, None if their numbers are unknown. ``of_dense`` is a device's bytes per round,
+    both ways, divided by two dense models.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Headline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worst_first(devices: Sequence[DeviceResult], metric: Metric) -> list[DeviceResult]:
-    """The devices sorted by their metric before training, then after it, then by name."""
+    """Sort the devices from worst to best metric before training, then after training, then by name."""
 
     def place(device: DeviceResult) -> tuple[float, float, str]:
         return -metric.badness(device.before), -metric.badness(device.after), device.device
@@ -59,7 +59,7 @@ def worst_first(devices: Sequence[DeviceResult], metric: Metric) -> list[DeviceR
 
 
 def headline(strategy: StrategyResult, metric: Metric = ACCURACY) -> Headline:
-    """Return the strategy's row of the table. Raises ``LocalError`` for a strategy without devices."""
+    """Compute the strategy's row of the table. Raises ``LocalError`` for a strategy without devices."""
     if not strategy.devices:
         raise LocalError(f"{strategy.name}: a result without devices")
     rates = rates_of(strategy.rounds)
@@ -78,9 +78,11 @@ def headline(strategy: StrategyResult, metric: Metric = ACCURACY) -> Headline:
 
 
 def rates_of(rounds: Sequence[RoundResult]) -> Rates:
-    """Mean bytes over these rounds: for each update that was not a device's first, for each first
-    update, and for each round at the coordinator."""
-    # Rounds that closed before an emulation over a broker was resumed have no bytes.
+    """Mean bytes over these rounds per update.
+
+    A device's first update is counted apart from later ones; for the coordinator, the mean is per round.
+    """
+    # Bytes are unknown for rounds that closed before an emulation over a broker was resumed.
     known = [r for r in rounds if r.bytes_up or r.bytes_down]
     newcomers = sum(r.newcomers for r in known)
     updates = sum(r.num_updates + r.late for r in known) - newcomers

@@ -1,4 +1,4 @@
-"""What an emulated device announces, apart from its data and its memory."""
+"""The hello that an emulated device announces, except for the sizes of its data and its memory."""
 
 from pathlib import Path
 
@@ -9,7 +9,8 @@ from sedge_protocol.wire.messages import Hello
 
 
 def announced(backend: str, base: Path) -> Hello:
-    """The hello of a device that trains with ``trainer.backend``, with user code from ``base``.
+    """Build the hello of a device that trains with ``trainer.backend``; user code is looked up in
+    ``base``.
 
     Raises ``ConfigError`` for a function that cannot be imported.
     """

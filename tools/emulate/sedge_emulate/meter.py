@@ -1,10 +1,10 @@
 """Counts the exact bytes of a virtual device's link, each way: payload, overhead, and resent payload.
 
-Everything that the device's connection carries is counted as MQTT 5 packets, as the kernel would count the
-bytes inside TCP: PUBLISH, SUBSCRIBE, UNSUBSCRIBE, CONNECT and CONNACK. A frame of a blob topic counts at
-every subscribed device. Payload is the content of blobs: models, deltas, bundles, patches, updates.
-Everything else is overhead: frame headers, control frames, MQTT's own bytes. Payload that was sent before
-is ``resent``. Keepalive packets (2 bytes each) are not counted.
+Everything on the device's connection is counted as MQTT 5 packets, with the sizes that they would have
+inside TCP: PUBLISH, SUBSCRIBE, UNSUBSCRIBE, CONNECT and CONNACK. A frame on a blob topic counts at every
+subscribed device. Payload is the content of blobs: models, deltas, bundles, patches, updates. Everything
+else is overhead: frame headers, control frames, MQTT's own bytes. Payload that was sent before is
+``resent``. Keepalive packets (2 bytes each) are not counted.
 """
 
 from dataclasses import dataclass, field
@@ -12,23 +12,23 @@ from dataclasses import dataclass, field
 from sedge_protocol.wire.frame import HEADER, Kind
 from sedge_protocol.wire.messages import Offer, Order, decode_body
 
-# MQTT 5 packets of fixed content; Mosquitto's CONNACK states three limits.
+# Sizes of MQTT 5 packets with fixed content; Mosquitto's CONNACK states three limits.
 SUBACK = 6
 CONNACK = 22
-# A keepalive: a PINGREQ up, a PINGRESP down.
+# The size of a keepalive packet: PINGREQ going up or PINGRESP coming down.
 PING_BYTES = 2
-# Cloud brokers bill each message, in each direction, per started 5 KB.
+# Cloud brokers bill a message by its started 5 KB, once in each direction.
 UNIT_BYTES = 5 * 1024
-# The suffix that the link appends to the name: "-" and 128 random bits in hex.
+# The length of the suffix that the link appends to the client id: "-" and 128 random bits in hex.
 CLIENT_ID_END = 33
 _KIND, _BOOT_TO_TRANSFER, _INDEX = 3, slice(16, 32), slice(32, 36)
-# The number of transfers whose chunks are remembered: older transfers are over.
+# Chunks are remembered only for this many recent transfers; older ones are complete.
 _REMEMBERED = 8
 
 
 @dataclass
 class Traffic:
-    """Bytes one way, and the published messages; ``units`` are the units that a cloud bills for these."""
+    """Traffic in one direction: bytes, messages, and the ``units`` that a cloud broker bills for them."""
 
     payload: int = 0
     overhead: int = 0
@@ -38,39 +38,39 @@ class Traffic:
 
     @property
     def total(self) -> int:
-        """All bytes."""
+        """The sum of all bytes."""
         return self.payload + self.overhead + self.resent
 
 
 @dataclass
 class Meter:
-    """One device's traffic: ``up`` from the device, ``down`` to it."""
+    """Counts one device's traffic: ``up`` from the device, ``down`` to it."""
 
     up: Traffic = field(default_factory=Traffic)
     down: Traffic = field(default_factory=Traffic)
     _seen: dict[bytes, int] = field(default_factory=dict[bytes, int])
 
     def sent(self, topic: str, frame: bytes) -> None:
-        """The device published a frame."""
+        """Count a frame that the device published."""
         self._count(self.up, topic, frame)
 
     def received(self, topic: str, frame: bytes) -> None:
-        """A frame was delivered to the device, or was on its way there."""
+        """Count a frame that was delivered to the device, or was on its way to it."""
         self._count(self.down, topic, frame)
 
     def subscribed(self, topic: str) -> None:
-        """The device subscribed to a topic."""
+        """Count the device's subscription to a topic."""
         self.up.overhead += _packet(2 + 1 + 2 + len(topic) + 1)
         self.down.overhead += SUBACK
 
     def unsubscribed(self, topic: str) -> None:
-        """The device ended a subscription."""
+        """Count the end of a subscription."""
         self.up.overhead += _packet(2 + 1 + 2 + len(topic))
         self.down.overhead += SUBACK
 
     def connected(self, device: str, will_topic: str, will: bytes) -> None:
-        """The device connected, with the GOODBYE as its will."""
-        session = 1 + 5  # length, maximum packet size
+        """Count the device's connection, whose will is the GOODBYE frame."""
+        session = 1 + 5  # the properties' length, and the maximum packet size
         client_id = len(device) + CLIENT_ID_END
         will_part = 1 + 2 + len(will_topic) + 2 + len(will)
         self.up.overhead += _packet(10 + session + 2 + client_id + will_part)
@@ -88,7 +88,7 @@ class Meter:
         way.units += -(-size // UNIT_BYTES)
 
     def _content(self, frame: bytes) -> tuple[int, bool]:
-        """Bytes of blobs inside a frame, and whether they were sent before."""
+        """The number of blob bytes inside a frame, and whether they were sent before."""
         kind = frame[_KIND]
         if kind == Kind.CHUNK:
             index = int.from_bytes(frame[_INDEX], "little")

@@ -1,4 +1,4 @@
-"""The fleet's model: built by name in any process, and exported once. Imports torch when asked to build."""
+"""The fleet's model: built by name in any process, and exported once. Only building imports torch."""
 
 import hashlib
 import importlib
@@ -32,11 +32,13 @@ AVGCNN, MLP, RESNET8 = "avgcnn", "mlp", "resnet8"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where the model comes from: ``factory``, "module:function" looked up in ``base``, or by its name.
+    """How to build the model: from ``factory``, a "module:function" looked up in ``base``, or by
+    ``name``.
 
-    ``shape`` and ``dtype`` (numpy's name) are one example's, ``outputs`` the number of outputs of a named
-    model. ``config`` is the fleet file's [model], and ``target`` the kind of a row of y; ``labels`` is the
-    shape of a row that has several. ``parts`` are the inputs of a ``factory``'s model that takes several.
+    ``shape`` and ``dtype`` (numpy's name) are those of one example's input, and ``outputs`` is the number
+    of outputs of a built-in model. ``config`` is the fleet file's [model], and ``target`` says what the
+    model predicts. ``labels`` is the shape of an example's labels if it has several. ``parts`` are the
+    model's inputs if a ``factory``'s model takes several.
     """
 
     name: str
@@ -52,7 +54,7 @@ class ModelSource:
 
     @classmethod
     def of(cls, config: ModelConfig, dataset: Dataset, base: Path) -> "ModelSource":
-        """The configured model; without one, a model that suits the data."""
+        """The configured model; if none is configured, a model that suits the data."""
         shape = dataset.inputs.shape[1:]
         name = config.factory or config.name or (AVGCNN if shape == (1, 28, 28) else MLP)
         dtype, target = str(dataset.inputs.dtype), config.target or dataset.target
@@ -67,13 +69,14 @@ class ModelSource:
 
     @property
     def num_classes(self) -> int:
-        """The number of labels; 0 for another target."""
+        """The number of classes; 0 if the target is not a class."""
         return self.outputs if self.target == "class" else 0
 
     def classes(self, row: tuple[int, ...]) -> int:
-        """The number of classes of a model with outputs of the shape ``row``; 0 for another target.
+        """The number of classes of a model whose output per example has the shape ``row``.
 
-        With several labels in a row, the data need not hold every class: no text has every token.
+        Returns 0 if the target is not a class. If an example has several labels, the output's shape
+        decides, since the data need not contain every class: no text contains every token.
         """
         if not self.labels or len(row) != len(self.labels) + 1:
             return self.num_classes
@@ -81,7 +84,7 @@ class ModelSource:
 
     @property
     def loss(self) -> Loss | None:
-        """The loss by name; None for the target's usual one."""
+        """The configured built-in loss; None for the target's usual one."""
         config = self.config
         adjusted = bool(config.label_smoothing or config.class_weights)
         if not config.loss and not adjusted:
@@ -89,29 +92,29 @@ class ModelSource:
         return Loss(config.loss or "cross_entropy", config.label_smoothing, config.class_weights)
 
     def own_loss(self) -> "Rows | None":
-        """The user's loss, if the model has one. Raises ``ConfigError`` if it cannot be found."""
+        """Import the user's loss; None if the config names none. Raises ``ConfigError`` if that fails."""
         if ":" not in self.config.loss:
             return None
         return imported(self.config.loss, self.base, "model.loss")
 
     def guided(self) -> "GuidedLoss | None":
-        """The guided loss, if there is one. Raises ``ConfigError`` for an unknown one."""
+        """Load the guided loss; None if none is configured. Raises ``ConfigError`` for an unknown one."""
         from sedge_edge.backends.guided_losses import guided_loss
 
         return guided_loss(self.config.guided, self.base, "model.guided")
 
     def own_metric(self) -> "Rows | None":
-        """The user's metric, if the model has one. Raises ``ConfigError`` if it cannot be found."""
+        """Import the user's metric; None if the config names none. Raises ``ConfigError`` if that fails."""
         metric = own_metric(self.config.metric)
         return None if metric is None else imported(metric.name, self.base, "model.metric")
 
     @property
     def code(self) -> str:
-        """A hash of the file with the user's own model; empty if there is none."""
+        """A hash of the file that defines the user's model; empty for a built-in model."""
         return code_hash(self.factory, self.base)
 
     def build(self, seed: int, dropped: float = 0.0) -> "nn.Module":
-        """The model with its initial weights, or its form without the share ``dropped`` of the channels.
+        """Build the model with its initial weights, without the share ``dropped`` of its channels.
 
         Raises ``ConfigError`` if the user's own model cannot be built.
         """
@@ -124,13 +127,15 @@ class ModelSource:
             take_apart(module, self.parts)
         if not dropped:
             return module
-        from sedge_export.widths.narrow import narrowed  # imports torch's tracing, half a second
+        from sedge_export.widths.narrow import narrowed  # slow: imports torch's tracing
 
         sample = torch.zeros(2, *self.shape, dtype=getattr(torch, self.dtype))
         return narrowed(module, sample, dropped)
 
     def bare(self, seed: int) -> "nn.Module":
-        """The whole model as the user has it, with all its inputs."""
+        """Build the model with all its channels and, if it takes several inputs, with these kept
+        separate.
+        """
         import torch
 
         torch.manual_seed(seed)
@@ -147,7 +152,7 @@ class ModelSource:
         return mlp(math.prod(self.shape), 200, self.outputs)
 
     def _channels(self) -> int:
-        """The channels of an image. Raises ``ConfigError`` for examples that are not images."""
+        """The number of image channels. Raises ``ConfigError`` for examples that are not square images."""
         if len(self.shape) != 3 or self.shape[1] != self.shape[2]:
             raise ConfigError("model.name", self.name, f"mlp for examples of shape {self.shape}")
         return self.shape[0]
@@ -162,7 +167,7 @@ class ModelSource:
         sys.path.insert(0, str(self.base))
         try:
             made: object = getattr(importlib.import_module(module), function)()
-        except (Exception, SystemExit) as exc:  # whatever the user's own code raises
+        except (Exception, SystemExit) as exc:  # the user's code may raise anything
             why = f"{expected} ({unimportable(exc, self.factory, self.base)})"
             raise ConfigError("model.factory", self.factory, why) from exc
         finally:
@@ -175,13 +180,15 @@ class ModelSource:
 
 
 def code_hash(name: str, base: Path) -> str:
-    """A hash of the file that "module:function" names, looked up in ``base``; empty if there is none."""
+    """A hash of the file that holds ``name``, a "module:function" looked up in ``base``; empty if none
+    does.
+    """
     if ":" not in name:
         return ""
     sys.path.insert(0, str(base))
     try:
         spec = importlib.util.find_spec(name.partition(":")[0])
-    except (ImportError, ValueError):  # reported when the function is used
+    except (ImportError, ValueError):  # the error is reported when the function is called
         return ""
     finally:
         sys.path.remove(str(base))
@@ -192,9 +199,9 @@ def code_hash(name: str, base: Path) -> str:
 
 @dataclass(frozen=True)
 class Sample:
-    """The data's first batch ``rows`` (B, ...), on which its model is exported.
+    """A batch ``rows`` (B, ...) of the data's first examples, for exporting the model.
 
-    ``doubtful`` names the data if y may be labels that a table has turned into floating-point numbers.
+    ``doubtful`` is the data set's name if its float targets may really be labels; otherwise it is empty.
     """
 
     rows: Inputs
@@ -202,7 +209,7 @@ class Sample:
 
     @classmethod
     def of(cls, source: ModelSource, dataset: Dataset) -> "Sample":
-        """A sample input for the model, taken from this data."""
+        """The first batch of ``dataset``."""
         y = dataset.targets
         asked = not source.config.target and source.target == "float"
         doubtful = asked and bool((y == np.rint(y)).all())
@@ -215,8 +222,8 @@ def export_model(
 ) -> None:
     """Export the model into a bundle at ``folder``, verified on the sample's rows.
 
-    With ``dropped`` it is the form that lacks this share of the channels. Raises ``DataError`` for doubtful
-    data, unless the model has one output and so is meant for numbers.
+    ``dropped`` is the share of channels to leave out. Raises ``DataError`` for doubtful data, unless the
+    model has one output and so must predict a number.
     """
     import torch
 
@@ -259,7 +266,7 @@ def _require_numbers(source: ModelSource, sample: Sample, row: tuple[int, ...]) 
 
 
 def _outputs(module: "nn.Module", sample: "Given") -> tuple[int, ...]:
-    """The shape of the model's output for a row; () if it fails, which its export reports."""
+    """The shape of the model's output per example; () if the model fails, which the export will report."""
     import torch
 
     module.eval()

@@ -1,7 +1,7 @@
-"""Compares two strategies on the same devices: how much better the first is, device by device.
+"""Compares two strategies device by device: how much better the first one is, and how certainly.
 
-Devices differ far more from each other than strategies do. So the difference is taken on each device first,
-and its standard error is that of these differences.
+Devices differ far more from each other than strategies do. Therefore the difference is computed on each
+device first, and the standard error is that of these differences.
 """
 
 import math
@@ -17,20 +17,22 @@ from sedge_emulate.result import DeviceResult, StrategyResult
 from sedge_protocol.wire.objective import Metric
 
 When: TypeAlias = Literal["before", "after"]
-# Equal means over seeds may differ in their last bit, and values of stored results were rounded to six
+# Differences are rounded to this many decimals: means over seeds that are equal may differ in their last
+# bit, and stored results were rounded to six decimals.
 # decimals.
 DECIMALS = 5
-# Up to this many differences, all signs are tried; scipy's ``wilcoxon`` does this a hundred times more
+# Up to this many differences, the test tries all combinations of signs: scipy's ``wilcoxon`` takes a
+# hundred times as long for the same result.
 # slowly.
 MAX_EXACT = 13
 
 
 class Tested(msgspec.Struct, frozen=True):
-    """The first strategy's metric minus the other's on each of several devices, and how surely it is not 0.
+    """Paired tests of the first strategy's metric minus the other's, over several devices.
 
-    It is better on ``better`` devices and worse on ``worse``. ``sign_p`` and ``wilcoxon_p`` are two-sided:
-    of the sign test, and of Wilcoxon's signed ranks without the devices that do not differ. A difference
-    counts as zero if it rounds to 0 at ``DECIMALS``.
+    The first strategy is better on ``better`` devices and worse on ``worse``. ``sign_p`` is the two-sided
+    p-value of the sign test, ``wilcoxon_p`` that of Wilcoxon's signed-rank test; both ignore devices
+    without a difference. A difference counts as zero if it rounds to 0 at ``DECIMALS``.
     """
 
     devices: int
@@ -44,8 +46,9 @@ class Tested(msgspec.Struct, frozen=True):
 class Difference(msgspec.Struct, frozen=True):
     """The first strategy's metric minus the other's, on devices that both evaluated.
 
-    ``pooled`` weighs the devices by their test examples (None where their number is unknown), ``tested``
-    counts each once; ``error`` is the standard error of its mean, None for a single device.
+    ``pooled`` weights the devices by their test examples (None if their numbers are unknown); ``tested``
+    counts each device once. ``error`` is the standard error of the mean in ``tested``, None for a single
+    device.
     """
 
     pooled: float | None
@@ -54,12 +57,12 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def pooled(devices: Sequence[DeviceResult], when: When) -> float | None:
-    """The metric over all test examples together; None if their number is unknown."""
+    """The metric over all test examples together; None if their numbers are unknown."""
     return weighted([(device, _value(device, when)) for device in devices])
 
 
 def weighted(values: Sequence[tuple[DeviceResult, float]]) -> float | None:
-    """The mean of values weighted by their devices' test examples; None if their number is unknown."""
+    """The mean of the values, weighted by their devices' test examples; None if these are unknown."""
     total = sum(device.num_test for device, _ in values)
     if not total:
         return None
@@ -67,7 +70,7 @@ def weighted(values: Sequence[tuple[DeviceResult, float]]) -> float | None:
 
 
 def tested(pairs: Sequence[tuple[float, float]], metric: Metric) -> Tested:
-    """The tests of one or more pairs of values, the first strategy's first."""
+    """Test one or more pairs of values; the first strategy's value comes first."""
     from scipy import stats  # type: ignore[import-untyped]  # a quarter of a second
 
     gains = [round(metric.badness(other) - metric.badness(one), DECIMALS) for one, other in pairs]
@@ -89,11 +92,13 @@ def tested(pairs: Sequence[tuple[float, float]], metric: Metric) -> Tested:
 
 
 def _exact_p(moved: NDArray[np.float64]) -> float:
-    """Wilcoxon's two-sided p of a few differences (m,), none of them 0; equal ones share a mean rank."""
+    """Wilcoxon's exact two-sided p-value for a few nonzero differences (m,). Equal ones share a mean
+    rank.
+    """
     from scipy import stats
 
     ranks = stats.rankdata(np.abs(moved))
-    sums = np.zeros(1)  # of the positive ranks, under each choice of signs
+    sums = np.zeros(1)  # the sum of the positive ranks for each combination of signs
     for rank in ranks:
         sums = np.concatenate([sums, sums + rank])
     observed = ranks[moved > 0].sum()
@@ -103,7 +108,7 @@ def _exact_p(moved: NDArray[np.float64]) -> float:
 def difference(
     one: StrategyResult, other: StrategyResult, when: When, metric: Metric
 ) -> Difference | None:
-    """How ``one`` differs from ``other``; None if they evaluated no device in common."""
+    """Compare two strategies' metrics; None if no device was evaluated under both."""
     others = {device.device: device for device in other.devices}
     pairs = [(found, others[found.device]) for found in one.devices if found.device in others]
     if not pairs:
@@ -122,7 +127,7 @@ def difference(
 def against_first(
     strategies: Sequence[StrategyResult], metric: Metric
 ) -> Iterator[tuple[str, Difference, Difference]]:
-    """The first strategy against each other strategy: its name, and the differences before and after."""
+    """Yield each other strategy's name, and how the first one differs from it before and after training."""
     for other in strategies[1:]:
         before = difference(strategies[0], other, "before", metric)
         after = difference(strategies[0], other, "after", metric)

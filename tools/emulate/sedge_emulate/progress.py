@@ -1,14 +1,14 @@
-"""What a running emulation shows: a live table in a terminal, one line a round anywhere else.
+"""Displays a running emulation: a live table in a terminal, one line per round anywhere else.
 
     with Progress(console) as progress:
         progress.strategy("fedobp", num_rounds=20)
         progress.round_opened(1, cohort=10)
-        progress.update_received(1, received=1, cohort=10)   as each one arrives
+        progress.update_received(1, received=1, cohort=10)   # as each one arrives
         progress.round_closed(round_result)
         progress.finished()
 
-The methods are called from one thread; the live table is drawn from another, which only reads. It keeps no
-times of its own: it reads ``clock``, and estimates the time left from the rounds already done.
+The methods are called from one thread. Another thread draws the live table and only reads. The time left
+is estimated from the rounds already done.
 """
 
 import time
@@ -28,7 +28,8 @@ from sedge_emulate.headline import Rate, rates_of
 from sedge_emulate.result import RoundResult
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
-# The first round also waits for devices to join, and a fleet may slow down as it warms up.
+# The time left is estimated from the latest rounds only: the first round also waits for devices to join,
+# and a fleet may slow down as it warms up.
 _RECENT_ROUNDS = 5
 _BAR_WIDTH = 20
 _REDRAWS_PER_S = 4
@@ -36,10 +37,10 @@ _REDRAWS_PER_S = 4
 
 @dataclass
 class _Track:
-    """One strategy's progress so far. ``round`` is the open one, 0 between rounds.
+    """One strategy's progress so far. ``round`` is the number of the open round, 0 between rounds.
 
-    ``remembered`` rounds had closed before this start. Rounds are counted here, not identified by their
-    numbers: evaluation rounds have numbers, too.
+    ``remembered`` counts the rounds that closed before this process started. Rounds are counted here
+    rather than taken from their numbers, because evaluation rounds have numbers, too.
     """
 
     name: str
@@ -65,9 +66,10 @@ class _Track:
 
 
 def time_left_s(round_s: Sequence[float], rounds_left: int, in_round_s: float) -> float | None:
-    """Seconds until the last round closes, from the length of recent rounds; None before there is one.
+    """Estimate the seconds until the last round closes from ``round_s``, the lengths of recent rounds.
 
-    ``in_round_s`` is how long the open round has lasted; a round longer than usual never adds time.
+    Returns None if there are none yet. ``in_round_s`` is how long the open round has lasted; if that is
+    longer than usual, it is expected to close at once.
     """
     if rounds_left <= 0:
         return 0.0
@@ -78,7 +80,7 @@ def time_left_s(round_s: Sequence[float], rounds_left: int, in_round_s: float) -
 
 
 class Progress:
-    """The progress of one emulation, strategy after strategy, on ``console``."""
+    """Shows an emulation's progress on ``console``, strategy after strategy."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
@@ -108,40 +110,40 @@ class Progress:
             self._live.stop()
 
     def strategy(self, name: str, num_rounds: int, metric: Metric = ACCURACY) -> None:
-        """The next strategy begins."""
+        """Begin the next strategy."""
         self.finished()
         self._tracks.append(_Track(name, num_rounds, self._clock(), metric))
         self._plain(f"{name}: {num_rounds} rounds")
 
     def round_opened(self, round: int, cohort: int) -> None:
-        """A round begins with this many devices."""
+        """Show that a round has begun with this many devices."""
         track = self._tracks[-1]
         track.round, track.cohort, track.received = round, cohort, 0
         track.round_started_s = self._clock()
 
     def update_received(self, round: int, received: int, cohort: int) -> None:
-        """This many of the cohort's updates have arrived; ignored for a round that is not open."""
+        """Show how many of the cohort's updates have arrived; ignored for a round that is not open."""
         track = self._tracks[-1]
         if round == track.round:
             track.received, track.cohort = received, cohort
 
     def round_closed(self, result: RoundResult) -> None:
-        """A round is over."""
+        """Show that the open round has closed."""
         track = self._tracks[-1]
         track.closed.append(result)
         track.round = 0
         self._plain(_line(track, track.left_s(self._clock())))
 
     def round_remembered(self) -> None:
-        """Note that a round had closed before this start."""
+        """Count a round that closed before this process started."""
         self._tracks[-1].remembered += 1
 
     def note(self, text: str) -> None:
-        """One line for the user, above the live table."""
+        """Print one line for the user, above the live table."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def finished(self) -> None:
-        """The current strategy is over; does nothing if it was already."""
+        """End the current strategy; does nothing if it has ended already."""
         if self._tracks and self._tracks[-1].ended_s is None:
             track = self._tracks[-1]
             track.round, track.ended_s = 0, self._clock()
@@ -157,7 +159,7 @@ class Progress:
         table = Table.grid(padding=(0, 2))
         for column in ("strategy", "bar", "round", "metric", "bytes", "elapsed", "left"):
             right = column in ("round", "bytes", "elapsed")
-            # The bar shrinks if the terminal is narrow.
+            # the bar shrinks in a narrow terminal
             table.add_column(
                 justify="right" if right else "left",
                 no_wrap=column != "bar",
@@ -189,7 +191,7 @@ def _row(track: _Track, now: float) -> tuple[RenderableType, ...]:
 
 
 def _doing(track: _Track) -> str:
-    """The current activity, and the bytes that the table leaves out."""
+    """What the strategy is doing, and the bytes that the table leaves out."""
     rates = rates_of(track.closed)
     first, own = _arrows(rates.newcomer), _arrows(rates.coordinator)
     moved = f"; a device's first round {first}, coordinator {own} a round" if track.closed else ""
@@ -206,7 +208,8 @@ def _state(track: _Track) -> str:
 
 def _line(track: _Track, left_s: float | None) -> str:
     last = track.closed[-1]
-    # The updates that this round did not wait for, or else those of earlier rounds that arrived during it.
+    # Count the devices that this round closed without. If there were none, count the updates that came
+    # late from earlier rounds.
     num_late = len(last.late_devices) or last.late
     late = f", {num_late} late" if num_late else ""
     resent = f", {size(last.resent_bytes)} again" if last.resent_bytes else ""

@@ -50,21 +50,22 @@ class Spread(msgspec.Struct, frozen=True):
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     """One round.
 
-    The means and ``train_loss`` are over the devices whose update arrived in time (``num_updates``), the
-    ``worst`` means over the worst tenth of these; ``late`` updates came after the round had closed.
-    ``seconds`` are this host's. The emulation's own clock, which is virtual if the link is memory, stood
-    at ``opened_s`` and ``closed_s``, counted from the run's start. ``late_devices`` of the cohort had sent
-    no update by then, and ``distrusted`` were left out or shortened to these shares. ``personal`` says how
-    many personal parameters a device of the cohort was sent in each tensor, on average; a tensor that had
-    none is left out.
+    The means and ``train_loss`` are over the devices whose update arrived in time (``num_updates``); the
+    ``worst`` means are over the worst tenth of these. ``late`` counts updates that came after the round
+    had closed. ``seconds`` are measured on this host. ``opened_s`` and ``closed_s`` are read from the
+    emulation's own clock, which is virtual if the link is memory, and count from the run's start.
+    ``late_devices`` of the cohort had sent no update by the close. ``distrusted`` maps devices that the
+    robust filter excluded or clipped to the share of their update that counted. ``personal`` is the mean
+    number of personal parameters that a device of the cohort was sent in each tensor; tensors without any
+    are left out.
 
     Bytes are counted from the round's opening to its close, headers included: ``bytes_up`` and
-    ``bytes_down`` at all devices' sockets. Of these, ``newcomer_up`` and ``newcomer_down`` are of devices
-    that had sent no update before the round, mostly bundle and whole model; ``newcomers`` counts those that
-    then sent their first one. The coordinator sent ``coordinator_up``, in which a broadcast counts once,
-    and received ``coordinator_down``. In virtual time ``messages`` counts the devices' messages, both ways,
-    and ``units`` their started 5 KB, message by message; ``newcomer_messages`` and ``newcomer_units`` are
-    parts.
+    ``bytes_down`` at the sockets of all devices. Of these, ``newcomer_up`` and ``newcomer_down`` belong
+    to devices that had sent no update before the round, and are mostly bundle and whole model;
+    ``newcomers`` counts the devices among them that then sent their first update. The coordinator sent
+    ``coordinator_up``, in which a broadcast counts once, and received ``coordinator_down``. In virtual
+    time, ``messages`` counts the devices' messages, both ways, and ``units`` the started 5 KB of each
+    message; ``newcomer_messages`` and ``newcomer_units`` are the newcomers' parts of them.
     """
 
     round: Count
@@ -96,11 +97,12 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One device in the final evaluation; ``num_classes`` is the number of labels that it holds.
+    """One device in the final evaluation. ``num_classes`` is the number of different labels that it has.
 
-    ``class_name`` is its class in fleet.toml. ``late`` counts the rounds in which it was late, ``reboots``
-    its restarts and ``cuts`` those of its link over the whole run, and the bytes are those that it moved.
-    ``central`` is the metric on the central test set before and after, if there is one.
+    ``class_name`` is its class in fleet.toml. ``late`` counts the rounds in which it was late,
+    ``reboots`` its restarts, ``cuts`` the interruptions of its link, and the byte fields its traffic, all
+    over the whole run. ``central`` is its metric on the central test set before and after training, if
+    there is such a set.
     """
 
     device: str
@@ -123,10 +125,10 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
-    """All devices of one class, including those that were away from the final evaluation.
+    """All devices of one class, including those that missed the final evaluation.
 
-    ``before`` and ``after`` are means over the ``evaluated`` ones, 0 if there are none; everything else is
-    the sum over ``devices`` (see DeviceResult).
+    ``before`` and ``after`` are means over the ``evaluated`` devices, 0 if there are none. All other
+    figures are sums over all ``devices`` of the class (see DeviceResult).
     """
 
     name: str
@@ -146,11 +148,12 @@ class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes of one strategy from joining to the end.
+    """Bytes of one strategy's run from its start to its end.
 
-    The four totals are counted at the sockets, the devices' together and the coordinator's.
-    ``update_payload_mean`` is one coded update, ``dense_update`` the same as plain float32. Of the
-    devices' totals, ``payload_up``, ``payload_down`` and ``resent`` (of both) are the parts.
+    The four totals are counted at the sockets of all devices together and of the coordinator.
+    ``update_payload_mean`` is the mean size of an encoded update, ``dense_update`` the size of one as
+    plain float32. ``payload_up``, ``payload_down`` and ``resent`` (both ways) are parts of the devices'
+    totals.
     """
 
     device_up: Count
@@ -164,7 +167,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     resent: Count = 0
 
 
-# The fields of a class that are sums over its devices.
+# Fields of a class that are sums over its devices.
 _SUMMED = (
     "payload_up", "overhead_up", "resent_up", "payload_down", "overhead_down", "resent_down",
     "late", "reboots", "cuts",
@@ -172,7 +175,9 @@ _SUMMED = (
 
 
 class TensorShare(msgspec.Struct, frozen=True):
-    """The number of personal parameters in one tensor: mean per device, and as a share of all of them."""
+    """The personal parameters in one tensor: mean number per device, and share of all personal
+    parameters.
+    """
 
     tensor: str
     elements: Annotated[float, Meta(ge=0)]
@@ -180,11 +185,12 @@ class TensorShare(msgspec.Struct, frozen=True):
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """The resources of this host that a run used.
+    """What a run used of this host.
 
-    Of ``wall_s``, its ``workers`` spent ``train_s`` (their sum) inside programs that train and evaluate;
-    ``overhead`` is the share of wall_s x workers spent elsewhere. ``device_rounds`` are the jobs done,
-    ``peak_rss_bytes`` all processes together, ``trainer`` the backend that did them.
+    ``train_s`` is the time that all ``workers`` together spent inside training and evaluation programs;
+    ``overhead`` is the share of wall_s * workers that they spent elsewhere. ``device_rounds`` counts the
+    jobs done, ``peak_rss_bytes`` is the peak memory of all processes together, and ``trainer`` names the
+    backend.
     """
 
     wall_s: Seconds
@@ -197,7 +203,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CentralTest(msgspec.Struct, frozen=True, kw_only=True):
-    """The metric on ``examples`` that no device has, for each device's model and for the global one."""
+    """The metric on the ``examples`` of the central test set, of the devices' models and the global
+    model.
+    """
 
     examples: Count
     before: Spread
@@ -206,12 +214,12 @@ class CentralTest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One strategy's run; ``before`` and ``after`` are the final evaluation over all devices.
+    """One strategy's run. ``before`` and ``after`` come from the final evaluation over all devices.
 
-    ``remarks`` are the strategy's remarks on its options with this model, a sentence each. ``epochs`` is
-    the number of epochs that a device trains for in a round, over all of its trainings; 0 if unknown.
-    ``partners`` counts, for strategies with groups, the rounds that made a device learn with each other
-    device.
+    ``remarks`` are the strategy's remarks, one sentence each, on its options with this model. ``epochs``
+    is the number of epochs that a device trains per round, over all of its trainings; 0 if unknown. For
+    strategies with groups, ``partners`` counts for each device the rounds in which it learned with each
+    other device.
     """
 
     name: str
@@ -232,9 +240,9 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """The model: number of parameters, and its bytes as plain float32.
+    """The model: number of parameters, and its size in bytes as plain float32.
 
-    ``from_cache`` says that an earlier emulation exported and verified it.
+    ``from_cache`` is True if an earlier emulation exported and verified it.
     """
 
     name: str
@@ -244,7 +252,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine that the emulation ran on; ``versions`` by package."""
+    """The machine that the emulation ran on. ``versions`` are those of the packages, by name."""
 
     cpus: Count
     platform: str
@@ -253,14 +261,14 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """An emulation, the same fleet once under each strategy; or runs of a real ``fleet`` (stored.py).
+    """The result of an emulation, one fleet under each strategy, or runs of a real ``fleet`` (stored.py).
 
-    ``created`` is an ISO 8601 date or time, ``link`` the connection of devices and coordinator: "memory" in
-    virtual time, or the broker's kind. ``settings`` are all keys of the fleet file as they were, defaults
-    included, null where a value follows from the strategy; ``data_sha256`` identifies the content of the
-    data and of the file that splits them. For a real fleet the result has what its coordinator knows:
-    ``before`` and ``after`` of each device's last round, bytes as they passed the coordinator, and no
-    machine; texts that are unknown are empty, counts 0.
+    ``created`` is an ISO 8601 date or time. ``link`` is "memory" for virtual time, otherwise the broker's
+    kind. ``settings`` are all keys of the fleet file with their values, defaults included, and null where
+    the strategy decides. ``data_sha256`` identifies the content of the data and of the file that splits
+    them. The result of a real fleet holds what its coordinator knows: ``before`` and ``after`` from each
+    device's last round, bytes as counted by the coordinator, and no machine. Unknown texts are empty and
+    unknown counts are 0.
     """
 
     format: int = FORMAT
@@ -281,7 +289,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def spread(values: Sequence[float], metric: Metric = ACCURACY) -> Spread:
-    """The spread of the devices' values. A tenth is rounded down to whole devices, but to at least one."""
+    """Summarise the devices' values. A tenth is rounded down to whole devices, but is at least one."""
     if not values:
         raise LocalError("spread: no values, expected one for each device")
     ordered = sorted(values)
@@ -293,7 +301,9 @@ def spread(values: Sequence[float], metric: Metric = ACCURACY) -> Spread:
 def class_results(
     devices: Sequence[DeviceResult], absent: Sequence[DeviceResult] = ()
 ) -> list[ClassResult]:
-    """The classes by name. For ``absent`` devices, which were not evaluated, no metric is read."""
+    """Summarise the devices by class. The metric of ``absent`` devices, which were not evaluated, is
+    ignored.
+    """
     names = sorted({device.class_name for device in (*devices, *absent)})
     found: list[ClassResult] = []
     for name in names:
@@ -313,17 +323,19 @@ def class_results(
 
 
 def classes_of(strategy: StrategyResult) -> list[ClassResult]:
-    """The strategy's classes, or those of the evaluated devices if the result does not have them."""
+    """The strategy's classes; if an older result lacks them, they are computed from the evaluated
+    devices.
+    """
     return strategy.classes or class_results(strategy.devices)
 
 
 def write_json(result: Result, path: Path) -> None:
-    """Write the result, whole or not at all. Raises ``StorageError``."""
+    """Write the result atomically. Raises ``StorageError``."""
     write_whole(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n", path)
 
 
 def read_json(path: Path) -> Result:
-    """The result stored at this path. Raises ``StorageError`` for a file that does not hold one."""
+    """Load the result at ``path``. Raises ``StorageError`` if the file does not hold one."""
     try:
         result = msgspec.json.decode(path.read_bytes(), type=Result)
     except OSError as exc:
@@ -336,7 +348,10 @@ def read_json(path: Path) -> Result:
 
 
 def write_whole(data: bytes, path: Path) -> None:
-    """Write a file next to its destination and move it there, so that nobody reads half of it."""
+    """Write ``data`` to a temporary file and rename it to ``path``, so that nobody reads half a file.
+
+    Raises ``StorageError``.
+    """
     partial = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -347,5 +362,5 @@ def write_whole(data: bytes, path: Path) -> None:
 
 
 def _mean(values: Sequence[float]) -> float:
-    # Clipped to the ends whatever the rounding, so that a mean of ones stays in [0, 1].
+    # Rounding could move a mean of ones above 1, so the mean is clipped to the extremes.
     return min(max(sum(values) / len(values), values[0]), values[-1])

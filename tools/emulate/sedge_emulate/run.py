@@ -1,4 +1,4 @@
-"""``sedge-emulate run``: every strategy of a fleet file, and the report."""
+"""``sedge-emulate run``: runs every strategy of a fleet file and writes the report."""
 
 import argparse
 import logging
@@ -44,7 +44,7 @@ PACKAGES = ("numpy", "onnxruntime", "torch", "paho-mqtt", "msgspec")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command, once for each seed; its exit status."""
+    """Run the command, once for each seed. Returns its exit status."""
     console = Console()
     if arguments.seeds is None:
         _require_free(arguments)
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         for seed in arguments.seeds
     ]
-    for one in each:  # fail for all seeds before the first takes an hour
+    for one in each:  # so that no seed fails after the first has run for an hour
         _require_free(one)
     for one in each:
         if not (arguments.resume and _has_ended(one.out)):
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _require_free(arguments: argparse.Namespace) -> None:
-    """Raise ``ConfigError`` if a stopped emulation would be lost without asking."""
+    """Raise ``ConfigError`` if the run would silently discard an unfinished emulation."""
     if unfinished(arguments.out) and not (arguments.resume or arguments.fresh):
         expected = "--resume to continue the unfinished emulation in it, or --fresh to discard it"
         raise ConfigError("--out", str(arguments.out), expected)
@@ -82,7 +82,7 @@ def _has_ended(out: Path) -> bool:
 def _run_one(arguments: argparse.Namespace, console: Console) -> None:
     whole = load_emulation(arguments.fleet)
     config = overridden(whole, arguments)
-    # The resumed start may have had more strategies than --only names now.
+    # The interrupted emulation may have had more strategies than --only selects now.
     run_fleet(config, arguments, console, whole.strategies if arguments.resume else ())
 
 
@@ -94,18 +94,19 @@ def run_fleet(
 ) -> Result:
     """Run a fleet, and write its result and report to ``arguments.out``.
 
-    The state for resuming is deleted once its strategies and ``others`` have ended well.
+    The state for resuming is deleted once its strategies and ``others`` have finished.
     """
     if arguments.ray is not None and config.link != "memory":
         raise ConfigError(
             "link", config.link, "memory: --ray trains only for a fleet in virtual time"
         )
-    # In virtual time full disks and damaged frames come from the plan and are errors only for the device.
+    # In virtual time, the plan causes full disks and damaged frames. Only the emulated device should
+    # treat them as errors, so they are not logged.
     quiet = logging.CRITICAL if config.link == "memory" else logging.ERROR
     level = logging.INFO if arguments.verbose else quiet
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     out: Path = arguments.out
-    with translated("make folder", out):  # now, not after minutes of work
+    with translated("make folder", out):  # fail now, not after minutes of work
         out.mkdir(parents=True, exist_ok=True)
     with locked(out):
         stage, result = emulate(config, arguments, console)
@@ -119,7 +120,7 @@ def run_fleet(
 def emulate(
     config: EmulationConfig, arguments: argparse.Namespace, console: Console
 ) -> tuple[Stage, Result]:
-    """Run every strategy to its end."""
+    """Run every strategy to its end. Returns the stage and the emulation's result."""
     out: Path = arguments.out
     with ExitStack() as stack:
         url, kind = _link(config, stack, out if arguments.resume else None)
@@ -141,7 +142,7 @@ def emulate(
 
 
 def _workers(stage: Stage, ray: str | None) -> Workers:
-    """The processes that train: on this host, or (``ray``) on a cluster."""
+    """Start the processes that train: on this host or, if ``ray`` is given, on that cluster."""
     if ray is None:
         return LocalWorkers(stage.setup, stage.workers)
     return ClusterWorkers(stage.setup, ray, stage.workers)
@@ -152,7 +153,7 @@ def _result(
 ) -> Result:
     return Result(
         created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        # A path need not be UTF-8, but a result is.
+        # A path may not be valid UTF-8, but a result must be.
         command=shlex.join(["sedge-emulate", *arguments.argv])
         .encode(errors="backslashreplace")
         .decode(),
@@ -171,7 +172,7 @@ def _result(
 
 
 def overridden(config: EmulationConfig, arguments: argparse.Namespace) -> EmulationConfig:
-    """The fleet file with the command line's changes. Raises ``ConfigError``."""
+    """Apply the command line's options to the fleet file's settings. Raises ``ConfigError``."""
     changes: dict[str, object] = {}
     for key in ("devices", "seed", "link"):
         if getattr(arguments, key) is not None:
@@ -185,7 +186,7 @@ def overridden(config: EmulationConfig, arguments: argparse.Namespace) -> Emulat
             raise ConfigError("--only", unknown[0], f"one of {', '.join(titles)}")
         changes["strategies"] = tuple(s for s in config.strategies if s.title in arguments.only)
     changed = msgspec.structs.replace(config, **changes)
-    # The limits of the file hold for the command line, too.
+    # Values from the command line must respect the fleet file's limits, too.
     where = "command line"
     return converted(msgspec.to_builtins(changed), EmulationConfig, where).check(where)
 
@@ -193,9 +194,10 @@ def overridden(config: EmulationConfig, arguments: argparse.Namespace) -> Emulat
 def _link(
     config: EmulationConfig, stack: ExitStack, resumed: Path | None
 ) -> tuple[str | None, str]:
-    """The broker's URL, None in virtual time, and the name of the link.
+    """Start the broker. Returns its URL (None in virtual time) and the name of the link.
 
-    Real devices of the emulation ``resumed`` expect a broker of our own at its former port.
+    If the emulation in ``resumed`` invited real devices, its broker starts on the port that they were
+    given.
     """
     if config.link == "memory":
         return None, config.link

@@ -1,4 +1,4 @@
-"""All settings of a run as one list, and the differences between two runs."""
+"""Flattens a run's settings to a list, and compares the settings of two runs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,14 +9,14 @@ import msgspec.inspect
 from sedge_emulate.config import EmulationConfig
 from sedge_emulate.result import Result
 
-# Settings that may differ between compared runs: several seeds are the purpose, workers change no figure,
-# and each strategy is compared separately.
+# Settings that may differ between compared runs: seeds differ on purpose, workers do not affect the
+# results, and each strategy is compared separately.
 _FREE = ("seed", "workers", "strategies")
 _WIDTHS = "model.widths"
 
 
 def flat(settings: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting under its dotted key; tables of a list go by label, name or number."""
+    """Yield every setting under its dotted key. Tables in a list are named by label, name or number."""
     for key, value in settings.items():
         yield from _flat(f"{under}{key}", value)
 
@@ -37,11 +37,11 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def conditions(result: Result) -> dict[str, Any]:
-    """The settings that must be equal in compared runs, under their names."""
+    """The settings that all compared runs must share, by dotted key."""
     settings = of_this_version(result.settings)
     shared = {key: value for key, value in settings.items() if key not in _FREE}
     found = dict(flat(shared))
-    found.pop(_WIDTHS, None)  # only strategies that assign widths have them
+    found.pop(_WIDTHS, None)  # compared only for strategies that assign widths
     return {
         **found,
         "data": result.dataset,
@@ -54,7 +54,7 @@ def conditions(result: Result) -> dict[str, Any]:
 
 
 def conditions_of(result: Result, strategy: str) -> dict[str, Any]:
-    """The settings that must be equal in a strategy's compared runs."""
+    """The settings that compared runs of this strategy must share, by dotted key."""
     settings = of_this_version(result.settings)
     named = {found["label"] or found["name"]: found for found in settings["strategies"]}
     widths = settings.get("model", {}).get("widths")
@@ -62,7 +62,10 @@ def conditions_of(result: Result, strategy: str) -> dict[str, Any]:
 
 
 def differing(old: Mapping[str, Any], new: EmulationConfig) -> Iterator[tuple[str, object, object]]:
-    """Each setting of a result that differs from ``new``, with both values; workers change no figure."""
+    """Yield each setting whose value differs between a result and ``new``: its key and both values.
+
+    ``workers`` is ignored, because it does not affect the results.
+    """
     pair = [dict(flat(of_this_version(each))) for each in (old, msgspec.to_builtins(new))]
     for key in {**pair[0], **pair[1]}:
         values = [found.get(key) for found in pair]
@@ -71,9 +74,9 @@ def differing(old: Mapping[str, Any], new: EmulationConfig) -> Iterator[tuple[st
 
 
 def of_this_version(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings with all keys of this version: missing keys get their defaults, unknown ones are dropped.
+    """Convert settings to this version: missing keys get their defaults, and unknown keys are dropped.
 
-    Unchanged if a value is not valid in this version.
+    If a value is invalid in this version, the settings are returned unchanged.
     """
     known = _known(settings, msgspec.inspect.type_info(EmulationConfig))
     try:
@@ -85,7 +88,7 @@ def of_this_version(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _known(value: Any, kind: msgspec.inspect.Type) -> Any:
-    """A value without the keys that its type does not have."""
+    """A copy of ``value`` without the keys that its type ``kind`` does not have."""
     match kind:
         case msgspec.inspect.StructType(fields=fields) if isinstance(value, Mapping):
             types = {field.encode_name: field.type for field in fields}

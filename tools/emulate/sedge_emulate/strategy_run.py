@@ -1,4 +1,4 @@
-"""One strategy from its first round to its result, in virtual time or over a broker."""
+"""Runs one strategy from its first round to its result, in virtual time or over a broker."""
 
 import shutil
 import time
@@ -49,7 +49,7 @@ def result_of(
     url: str | None,
     progress: Progress,
 ) -> StrategyResult:
-    """One strategy's result; with ``resume`` it may exist from an earlier start of this emulation."""
+    """Return a strategy's result. With ``resume``, an earlier start of the emulation may have saved it."""
     strategy_run = strategy_run_of(stage, strategy, resume)
     return finished(stage, strategy_run) or run_strategy(stage, strategy_run, pool, url, progress)
 
@@ -57,10 +57,10 @@ def result_of(
 def run_strategy(
     stage: Stage, strategy_run: StrategyRun, pool: WorkerPool, url: str | None, progress: Progress
 ) -> StrategyResult:
-    """Run one strategy over the broker at ``url``, or (None) in virtual time.
+    """Run one strategy over the broker at ``url``, or in virtual time if that is None.
 
-    Raises ``LinkError`` for a fleet that stays silent, ``DataError`` if no device gave a result or the run
-    did not reach its end.
+    Raises ``LinkError`` for a fleet that stays silent, and ``DataError`` if no device gave a result or
+    the run did not reach its end.
     """
     began_s = time.monotonic()
     progress.strategy(strategy_run.title, strategy_run.config.num_rounds, stage.metric)
@@ -91,7 +91,8 @@ def run_strategy(
 
 def _fleet(stage: Stage, strategy_run: StrategyRun, pool: WorkerPool, url: str | None) -> Fleet:
     if url is None:
-        # A virtual run resumes from its cache; everything else is replayed.
+        # A virtual run is replayed from its start, with job results from the cache, so the coordinator's
+        # state goes.
         shutil.rmtree(strategy_run.folder / "cloud", ignore_errors=True)
         plan = Plan(stage.config, stage.config.seed)
         name = stage.name(pool.trainer)
@@ -113,21 +114,21 @@ def _invite(stage: Stage, fleet: BrokerFleet, progress: Progress) -> None:
 
 
 def _last_context(store: Store) -> Context:
-    """The context that the strategy would receive next."""
+    """The context that the strategy would get for the next round."""
     run = Run(store.runs()[0], store)
     return RunStore(store).context(run)
 
 
 def _last_groups(store: Store) -> Groups:
-    """The groups of devices that learn together in the next round."""
+    """The groups of devices that would learn together in the next round."""
     return RunStore(store).read_groups(state_of(store.runs()[0]).groups)
 
 
 def _epochs(strategy_run: StrategyRun, context: Context) -> int:
-    """The passes over its examples that a device makes in the last round, all trainings together.
+    """The number of epochs that a device trains in the last round, over all of its trainings.
 
-    A mixture takes a second gradient for every batch. 0 if the strategy fails: the run is over, and its
-    result is worth more than this figure.
+    A mixture of two models counts twice, because it computes two gradients per batch. Returns 0 if the
+    strategy raises an error: the run is over, and its result matters more than this figure.
     """
     last = replace(context, is_evaluation=False, round=max(0, context.round - 1))
     try:
@@ -145,7 +146,9 @@ def _epochs(strategy_run: StrategyRun, context: Context) -> int:
 def _remarks(
     stage: Stage, strategy_run: StrategyRun, personal: int | None = None
 ) -> tuple[str, ...]:
-    """The strategy's remarks on its options with this model, and on ``personal`` elements after the run."""
+    """The strategy's remarks on its options with this model; after the run, also on ``personal``
+    elements.
+    """
     strategy = make_strategy(strategy_run.config.strategy, strategy_run.config.options)
     forms = (stage.bundle, *strategy_run.narrower)
     try:
@@ -153,7 +156,7 @@ def _remarks(
     except SedgeError as exc:
         if personal is None:
             raise
-        return (str(exc),)  # the run is over, and its result must not be lost
+        return (str(exc),)  # the run has finished, so its result must not be lost
 
 
 def _engine(watch: Watch, pool: WorkerPool, wall_s: float, train_s: float) -> Engine:
@@ -215,7 +218,7 @@ def _result(
 def _central(
     stage: Stage, devices: Sequence[DeviceResult], judged: float | None
 ) -> CentralTest | None:
-    """The models' metrics on the central test set; None if there is none."""
+    """Summarise the metrics on the central test set; None if there is none."""
     found = [device.central for device in devices if device.central is not None]
     if not found:
         return None

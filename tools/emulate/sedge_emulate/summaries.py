@@ -7,7 +7,7 @@ from sedge_emulate.result import RoundResult, TensorShare, spread
 
 
 def round_result(summary: Summary) -> RoundResult:
-    """A round without its times and bytes."""
+    """Convert a summary to a round's result, with times and bytes still at 0."""
     before = [device.before for device in summary.devices]
     after = [device.after for device in summary.devices]
     return RoundResult(
@@ -28,12 +28,12 @@ def round_result(summary: Summary) -> RoundResult:
 
 
 def personal_elements(summaries: Iterable[Summary]) -> int:
-    """The number of personal parameters that devices were sent in all rounds."""
+    """The number of personal parameters that devices were sent, over all rounds."""
     return sum(sum(summary.personal.values()) for summary in summaries)
 
 
 def personal_shares(summary: Summary) -> list[TensorShare]:
-    """The tensors that hold the personal parameters of the round's devices."""
+    """How the personal parameters of the round's devices are spread over the tensors."""
     total = sum(summary.personal.values())
     return [
         TensorShare(tensor, count / max(1, summary.cohort), count / total)

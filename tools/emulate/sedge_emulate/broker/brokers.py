@@ -1,10 +1,10 @@
-"""A broker for an emulation or a test: Mosquitto where it is installed, otherwise amqtt.
+"""Starts a broker for an emulation or a test: Mosquitto if it is installed, otherwise amqtt.
 
     with open_broker("auto") as broker:
         connect(broker.url)
 
-The broker is only a pipe: Sedge relies on none of its promises, so it keeps nothing on disk, and a fault
-test may kill it at any time. It listens only on the loopback interface, but admits anyone: never use these
+Sedge relies on no delivery guarantee of the broker, so the broker keeps nothing on disk, and a fault test
+may kill it at any time. It listens only on the loopback interface but admits any client: never use these
 settings on a network. The limits are those of a real fleet's broker (cloud/mosquitto.conf).
 """
 
@@ -36,7 +36,7 @@ log_type warning
 """
     + MOSQUITTO_LIMITS
 )
-# amqtt's own command continues without a listener if the port is taken; this one ends.
+# amqtt's own command keeps running without a listener if the port is taken; this script exits.
 _AMQTT = """\
 import asyncio, json, sys
 from amqtt.broker import Broker
@@ -55,11 +55,11 @@ _DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 
 class Broker:
-    """Our own Mosquitto on a free port of the loopback interface, for the duration of a ``with``.
+    """Mosquitto on a free loopback port, running for the duration of a ``with`` block.
 
-    ``folder`` keeps its settings and its log; without one they lie in a temporary folder that is deleted.
-    The port is ``wanted`` if that is free. Entering raises ``ConfigError`` if no Mosquitto is installed,
-    ``LinkError`` if it does not start, and sets ``port``, ``folder`` and ``log_path``.
+    Its settings and log are in ``folder``, by default a temporary folder that is deleted at the end. The
+    port is ``wanted`` if that is free. Entering sets ``port``, ``folder`` and ``log_path``; it raises
+    ``ConfigError`` if Mosquitto is not installed and ``LinkError`` if it does not start.
     """
 
     kind = "mosquitto"
@@ -74,12 +74,12 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """``mqtt://127.0.0.1:port``; the same before and after a restart."""
+        """``mqtt://127.0.0.1:port``, which a restart does not change."""
         return f"mqtt://{LOOPBACK}:{self.port}"
 
     @property
     def pid(self) -> int | None:
-        """The process, or None while the broker is down."""
+        """The process id, or None while the broker is down."""
         return self._process.pid if self._process else None
 
     def __enter__(self) -> Self:
@@ -103,19 +103,19 @@ class Broker:
         self._clean_up()
 
     def stop(self) -> None:
-        """Ask the broker to end, and kill it if it does not; do nothing if it is down already."""
+        """Ask the broker to exit, and kill it if it does not. Does nothing if the broker is down."""
         if self._process is not None:
             self._process.stop()
             self._process = None
 
     def kill(self) -> None:
-        """Kill the broker as a power cut would: without a goodbye to anyone."""
+        """Kill the broker abruptly, as a power cut would: clients get no DISCONNECT."""
         if self._process is not None:
             self._process.kill()
             self._process = None
 
     def restart(self) -> None:
-        """Stop the broker if it runs, and start it, empty, on the same port."""
+        """Stop the broker if it runs, and start it again on the same port without its former state."""
         self.stop()
         self._start(self.port)
 
@@ -129,7 +129,10 @@ class Broker:
         return [binary, "-c", str(settings)]
 
     def _start(self, port: int) -> None:
-        """Start on this port and return once it accepts. Raises ``LinkError`` with the log's end."""
+        """Start on ``port`` and return once the broker accepts connections.
+
+        Raises ``LinkError`` with the last lines of the log if it does not start.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         folders = () if self._given_folder else (self.folder,)
         self._process = BrokerProcess(self._command(port), port, self.log_path, folders)
@@ -140,10 +143,11 @@ class Broker:
 
 
 class AmqttBroker(Broker):
-    """amqtt, for a demonstration on a machine that cannot have Mosquitto. Written against amqtt 0.12.
+    """An amqtt broker, for a demonstration on a machine that cannot have Mosquitto.
 
-    It speaks MQTT 3.1.1 only, has a fifth of the throughput and, for anonymous clients, forgets messages
-    for an offline client: Sedge's own receipts make up for that.
+    Written against amqtt 0.12, which speaks only MQTT 3.1.1 and has a fifth of Mosquitto's throughput. It
+    also drops the messages that await an anonymous client that is offline; Sedge's own receipts make up
+    for that.
     """
 
     kind = "amqtt"
@@ -161,7 +165,7 @@ class AmqttBroker(Broker):
 
 
 class ExternalBroker:
-    """A broker that runs elsewhere; entering only checks that it accepts connections."""
+    """A broker that somebody else runs. Entering only checks that it accepts connections."""
 
     kind = "external"
 
@@ -186,12 +190,12 @@ AnyBroker: TypeAlias = Broker | ExternalBroker
 
 
 def open_broker(choice: str = "auto", port: int | None = None) -> AnyBroker:
-    """The chosen broker, started when it is entered.
+    """The broker named by ``choice``, which starts when the returned object is entered.
 
-    ``choice`` is ``mosquitto``, ``amqtt``, the URL of a running broker (``mqtt://host:port``), or ``auto``:
-    Mosquitto if it is installed, otherwise amqtt. A broker of our own takes ``port`` if that is free.
-    Raises ``ConfigError`` for any other choice. Entering raises it if the chosen broker is not installed,
-    and says how to install one.
+    ``choice`` is ``mosquitto``, ``amqtt``, the URL of a running broker (``mqtt://host:port``), or
+    ``auto``: Mosquitto if it is installed, otherwise amqtt. A broker started here listens on ``port`` if
+    that is free. Raises ``ConfigError`` for any other choice. Entering raises ``ConfigError`` with
+    installation advice if the chosen broker is not installed.
     """
     if choice == "mosquitto" or (choice == "auto" and find_mosquitto() is not None):
         return Broker(wanted=port)

@@ -1,4 +1,4 @@
-"""An emulated device over a real broker: the real agent on its own real disk.
+"""An emulated device over a real broker: the real agent, with its own folder on disk.
 
 Only training is shared: the host's worker processes train for all devices.
 """
@@ -31,10 +31,11 @@ from sedge_protocol.wire.messages import Hello
 
 @dataclass(frozen=True)
 class Site:
-    """State that the devices of one run share.
+    """What the devices of one run share.
 
-    ``attack`` says which of them are hostile, and ``hello`` what they announce; ``central`` are their
-    metrics on the central test set, before and after the last evaluation's training.
+    ``attack`` tells which devices are hostile, and ``hello`` holds what every device announces.
+    ``central`` maps a device's number to its metric on the central test set, before and after the last
+    evaluation's training.
     """
 
     fleet: str
@@ -48,7 +49,7 @@ class Site:
 
 
 def enrol(store: Store, shares: Shares) -> list[bytes]:
-    """The devices' secrets. Devices that are not enrolled yet get new ones."""
+    """Enrol the devices that are not enrolled yet, with new secrets. Returns the secrets of all devices."""
     enrolled = {row.device: row.secret for row in store.devices()}
     secrets: list[bytes] = []
     for number in range(len(shares)):
@@ -71,7 +72,7 @@ def bring_up(number: int, shares: Shares, secret: bytes, site: Site, seed: int) 
     identity = Identity(device, site.fleet, DeviceKeys.of(secret), hello)
     folder = site.folder / device
     agent = open_agent(identity, folder, np.random.default_rng([seed, number]), int(time.time()))
-    # Fleets of different runs share a broker; the client id keeps their sessions apart.
+    # Fleets of several runs may share a broker, and the client id keeps their sessions apart.
     settings = BrokerSettings(site.url, f"{site.fleet}-{device}")
 
     def work(job: Job) -> Future[Outcome]:
@@ -85,15 +86,16 @@ def bring_up(number: int, shares: Shares, secret: bytes, site: Site, seed: int) 
 def _outcome(
     finished: "Future[Finished]", note: Callable[[tuple[float, float]], None]
 ) -> "Future[Outcome]":
-    """The same future without the update's bytes, which are in the device's own folder.
+    """A future that resolves to the outcome alone: the update's bytes are in the device's own folder.
 
-    A metric on the central test set, which an agent does not know, goes to ``note``.
+    The metric on the central test set is passed to ``note``, because an agent does not know that test
+    set.
     """
     outcome: Future[Outcome] = Future()
 
     def settle(done: "Future[Finished]") -> None:
-        # The pool was closed, or has lost a worker. That is not the device's fault, so its coordinator must
-        # not be told; the fleet itself watches the pool.
+        # The pool was closed, or has lost a worker. That is not the device's fault, so the device must
+        # not report an error to its coordinator. The fleet watches the pool itself.
         if done.cancelled() or isinstance(done.exception(), LinkError):
             return
         if not outcome.set_running_or_notify_cancel():  # the device has been closed

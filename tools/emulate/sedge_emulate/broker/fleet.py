@@ -1,8 +1,8 @@
-"""One strategy over a real broker: the real coordinator and the real agents, in real time.
+"""Runs one strategy over a real broker: the real coordinator and the real agents, in real time.
 
-All of them run in one loop in one process; training runs in worker processes. Real devices may join: each
-is enrolled, and its edge.toml and secret are in ``out/join``. To resume, agents and coordinator do what
-they always do after a crash: they continue from their disks.
+They all share one event loop in one process; training runs in worker processes. Real devices may join:
+each is enrolled, and its edge.toml and secret are written to ``out/join``. Resuming needs no code of its
+own: agents and coordinator continue from their disks, as they do after any crash.
 """
 
 import re
@@ -34,17 +34,19 @@ from sedge_protocol.host.disk import translated
 from sedge_protocol.host.loop import Loop
 from sedge_protocol.host.mqtt import BrokerSettings, MqttLink
 
-# Everything is on one host or close to it: the other devices' requests for a blob come soon.
+# Devices and coordinator are on one host or near each other, so requests for the same blob arrive within
+# a second.
 GATHER_S = 1.0
 RUN = "run"
-# How far a round may exceed its deadline before the fleet counts as silent.
+# The run fails if nothing has happened for this long after a round's deadline.
 SILENT_S = 120.0
-# A broker of our own in a device's edge.toml. Its port changes at every start unless one is requested.
+# The address in a device's edge.toml of a broker that an emulation started. Its port changes at every
+# start unless one is requested.
 _OURS = re.compile(r'^url = "mqtt://127\.0\.0\.1:(\d{1,5})"$', re.MULTILINE)
 
 
 class BrokerFleet:
-    """A fleet over the broker at ``url`` and one run on it."""
+    """A fleet that is connected to the broker at ``url``, and its one run."""
 
     def __init__(
         self, strategy_run: StrategyRun, bundle: Path, shares: Shares, pool: WorkerPool, url: str
@@ -71,24 +73,26 @@ class BrokerFleet:
         return time.monotonic() - self._began_s
 
     def totals(self) -> Totals:
-        """Bytes at the sockets of the emulated devices and of the coordinator so far."""
+        """Bytes sent and received so far, at the sockets of each emulated device and of the coordinator."""
         return Totals(
             {self._shares.name(n): _moved(r.link) for n, r in enumerate(self._runtimes)},
             _moved(self._service.link) if self._service else (0, 0),
         )
 
     def seen(self, number: int) -> dict[str, object]:
-        """Further fields of a ``DeviceResult``: no bytes, because sockets count only totals."""
+        """Fields of device ``number``'s ``DeviceResult`` that only the fleet knows. Bytes per device are
+        not counted here.
+        """
         return {"central": self._central.get(number)}
 
     def invite(self, device: str, folder: Path) -> None:
-        """Enrol a real device, once; its files are in ``folder``, besides the user's own.
+        """Enrol a real device unless it is enrolled, and write its files to ``folder``.
 
-        Raises ``StorageError``.
+        Other files in ``folder`` are kept. Raises ``StorageError``.
         """
         self._invited = True
-        # The folder may exist and hold the device's data, so the new files are made in a folder next to it.
-        # If this start is killed here, the next one continues with that folder.
+        # ``folder`` may hold the device's data already, so the new files are first written to a folder
+        # next to it. If this process is killed here, the next start moves them from that folder.
         made = folder.with_name(f"{folder.name}.new")
         if all(row.device != device for row in self.store.devices()):
             shutil.rmtree(made, ignore_errors=True)
@@ -103,9 +107,9 @@ class BrokerFleet:
             _point(folder / "edge.toml", self._url)
 
     def play(self, watch: Watch) -> None:
-        """Run from the first hello to the end of the run.
+        """Play the run from the devices' first hello to its end.
 
-        Raises ``LinkError`` when nothing has happened for too long, or a worker process has died, and
+        Raises ``LinkError`` if nothing has happened for too long or a worker process has died, and
         ``ConfigError`` for a run that was begun with other settings.
         """
         if not self.store.runs():
@@ -116,7 +120,7 @@ class BrokerFleet:
         for row in self.store.rounds(RUN):
             if row.summary:
                 watch.remember(msgspec.msgpack.decode(row.summary, type=Summary))
-        if begun.status != RUNNING:  # it had ended before it could be reported
+        if begun.status != RUNNING:  # the run ended before its result was written
             watch.observe(RunEnded(RUN, begun.status))
             return
         secrets = enrol(self.store, self._shares)
@@ -158,7 +162,11 @@ class BrokerFleet:
         return observe
 
     def _over(self, watch: Watch) -> bool:
-        """Whether the run has ended. A real device may take any amount of time to join."""
+        """Return True if the run has ended. Raises ``LinkError`` if a worker died or the fleet is silent.
+
+        A real device may take any amount of time to join, so silence before the first round is not an
+        error.
+        """
         if self._pool.failure is not None:
             raise self._pool.failure
         silent_s = self.clock() - watch.last_event_s
@@ -176,7 +184,10 @@ def _moved(link: MqttLink) -> tuple[int, int]:
 
 
 def invited_port(join: Path, devices: Sequence[str]) -> int | None:
-    """The port of our own broker in these devices' edge.toml, if any. Raises ``StorageError``."""
+    """The port of the emulation's own broker in these devices' edge.toml; None if no file has one.
+
+    Raises ``StorageError`` for a file that cannot be read.
+    """
     for device in devices:
         path = join / device / "edge.toml"
         with translated("read", path):
@@ -187,7 +198,9 @@ def invited_port(join: Path, devices: Sequence[str]) -> int | None:
 
 
 def _point(path: Path, url: str) -> None:
-    """Replace the address of a broker of our own in edge.toml by ``url``. Raises ``OSError``."""
+    """If edge.toml names a broker that an emulation started, replace its address by ``url``. Raises
+    ``OSError``.
+    """
     text = path.read_text("utf-8") if path.exists() else ""
     pointed = _OURS.sub(f'url = "{url}"', text, count=1)
     if pointed != text:
@@ -195,7 +208,7 @@ def _point(path: Path, url: str) -> None:
 
 
 def _require_same(begun: RunConfig, wanted: RunConfig) -> None:
-    """A coordinator continues the run that it has, whatever the present settings are."""
+    """Raise ``ConfigError`` if settings changed: a coordinator would continue the run with its old ones."""
     old, new = msgspec.to_builtins(begun), msgspec.to_builtins(wanted)
     changed = sorted(key for key in new if new[key] != old[key])
     if changed:

@@ -1,8 +1,10 @@
-"""``sedge-emulate compare``: runs that differ only in their seeds, as means, spreads and paired tests.
+"""``sedge-emulate compare``: compares runs that differ only in their seeds.
 
-moments      when a model is measured, and on which devices
-comparison   the runs of some folders, compared
-targets      the cost of reaching a value
-grids        a comparison as tables of texts: for the terminal, for LaTeX and for Markdown
-page         a comparison as one HTML file, with the courses of all seeds
+It reports means, spreads and paired tests.
+
+moments      at which moments a device's model is measured, and on which devices
+comparison   collects the runs in several folders and compares them
+targets      the cost of reaching a target value of the metric
+grids        a comparison as tables for the terminal, LaTeX and Markdown
+page         a comparison as one HTML file, with curves over all seeds
 """

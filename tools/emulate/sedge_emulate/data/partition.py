@@ -1,11 +1,11 @@
-"""A split given by a file: which examples of the data set each device has.
+"""Reads a split from a file that says which examples of the data set each device has.
 
-    .npy     (N,), for each example the number of its device, from 0; -1 leaves the example out
-    .json    for each device the list of its examples, or {"train": [...], "test": [...]}
-    .pkl     FL-bench's partition.pkl, read without running what it says (see plain_pickle.py)
+    .npy     (N,): for each example its device's number, from 0; -1 leaves the example out
+    .json    for each device a list of its examples, or {"train": [...], "test": [...]}
+    .pkl     FL-bench's partition.pkl, read without running any code in it (see plain_pickle.py)
 
-JSON may also be an object with that list as "data_indices", which is how FL-bench's file is built. Its
-"val" examples are left out, because a device has no use for them.
+JSON may also be an object that holds this list under "data_indices", like FL-bench's file. Its "val"
+examples are left out, because devices have no validation set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ from sedge_emulate.data.split import Indices
 from sedge_protocol.errors import DataError
 from sedge_protocol.host.array_files import read_arrays
 
-# One device's examples that are still to be split, or its train and test examples.
+# One device's examples, to be split later, or its train and test examples.
 Part: TypeAlias = Indices | tuple[Indices, Indices]
 
 
 def read_partition(path: Path, num_examples: int) -> list[Part]:
-    """Every device's part of ``num_examples`` examples.
+    """Read every device's part of ``num_examples`` examples.
 
     Raises ``DataError`` for an unreadable file, and for examples that do not exist or occur twice.
     """
@@ -79,7 +79,7 @@ def _by_device(value: object, where: str) -> list[Part]:
 
 
 def _integers(value: object, where: str) -> Indices:
-    """A list of integers as an array (n,)."""
+    """Convert a list of integers to an array (n,). Raises ``DataError`` for anything else."""
     if isinstance(value, list) and not value:
         return np.empty(0, np.int64)
     array = np.asarray(value)
@@ -89,7 +89,7 @@ def _integers(value: object, where: str) -> Indices:
 
 
 def _require_once(parts: Sequence[Part], num_examples: int, where: str) -> None:
-    """Raise ``DataError`` unless every example exists and is on one device, in one place."""
+    """Raise ``DataError`` unless every index is in range and occurs once, over all devices and parts."""
     holder = np.full(num_examples, -1, np.int64)
     for device, part in enumerate(parts):
         for indices in part if isinstance(part, tuple) else (part,):

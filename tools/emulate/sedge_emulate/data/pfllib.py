@@ -1,7 +1,7 @@
-"""The data sets that PFLlib's generators write: ``train/0.npz``, ``test/0.npz`` and so on, by client.
+"""Reads data sets written by PFLlib's generators: ``train/0.npz``, ``test/0.npz`` and so on, by client.
 
-Each file has one array ``data``, the pickle of a dict of arrays x (n, ...) and y (n,). It is read without
-running any code in it (see plain_pickle.py). PFLlib has normalised the images already.
+Each file has one array ``data``, a pickled dict of arrays x (n, ...) and y (n,). It is read without
+running any code in it (see plain_pickle.py). PFLlib's images are already normalised.
 """
 
 import zipfile
@@ -20,12 +20,12 @@ _PARTS = ("train", "test")
 
 
 def is_pfllib(folder: Path) -> bool:
-    """Whether this is a folder written by PFLlib."""
+    """Return True if ``folder`` was written by PFLlib."""
     return all((folder / part / "0.npz").is_file() for part in _PARTS)
 
 
 def read_pfllib(folder: Path) -> tuple[list[Examples], list[Examples]]:
-    """Every client's train and test examples. Raises ``DataError`` for a client with one part only."""
+    """Read every client's train and test examples. Raises ``DataError`` if a client lacks one of them."""
     train, test = (
         sorted(int(path.stem) for path in (folder / part).glob("*.npz") if path.stem.isdecimal())
         for part in _PARTS

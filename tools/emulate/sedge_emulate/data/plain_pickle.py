@@ -1,12 +1,12 @@
-"""Pickles that hold only numpy arrays and plain containers, read without running any code.
+"""Reads pickles that hold only numpy arrays and plain containers, without running any code in them.
 
-A pickle names functions that ``pickle.load`` calls, so loading a foreign one runs foreign code. Here a name
-refers to one of a few functions in this file or is refused: numpy itself never sees the pickle, only bytes
-whose type and shape have been checked.
+A pickle names functions for ``pickle.load`` to call, so loading somebody else's pickle runs their code.
+Here, each name must be one that this file replaces by a function of its own; any other is refused. numpy
+itself never sees the pickle, only bytes whose type and shape have been checked.
 
-A pickle also names values that it has already built, so that a few of its bytes can stand for billions of
-values. So values are counted. A tuple may not be referred to again: dicts hash their keys while a pickle
-loads.
+A pickle may also refer back to values that it has already built, so a few bytes can stand for billions of
+values. That is why values are counted. A tuple may not be referred back to at all: dicts hash their keys
+while a pickle loads, and hashing nested references to tuples can take exponential time.
 """
 
 import pickle
@@ -23,9 +23,10 @@ from sedge_protocol.errors import DataError
 
 _NUMBER = re.compile(r"b1|[iu][1248]|f[248]")
 _OBJECT = "O8"
-# A pandas table nests a dozen containers; nothing that is read here is deeper.
+# A pandas table nests a dozen containers, deeper than anything else that is read here.
 _DEPTH = 16
-# A value takes at least one byte of the pickle, unless it is referred to again.
+# A value takes at least one byte of the pickle unless the pickle refers back to it, which this allows
+# for.
 _VALUES_A_BYTE = 16
 _PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
 # After these opcodes the top of the stack may be a tuple.
@@ -33,26 +34,26 @@ _TUPLES = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "POP", "POP_MARK", *_GETS)
 
 
 def read_plain(file: BinaryIO, where: str, hollow: Container[str] = ()) -> object:
-    """The pickled value, of dict, list, tuple, numbers, text and numpy arrays.
+    """Unpickle dicts, lists, tuples, numbers, strings and numpy arrays. Tuples become lists.
 
-    An object of a class in ``hollow`` ("module.name"), which may also be a function, is read as its state
-    or, if it has none, as the list of its arguments.
+    ``hollow`` lists further classes and functions ("module.name") that are accepted but not loaded. An
+    object of these is read as its state or, if it has none, as the list of its arguments.
 
-    Raises ``DataError``, naming ``where``, for a damaged pickle, for one that names anything else, and for
-    one that is far larger in memory than as bytes.
+    Raises ``DataError``, naming ``where``, for a damaged pickle, for one that names anything else, and
+    for one that unpacks to far more values than its size suggests.
     """
     try:
         data = file.read()
         _refuse_shared_tuples(data)
         left = iter(range(_VALUES_A_BYTE * len(data)))
         return _unwrapped(_Unpickler(BytesIO(data), hollow).load(), _DEPTH, left)
-    except Exception as exc:  # any exception that broken or hostile bytes lead to
+    except Exception as exc:  # broken or hostile bytes can raise any exception
         expected = "a pickle of numpy arrays, dicts and lists alone"
         raise DataError(f"{where}: {exc or type(exc).__name__}, expected {expected}") from exc
 
 
 class _Type:
-    """A dtype: of numbers, or of objects."""
+    """Stands for a numpy dtype of numbers or of objects."""
 
     def __init__(self, code: str, *_: object) -> None:
         if code != _OBJECT and not _NUMBER.fullmatch(code):
@@ -66,14 +67,14 @@ class _Type:
         self.order = str(order)
 
     def array(self, data: bytes) -> NDArray[np.generic]:
-        """The numbers in these bytes, (n,)."""
+        """The numbers in these bytes as an array (n,)."""
         if self.code == _OBJECT:
             raise pickle.UnpicklingError("objects as bytes")
         return np.frombuffer(data, np.dtype(self.order + self.code))
 
 
 class _Array:
-    """An array: numbers, or the objects in it as a list."""
+    """Stands for a numpy array. ``value`` is an array of numbers, or a list of objects."""
 
     def __init__(self, *_: object) -> None:
         self.value: object = None
@@ -88,7 +89,7 @@ class _Array:
 
 
 class _Hollow:
-    """An object whose class is not loaded: its arguments, then its state."""
+    """Stands for an object whose class is not loaded. ``value`` is its state, otherwise its arguments."""
 
     def __init__(self, *arguments: object) -> None:
         self.value: object = arguments
@@ -108,26 +109,26 @@ def _scalar(kind: _Type, data: bytes) -> object:
 
 
 def _no_bytes() -> bytes:
-    """The encoding of b"" in protocol 2."""
+    """Stands for ``bytes()``, which protocol 2 calls for b""."""
     return b""
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """The encoding of other bytes in protocol 2."""
+    """Stands for ``_codecs.encode``, which protocol 2 calls for non-empty bytes."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"bytes as {encoding!r}")
     return text.encode("latin1")
 
 
 _KNOWN: Mapping[tuple[str, str], Callable[..., object] | None] = {
-    ("numpy", "ndarray"): None,  # only ever an argument
+    ("numpy", "ndarray"): None,  # never called, only passed as an argument
     ("numpy", "dtype"): _Type,
     ("_codecs", "encode"): _latin1,
     ("builtins", "bytes"): _no_bytes,
     ("__builtin__", "bytes"): _no_bytes,
     **{
         (f"numpy.{core}.{module}", name): made
-        for core in ("core", "_core")  # before and since numpy 2
+        for core in ("core", "_core")  # the names before and since numpy 2
         for module, name, made in (
             ("multiarray", "_reconstruct", _Array),
             ("multiarray", "scalar", _scalar),
@@ -152,7 +153,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _refuse_shared_tuples(data: bytes) -> None:
-    """Refuse it: hashing a tuple of two equal tuples, and so on, takes twice as long with every byte."""
+    """Refuse a pickle that refers to a tuple twice.
+
+    Hashing a tuple that holds another tuple twice, nested n times, takes 2^n steps.
+    """
     memo: dict[int, bool] = {}
     on_top = ""
     for opcode, argument, _ in pickletools.genops(data):
@@ -165,7 +169,10 @@ def _refuse_shared_tuples(data: bytes) -> None:
 
 
 def _unwrapped(value: object, depth: int, left: Iterator[int]) -> object:
-    """The value with numpy arrays instead of ours; ``left`` counts down and ends at too many values."""
+    """Replace the stand-ins in ``value`` by their numpy arrays and lists.
+
+    ``left`` yields once for each value that may still come; an exhausted one means too many values.
+    """
     if depth == 0:
         raise pickle.UnpicklingError(f"more than {_DEPTH} containers in each other")
     if next(left, None) is None:

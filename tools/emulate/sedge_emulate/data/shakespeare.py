@@ -1,20 +1,21 @@
-"""Shakespeare's speakers: the lines of each role of each play, for a model of the next character.
+"""The lines of each role in Shakespeare's plays, for a model that predicts the next character.
 
-The texts are Project Gutenberg's (public domain), in the source package shakespeare. The conventions are
-those of LEAF (Caldas et al. 2018, 1812.01097), which made this the field's benchmark:
+The texts are Project Gutenberg's (public domain), from the source package shakespeare. The conventions
+are those of LEAF (Caldas et al. 2018, 1812.01097), which made this data set a common benchmark:
 
-    who      a group is a role of a play; "KING" is another one in every play
-    what     windows of 80 characters of the role's lines, in the order of the play, written in LEAF's 80
-             characters; others are read as a space
-    when     the last fifth of a role's windows, rounded up, are for testing
-    which    roles with 10 windows or more, about 20 lines
+    groups   one for each role of each play; "KING" is a different role in every play
+    inputs   windows of 80 characters of the role's lines, in the play's order, over LEAF's 80
+             characters; any other character becomes a space
+    tests    the last fifth of a role's windows, rounded up
+    roles    those with 10 windows or more, about 20 lines
 
-As in FedJAX and TensorFlow Federated, windows do not overlap and each character of one is to be predicted
-from those before it: x[i] and y[i] (80,) are the same text, y one character later. LEAF itself predicts
-a window's last character alone, and needs 80 windows for what one says here.
+As in FedJAX and TensorFlow Federated, windows do not overlap, and every character of a window is
+predicted from those before it: y[i] (80,) is the text of x[i] (80,), shifted by one character. LEAF
+itself predicts only the character after a window, and so needs 80 times as many windows for the same
+predictions.
 
-A speech is a paragraph under a line with the role's name. Stage directions in brackets are left out, and so
-are the paragraphs after the first, the folio editions and the poems.
+A speech is a paragraph under a line with the role's name. Stage directions in brackets, the later
+paragraphs of a speech, the folio editions and the poems are left out.
 """
 
 import re
@@ -37,7 +38,7 @@ SHAKESPEARE = Archive(
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 WINDOW, MIN_WINDOWS, TEST_PART = 80, 10, 5
 _PLAY = re.compile(r"shksprdata/texts/(\w+)_gut\.txt")
-# "FIRST WITCH.", "Ber." or, in one play, "THESEUS": a separate line above a speech.
+# The line above a speech that names its role, such as "FIRST WITCH.", "Ber." or, in one play, "THESEUS".
 _NAME = re.compile(r"(?!ACT |SCENE)([A-Z][A-Za-z' -]{0,40}\.|[A-Z][A-Z' -]{1,40})")
 _DIRECTION = re.compile(r"\[[^\]]*\]?")
 _NUMBERS = np.full(256, CHARACTERS.index(" "), np.int64)
@@ -45,7 +46,7 @@ _NUMBERS[[ord(character) for character in CHARACTERS]] = np.arange(len(CHARACTER
 
 
 def shakespeare(folder: Path | None = None, archive: Archive = SHAKESPEARE) -> Grouped:
-    """Windows (N, 80) and the characters that follow (N, 80); the groups are roles, play by play.
+    """Read windows (N, 80) and the characters that follow each of theirs (N, 80). Each role is a group.
 
     A note counts the roles with too few lines. Raises ``DataError`` if the archive is missing or broken.
     """
@@ -74,7 +75,7 @@ def shakespeare(folder: Path | None = None, archive: Archive = SHAKESPEARE) -> G
 
 
 def speeches(play: str) -> Iterator[tuple[str, str]]:
-    """The speakers and their lines, in the order of the play; names in capitals."""
+    """Yield each speech of the play in order: the role's name in capitals, and its lines."""
     for paragraph in re.split(r"\n[ \t]*\n", play.replace("\r\n", "\n")):
         name, _, said = paragraph.strip().partition("\n")
         said = "\n".join(filter(None, map(str.strip, _DIRECTION.sub("", said).split("\n"))))
@@ -83,7 +84,9 @@ def speeches(play: str) -> Iterator[tuple[str, str]]:
 
 
 def windows(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The text's whole windows (n, 80) and the characters one later, (n, 80), as numbers."""
+    """Cut ``text`` into full windows (n, 80), and the same shifted by one character, as character
+    numbers.
+    """
     numbers = _NUMBERS[np.frombuffer(text.encode("latin1", "replace"), np.uint8)]
     count = max(0, len(numbers) - 1) // WINDOW
     x, y = (numbers[start : start + count * WINDOW].reshape(count, WINDOW) for start in (0, 1))

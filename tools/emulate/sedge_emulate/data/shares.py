@@ -1,6 +1,6 @@
 """Assigns examples to devices: one data set, in memory or mapped from disk, and indices into it.
 
-A device's examples are copied when it trains and dropped afterwards, so memory does not grow with the
+A device's examples are copied when it trains and freed afterwards, so memory does not grow with the
 fleet. N = examples, d = devices.
 """
 
@@ -36,10 +36,10 @@ NOBODYS: Indices = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class Shares:
-    """Every device's part of ``inputs`` and ``targets`` (N, ...).
+    """A data set ``inputs``, ``targets`` (N, ...), and which of its examples each device has.
 
-    Device i trains on ``train[train_ends[i - 1] : train_ends[i]]`` and is tested on the same part of
-    ``test``; both hold indices into the data set. ``central`` are those of the central test set.
+    Device i trains on the examples ``train[train_ends[i - 1] : train_ends[i]]``; ``test`` and
+    ``test_ends`` work alike. ``central`` are the indices of the central test set.
     """
 
     inputs: Inputs
@@ -57,7 +57,7 @@ class Shares:
         parts: list[tuple[Indices, Indices]],
         central: Indices = NOBODYS,
     ) -> "Shares":
-        """The shares with these train and test indices, device by device."""
+        """Build the shares from each device's train and test indices."""
         train, test = zip(*parts, strict=True)
         return cls(
             dataset.inputs, dataset.targets,
@@ -67,14 +67,14 @@ class Shares:
 
     @classmethod
     def open(cls, folder: Path) -> "Shares":
-        """The shares that ``save`` wrote, mapped from disk. Raises ``StorageError``."""
+        """Open the shares that ``save`` wrote, memory-mapped. Raises ``StorageError``."""
         with translated("read shares", folder):
             return cls(
                 *(np.load(folder / f"{name}.npy", mmap_mode="r") for name in cls.__annotations__)
             )
 
     def save(self, folder: Path) -> None:
-        """Write everything below ``folder``. Raises ``StorageError``."""
+        """Write all arrays to ``folder``. Raises ``StorageError``."""
         with translated("write shares", folder):
             folder.mkdir(parents=True, exist_ok=True)
             for name in self.__annotations__:
@@ -84,7 +84,7 @@ class Shares:
         return len(self.train_ends)
 
     def name(self, number: int) -> str:
-        """The id of a device."""
+        """The id of device ``number``, such as ``device-07``."""
         return f"device-{number:0{len(str(len(self) - 1))}d}"
 
     def num_train(self, number: int) -> int:
@@ -96,7 +96,7 @@ class Shares:
         return len(_part(self.test, self.test_ends, number))
 
     def num_classes(self, number: int) -> int:
-        """The number of labels that occur on a device; 0 if targets are numbers."""
+        """The number of different labels on a device; 0 if targets are numbers."""
         if self.targets.dtype != np.int64:
             return 0
         places = [
@@ -123,10 +123,10 @@ class Shares:
 
 
 def share_out(config: DataConfig, devices: int, seed: int, base: Path) -> tuple[Dataset, Shares]:
-    """Return the data set and every device's part of it; the same seed gives the same parts.
+    """Load the data set and split it among the devices; the same seed gives the same parts.
 
-    The seed is ``config.seed`` if it is set, else ``seed``. The user's own sources and partitions are
-    looked up in ``base``.
+    The seed is ``config.seed`` if it is set, otherwise ``seed``. The user's own sources and partitions
+    are looked up in ``base``.
     """
     rng = np.random.default_rng(seed if config.seed is None else config.seed)
     dataset, apart = load(config.dataset, base=base), config.central_test
@@ -156,7 +156,10 @@ def share_out(config: DataConfig, devices: int, seed: int, base: Path) -> tuple[
 def _validated(
     device: int, train: Indices, labels: Indices, fraction: float
 ) -> tuple[Indices, Indices]:
-    """A device's training examples ``train`` (n,) with ``labels`` (n,), split for choosing settings."""
+    """Split a device's training examples ``train`` (n,) with ``labels`` (n,) for choosing settings.
+
+    Returns the indices to train on and those to test on, the last ``fraction`` of each class.
+    """
     trained, tested = last_of_each(train, labels, fraction)
     if len(train) and not (len(trained) and len(tested)):
         size, lacking = ("small", "test") if len(trained) else ("large", "train on")
@@ -168,7 +171,7 @@ def _validated(
 
 
 def _fingerprint(dataset: Dataset, other: Dataset | float, partition: Path) -> str:
-    """A hash that distinguishes these data from others of the same name."""
+    """A hash that distinguishes the data and their partition from others of the same name."""
     digest = hashlib.sha256()
     for found in (dataset, other):
         if isinstance(found, Dataset):
@@ -182,7 +185,7 @@ def _fingerprint(dataset: Dataset, other: Dataset | float, partition: Path) -> s
 def _parts(
     dataset: Dataset, shared: Indices, config: DataConfig, devices: int, rng: Generator, base: Path
 ) -> Sequence[Part]:
-    """Every device's examples out of ``shared``, by the configured split."""
+    """Split the examples ``shared`` among the devices by the configured method."""
     labels = dataset.labels[shared]
     match config.split:
         case "dirichlet":

@@ -1,16 +1,16 @@
 """Assigns examples to devices: non-IID splits of a data set, and train and test within a device.
 
-    dirichlet      per class, shares of the devices drawn from Dir(alpha) (Hsu et al. 2019, 1909.06335)
+    dirichlet      the devices' shares of each class are drawn from Dir(alpha) (Hsu et al. 2019, 1909.06335)
     pathological   each device holds a fixed number of classes (McMahan et al. 2017, the shards)
     iid            equal parts at random
     natural        each device is one of the groups that the data set names, such as a person
     train_test     one device's examples, split at random
-    last_of_each   one device's examples, split by their order
-    subsample      a smaller data set with the same proportion of classes
+    last_of_each   one device's examples, split by their order within each class
+    subsample      a smaller data set with the same class proportions
 
-Every split but ``natural``, which may leave groups out, uses each example exactly once. All depend only on
-the targets and on ``rng``. Index arrays are int64 and ascending. Shapes: N = examples, C = classes, d =
-devices.
+Every split except ``natural``, which may leave groups out, uses each example exactly once. The results
+depend only on the targets and on ``rng``. Index arrays are int64 and ascending. Shapes: N = examples, C =
+classes, d = devices.
 """
 
 from dataclasses import replace
@@ -25,22 +25,23 @@ from sedge_protocol.errors import ConfigError, DataError
 Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# A try draws only proportions, about 50 us for 10 classes and 100 devices: all tries take a second.
+# A try only draws proportions, in about 50 us for 10 classes and 100 devices, so all tries take a second.
 _MAX_TRIES = 20_000
-# Devices are too small independently of each other, so a draw has no such device with probability e^-mean.
-# If the mean over a few draws is above this, all tries together would succeed for one fleet in a thousand.
+# Whether a device is too small is nearly independent of the other devices, so a draw has no such device
+# with probability e^-m, where m is the mean number of such devices per draw. If m exceeds _HOPELESS, all
+# _MAX_TRIES together would succeed for only one fleet in a thousand.
 _TRIES_TO_JUDGE, _HOPELESS = 20, 17.0
 
 
 def dirichlet(
     targets: Indices, devices: int, alpha: float, rng: Generator, min_examples: int = 10
 ) -> list[Indices]:
-    """The examples of each device if every class is divided by Dir(alpha).
+    """Divide the examples of every class among the devices by Dir(alpha).
 
-    ``targets`` (N,). Draws again until no device has fewer than ``min_examples``. Large fleets and small
-    alphas never get there: then the draw with the fewest such devices is kept, and only these are filled
-    up to ``min_examples``, by their own proportions of the classes. Raises ``DataError`` for too few
-    examples, ``ConfigError`` for an argument out of range.
+    ``targets`` is (N,). Draws again until no device has fewer than ``min_examples``. For large fleets and
+    small alphas that never happens: then the draw with the fewest such devices is kept, and only these
+    devices are filled up to ``min_examples``, by their own class proportions. Raises ``DataError`` for
+    too few examples, ``ConfigError`` for an argument out of range.
     """
     _require_devices(devices)
     if not alpha > 0:
@@ -63,14 +64,14 @@ def dirichlet(
 def _dirichlet_parts(
     counts: Indices, devices: int, alpha: float, rng: Generator, min_examples: int
 ) -> Indices:
-    """(C, d): the number of examples of each class that each device gets, of ``counts`` (C,)."""
+    """Divide ``counts`` (C,), the numbers of examples of each class, among the devices. Returns (C, d)."""
     fewest, too_small = devices + 1, 0
     expected: Floats = np.empty(0)
     kept: Indices = np.empty(0, np.int64)
     for number in range(1, _MAX_TRIES + 1):
         shares: Floats = rng.dirichlet(np.full(devices, alpha), len(counts))  # (C, d)
         ends: Indices = np.floor(np.cumsum(shares, axis=1) * counts[:, None]).astype(np.int64)
-        ends[:, -1] = counts  # the sum of the shares is 1 only up to rounding
+        ends[:, -1] = counts  # the shares add up to 1 only approximately
         parts: Indices = np.diff(ends, axis=1, prepend=0)
         found = int((parts.sum(axis=0) < min_examples).sum())
         if not found:
@@ -85,10 +86,11 @@ def _dirichlet_parts(
 
 
 def _fill_up(parts: Indices, expected: Floats, rng: Generator, min_examples: int) -> None:
-    """Give each device (column) that is too small the examples that it lacks.
+    """Move examples to each device (column of ``parts``) that has fewer than ``min_examples``.
 
-    Classes are drawn by the numbers that the device was ``expected`` (C, d) to have; each example comes
-    from the device that has most of that class and examples to spare.
+    The class of each example is drawn in proportion to the numbers that the device was ``expected`` (C,
+    d) to have. The example comes from the device that has the most of that class and more than
+    ``min_examples``.
     """
     sizes = parts.sum(axis=0)  # (d,)
     for device in np.flatnonzero(sizes < min_examples):
@@ -96,7 +98,7 @@ def _fill_up(parts: Indices, expected: Floats, rng: Generator, min_examples: int
             spare = np.where(sizes > min_examples, parts, 0)  # (C, d)
             left = spare.any(axis=1)
             weights: Floats = np.where(left, expected[:, device], 0.0)
-            if not weights.any():  # its classes are used up, or their shares are 0 as a float
+            if not weights.any():  # no other device has its classes, or their shares underflowed
                 weights = np.where(left, 1.0, 0.0)
             label = rng.choice(len(parts), p=weights / weights.sum())
             donor = int(spare[label].argmax())
@@ -109,10 +111,11 @@ def _fill_up(parts: Indices, expected: Floats, rng: Generator, min_examples: int
 def pathological(
     targets: Indices, devices: int, classes_per_device: int, rng: Generator
 ) -> list[Indices]:
-    """The examples of each device if each holds exactly ``classes_per_device`` classes.
+    """Give each device examples of exactly ``classes_per_device`` classes.
 
-    Each class is cut into shards of one label, about as large as those of the others, and each device
-    is dealt shards of different classes. Raises ``DataError`` if classes and devices do not match up.
+    Each class is cut into shards, all of about the same size, and each device is dealt shards of
+    different classes. Raises ``DataError`` if the numbers of classes, devices and examples do not work
+    out.
     """
     _require_devices(devices)
     members = _members(targets)
@@ -130,7 +133,8 @@ def pathological(
     ]
     shares: list[Indices] = []
     for _ in range(devices):
-        # Dealing from the classes with the most shards left always works (Havel-Hakimi); ties are drawn by
+        # Dealing from the classes with the most remaining shards always works (Havel-Hakimi). Ties are
+        # broken at random.
         # lot.
         left = [len(pile) for pile in shards]
         order = np.lexsort((rng.random(len(left)), -np.array(left)))[:classes_per_device]
@@ -141,7 +145,10 @@ def pathological(
 def _shards_per_class(
     members: list[Indices], devices: int, classes_per_device: int
 ) -> NDArray[np.int64]:
-    """(C,): one shard for each class, then repeatedly one more for the class with the largest shards."""
+    """The number of shards (C,) of each class, so that every device gets ``classes_per_device`` of them.
+
+    Each class has one shard; then the class with the largest shards repeatedly gets one more.
+    """
     counts = np.array([len(indices) for indices in members])
     shards = np.ones(len(members), np.int64)
     for _ in range(devices * classes_per_device - len(members)):
@@ -154,16 +161,16 @@ def _shards_per_class(
 
 
 def iid(num_examples: int, devices: int, rng: Generator) -> list[Indices]:
-    """Equal parts, to within one example."""
+    """Divide the examples into random parts whose sizes differ by at most one."""
     _require_devices(devices)
     order = rng.permutation(num_examples).astype(np.int64)
     return [np.sort(part) for part in np.array_split(order, devices)]
 
 
 def natural(groups: Indices, devices: int, rng: Generator, min_examples: int = 10) -> list[Indices]:
-    """The examples of each device if each is one of the ``groups`` (N,), in their order.
+    """Give each device the examples of one of the ``groups`` (N,), in the groups' order.
 
-    If there are more groups than devices, some are drawn. Raises ``DataError`` if too few have
+    If there are more groups than devices, some are drawn. Raises ``DataError`` if too few groups have
     ``min_examples``.
     """
     _require_devices(devices)
@@ -179,7 +186,7 @@ def natural(groups: Indices, devices: int, rng: Generator, min_examples: int = 1
 
 
 def train_test(indices: Indices, test_fraction: float, rng: Generator) -> tuple[Indices, Indices]:
-    """One device's train and test examples, at least one each.
+    """Split one device's examples at random into train and test, at least one each.
 
     Raises ``DataError`` for fewer than two examples.
     """
@@ -195,9 +202,9 @@ def train_test(indices: Indices, test_fraction: float, rng: Generator) -> tuple[
 def last_of_each(
     indices: Indices, targets: Indices, test_fraction: float
 ) -> tuple[Indices, Indices]:
-    """One device's train and test examples, from those at ``indices`` (n,) with ``targets`` (n,).
+    """Split one device's examples ``indices`` (n,) with ``targets`` (n,) into train and test.
 
-    The test examples are the last ones of each class. The one before them is in neither part, because
+    The last examples of each class are for testing. The example before them is in neither part, because
     neighbouring windows of a signal overlap.
     """
     train, test = np.ones(len(indices), bool), np.zeros(len(indices), bool)
@@ -210,7 +217,7 @@ def last_of_each(
 
 
 def subsample(dataset: Dataset, num_examples: int, rng: Generator) -> Dataset:
-    """A random part of the data set, each class in proportion (to within one example).
+    """Draw a random subset of the data set that keeps the class proportions (to within one example).
 
     Raises ``ConfigError`` unless its size lies between the numbers of classes and of examples.
     """
@@ -229,9 +236,9 @@ def subsample(dataset: Dataset, num_examples: int, rng: Generator) -> Dataset:
 
 
 def proportional(labels: Indices, count: int, rng: Generator) -> Indices:
-    """``count`` of the examples with these ``labels`` (N,), each class in proportion."""
-    # Each example's random rank within its class, as a share of that class: the smallest shares are an
-    # equal part of every class.
+    """Draw ``count`` of the examples with these ``labels`` (N,), each class in proportion."""
+    # Each example gets its random rank within its class, divided by the size of the class. The smallest
+    # values then include the same share of every class.
     rank = np.empty(len(labels))
     for indices in _members(labels):
         rank[rng.permutation(indices)] = (np.arange(len(indices)) + 0.5) / len(indices)
@@ -239,7 +246,7 @@ def proportional(labels: Indices, count: int, rng: Generator) -> Indices:
 
 
 def _members(targets: Indices) -> list[Indices]:
-    """The examples of each class that occurs, ascending."""
+    """The indices of each class's examples, ascending; classes in ascending order."""
     return [np.flatnonzero(targets == label).astype(np.int64) for label in np.unique(targets)]
 
 

@@ -1,7 +1,7 @@
-"""The report as one HTML file: no script, no address, nothing to load.
+"""The report as one HTML file, without scripts or links to other files.
 
-``templates/report.html`` arranges a ``Result``; this module prepares values that take more than a loop. The
-templates' environment escapes all text, and the page stays small however many devices there are.
+``templates/report.html`` lays out a ``Result``; this module computes what takes more than a loop. The
+templates' environment escapes all text. The size of the page is limited for any number of devices.
 """
 
 from collections import Counter
@@ -21,17 +21,17 @@ from sedge_emulate.result import DeviceResult, Result, StrategyResult, classes_o
 from sedge_emulate.settings import flat
 from sedge_protocol.wire.objective import Metric
 
-# For larger fleets the page shows only both ends of the table; result.json has every device.
+# For larger fleets the page lists only the worst and best devices; result.json has all of them.
 MAX_ROWS, ENDS = 200, 20
 
 
 def write_report(result: Result, path: Path) -> None:
-    """Write the report, one HTML file that needs nothing else. Raises ``StorageError``."""
+    """Write the report as one self-contained HTML file. Raises ``StorageError``."""
     write_whole(page(result).encode(), path)
 
 
 def page(result: Result) -> str:
-    """The whole page."""
+    """Render the HTML page."""
     strategies = result.strategies
     rows = [headline(strategy, result.metric) for strategy in strategies]
     by_name = [{device.device: device for device in s.devices} for s in strategies]
@@ -60,18 +60,18 @@ def page(result: Result) -> str:
 
 
 def _part_of(part: float, whole: float) -> str:
-    """A part as a percentage, or nothing if there is no whole."""
+    """A part as a percentage; empty if ``whole`` is 0."""
     return percent_text(part / whole) if whole else ""
 
 
 def _heads_of(names: Sequence[str], heads: Sequence[str]) -> list[tuple[str, Sequence[str]]]:
-    """The same columns below each name."""
+    """Pair each name with the same column heads, for a table with grouped columns."""
     return [(name, heads) for name in names]
 
 
 @cache
 def environment() -> Environment:
-    """The templates, with the filters that format their numbers."""
+    """The template environment, with the filters that format numbers."""
     names = {
         "ENDS": ENDS, "MAX_ROWS": MAX_ROWS, "plots": plots, "classes_of": classes_of,
         "heads_of": _heads_of, "flat": flat,
@@ -89,8 +89,11 @@ def _ends(
     worst: Sequence[str],
     metric: Metric,
 ) -> list[str]:
-    """The devices that are worst and best off before training, on average over the strategies, and every
-    strategy's worst; worst first."""
+    """Choose which devices a large fleet's table shows, worst first.
+
+    They are those with the worst and best metric before training, averaged over the strategies, and each
+    strategy's worst device.
+    """
 
     def served(name: str) -> float:
         found = [devices[name].before for devices in by_name if name in devices]

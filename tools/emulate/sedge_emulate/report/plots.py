@@ -1,4 +1,4 @@
-"""The report's plots: the metric by round, over time, by device and against bytes; personal parameters."""
+"""The report's plots: metric by round, over time, by device and against bytes; personal parameters."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -26,17 +26,17 @@ from sedge_emulate.headline import rates_of, worst_first
 from sedge_emulate.result import DeviceResult, Result, RoundResult, StrategyResult
 from sedge_protocol.wire.objective import Metric
 
-# With more devices, one stroke for each would be thinner than a pixel.
+# With more devices than this, one stroke per device would be thinner than a pixel.
 MAX_STROKES = 400
 _HUNDREDTHS = 100
 _MARKED_ROUNDS = 40
-# With more rounds than this, the numbers of late devices would overlap and are left out.
+# With more rounds than this, the labels with numbers of late devices would overlap and are left out.
 _NUMBERED_ROUNDS = 30
-# Strips are this high until they fill a plot of the greatest height.
+# The height of a round's strip, and the greatest height of all strips together, in pixels.
 _STRIP, _MAX_STRIPS = 16.0, 420.0
-# An accuracy so low that there is no room for a name below it.
+# Below this accuracy, a label does not fit below its dot.
 _LOW = 0.05
-# For each moment: its title, a round's mean and, where known, the mean of its worst tenth.
+# For before and after training: a title, a round's mean and, if known, the mean of its worst tenth.
 _MOMENTS: tuple[
     tuple[str, Callable[[RoundResult], float], Callable[[RoundResult], float | None]], ...
 ] = (
@@ -46,16 +46,16 @@ _MOMENTS: tuple[
 
 
 def curve(plot: Plot, i: int, x: Sequence[float], y: Sequence[float]) -> None:
-    """The i-th strategy's curve, with each point marked if there are not too many."""
+    """Draw the i-th strategy's curve, with dots at its points if there are not too many."""
     plot.line(x, y, series(i))
     if len(x) <= _MARKED_ROUNDS:
         plot.dots(x, y, series(i), 5)
 
 
 def metric_plots(result: Result, x: Axis, at: Callable[[RoundResult], float]) -> list[Plot]:
-    """The metric of each round's devices before and after local training, one line per strategy.
+    """Plots of the metric before and after local training, with one line per strategy.
 
-    A pale line is the worst tenth's.
+    ``at`` gives a round's position on the axis ``x``. A pale line shows the mean of the worst tenth.
     """
     plots: list[Plot] = []
     for title, mean, worst in _MOMENTS:
@@ -72,12 +72,14 @@ def metric_plots(result: Result, x: Axis, at: Callable[[RoundResult], float]) ->
 
 
 def by_round(result: Result) -> list[Plot]:
-    """The metric by the number of the round."""
+    """Plots of the metric by round number."""
     return metric_plots(result, _rounds(result), lambda r: r.round)
 
 
 def over_time(result: Result) -> list[Plot]:
-    """The metric when the round closed, then each strategy's rounds as strips; needs known times."""
+    """Plots of the metric by closing time, then each strategy's rounds as strips; empty if no time is
+    known.
+    """
     result = replace(result, strategies=[_timed(s) for s in result.strategies])
     longest_s = max((r.closed_s for s in result.strategies for r in s.rounds), default=0.0)
     if not longest_s:
@@ -89,18 +91,18 @@ def over_time(result: Result) -> list[Plot]:
 
 
 def _timed(strategy: StrategyResult) -> StrategyResult:
-    """The strategy with the rounds whose times are known."""
+    """A copy of the result that has only the rounds whose times are known."""
     return replace(strategy, rounds=[r for r in strategy.rounds if r.closed_s])
 
 
 def of_devices(result: Result) -> list[Plot]:
-    """Every device of the final evaluation, from before to after, worst first; one plot per strategy.
+    """One plot per strategy of the devices' final metrics, from before to after training, worst first.
 
-    For more than ``MAX_STROKES`` devices, the distribution of their metrics.
+    With more than ``MAX_STROKES`` devices, it shows the distribution of their metrics instead.
     """
     metric = result.metric
     values = [v for s in result.strategies for d in s.devices for v in (d.before, d.after)]
-    if metric.share:  # a little lower than the worst: its name stands below its dot
+    if metric.share:  # leave room below the lowest dot for its label
         values = [max(v - _LOW, 0) for v in values]
     plots: list[Plot] = []
     for i, strategy in enumerate(result.strategies):
@@ -118,7 +120,9 @@ def of_devices(result: Result) -> list[Plot]:
 
 
 def of_bytes(result: Result) -> list[Plot]:
-    """Bytes of a device and round after its first, up and down, against a dense model; logarithmic."""
+    """Plots of a device's bytes per round, up and down, after its first; logarithmic, with a dense
+    model's.
+    """
     dense = max(result.model.dense_bytes, 1)
     plots: list[Plot] = []
     for title, way in (("Device to coordinator", "up"), ("Coordinator to device", "down")):
@@ -132,7 +136,7 @@ def of_bytes(result: Result) -> list[Plot]:
         plot = Plot(title, _rounds(result), axis)
         for i, points in enumerate(shown):
             curve(plot, i, [number for number, _ in points], [each for _, each in points])
-        # Its name stands on the side without a line.
+        # Put the label on the side of the line where there are no curves.
         shift = 14.0 if sizes and min(sizes) > dense else -6.0
         plot.rule(dense, f"the whole model, {size(dense)}", shift)
         plots.append(plot)
@@ -140,7 +144,7 @@ def of_bytes(result: Result) -> list[Plot]:
 
 
 def of_cost(result: Result) -> list[Plot]:
-    """The metric against the bytes of all devices, both ways; the dot is the final evaluation."""
+    """Plots of the metric against the total bytes of all devices; a dot marks the final evaluation."""
     totals = [
         list(accumulate(r.bytes_up + r.bytes_down for r in s.rounds)) for s in result.strategies
     ]
@@ -169,7 +173,7 @@ def of_cost(result: Result) -> list[Plot]:
 
 
 def of_personal(result: Result) -> list[Plot]:
-    """The number of personal parameters of a device in each tensor, by round, stacked."""
+    """Stacked plots of how many personal parameters a device has in each tensor, by round."""
     plots: list[Plot] = []
     for strategy in result.strategies:
         title = f"{strategy.name}: personal parameters of a device, by round"
@@ -185,8 +189,8 @@ def _rounds(result: Result) -> Axis:
 
 
 def _each(plot: Plot, colour: str, devices: list[DeviceResult], metric: Metric) -> None:
-    """One stroke for each device."""
-    # Wide strokes and dots for 10 devices, fine ones for hundreds.
+    """Draw one stroke per device, from its metric before training to that after it."""
+    # Strokes and dots are wide for 10 devices and fine for hundreds.
     step = min(WIDTH / max(len(devices), 1), 14)
     x = np.arange(1.0, len(devices) + 1)
     before = np.array([d.before for d in devices])
@@ -201,7 +205,10 @@ def _each(plot: Plot, colour: str, devices: list[DeviceResult], metric: Metric) 
 
 
 def _distribution(plot: Plot, colour: str, devices: list[DeviceResult]) -> None:
-    """The metric before as one line; median and quartiles after it, per hundredth of the devices."""
+    """Draw the metric before training as a line, and the median and quartiles after it.
+
+    Devices are grouped into hundredths for the quartiles.
+    """
     x = np.linspace(1, len(devices), _HUNDREDTHS)
     before = np.array([d.before for d in devices])
     after = np.array_split(np.array([d.after for d in devices]), _HUNDREDTHS)
@@ -212,14 +219,16 @@ def _distribution(plot: Plot, colour: str, devices: list[DeviceResult]) -> None:
 
 
 def _name_worst(plot: Plot, worst: DeviceResult, metric: Metric) -> None:
-    # Below its dot, where there is nothing else, unless the axis itself is there.
+    # The label goes below its dot, where nothing else is drawn, unless the axis is there.
     shift = (10.0, -6.0) if metric.share and worst.before < _LOW else (10.0, 14.0)
     words = f"{worst.device}: {measured(worst.before, metric)} → {measured(worst.after, metric)}"
     plot.text(1, worst.before, words, shift)
 
 
 def _strips(i: int, strategy: StrategyResult, x: Axis, most: int) -> Plot:
-    """Each round from its opening to its close, red where it closed without some devices; first on top."""
+    """A plot of each round from opening to close, marked red if devices were late; the first round on
+    top.
+    """
     rounds = strategy.rounds
     height = min(70 + min(_STRIP * most, _MAX_STRIPS), 2 * HEIGHT)
     numbers = [r.round for r in rounds] or [1]
@@ -233,7 +242,7 @@ def _strips(i: int, strategy: StrategyResult, x: Axis, most: int) -> Plot:
     late = [r for r in rounds if r.late_devices]
     plot.dots([r.closed_s for r in late], [r.round for r in late], RED, width + 1)
     for r in late if len(rounds) <= _NUMBERED_ROUNDS else ():
-        # Behind the strip, or before it where it ends too far to the right.
+        # The label goes after the strip, or before it if there is no room on the right.
         behind = r.closed_s < 0.85 * x.high
         at, shift, anchor = (r.closed_s, 8.0, "start") if behind else (r.opened_s, -8.0, "end")
         plot.text(at, r.round, f"{len(r.late_devices)} late", (shift, 4.0), RED, anchor)

@@ -1,8 +1,9 @@
-"""``sedge-emulate report``: real runs, as their coordinator has stored them, in the report of an emulation.
+"""``sedge-emulate report``: shows real runs from their coordinator's store in the report of an emulation.
 
-Several runs are shown side by side, like an emulation's strategies. The store is only read, whether or not
-the service is running. Anything that it does not know is left out: data splits, devices' labels, MQTT's
-overhead, and retransmissions. Rounds whose parts ``[keep]`` has deleted still have their figures.
+Several runs are shown side by side, like an emulation's strategies. The store is only read, and the
+service may be running meanwhile. The report leaves out what the coordinator does not know: data splits,
+devices' labels, MQTT's overhead, and retransmissions. Figures of rounds remain even if ``[keep]`` has
+deleted their updates.
 """
 
 import argparse
@@ -44,7 +45,7 @@ from sedge_protocol.wire.update import Report
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit status."""
+    """Run the command. Returns its exit status."""
     command = shlex.join(["sedge-emulate", *arguments.argv])
     result = stored_result(open_reader(arguments, None), arguments.runs, command)
     with as_caller():
@@ -54,10 +55,10 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def stored_result(reader: Reader, names: Sequence[str], command: str) -> Result:
-    """The runs with these names as a result.
+    """Collect the named runs into one result.
 
-    Raises ``ConfigError`` for a run that does not exist, that has no update yet, or whose model or metric
-    differs from the first one's.
+    Raises ``ConfigError`` for a run that does not exist or has no update yet, or whose model or metric
+    differs from that of the first run.
     """
     fleet = reader.read()
     runs = [_StoredRun.read(reader.store, fleet.run(name), name) for name in names]
@@ -109,13 +110,13 @@ class _StoredRun:
 
     @property
     def same(self) -> object:
-        """The properties that runs of one report share."""
+        """What all runs of one report must have in common: tensors and metric."""
         tensors = [(tensor.name, tensor.shape) for tensor in self.manifest.layout.tensors]
         return tensors, self.manifest.metric
 
     @property
     def closed(self) -> list[tuple[RoundFacts, Summary]]:
-        """The closed rounds with an update, oldest first."""
+        """The closed rounds that have an update, oldest first."""
         pairs = [(r, self.summaries.get(r.round)) for r in self.facts.rounds]
         return [(facts, summary) for facts, summary in pairs if summary and summary.devices]
 
@@ -151,7 +152,7 @@ def _strategy(store: Store, run: _StoredRun) -> StrategyResult:
 
 
 def _rounds(store: Store, run: _StoredRun) -> list[RoundResult]:
-    """The rounds of training in which a device sent an update."""
+    """The closed training rounds that have an update."""
     closed = [(facts, summary) for facts, summary in run.closed if summary.task == TRAIN]
     return [_round(store, run, facts, summary) for facts, summary in closed]
 
@@ -177,7 +178,7 @@ def _round(store: Store, run: _StoredRun, facts: RoundFacts, summary: Summary) -
 
 
 def _devices(store: Store, run: _StoredRun, late: Counter[str]) -> list[DeviceResult]:
-    """Every device with an update, with the values of its last round."""
+    """Every device that has sent an update, with the values of its last one."""
     last: dict[str, tuple[int, DeviceSummary]] = {}
     for facts, summary in run.closed:
         last.update((device.device, (facts.round, device)) for device in summary.devices)
@@ -200,10 +201,10 @@ def _devices(store: Store, run: _StoredRun, late: Counter[str]) -> list[DeviceRe
 
 
 def _dense_bytes(run: _StoredRun) -> int:
-    """The model as plain float32."""
+    """The size of the model as plain float32."""
     return 4 * run.manifest.layout.size
 
 
 def _seconds(begin: datetime | None, end: datetime | None) -> float:
-    """The time from one to the other; 0 if one is unknown."""
+    """The time between the two, in seconds; 0 if either is unknown."""
     return max((end - begin).total_seconds(), 0.0) if begin and end else 0.0

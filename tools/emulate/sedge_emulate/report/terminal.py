@@ -1,4 +1,4 @@
-"""The table in the terminal at the end of an emulation."""
+"""Prints the table at the end of an emulation."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ _COLUMNS = (
 
 
 def print_table(result: Result, console: Console, report: Path) -> None:
-    """Print the strategies' figures, the device that each one serves worst, and the report's path."""
+    """Print each strategy's figures, its worst device, and the path of the report."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("strategy")
     for column in _COLUMNS:
@@ -65,7 +65,7 @@ def _measured(pooled: float | None, found: Spread, metric: Metric) -> tuple[str,
 
 
 def _differences(result: Result) -> Iterator[str]:
-    """The first strategy compared with each other strategy, device by device."""
+    """Yield a line per other strategy on how the first one differs from it, device by device."""
     metric = result.metric
     for name, before, after in against_first(result.strategies, metric):
         words = f"before {_difference(before, metric)}; after {_difference(after, metric)}"
@@ -73,7 +73,7 @@ def _differences(result: Result) -> Iterator[str]:
 
 
 def _difference(found: Difference, metric: Metric) -> str:
-    """Pooled, then the mean over devices with its standard error."""
+    """The pooled difference, then the mean over devices with its standard error."""
     pooled = "" if found.pooled is None else f"{change(found.pooled, metric)} pooled, "
     error = "" if found.error is None else f" ± {change(found.error, metric, sign='')}"
     mean = f"{change(found.tested.mean, metric)}{error} mean"
@@ -81,19 +81,19 @@ def _difference(found: Difference, metric: Metric) -> str:
 
 
 def _tested(result: Result) -> str:
-    """The smallest number of test examples on any device."""
+    """A note with the smallest number of test examples on any device; empty if it is unknown."""
     fewest = min((d.num_test for s in result.strategies for d in s.devices), default=0)
     return f" ({fewest:,} test examples or more each)" if fewest else ""
 
 
 def _bytes(row: Headline) -> tuple[str, ...]:
-    """Note that a single round says nothing about a device's later rounds."""
+    """The cells with a device's bytes per later round; "-" if no device had a later round."""
     device = row.rates.device
     return (size(device.up), size(device.down)) if device.both else ("-", "-")
 
 
 def _links(row: Headline) -> str:
-    """The share of a dense exchange, and the bytes of newcomers and of the coordinator."""
+    """A line with the share of a dense exchange, and the bytes of newcomers and of the coordinator."""
     new, own = row.rates.newcomer, row.rates.coordinator
     dense = f"{percent(row.of_dense)} of dense both ways; " if row.rates.device.both else ""
     return (
@@ -110,7 +110,7 @@ def _worst(row: Headline, metric: Metric) -> str:
 
 
 def _central(name: str, found: CentralTest, metric: Metric) -> str:
-    """The models' metrics on the examples that no device has."""
+    """A line with the models' metrics on the central test set."""
     before, after = (measured(one.mean, metric) for one in (found.before, found.after))
     one = "" if found.global_model is None else f", global {measured(found.global_model, metric)}"
     return (
@@ -120,7 +120,7 @@ def _central(name: str, found: CentralTest, metric: Metric) -> str:
 
 
 def _course(strategy: StrategyResult) -> str:
-    """The rounds' durations by the virtual clock, and everything that did not go well."""
+    """A line with the virtual time that the rounds took, and the late updates and retransmissions."""
     rounds = strategy.rounds
     words = [f"{duration(max((r.closed_s for r in rounds), default=0.0))} of virtual time"]
     late = sum(len(r.late_devices) for r in rounds)

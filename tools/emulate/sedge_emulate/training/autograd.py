@@ -1,7 +1,8 @@
-"""One device after another by autograd, on one core each: the trainer of convolutions on a CPU.
+"""Trains one device after another by autograd, on one core each: the usual trainer for convolutions on a
+CPU.
 
-Batches are trimmed to their rows of weight one: padding is never computed, and the mean over the other rows
-is the weighted mean that a device's program computes.
+Batches are trimmed to their rows of weight one. So padding is never computed, and the mean over the other
+rows is the weighted mean that a device's program computes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,12 +29,12 @@ from sedge_emulate.training.tasks import Precision, Task, each
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import Metrics
 
-# Rows of an evaluation's batch: large enough for the kernels, small enough for the cache.
+# The batch size of an evaluation: large enough for efficient kernels, small enough for the cache.
 EVALUATION_ROWS = 128
 
 
 class AutogradTrainer:
-    """``FleetTrainer``: one task after the other."""
+    """A ``FleetTrainer`` that runs one task after the other."""
 
     name = "autograd"
     width = 1
@@ -47,14 +48,14 @@ class AutogradTrainer:
         keep_memory()
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
-        """The end of each training, in order."""
+        """Train each task, in order. Returns its result, or ``TrainingDiverged`` if it diverged."""
         with torch.no_grad(), repeatable(self._device, self._tf32):
             return each(self._train, tasks)
 
     def evaluate(
         self, models: Sequence[tuple[Theta, Examples]]
     ) -> list[Metrics | TrainingDiverged]:
-        """Mean loss and metric of each theta (n,), in order."""
+        """Compute the mean loss and metric of each model theta (n,) on its examples, in order."""
         with torch.no_grad(), repeatable(self._device, self._tf32):
             return each(lambda model: self._evaluate(*model), models)
 
@@ -76,14 +77,16 @@ class AutogradTrainer:
         )  # fmt: skip
 
     def _given(self, guidance: Guidance | None) -> dict[str, Tensor] | None:
-        """The inputs of a guided loss, with its models already stored."""
+        """The inputs of a guided loss, on the device; None without one. Its models are stored there
+        already.
+        """
         if guidance is None:
             return None
         arrays = {n: torch.from_numpy(a).to(self._device) for n, a in guidance.arrays.items()}
         return {**cast(dict[str, Tensor], guidance.models), **arrays}
 
     def _noise(self, seed: int, step: int) -> Tensor:
-        """The random numbers (K,) of a step."""
+        """The K random numbers (K,) of one step, on the device."""
         if not (count := self._problem.noise):
             return torch.empty(0, device=self._device)
         return torch.from_numpy(noise(seed, step, count)).to(self._device)

@@ -11,7 +11,6 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -627,11 +626,29 @@ def test_packages_are_typed() -> None:
         assert (ROOT / folder / package / "py.typed").exists()
 
 
-def test_there_is_one_version() -> None:
-    from sedge_protocol import VERSION
+# Where the version is written, apart from the names of packages.
+VERSIONED = {
+    "pyproject.toml": r'^version = "(.+)"',
+    "protocol/sedge_protocol/__init__.py": r'^VERSION = "(.+)"',
+    "edge/android/core/src/main/java/org/sedge/edge/Agent.java": r'String VERSION = "(.+)"',
+    "edge/android/core/pom.xml": r"^  <version>(.+)</version>",
+    "edge/android/build.gradle": r'^    version = "(.+)"',
+    "edge/android/app/build.gradle": r'versionName = "(.+)"',
+    "CITATION.cff": r"^version: (.+)",
+}
+NAMED = re.compile(r"\bsedge[-_](?:fl-|(?:cloud|edge)[_:])(\d[\d.]*\d)")
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {VERSION, project["version"]} == {version("sedge-fl")}
+
+def test_the_version_is_that_of_the_newest_changes_everywhere() -> None:
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest
+    for name, pattern in VERSIONED.items():
+        written = re.findall(pattern, (ROOT / name).read_text(), re.M)
+        assert written == [newest[1]], name
+    pages = [*found(ROOT / "docs", "*.md"), *found(ROOT / "examples", "*.yaml")]
+    named = {version for page in pages for version in NAMED.findall(page.read_text())}
+    assert named == {newest[1]}
+    assert f"**Status:** {newest[1].rpartition('.')[0]}, " in (ROOT / "README.md").read_text()
 
 
 def test_the_tree_of_errors_is_as_drawn() -> None:

@@ -24,6 +24,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from sedge_protocol import VERSION
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KEPT = ROOT / "runs" / "android"
@@ -161,7 +163,7 @@ def manifest(folder: Path) -> Path:
     root = app.getroot()
     root.set("package", PACKAGE)
     root.set(f"{_ANDROID}versionCode", "1")
-    root.set(f"{_ANDROID}versionName", "0.1.0")
+    root.set(f"{_ANDROID}versionName", VERSION)
     for service in root.iter("service"):  # aapt refuses attributes that Debian's framework lacks
         service.attrib.pop(f"{_ANDROID}foregroundServiceType", None)
     sdk = {"minSdkVersion": str(MIN_SDK), "targetSdkVersion": str(TARGET_SDK)}

@@ -1,6 +1,8 @@
 """``sedge-edge doctor``: checks a device before it takes part."""
 
 import platform
+import re
+import shlex
 import shutil
 import time
 from collections.abc import Callable
@@ -33,7 +35,7 @@ from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, LATEST_CLOCK_S
 
 # Where sedge-edge.service reads its configuration, and the only place where it may write.
 SERVICE_CONFIG, SERVICE_STATE = Path("/etc/sedge"), Path("/var/lib/sedge")
-ENOUGH_FREE_BYTES = 64 * 2**20
+ENOUGH_FREE_BYTES = 64_000_000
 # The agent with ONNX Runtime and a small CNN peaks at about 110 MB; the system needs as much again.
 ENOUGH_MEMORY_MB = 200
 
@@ -53,7 +55,7 @@ def examine(path: Path, report: Callable[[bool, str], None], bundle: Path | None
         "disk": lambda: _disk(config),
         "clock": _clock,
         "memory": _memory,
-        "data": lambda: _data(config, path.absolute().parent, bundle),
+        "data": lambda: _data(config, path, bundle),
         "backend": lambda: _backend(config, path.absolute().parent),
         **({"frozen": lambda: _frozen(config)} if config.frozen else {}),
         "gates": lambda: gate_values(Gates(config.gates, Sensors())),
@@ -90,8 +92,8 @@ def _disk(config: EdgeConfig) -> str:
     except OSError as exc:
         raise StorageError(f"{folder}: {os_reason(exc)}") from exc
     if free < ENOUGH_FREE_BYTES:
-        raise StorageError(f"{folder}: {free / 2**20:.0f} MiB free, expected at least 64 MiB")
-    return f"{config.state_dir} is writable, {free / 2**30:.1f} GiB free"
+        raise StorageError(f"{folder}: {free / 1e6:.0f} MB free, expected at least 64 MB")
+    return f"{config.state_dir} is writable, {free / 1e9:.1f} GB free"
 
 
 def _clock() -> str:
@@ -108,8 +110,10 @@ def _memory() -> str:
     return f"{available} MB"
 
 
-def _data(config: EdgeConfig, base: Path, bundle: Path | None) -> str:
-    data = config.data
+def _data(config: EdgeConfig, path: Path, bundle: Path | None) -> str:
+    data, base = config.data, path.absolute().parent
+    if (hint := _table_instead(config, path)) is not None:
+        raise DataError(hint)
     manifest = _manifest(config) if bundle is None else load(bundle)[0].manifest
     shape = None if manifest is None else manifest.input.shape
     raws = [
@@ -128,6 +132,24 @@ def _data(config: EdgeConfig, base: Path, bundle: Path | None) -> str:
         notes["no model is here yet: --bundle FOLDER compares the data with one"] = None
     said = f"{said}, x {_range(raws[0], wholes[0])}{_targets(wholes[0])}"
     return "; ".join([said, *notes])
+
+
+def _table_instead(config: EdgeConfig, path: Path) -> str | None:
+    """How to train on the first table beside an .npz that is missing; None if there is none.
+
+    Tables whose names sed would not take as they are stay unnamed.
+    """
+    source, base = Path(config.data.train), path.absolute().parent
+    if source.suffix.lower() != ".npz" or source.exists():
+        return None
+    beside = (it for it in source.parent.glob("*.csv") if str(it) != config.data.test)
+    names = (str(it.relative_to(base) if it.is_relative_to(base) else it) for it in beside)
+    tables = sorted(name for name in names if re.fullmatch(r"[\w./-]+", name))
+    if not tables:
+        return None
+    script = f's|^train = .*|train = "{tables[0]}"|'
+    command = shlex.join(("sed", "-i.bak", script, str(path)))
+    return f"{source}: no such file, but {tables[0]} is there; to train on it: {command}"
 
 
 def _fitting(raw: Raw, whole: Examples, manifest: BundleManifest) -> Examples:

@@ -30,4 +30,4 @@ __all__ = [
 ]
 
 # The version of the distribution, and so of every package.
-VERSION = "0.1.0"
+VERSION = "0.2.0"

@@ -95,7 +95,7 @@ def dex_of(apk: Path) -> Dex:
 
 def test_a_phone_learns_what_it_must_know(built: Built) -> None:
     badging = said_by("aapt", "dump", "badging", built.apk)
-    assert "package: name='org.sedge.app' versionCode='1' versionName='0.1.0'" in badging
+    assert f"package: name='org.sedge.app' versionCode='1' versionName='{build.VERSION}'" in badging
     assert "sdkVersion:'26'" in badging
     gradle = (build.HERE / "app" / "build.gradle").read_text()
     for said in (f"targetSdkVersion:'{build.TARGET_SDK}'", f"compileSdk = {build.TARGET_SDK}"):

@@ -11,6 +11,7 @@ import pytest
 from tests.system.conftest import make_bundle
 
 from sedge_emulate.data.datasets import digits
+from sedge_protocol import VERSION
 
 pytestmark = pytest.mark.deb
 HERE = Path(__file__).parent
@@ -43,7 +44,7 @@ def test_from_the_packages_to_a_round(tmp_path: Path, debian: str, suite: str) -
     isolated = "ip link set lo up; mount -t proc proc proc; exec chroot . sh /journey/journey.sh"
     said = _run(["unshare", "--net", "--mount", "--pid", "--fork", "sh", "-ec", isolated], root)
     assert "PROBLEM" not in said
-    assert "coordinator 0.1.0 of fleet home hears pi-1" in said
+    assert f"coordinator {VERSION} of fleet home hears pi-1" in said
     assert "1 of 2" in said or "2 of 2" in said
     for line in (
         "sedge-cloud 700 /var/lib/sedge-cloud",

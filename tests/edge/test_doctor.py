@@ -1,7 +1,9 @@
 """The doctor: every check both ways, and no check stops the ones after it."""
 
 import platform
+import shlex
 import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -113,9 +115,9 @@ def patched(owner: object, name: str, value: object) -> Break:
     return lambda home, monkeypatch: monkeypatch.setattr(owner, name, value)
 
 
-NO_ROOM = shutil.disk_usage("/")._replace(free=63 * 2**20)
+NO_ROOM = shutil.disk_usage("/")._replace(free=63_000_000)
 BROKEN: dict[str, tuple[str, Break, str]] = {
-    "no room": ("disk", patched(shutil, "disk_usage", always(NO_ROOM)), "63 MiB free, expected at"),
+    "no room": ("disk", patched(shutil, "disk_usage", always(NO_ROOM)), "63 MB free, expected at"),
     "a file in the way": (
         "disk",
         lambda home, _: (home.parent / "state").write_text(""),
@@ -192,7 +194,10 @@ def test_a_label_that_is_no_class(home: Path, tiny: tuple[bytes, Theta], label: 
     rows = [",".join(map(str, (*row, 1))) for row in x.reshape(len(x), -1)]
     rows[17] = rows[17][:-1] + label
     (home.parent / "train.csv").write_text("\n\n" + "\n".join(rows))
-    home.write_text(home.read_text().replace("train.npz", "train.csv"))
+    (home.parent / "train.npz").unlink()
+    good, text = findings(home)[1]["data"]
+    assert not good and "train.npz: no such file, but train.csv is there; to train on it: " in text
+    subprocess.run(shlex.split(text.partition("train on it: ")[2]), check=True)
     good, text = findings(home)[1]["data"]
     assert not good and f"train.csv, line 20: y[17] is {label}, the model has classes 0 to" in text
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +88,7 @@ def wanted(parts: Path, limit: int = 10**6, python: str = PYTHON) -> Wanted:
 @pytest.fixture(scope="module")
 def made(parts: Path) -> Path:
     content = pack(wanted(parts), parts / "pack")
-    assert content.packages == ["sedge-fl==0.1.0", "tiny==1.0"]
+    assert content.packages == [f"sedge-fl=={version('sedge-fl')}", "tiny==1.0"]
     assert content.commit.endswith("-dirty")
     return parts / "pack"
 
@@ -132,7 +133,11 @@ def test_it_runs_the_benchmark_where_it_was_carried(copy: Path) -> None:
     done = run(copy, "--stage", "tests")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert (found["who"], found["version"], found["torch"]) == ("the working tree", "0.1.0", False)
+    assert (found["who"], found["version"], found["torch"]) == (
+        "the working tree",
+        version("sedge-fl"),
+        False,
+    )
     assert found["tiny"].endswith("/packages/tiny.py")
     assert found["unused"] == []
     assert found["data"] == sorted(name for pair in FILES for name in pair)

@@ -30,7 +30,7 @@ from sedge_protocol.wire.transfer import describe
 
 # The configuration folder of sedge-cloud.service, and the only folder that the service may write to.
 SERVICE_CONFIG, SERVICE_STATE = Path("/etc/sedge"), Path("/var/lib/sedge-cloud")
-ENOUGH_FREE_BYTES = 2**30
+ENOUGH_FREE_BYTES = 10**9
 # While it closes a round of a large fleet, a coordinator does not answer until it is done.
 ANSWER_S = 30.0
 # The advice for a broker whose limit is too low.
@@ -84,8 +84,8 @@ def _disk(folder: Path) -> str:
     except OSError as exc:
         raise StorageError(f"{folder}: {os_reason(exc)}") from exc
     if free < ENOUGH_FREE_BYTES:
-        raise StorageError(f"{folder}: {free / 2**20:.0f} MiB free, expected at least 1024 MiB")
-    return f"{folder}, {free / 2**30:.1f} GiB free"
+        raise StorageError(f"{folder}: {free / 1e6:.0f} MB free, expected at least 1 GB")
+    return f"{folder}, {free / 1e9:.1f} GB free"
 
 
 def _store(cloud: CloudConfig) -> str:

@@ -24,7 +24,7 @@ from sedge_cloud.figures.numbers import clock, listed, quantity
 from sedge_cloud.runs.terms import its_limit
 from sedge_protocol.wire.frame import LEAST_PACKET_BYTES
 
-ENOUGH_FREE_BYTES = 2**30
+ENOUGH_FREE_BYTES = 10**9
 # Blobs are refused below this (blobs.py).
 FULL_BYTES = 64 * 2**20
 SOON_FULL_DAYS = 30.0

@@ -262,14 +262,14 @@ def test_a_state_folder_that_cannot_be_written() -> None:
 
 
 def test_a_disk_that_is_almost_full(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(alone)._replace(free=100 * 2**20)
+    usage = shutil.disk_usage(alone)._replace(free=100_000_000)
 
     def almost_full(path: Path) -> object:
         return usage
 
     monkeypatch.setattr("sedge_cloud.admin.doctor.shutil.disk_usage", almost_full)
     found = examined(alone / "cloud.toml")
-    assert found.bad["disk"].endswith("100 MiB free, expected at least 1024 MiB")
+    assert found.bad["disk"].endswith("100 MB free, expected at least 1 GB")
 
 
 def test_a_clock_that_was_never_set(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:

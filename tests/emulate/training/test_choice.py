@@ -124,14 +124,14 @@ def test_a_gpu_that_cannot_be_used_is_one_line_and_auto_goes_on_with_the_cpu(
 
 def test_auto_goes_on_where_one_device_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*given: object, **options: object) -> None:
-        raise Unsupported("cuda has 2.0 GiB, and one device of this model takes 3.0")
+        raise Unsupported("cuda has 2.1 GB, and one device of this model takes 3.0")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(choice, "_device", torch.device)
     monkeypatch.setattr(choice, "VectorisedTrainer", full)
-    with pytest.warns(UserWarning, match=r"the CPU trains: .*2\.0 GiB, and one device"):
+    with pytest.warns(UserWarning, match=r"the CPU trains: .*2\.1 GB, and one device"):
         assert opened(device="auto").name == "autograd"
-    with pytest.raises(ConfigError, match=r"trainer: found 'vectorised', .*2\.0 GiB"):
+    with pytest.raises(ConfigError, match=r"trainer: found 'vectorised', .*2\.1 GB"):
         opened(device="cuda")
 
 

@@ -56,8 +56,8 @@ def fitting_width(
         place = place_bytes(problem, convolutions, graphs)
         needed = (place + _CONTEXT_BYTES) / (1 - _LEFT) * processes
         raise Unsupported(
-            f"{device} has {memory / 2**30:.1f} GiB{shared}, and one device of this model takes"
-            f" {needed / 2**30:.1f}"
+            f"{device} has {memory / 1e9:.1f} GB{shared}, and one device of this model takes"
+            f" {needed / 1e9:.1f}"
         )
     return min(limit, most)
 

@@ -44,7 +44,7 @@ import java.util.logging.Logger;
  * first as tasks, so that nothing here needs a lock. An agent can be run only once.
  */
 public final class Agent {
-    public static final String VERSION = "0.1.0";
+    public static final String VERSION = "0.2.0";
 
     private static final Logger LOG = Logger.getLogger("org.sedge.edge");
     private static final double TEST_FRACTION = 0.2;

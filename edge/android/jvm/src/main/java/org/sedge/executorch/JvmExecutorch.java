@@ -93,7 +93,7 @@ public final class JvmExecutorch implements Backend {
             for (int i = 0; i < shape.length; i++) {
                 shape[i] = found[i + 1];
                 if (shape[i] < 0 || bytes > Integer.MAX_VALUE / Math.max(1, shape[i])) {
-                    throw new BackendException(what + ": expected at most 2 GiB");
+                    throw new BackendException(what + ": expected at most 2.1 GB");
                 }
                 bytes *= shape[i];
             }

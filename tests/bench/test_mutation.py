@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tools.bench.mutation import failure_of, main, mutants_of, stages_of
 
-MODULE = Path("cloud/sedge_cloud/rounds/gate.py")
+MODULE = Path("cloud/sedge_cloud/runs/gate.py")
 SOURCE = '''\
 """A gate."""
 
@@ -34,14 +34,14 @@ def check(number: int, note: list[int]) -> bool:
     return number >= Gate().least and not number % 2
 '''
 MIRRORED = """\
-from sedge_cloud.rounds.gate import Gate
+from sedge_cloud.runs.gate import Gate
 
 def test_gate():
     assert Gate().waits(1) == 2 and Gate(1).waits(1) == 0
 """
 WIDER = """\
 import pytest
-from sedge_cloud.rounds.gate import check
+from sedge_cloud.runs.gate import check
 
 def test_check():
     assert check(4, []) and not check(5, []) and not check(2, [])
@@ -55,8 +55,8 @@ def root(tmp_path: Path) -> Path:
     for name, text in {
         str(MODULE): SOURCE,
         "cloud/sedge_cloud/__init__.py": "",
-        "cloud/sedge_cloud/rounds/__init__.py": "",
-        "tests/cloud/rounds/test_gate.py": MIRRORED,
+        "cloud/sedge_cloud/runs/__init__.py": "",
+        "tests/cloud/runs/test_gate.py": MIRRORED,
         "tests/cloud/test_check.py": WIDER,
         "pytest.ini": "[pytest]\nmarkers =\n    slow\n    gpu\n    fleet\n",
     }.items():
@@ -80,7 +80,7 @@ def test_mutants_are_small_and_of_what_runs(root: Path) -> None:
 
 
 def test_tests_run_nearest_first(root: Path) -> None:
-    nearest = ["tests/cloud/rounds/test_gate.py"], ["tests/cloud/rounds"], ["tests/cloud"]
+    nearest = ["tests/cloud/runs/test_gate.py"], ["tests/cloud/runs"], ["tests/cloud"]
     assert [list(stage) for stage in stages_of(root, MODULE)] == list(nearest)
 
 

@@ -189,7 +189,12 @@ class Trees:
         self.free: SimpleQueue[Path] = SimpleQueue()
         self._root = root
         self._seconds: dict[tuple[str, ...], float] = {}
-        ignored = shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", ".*_cache")
+        caches = shutil.ignore_patterns("__pycache__", ".*_cache")
+        top = shutil.ignore_patterns(".git", ".venv", "runs")  # a package is called runs, too
+
+        def ignored(path: str, names: list[str]) -> set[str]:
+            return caches(path, names) | (top(path, names) if Path(path) == root else set())
+
         for number in range(workers):
             self.free.put(Path(shutil.copytree(root, folder / str(number), ignore=ignored)))
 

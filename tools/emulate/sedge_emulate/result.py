@@ -39,7 +39,9 @@ Option: TypeAlias = str | int | float | bool | list[str | int | float | bool] | 
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A metric over devices, each counting once: the mean, the mean of the worst tenth, the ends."""
+    """A metric over devices, each counting once: mean, mean of the worst tenth, smallest and largest
+    value.
+    """
 
     mean: float
     worst_tenth: float

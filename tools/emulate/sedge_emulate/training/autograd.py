@@ -98,7 +98,7 @@ class AutogradTrainer:
         return self._engine.differentiate(cast(Tensor, theta), *batch, guidance)
 
     def _stored(self, theta: Theta) -> Theta:
-        """A vector (n,) as the engine stores its values."""
+        """Copy a vector (n,) to the device, in the engine's storage order."""
         stored = torch.empty(theta.size, device=self._device)
         self._engine.storage.write(theta, stored)
         return cast(Theta, stored)
@@ -109,7 +109,7 @@ class AutogradTrainer:
     def _evaluate(self, theta: Theta, examples: Examples) -> Metrics:
         problem, count = self._problem, len(examples.targets)
         self._engine.place(cast(Tensor, self._stored(theta)))
-        sums = torch.zeros(3, dtype=torch.float64, device=self._device)  # loss, metric, weight
+        sums = torch.zeros(3, dtype=torch.float64, device=self._device)  # of loss, metric, weight
         starts = range(0, count, EVALUATION_ROWS)
         chosen = [np.arange(start, min(start + EVALUATION_ROWS, count)) for start in starts]
         for x, y in self._resident.batches(examples, chosen):

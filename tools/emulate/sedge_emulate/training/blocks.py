@@ -1,7 +1,8 @@
-"""Many trainings side by side: the same step of each, in tensors of one fixed shape.
+"""Trains many devices side by side: the same step of each, in tensors of one fixed shape.
 
-Devices are sorted by their number of steps, so that those of a block end together. Unused places of a block
-have weight zero. A device's results are read after its own last step; later steps of its place are ignored.
+Devices are sorted by their number of steps, so that those in one block end at about the same time. Unused
+places of a block have weight zero. A device's results are taken after its own last step, and later steps
+of its place are ignored.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,14 +32,16 @@ _Item = TypeVar("_Item")
 
 
 class Resident:
-    """Examples on the training device. Each array is copied there once and stays as long as it lives."""
+    """Keeps examples on the training device. Each array is copied there once, and freed with the
+    original.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._copies: dict[int, tuple[ref[NDArray[np.generic]], Tensor]] = {}
 
     def gather(self, arrays: Sequence[NDArray[np.generic]]) -> Tensor:
-        """All rows of all arrays, one after the other."""
+        """Concatenate the arrays along their rows, on the device."""
         if self._device.type == "cpu":
             return torch.from_numpy(np.concatenate(arrays))
         return torch.cat([self._copy(array) for array in arrays])
@@ -46,7 +49,7 @@ class Resident:
     def batches(
         self, examples: Examples, rows: Sequence[NDArray[np.int64]]
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """x and y (B, ...) of each batch's rows (B,)."""
+        """Yield the inputs and targets (B, ...) of each batch, given the rows (B,) of each."""
         x, y = examples.inputs, examples.targets
         if self._device.type == "cpu":
             for chosen in rows:
@@ -66,10 +69,11 @@ class Resident:
 
 @dataclass(frozen=True)
 class Block:
-    """D places with B rows in each of S steps: rows of the data, and their weights.
+    """The batches of up to D devices: S steps of B examples for each of D places.
 
-    ``x`` and ``y`` (N, ...) hold all devices' examples; ``rows`` (S, D, B) point into them;
-    ``weights`` (S, D, B) are 0 for padding; ``steps`` (d,) counts each device's, d at most D.
+    ``x`` and ``y`` (N, ...) hold the examples of all devices; ``rows`` (S, D, B) are indices into them,
+    and ``weights`` (S, D, B) are 0 for padding. ``steps`` (d,) is the number of steps of each device, d
+    <= D.
     """
 
     x: Tensor
@@ -82,13 +86,13 @@ class Block:
     def of(
         cls, parts: Sequence[tuple[Examples, Sequence[Batch]]], width: int, resident: Resident
     ) -> "Block":
-        """The batches of at most ``width`` devices."""
+        """Combine the batches of at most ``width`` devices into one block."""
         steps = tuple(len(found) for _, found in parts)
         batch_size = len(parts[0][1][0].indices)
         rows = np.zeros((max(steps), width, batch_size), np.int64)
         weights = np.zeros((max(steps), width, batch_size), np.float32)
         starts, count = dict[int, int](), 0
-        once: list[Examples] = []  # several devices may be tested on the same examples
+        once: list[Examples] = []  # each once: several devices may be tested on the same examples
         for place, (examples, found) in enumerate(parts):
             if id(examples) not in starts:
                 starts[id(examples)], count = count, count + len(examples.targets)
@@ -102,7 +106,7 @@ class Block:
         return cls(x, y, torch.from_numpy(rows).to(on), torch.from_numpy(weights).to(on), steps)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """x and y (D, B, ...) and weights (D, B) of a step."""
+        """The inputs and targets (D, B, ...) and the weights (D, B) of one step."""
         rows = self.rows[step]
         chosen = rows.flatten()
         x, y = (
@@ -112,24 +116,25 @@ class Block:
         return x, y, self.weights[step]
 
     def ending(self, step: int) -> list[int]:
-        """The places of the devices whose last step this is."""
+        """The places of the devices for which ``step`` is the last one."""
         return [place for place, steps in enumerate(self.steps) if steps == step + 1]
 
 
 def stacked_thetas(thetas: Sequence[Theta], width: int, device: torch.device) -> Tensor:
-    """(width, n); empty places hold the first theta, so their numbers stay finite."""
+    """Stack thetas (n,) to (width, n). Empty places repeat the first theta, so their values stay finite."""
     filled = [*thetas, *[thetas[0]] * (width - len(thetas))]
     return torch.from_numpy(np.stack(filled)).to(device)
 
 
-# Theta (n,), the loss of every step, and the gradient and the mean of the models (n,) if wanted.
+# The final theta (n,), the loss of every step, and, if requested, a gradient (n,) and the mean (n,) of
+# the models.
 End: TypeAlias = tuple[Theta, list[float], Theta | None, Theta | None]
 
 
 class Ends:
-    """The results of a block's devices, each taken after its own last step.
+    """Collects the results of a block's devices, each after its own last step.
 
-    They stay on the training device until ``read``: a step that copied them would wait for it.
+    They stay on the training device until ``read``: copying them to the host after a step would stall it.
     """
 
     def __init__(self, block: Block) -> None:
@@ -142,7 +147,9 @@ class Ends:
     def add(
         self, values: Tensor, losses: Tensor, gradients: Tensor | None, means: Tensor | None
     ) -> None:
-        """A step: values (D, n) after it, its losses (D,), and gradients and means (D, n) if wanted."""
+        """Add a step: the models (D, n) after it, its losses (D,), and gradients and means (D, n) if
+        requested.
+        """
         places = self._block.ending(len(self._losses))
         self._losses.append(losses)
         self._thetas = _kept(self._thetas, values, places)
@@ -152,7 +159,7 @@ class Ends:
             self._means = _kept(self._means, means, places)
 
     def read(self) -> list[End]:
-        """The end of each device, in order."""
+        """Copy the devices' results to the host, in order."""
         table = torch.stack(self._losses).t().tolist()  # (D, S)
         thetas, gradients = _read(self._thetas), _read(self._gradients)
         means = _read(self._means)
@@ -168,7 +175,9 @@ class Ends:
 
 
 def _kept(kept: Tensor | None, values: Tensor, places: Sequence[int]) -> Tensor | None:
-    """The kept values (D, n), updated with the values (D, n) of some places."""
+    """Copy the rows ``places`` of ``values`` (D, n) to ``kept`` (D, n), which is allocated when first
+    needed.
+    """
     if kept is None and places:
         kept = torch.empty_like(values)
     for place in places:
@@ -180,16 +189,16 @@ def _read(kept: Tensor | None) -> Theta | None:
     return None if kept is None else kept.cpu().numpy()
 
 
-# Trains one block of tasks, which differ only in theta, anchor and examples.
+# Trains one block of tasks of the same kind, which differ only in their vectors, seeds and examples.
 RunBlock = Callable[[Sequence[Task], Block], Ends]
-# The properties that tasks of a block share: how they train, and whether they want a gradient.
+# What all tasks of a block must share: the training settings, and whether a gradient is requested.
 _Kind: TypeAlias = tuple[bytes, bool]
 
 
 def train_in_blocks(
     problem: Problem, tasks: Sequence[Task], width: int, resident: Resident, run: RunBlock
 ) -> list[Trained | TrainingDiverged]:
-    """The end of each training, in order."""
+    """Train the tasks in blocks of up to ``width``. Returns each one's result, in the same order."""
     batches = [list(problem.batches(task)) for task in tasks]
 
     def kind(place: int) -> _Kind:
@@ -212,7 +221,7 @@ def train_in_blocks(
 
 
 def _trained(epochs: int, batches: Sequence[Batch], end: End) -> Trained:
-    """The end of a device's training. Raises ``TrainingDiverged``."""
+    """Convert a device's raw results to a ``Trained``. Raises ``TrainingDiverged``."""
     theta, values, gradient, mean = end
     losses = Losses(epochs)
     for batch, loss in zip(batches, values, strict=True):
@@ -222,7 +231,7 @@ def _trained(epochs: int, batches: Sequence[Batch], end: End) -> Trained:
     return Trained(theta, losses.mean, len(values), gradient, mean=mean)
 
 
-# Evaluates one block: thetas, the block -> for each device the sums of losses, metric and weights.
+# Evaluates a block for each theta. Returns for each device the sums of losses, metric and weights.
 EvaluateBlock = Callable[[Sequence[Theta], Block], list[list[float]]]
 
 
@@ -234,7 +243,10 @@ def evaluate_in_blocks(
     run: EvaluateBlock,
     objective: Objective,
 ) -> list[Metrics | TrainingDiverged]:
-    """Mean loss and metric of each theta (n,), in order; ``rows`` is an evaluation's batch size."""
+    """Compute the mean loss and metric of each theta (n,) on its examples, in the order of ``models``.
+
+    ``rows`` is the batch size of the evaluation.
+    """
     counts = [len(examples.targets) for _, examples in models]
     found: dict[int, Metrics | TrainingDiverged] = {}
     for places in _cut(sorted(range(len(models)), key=lambda place: -counts[place]), width):

@@ -1,12 +1,14 @@
-"""What every trainer must compute correctly before it trains anything else.
+"""Checks what every trainer must compute correctly before it trains anything else.
 
-The gradient check gives it one step of plain SGD on a batch, whole or ragged. The move is the gradient,
-which the exporter's yardstick judges (``sedge_export.verification.yardstick``): the user's own model in
-float64, and in float32 in either memory format, as torch's channels-last batch norm is 30 times less exact
-than its contiguous one. A gradient that is lost, doubled or of another element is an error of the order of
-1. All trainers apply gradients by the same loop of steppers, which has its own tests. The composition check
-trains devices of ragged sizes, plainly and with momentum and prox, and then in other groups, and requires
-the same bits.
+The gradient check lets the trainer do one step of plain SGD on a batch, either full or partly padded. The
+change of the model reveals the gradient, which is compared by the exporter's yardstick
+(``sedge_export.verification.yardstick``) with that of the user's own model: in float64, and in float32 in
+either memory format, as torch's channels-last batch norm is 30 times less exact than the contiguous one.
+A gradient that is lost, doubled or in the wrong place gives an error of the order of 1. How gradients are
+applied is not checked here: all trainers share one loop of steppers, which has its own tests.
+
+The composition check trains devices with different numbers of examples, with plain SGD and with momentum
+and prox. Then it trains them again in other groups, and requires bit-identical results.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,31 +34,32 @@ from sedge_protocol.layout import Theta
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
 
-# The share of a tensor's largest gradient by which any trainer may be off, beyond the error of eager
-# float32. TF32 has ten bits. In bf16 single elements are off by half of it; a lost or misplaced gradient is
-# off by all of it.
+# How far a trainer's gradient may be off beyond the error of eager float32, as a share of the largest
+# gradient in the tensor. TF32 has a 10-bit mantissa. In bf16, single elements may be off by half of the
+# largest gradient; a lost or misplaced gradient is off by all of it.
 TOLERANCE: dict[Precision, float] = {"fp32": 2e-3, "bf16": 0.6}
-# The part of a gradient that a move in float32 loses, as a share of the largest of all; the same error
-# remains for a gradient that is 0, such as that of a bias in front of a normalisation.
+# The rounding error of a gradient that is recovered from a float32 change of the model, as a share of the
+# largest gradient of all. A gradient that should be 0 has this error, too, such as that of a bias before
+# a normalisation.
 _KEPT = 1e-5
 _CASES = 3
-# Cases that may be replaced because of a kink.
+# The number of cases that may be discarded because the loss has a kink there.
 _MAX_RETRIES = 8
-# The steepest parameter's move between cases, as a share of the largest value.
+# How far the steepest parameter moves from one case to the next, as a share of the largest parameter.
 _MOVE = 0.02
 _FORMATS = (torch.contiguous_format, torch.channels_last)
-_SIZES = (2.25, 1.0, 0.4)  # devices' examples, in batches
+_SIZES = (2.25, 1.0, 0.4)  # devices' numbers of examples, in batches
 _PLAIN = Training(local_epochs=1, learning_rate=0.05)
 _PULLED = Training(local_epochs=1, learning_rate=0.02, momentum=0.7, prox=0.1)
 
 
 class Wrong(SedgeError):
-    """A trainer computes something different from torch."""
+    """Raised if a trainer computes something different from torch."""
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A training of one step, its batch as the trainer receives it, and torch's result for it."""
+    """A training task of one step, its batch as the trainer receives it, and torch's result for it."""
 
     task: Task
     batch: Batch
@@ -65,7 +68,7 @@ class _Case:
 
 @dataclass
 class References:
-    """Eager torch's results for the check's cases, and the trainings that are done in groups."""
+    """The cases of the gradient check with torch's results, and the tasks of the composition check."""
 
     problem: Problem
     tasks: tuple[Task, ...]
@@ -74,7 +77,7 @@ class References:
     _made: list[_Case] = field(default_factory=list["_Case"])
 
     def cases(self) -> Iterator[_Case]:
-        """Case after case, endlessly; each is made once."""
+        """Yield an endless series of cases. Each is computed once and reused for the next trainer."""
         for index in count():
             if index == len(self._made):
                 self._made.append(self._next())
@@ -87,7 +90,7 @@ class References:
             theta = before.task.request.theta
             self.yardstick.gradient(
                 theta, before.batch
-            )  # a kink may have been searched for meanwhile
+            )  # a search for a kink may have moved the model
             theta = self.yardstick.descend(_MOVE * _rate(theta, before.truth))
         examples = self._devices[index % len(self._devices)]
         task = Task(TrainRequest(theta, _PLAIN, index), examples)
@@ -98,12 +101,14 @@ class References:
 
 
 def _rate(theta: Theta, truth: Truth) -> float:
-    """The learning rate at which the steepest parameter moves by the largest value."""
+    """The learning rate at which the steepest parameter moves by as much as the largest parameter's
+    value.
+    """
     return max(largest(theta), 1e-3) / truth.steepest
 
 
 def references(problem: Problem) -> References:
-    """The check's cases. Raises ``ExportError`` for a model that does not fit its input."""
+    """Prepare the checks. Raises ``ExportError`` for a model that does not fit its input."""
     pool, rng = _pool(problem), torch.Generator().manual_seed(0)
 
     def device(rows: int) -> Examples:
@@ -126,7 +131,7 @@ def references(problem: Problem) -> References:
 
 
 def _first_batch(problem: Problem, task: Task) -> Batch:
-    """The only batch of a task with at most one batch of rows."""
+    """The first batch of the task, as tensors and with its random numbers."""
     batch = next(problem.batches(task))
     rows, weights = torch.from_numpy(batch.indices), torch.from_numpy(batch.weights)
     x, y = torch.from_numpy(task.examples.inputs), torch.from_numpy(task.examples.targets)
@@ -137,7 +142,7 @@ def _first_batch(problem: Problem, task: Task) -> Batch:
 def check(
     trainer: FleetTrainer, problem: Problem, precision: Precision, wanted: References
 ) -> None:
-    """Raise ``Wrong`` unless the trainer agrees with the references, alone and in groups."""
+    """Raise ``Wrong`` unless the trainer passes both checks."""
     left, retries = _CASES, _MAX_RETRIES
     for case in wanted.cases():
         try:
@@ -180,13 +185,13 @@ def _check_evaluation(
     truth = wanted.yardstick.evaluation(theta, whole, tolerance)
     weight = truth.right["weight_sum"]
     sums: dict[str, Vector] = {"loss_sum": found.loss * weight}
-    if wanted.problem.objective.metric is not cross_entropy:  # a perplexity is not a mean
+    if wanted.problem.objective.metric is not cross_entropy:  # a perplexity cannot be summed
         sums["metric_sum"] = found.metric * weight
     truth.of(*sums).check(sums, tolerance)
 
 
 def _pool(problem: Problem) -> Samples:
-    """Rows to draw from: random ones, or the sample's if the model takes no others."""
+    """Examples to draw from: random ones, or the sample's if the model does not accept random inputs."""
     row, rng = problem.input, torch.Generator().manual_seed(0)
     sample = torch.zeros(2, *row.shape) if row.dtype == "float32" else _tokens(row.shape)
     if problem.sample is not None:
@@ -200,7 +205,7 @@ def _pool(problem: Problem) -> Samples:
 
 
 def _tokens(shape: tuple[int, ...]) -> torch.Tensor:
-    """Rows of zeros and ones, which are in every vocabulary."""
+    """Two rows, of zeros and of ones: token ids that are in every vocabulary."""
     return torch.stack(
         [torch.zeros(shape, dtype=torch.int64), torch.ones(shape, dtype=torch.int64)]
     )
@@ -233,6 +238,6 @@ def _check_grouping(trainer: FleetTrainer, tasks: Sequence[Task]) -> None:
 
 
 def _ends(trainer: FleetTrainer, tasks: Sequence[Task]) -> list[bytes | None]:
-    """Each training's bits; None if it diverges, which data may cause in torch as well."""
+    """The final theta of each training as bytes; None if it diverged, which it may do in torch as well."""
     ends = trainer.train(tasks)
     return [None if isinstance(end, TrainingDiverged) else end.theta.tobytes() for end in ends]

@@ -4,12 +4,13 @@
     auto                 cpu       without convolutions   onnx          1
     auto                 cpu       with convolutions      autograd      1
     auto                 cuda      any                    vectorised    ``fitting.fitting_width``
-    a name               either    any                    that one
+    a name               either    any                    that one      as above
 
-So a run's bits depend only on settings that its result names. "auto" is CUDA if it can be used for the
-model, otherwise the CPU, with a line that says why. A tensor of three or more axes indicates a convolution.
-If there are no programs, or a replay shuffles differently from devices, autograd replaces onnx.
-tools/bench/RESULTS.md compares each trainer with autograd on the shipped examples.
+So a run's exact results depend only on settings that its result file names. The device "auto" means CUDA
+if it can be used for the model, otherwise the CPU and a line that says why. A tensor of three or more
+axes counts as a convolution. autograd replaces onnx if there are no exported programs, or if a replay
+shuffles differently from devices. tools/bench/RESULTS.md compares each trainer with autograd on the
+shipped examples.
 """
 
 import warnings
@@ -58,18 +59,21 @@ def open_trainer(
     note: Callable[[str], object] = warnings.warn,
     checked: bool = False,
 ) -> FleetTrainer:
-    """A trainer that has passed its checks: the named one, or the rule's.
+    """Open the named trainer or the one that the rule chooses, and check it.
 
-    ``input`` and ``target`` are a row's types and shapes, ``parts`` the inputs in it, if there are several;
-    ``bundle`` the model's programs, for "onnx", and ``sample`` some real inputs. ``name`` is the fleet
-    file's ``backend``; ``precision``, ``device``, ``tf32``, ``graphs`` and ``convolutions`` are as there
-    (``sedge_emulate.config.TrainerConfig``), and ``processes`` share a GPU. The number of threads is
-    torch's present one; several processes of one thread are faster than one process of several.
+    ``input`` and ``target`` are the type and shape of one example's input and target, ``parts`` the
+    model's inputs if it takes several. ``bundle`` holds the model's exported programs, for "onnx".
+    ``sample`` are some real inputs. ``name`` is the fleet file's ``backend``; ``precision``, ``device``,
+    ``tf32``, ``graphs`` and ``convolutions`` are as described there
+    (``sedge_emulate.config.TrainerConfig``). ``processes`` processes share a GPU. torch's number of
+    threads is left unchanged; several single-threaded processes are faster than one process with several
+    threads.
 
-    With ``checked`` it has passed them before. If "auto" finds a GPU that cannot be used, ``note`` receives
-    the reason and the CPU trains. Raises ``ConfigError`` for an unknown name or device, or for an option
-    that cannot train this model there, ``Wrong`` when the trainer fails its checks, ``ExportError`` for a
-    model that no device can train.
+    ``checked`` says that the trainer has passed its checks before, so they are skipped. If ``device`` is
+    "auto" and the GPU cannot be used, ``note`` is called with the reason and the CPU is used. Raises
+    ``ConfigError`` for an unknown name or device, or for an option that does not suit this model or
+    device, ``Wrong`` if the trainer fails its checks, and ``ExportError`` for a model that no device can
+    train.
     """
     if name not in (AUTO, *NAMES):
         raise ConfigError("trainer", name, f"one of {AUTO}, {', '.join(NAMES)}")
@@ -86,7 +90,7 @@ def open_trainer(
                 _checks().check(trainer, problem, precision, wanted)
         except Unsupported as exc:
             raise _Unusable("trainer", chosen, f"a backend for this model: {exc}") from exc
-        except RuntimeError as exc:  # an operator that this torch does not have there
+        except RuntimeError as exc:  # this torch lacks an operator on that device
             why = f"torch {torch.__version__} cannot compute it on {where}: {_first_line(exc)}"
             raise _Unusable("trainer", chosen, f"a backend for this model: {why}") from exc
         return trainer
@@ -103,12 +107,12 @@ def open_trainer(
 
 
 class _Unusable(ConfigError):
-    """A device or trainer exists but cannot be used for this model."""
+    """The device or trainer exists but cannot be used for this model."""
 
 
 @dataclass(frozen=True)
 class _Options:
-    """How a trainer computes, as the fleet file says."""
+    """The fleet file's options that change how a trainer computes."""
 
     precision: Precision
     tf32: bool = False
@@ -134,7 +138,7 @@ class _Options:
 
 
 def ruled(device: str, layout: Layout, programs: bool) -> str:
-    """The trainer of a model on a kind of device, "cpu" or "cuda", with its programs or not."""
+    """The trainer that the rule chooses on "cpu" or "cuda"; ``programs`` tells whether onnx is possible."""
     if device != "cpu":
         return "vectorised"
     convolves = any(len(tensor.shape) > 2 for tensor in layout.tensors)
@@ -142,18 +146,18 @@ def ruled(device: str, layout: Layout, programs: bool) -> str:
 
 
 def _checks() -> ModuleType:
-    """The checks, imported here because they load torch's tracing, half a second."""
+    """Import the checks only when needed: they import torch's tracing, which takes half a second."""
     from sedge_emulate.training import checks
 
     return checks
 
 
 def _device(name: str) -> torch.device:
-    """The device, after a test computation on it."""
+    """Open a torch device and test it with a small computation. Raises ``_Unusable`` if that fails."""
     try:
         device = torch.device(name)
         torch.ones(1, device=device).add_(1).item()
-    except (RuntimeError, AssertionError) as exc:  # torch built without CUDA asserts
+    except (RuntimeError, AssertionError) as exc:  # torch without CUDA raises AssertionError
         raise _Unusable(
             "trainer.device", name, f"a device of this torch: {_first_line(exc)}"
         ) from exc
@@ -161,7 +165,7 @@ def _device(name: str) -> torch.device:
 
 
 def _first_line(error: Exception) -> str:
-    """The text of a torch error; CUDA errors continue with advice for programmers."""
+    """The first line of a torch error; CUDA errors continue with debugging advice."""
     return str(error).partition("\n")[0]
 
 

@@ -1,11 +1,12 @@
-"""A convolution as one product of matrices for each device, instead of as a grouped convolution.
+"""Computes each device's convolution as one matrix product instead of a grouped convolution.
 
-vmap makes one grouped convolution of many devices' convolutions. Here the input's patches are laid out as
-columns and multiplied by the filters, which differ between devices:
+vmap turns the convolutions of many devices into one grouped convolution. Here, the input's patches are
+instead laid out as columns and multiplied by the filters, which differ between devices:
 
-    y (O, B L) = w (O, C k) @ columns (C k, B L)     L: places of the output, k: elements of a filter
+    y (O, B L) = w (O, C k) @ columns (C k, B L)        L: output positions, k: elements of a filter
 
-The columns are k times as large as the input. On the CPU this is slower; ``docs/emulator.md`` covers GPUs.
+The columns are k times as large as the input. On the CPU this is slower; ``docs/emulator.md`` covers
+GPUs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,15 +23,15 @@ from sedge_emulate.training.tasks import Convolutions, Unsupported
 
 
 def forms(convolutions: Convolutions) -> AbstractContextManager[object]:
-    """A context in which a model's convolutions are computed in this form."""
+    """A context in which all convolutions of a model are computed in the given form."""
     return Unfolded() if convolutions == "unfold" else nullcontext()
 
 
 class Unfolded(TorchFunctionMode):
-    """In this context 1-D and 2-D convolutions, wherever a model calls them, are products of matrices.
+    """A context in which torch's 1-D and 2-D convolutions are computed as matrix products.
 
-    Transposed convolutions are unchanged. A 3-D one raises ``Unsupported``, because torch cannot lay out
-    its patches.
+    Transposed convolutions are unchanged. A 3-D convolution raises ``Unsupported``, because torch cannot
+    lay out its patches.
     """
 
     def __torch_function__(
@@ -57,10 +58,10 @@ def _product(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Tensor:
-    """The convolution of an input (B, C, ...) with filters (O, C / groups, ...); arguments as conv2d's."""
+    """Convolve ``input`` (B, C, ...) with filters (O, C / groups, ...); arguments are those of conv2d."""
     size, axes = tuple(weight.shape[2:]), weight.ndim - 2
     steps, reaches = _each(stride, axes), _each(dilation, axes)
-    if torch.is_autocast_enabled(input.device.type):  # before the columns are made, not after
+    if torch.is_autocast_enabled(input.device.type):  # cast before the larger columns are made
         input = input.to(torch.get_autocast_dtype(input.device.type))
     if isinstance(padding, str):
         if padding == "same":
@@ -87,13 +88,16 @@ def _product(
 
 
 def _each(value: int | Sequence[int], axes: int) -> tuple[int, ...]:
-    """A number for each axis."""
+    """Repeat a single number for each axis; a sequence is returned as a tuple."""
     values = (value,) if isinstance(value, int) else tuple(value)
     return values * axes if len(values) == 1 else values
 
 
 def _same(size: Sequence[int], dilations: Sequence[int]) -> list[int]:
-    """The padding that keeps an output as large as its input, last axis first; the odd one at the end."""
+    """The padding that makes the output as large as the input, last axis first.
+
+    If it is odd, the larger part comes at the end of the axis.
+    """
     pads: list[int] = []
     for k, reach in zip(reversed(size), reversed(dilations), strict=True):
         both = reach * (k - 1)

@@ -1,10 +1,10 @@
 """The digest of everything that an export, or a trainer's check, depends on.
 
-It covers the model as an object, with its weights and every other attribute; the user's code that it refers
-to, with the values in its modules, classes and functions; the source of all the user's modules and of the
-files next to them; Sedge's own source; the installed packages, by their RECORD files; and the processor. A
-model that refers to something that cannot be pickled, such as an open file, has no digest. Files that a
-model reads while it computes are not covered.
+It covers the model as an object, with its weights and all other attributes; the user's code that it
+refers to, including the values stored in modules, classes and functions; the source of all the user's
+modules and of the files next to them; Sedge's own source; the installed packages, by their RECORD files;
+and the processor. A model that refers to something that cannot be pickled, such as an open file, has no
+digest. Files that a model reads while it computes are not covered.
 """
 
 import builtins
@@ -43,18 +43,19 @@ _PYTHON = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = ("site-packages", "dist-packages")
 _CPU = Path("/proc/cpuinfo")
 _Memo = type(cache(len))
-# Attributes that pickle, abc and annotations leave on a class: they change, and no result depends on them.
+# Class attributes that pickle, abc and annotations add. They change, but no result depends on them.
 _ASIDE = ("__slotnames__", "_abc_impl", "__annotations__")
 
 
 def fingerprint(
     module: nn.Module, *recipe: object, note: Callable[[str], object] = lambda line: None
 ) -> bytes | None:
-    """The digest (32 bytes) of a model and of the work done with it; None for a model that has none.
+    """The digest (32 bytes) of a model and of the work done with it; None if it has none.
 
-    ``recipe`` consists of values that pickle to the same bytes in every process: no sets of texts. ``note``
-    takes a line on why there is no digest. Modules that the model imports while it computes are not covered
-    yet: a product is kept only if the digest is the same afterwards.
+    ``recipe`` describes the work by values that pickle to the same bytes in every process. ``note`` is
+    called with the reason if there is no digest. Modules that the model imports while it computes are not
+    covered yet: callers take the digest again afterwards, and keep their product only if it has not
+    changed.
     """
     digest = hashlib.sha256()
     try:
@@ -71,15 +72,17 @@ def fingerprint(
 
 @dataclass
 class _Sink:
-    """The file that a pickler writes to."""
+    """A file object that passes a pickler's output to a function."""
 
     write: Callable[[bytes], object]
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles tensors by their digests, as torch's own pickles hold addresses; sets in order; user code.
+    """Pickles a model so that equal models give equal bytes.
 
-    For the user's modules and their definitions, pickle itself would store only names.
+    Tensors are pickled as digests, because torch's own pickles contain addresses. Sets are sorted. The
+    user's modules, classes and functions are pickled by content, where pickle itself would store only
+    their names.
     """
 
     def __init__(self, file: _Sink, users: dict[str, ModuleType]) -> None:
@@ -87,17 +90,17 @@ class _Pickler(pickle.Pickler):
         self._users = users
 
     def reducer_override(self, value: Any) -> Any:
-        """The stand-in to pickle for a tensor or for code."""
+        """What to pickle in place of a tensor or of code."""
         if isinstance(value, Tensor):
             content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
             kind = type(value).__name__, str(value.dtype), tuple(value.shape), value.requires_grad
             return str, (f"{kind} {hashlib.sha256(content.data).hexdigest()}",)
         parts = self._parts(value)
-        # As a state, which may refer to the value again.
+        # The parts are pickled as state, because only a state may refer back to the value itself.
         return NotImplemented if parts is None else (object, (), (type(value).__name__, parts))
 
     def persistent_id(self, value: Any) -> Any:
-        """The stand-in to pickle for a set."""
+        """What to pickle in place of a set: its sorted elements."""
         return sorted(map(repr, value)) if isinstance(value, set | frozenset) else None
 
     def _parts(self, value: Any) -> object:
@@ -114,7 +117,7 @@ class _Pickler(pickle.Pickler):
                     users[name],
                 )
             case type(__module__="builtins") if not hasattr(builtins, value.__name__):
-                return value.__name__  # such as mappingproxy, under which pickle looks for it
+                return value.__name__  # such as mappingproxy, which pickle looks up there
             case FunctionType():
                 home = users.get(value.__globals__.get("__name__", ""))
                 if home is None and value.__module__ not in users and _is_found(value):
@@ -139,16 +142,16 @@ class _Pickler(pickle.Pickler):
 
 
 def _is_found(function: FunctionType) -> bool:
-    """Whether a function can be found by its name, as pickle requires."""
+    """Return True if pickle could find the function by its module and name."""
     try:
         found = attrgetter(function.__qualname__)(sys.modules[function.__module__])
-    except (AttributeError, KeyError):  # made by another one
+    except (AttributeError, KeyError):  # a local function
         return False
     return found is function
 
 
 def _held(owner: ModuleType | type) -> Iterator[tuple[str, Any]]:
-    """The values in a module, or in a class, by name."""
+    """Yield the names and values of a module's or class's attributes that results may depend on."""
     for name, value in vars(owner).items():
         own = not name.startswith("__") if isinstance(owner, ModuleType) else name not in _ASIDE
         if own and not isinstance(value, GetSetDescriptorType | MemberDescriptorType):
@@ -174,7 +177,7 @@ def _surroundings(users: dict[str, ModuleType]) -> Iterator[bytes]:
 
 
 def _users() -> dict[str, ModuleType]:
-    """The modules that belong to no installed package, by name."""
+    """The modules that belong neither to Python, nor to Sedge, nor to an installed package, by name."""
     return {
         name: module
         for name, module in sorted(sys.modules.items())
@@ -186,8 +189,8 @@ def _users() -> dict[str, ModuleType]:
 
 
 def _place(module: ModuleType) -> Path:
-    """A module's file, or the folder of a package without a file; Path() for a built-in module."""
-    own = vars(module)  # getattr would ask torch.classes, which raises
+    """The module's file, or its folder if it is a package without a file; Path() for a built-in module."""
+    own = vars(module)  # getattr would fail for torch.classes
     return Path(own.get("__file__") or next(iter(own.get("__path__") or ()), ""))
 
 

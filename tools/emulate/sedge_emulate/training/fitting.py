@@ -1,17 +1,18 @@
 """Computes how many devices train at once: on a GPU as many as its memory holds, up to a limit.
 
-Memory is proportional to the number of places. A place has, in vectors of 4 n bytes:
+Memory is proportional to the number of devices at once. Each takes, in vectors of 4 n bytes:
 
-training 12 vectors, or 8 and twice what autograd keeps of a batch and twice the largest of that evaluation
-1 vector, and three times the largest tensor, at an evaluation's rows
+    training     12 vectors, or 8 plus twice all tensors that autograd keeps of a batch plus twice the
+                 largest of them
+    evaluation   1 vector plus three times the largest such tensor, at the batch size of an evaluation
 
-12 are theta, start, anchor, correction, two moments, the gradient whole and in pieces, theta and gradient
-as they end, and two that an optimizer's step needs temporarily, for a training that uses all of them. Kept
-tensors count twice, as torch.func also keeps the backward pass. The tests compare this with the live bytes
-of every step (``on_a_card``).
+The 12 are theta, start, anchor, correction, two moments, the gradient whole and in pieces, the final
+theta and gradient, and two temporaries of an optimizer's step; this is the most that a training uses.
+Kept tensors count twice, as torch.func also keeps the backward pass. The tests compare this with the live
+bytes of every step (``on_a_card``).
 
-A device's bits may depend on the width, which therefore follows from model, batch, card and number of
-processes alone, never from what is free at the moment.
+The exact results of a device may depend on the number of devices at once. Therefore it follows from
+model, batch size, GPU and number of processes alone, never from the memory that happens to be free.
 """
 
 import torch
@@ -23,14 +24,14 @@ from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Convolutions, Unsupported
 from sedge_export.subject.network import copied
 
-# The most devices at once: on a CPU more would only spill its cache.
+# The most devices at once: more of them would only overflow a CPU's cache.
 WIDTHS = {"cpu": 8, "cuda": 128}
-# The fewest rows in an evaluation's batch.
+# The smallest batch size of an evaluation.
 EVALUATION_ROWS = 64
 _VECTORS = 12
 _VECTORS_BACKWARD = 8
-# The GPU memory that a process takes before any tensor (its context, cuBLAS), and the share left to
-# examples, workspaces of cuDNN, and gaps.
+# The GPU memory that a process takes before any tensor (context, cuBLAS), and the share of memory
+# reserved for examples, cuDNN's workspaces, and fragmentation.
 _CONTEXT_BYTES = 2**30
 _LEFT = 0.1
 
@@ -42,7 +43,7 @@ def fitting_width(
     graphs: bool = False,
     processes: int = 1,
 ) -> int:
-    """The number of devices that train at once on a device shared by this many processes.
+    """The number of devices to train at once if ``processes`` processes share ``device``.
 
     Raises ``Unsupported`` if not even one fits.
     """
@@ -65,7 +66,7 @@ def fitting_width(
 def most_devices(
     problem: Problem, memory: int, convolutions: Convolutions = "grouped", graphs: bool = False
 ) -> int:
-    """The number of devices that fit at once into this many bytes of GPU memory."""
+    """The number of devices that fit at once into ``memory`` bytes of a GPU."""
     usable = (1 - _LEFT) * memory - _CONTEXT_BYTES
     return max(0, int(usable // place_bytes(problem, convolutions, graphs)))
 
@@ -73,9 +74,9 @@ def most_devices(
 def place_bytes(
     problem: Problem, convolutions: Convolutions = "grouped", graphs: bool = False
 ) -> int:
-    """The bytes of one device in training, or in an evaluation if that takes more.
+    """The bytes that one device takes in training or in an evaluation, whichever is larger.
 
-    A graph keeps its memory, so with graphs it is the sum of both.
+    With graphs it is the sum of both, because a graph keeps its memory.
     """
     kept = kept_bytes(problem, convolutions)
     vector, largest = 4 * problem.network.layout.size, max(kept, default=0)
@@ -86,12 +87,12 @@ def place_bytes(
 
 
 def evaluation_rows(problem: Problem) -> int:
-    """The rows of an evaluation's batch."""
+    """The batch size of an evaluation."""
     return max(problem.batch_size, EVALUATION_ROWS)
 
 
 def kept_bytes(problem: Problem, convolutions: Convolutions) -> list[int]:
-    """The bytes of each tensor that autograd keeps of a batch's forward pass, parameters aside."""
+    """The size in bytes of each tensor, except parameters, that autograd keeps of a forward pass."""
     model, dtype = copied(problem.module).train(), getattr(torch, problem.input.dtype)
     parameters = {parameter.data_ptr() for parameter in model.parameters()}
     sizes: dict[int, int] = {}
@@ -103,6 +104,6 @@ def kept_bytes(problem: Problem, convolutions: Convolutions) -> list[int]:
 
     x = torch.zeros(problem.batch_size, *problem.input.shape, dtype=dtype)
     with torch.enable_grad(), forms(convolutions), saved_tensors_hooks(pack, lambda kept: kept):
-        output = model(x)  # held, so that the memory of kept tensors is not reused
+        output = model(x)  # held, so that no kept tensor reuses the memory of another one
     del output
     return list(sizes.values())

@@ -1,4 +1,4 @@
-"""Runs the user's own training function for one device after another, in the backend of real devices."""
+"""Runs the user's own training function for one device after another, as real devices do."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,10 +17,10 @@ _End = TypeVar("_End")
 
 
 class FunctionFleet:
-    """``FleetTrainer`` over "module:function", found from ``folder``.
+    """A ``FleetTrainer`` that calls the user's function "module:function", looked up in ``folder``.
 
-    If the function fails for a device, that device declines and the others continue. Raises ``ConfigError``
-    for a function that cannot be imported.
+    If the function fails for a device, that device declines and the others continue. Raises
+    ``ConfigError`` for a function that cannot be imported.
     """
 
     width = 1
@@ -30,18 +30,20 @@ class FunctionFleet:
         self._trainer = open_trainer(bundle, name, 1, UserCode(folder))
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
-        """The end of each training, in order."""
+        """Train each task, in order. Returns its result, or ``TrainingDiverged`` if it diverged or
+        failed.
+        """
         return each(lambda task: _alone(lambda: self._trainer.train(*task, lambda: False)), tasks)
 
     def evaluate(
         self, models: Sequence[tuple[Theta, Examples]]
     ) -> list[Metrics | TrainingDiverged]:
-        """Mean loss and metric of each theta (n,), in order."""
+        """Compute the mean loss and metric of each model theta (n,) on its examples, in order."""
         return each(lambda model: _alone(lambda: self._trainer.evaluate(*model)), models)
 
 
 def _alone(work: Callable[[], _End]) -> _End:
-    """The function's result for one device; its failure ends only that device's part."""
+    """Call ``work`` for one device. Its failure becomes ``TaskFailed``, so that other devices continue."""
     try:
         return work()
     except (ConfigError, CodecError) as exc:

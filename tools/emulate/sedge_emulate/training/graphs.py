@@ -1,9 +1,9 @@
-"""A function of tensors as a CUDA graph: its kernels are launched together, in one call of the driver.
+"""Captures a function of tensors as a CUDA graph, so that one driver call launches all its kernels.
 
-A graph reads and writes the memory that it was captured with. Each call copies its inputs there, and the
-next call overwrites the outputs. The function must neither wait for the GPU nor read a tensor's values.
-
-Source: torch's notes on CUDA semantics, "CUDA Graphs"; the first runs, before the capture, are theirs.
+A graph always reads and writes the memory that it was captured with. So each call copies its inputs
+there, and the next call overwrites the outputs. The function must neither wait for the GPU nor read a
+tensor's values. Source: torch's notes on CUDA semantics, "CUDA Graphs", which also recommend the warm-up
+runs.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from sedge_emulate.training.tasks import Unsupported
 
 Function: TypeAlias = Callable[..., Sequence[Tensor]]
 
-# Runs before a capture, in which libraries choose their kernels and allocate their workspaces.
+# Warm-up runs before a capture, in which libraries choose their kernels and allocate their workspaces.
 _WARM_UP = 3
 
 
@@ -28,7 +28,7 @@ class Graphed:
         self._captures: dict[tuple[torch.Size, ...], _Capture] = {}
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
-        """The function's outputs, which the next call overwrites.
+        """Call the function. The next call overwrites the returned outputs.
 
         Raises ``Unsupported`` for a function that cannot be captured.
         """
@@ -39,7 +39,7 @@ class Graphed:
 
 
 class _Capture:
-    """A function's graph for inputs of these shapes."""
+    """A function's graph for inputs of given shapes."""
 
     def __init__(self, function: Function, inputs: Sequence[Tensor], device: torch.device) -> None:
         self._inputs = [tensor.clone() for tensor in inputs]
@@ -61,7 +61,7 @@ class _Capture:
             ) from exc
 
     def run(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The outputs for these inputs."""
+        """Replay the graph with these inputs. Returns its output tensors, which are always the same."""
         for held, given in zip(self._inputs, inputs, strict=True):
             held.copy_(given)
         self._graph.replay()

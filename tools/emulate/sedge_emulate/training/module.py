@@ -1,6 +1,6 @@
-"""Any model, trained by autograd; its tensors are views of one flat vector in channels-last order.
+"""Trains any model by autograd; its tensors are views of one flat vector in channels-last order.
 
-Channels-last makes a step of the reference CNN, and of ResNet-8, 1.2 times as fast.
+Channels-last makes a training step of the reference CNN, and of ResNet-8, 1.2 times as fast.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from sedge_export.subject.network import copied
 
 
 class Module:
-    """One model on any torch device, and its values."""
+    """A model on a torch device whose parameters are set from a flat vector."""
 
     def __init__(self, problem: Problem, precision: Precision, device: torch.device) -> None:
         layout = problem.network.layout
@@ -28,7 +28,7 @@ class Module:
                 module.register_forward_pre_hook(_with_gradient)
         self._objective, self._device = problem.objective, device
         self._half = precision == "bf16"
-        # (O, C, H, W) filters as (O, H, W, C), the layout that channels-last kernels want.
+        # Filters (O, C, H, W) are stored as (O, H, W, C), which channels-last kernels expect.
         orders = {t.name: Order(t.shape, (0, 2, 3, 1)) for t in layout.tensors if len(t.shape) == 4}
         self.storage = Storage(layout, orders)
         self._flat = FlatModule(model, layout, self._named, device)
@@ -38,10 +38,10 @@ class Module:
         self, values: Tensor, x: Tensor, y: Tensor, noise: Tensor,
         guidance: Mapping[str, Tensor] | None,
     ) -> Differentiated:  # fmt: skip
-        """Gradient (n,) of the mean loss of x and y (B, ...) at values (n,), in the order of storage.
+        """Gradient (n,) of the mean loss over a batch x, y (B, ...) at ``values`` (n,), in storage order.
 
-        ``noise`` (K,) are the random numbers of the forward pass. With ``guidance``, whose models (n,) are
-        stored in the same order, it is the gradient of the guided loss.
+        ``noise`` (K,) are the random numbers of the forward pass. With ``guidance``, it is the gradient
+        of the guided loss; the models (n,) in ``guidance`` are in storage order, too.
         """
         rows = self._flat.rows(self._objective, x, y, guidance, self._outputs)
 
@@ -52,7 +52,7 @@ class Module:
         return self._flat.differentiate(values, mean_loss)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """The model's outputs (B, C, ...) in float32, with unchanged running statistics."""
+        """The model's outputs (B, C, ...) in float32; running statistics stay unchanged."""
         self._flat.module.eval()
         return self._outputs(x)
 
@@ -64,15 +64,15 @@ class Module:
         return output.float()
 
     def _named(self, vector: Tensor) -> dict[str, Tensor]:
-        """The tensors of a stored vector (n,) by name, in the model's shapes."""
+        """Views of a stored vector (n,) as tensors of the model's shapes, by name."""
         views = self.storage.views(vector)
         return {n: v.permute(0, 3, 1, 2) if v.ndim == 4 else v for n, v in views.items()}
 
 
 def _with_gradient(norm: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-    """Make a GroupNorm's input require a gradient, which it does not behind frozen layers.
+    """Make a GroupNorm's inputs require a gradient, which they do not behind frozen layers.
 
-    torch's channels-last kernel on the CPU (2.13) crashes the process if no gradient is required.
+    Otherwise torch's channels-last kernel on the CPU (2.13) crashes the process.
     """
     if not torch.is_grad_enabled() or any(x.requires_grad for x in inputs):
         return None

@@ -1,4 +1,4 @@
-"""A training problem: the model, its loss, and how its batches are made. Backends are opened on it."""
+"""A training problem: the model, its loss, and how its batches are made. Trainers are opened for it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,10 +20,11 @@ LABELS = TensorSpec("int64", ())
 
 @dataclass(frozen=True)
 class Problem:
-    """A model for rows of the shape and type of ``input``, trained in batches of ``batch_size``.
+    """A model whose examples have the shape and type ``input``, trained in batches of ``batch_size``.
 
-    ``target`` is a row of y, None if that is the input; ``parts`` are the parts of an input, if it has
-    several. ``sample`` (N, ...) are real inputs, for a model that does not take arbitrary numbers.
+    ``target`` is the type and shape of an example's target, None if the input is the target; ``parts``
+    are the model's inputs if it takes several. ``sample`` (N, ...) are real inputs, for a model that does
+    not accept arbitrary numbers.
     """
 
     module: nn.Module
@@ -37,19 +38,19 @@ class Problem:
 
     @cached_property
     def network(self) -> Network:
-        """The layout and the traced functions. Raises ``ExportError`` for values that theta cannot hold."""
+        """The layout and traced functions. Raises ``ExportError`` for values that theta cannot hold."""
         return Network(self.module, self.objective)
 
     @cached_property
     def noise(self) -> int:
-        """The number of random numbers that a step takes."""
+        """How many random numbers a training step uses."""
         dtype: torch.dtype = getattr(torch, self.input.dtype)
         return random_numbers(
             self.module, torch.zeros(self.batch_size, *self.input.shape, dtype=dtype)
         )
 
     def batches(self, task: Task) -> Iterator[Batch]:
-        """The steps of a task, the same as on a device."""
+        """Yield the batches of a task's training steps, the same as on a real device."""
         training = task.request.training
         return batches(
             len(task.examples.targets),

@@ -1,4 +1,4 @@
-"""A device's own programs in onnxruntime, one device after another."""
+"""Runs the programs that devices run, in onnxruntime, for one device after another."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,10 @@ from sedge_protocol.wire.update import Metrics
 
 
 class OnnxFleet:
-    """``FleetTrainer`` over a device's trainer; ``Unsupported`` if the programs do not fit the problem."""
+    """A ``FleetTrainer`` over the trainer of a real device.
+
+    Raises ``Unsupported`` if the bundle's programs do not fit the problem.
+    """
 
     name = "onnx"
     width = 1
@@ -36,11 +39,11 @@ class OnnxFleet:
         self._trainer = open_trainer(bundle, ONNXRUNTIME, threads=1)
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
-        """The end of each training, in order."""
+        """Train each task, in order. Returns its result, or ``TrainingDiverged`` if it diverged."""
         return each(lambda task: self._trainer.train(*task, lambda: False), tasks)
 
     def evaluate(
         self, models: Sequence[tuple[Theta, Examples]]
     ) -> list[Metrics | TrainingDiverged]:
-        """Mean loss and metric of each theta (n,), in order."""
+        """Compute the mean loss and metric of each model theta (n,) on its examples, in order."""
         return each(lambda model: self._trainer.evaluate(*model), models)

@@ -1,4 +1,4 @@
-"""theta in an order that suits the layers: each tensor with its axes permuted."""
+"""Stores theta in an order that suits the layers: the axes of each tensor may be permuted."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,7 +9,7 @@ from sedge_protocol.layout import Layout, Theta
 
 
 class Order:
-    """How a tensor is stored: seen as ``shape``, with its axes in the order ``axes``."""
+    """The storage order of a tensor of shape ``shape``: its axes are stored in the order ``axes``."""
 
     def __init__(self, shape: Sequence[int], axes: Sequence[int]) -> None:
         self.shape, self.axes = tuple(shape), tuple(axes)
@@ -18,7 +18,9 @@ class Order:
 
 
 class Storage:
-    """Vectors (n,) that may store tensors in another order, on any device; takes and returns theta."""
+    """Converts between theta and stored vectors (n,), whose tensors may be in another order, on any
+    device.
+    """
 
     def __init__(self, layout: Layout, orders: Mapping[str, Order]) -> None:
         plain = {t.name: Order(t.shape, range(len(t.shape))) for t in layout.tensors}
@@ -27,18 +29,18 @@ class Storage:
         self._theta = torch.empty(layout.size)
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """The tensors of a stored vector (n,) by name, each as it is stored."""
+        """Views of a stored vector (n,) as tensors by name, each with its axes in storage order."""
         orders = self._orders
         return {t.name: vector[t.slice].view(orders[t.name].stored) for t in self._layout.tensors}
 
     def write(self, theta: Theta, vector: Tensor) -> None:
-        """Store theta (n,) in a vector (n,)."""
+        """Write theta (n,) to ``vector`` (n,) in storage order."""
         self._theta.numpy()[:] = theta
         for order, stored, plain in self._pairs(vector):
             stored.copy_(plain.permute(order.axes))
 
     def read(self, vector: Tensor) -> Theta:
-        """theta (n,) from the vector (n,) that stores it."""
+        """Read theta (n,) from ``vector`` (n,), which is in storage order."""
         for order, stored, plain in self._pairs(vector):
             plain.copy_(stored.permute(order.back))
         return self._theta.numpy().copy()

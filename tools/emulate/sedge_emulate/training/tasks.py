@@ -1,4 +1,4 @@
-"""The tasks and results of the emulator's trainers. Loads no torch."""
+"""The tasks and results of the emulator's trainers. Does not import torch."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -16,11 +16,11 @@ Convolutions: TypeAlias = Literal["grouped", "unfold"]
 
 
 class Unsupported(SedgeError):
-    """A backend cannot train this model, or not on this machine; the message says why."""
+    """Raised if a trainer cannot train this model, or not on this machine; the message says why."""
 
 
 class TaskFailed(TrainingDiverged):
-    """One device's training or evaluation has ended by an ``error`` of another kind."""
+    """One device's training or evaluation failed with ``error``, which is not a divergence."""
 
     def __init__(self, error: SedgeError) -> None:
         super().__init__(str(error))
@@ -28,26 +28,28 @@ class TaskFailed(TrainingDiverged):
 
 
 class Task(NamedTuple):
-    """One device's training, over the device's examples."""
+    """A request to train, and the examples of the device that it is for."""
 
     request: TrainRequest
     examples: Examples
 
 
 class FleetTrainer(Protocol):
-    """One model, ready to train for any number of devices. Belongs to one thread.
+    """A model that is ready to train for any number of devices. Used by one thread only.
 
-    A task gives the same bits whatever tasks it is trained together with.
+    A task gives bit-identical results whichever other tasks it is trained together with.
     """
 
     name: str
-    """Its name for ``open_trainer``; on a GPU with everything else that a device's bits may depend on."""
+    """Its name, as in ``open_trainer``; on a GPU also everything else that a device's exact results may
+    depend on.
+    """
 
     width: int
-    """How many tasks it trains at once; calls with a multiple of it waste nothing."""
+    """How many tasks it trains at once. A call with a multiple of this many tasks uses it fully."""
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
-        """The end of each training, in order; one that diverges does not touch the others.
+        """Train each task, in order. Returns its result, or ``TrainingDiverged`` if it diverged.
 
         Raises ``CodecError`` for a frozen tensor that the model does not have.
         """
@@ -56,12 +58,14 @@ class FleetTrainer(Protocol):
     def evaluate(
         self, models: Sequence[tuple[Theta, Examples]]
     ) -> list[Metrics | TrainingDiverged]:
-        """Mean loss and metric of each theta (n,), in order."""
+        """Compute the mean loss and metric of each model theta (n,) on its examples, in order."""
         ...
 
 
 def each(work: Callable[[_Item], _End], items: Sequence[_Item]) -> list[_End | TrainingDiverged]:
-    """The result of each item, in order; one that diverges does not affect the others."""
+    """Apply ``work`` to each item. If it raises ``TrainingDiverged``, that exception is the item's
+    result.
+    """
     ends: list[_End | TrainingDiverged] = []
     for item in items:
         try:

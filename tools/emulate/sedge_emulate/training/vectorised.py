@@ -1,10 +1,10 @@
-"""Many devices at once for any model: torch.func's vmap over stacked thetas, on any torch device.
+"""Trains many devices at once: torch.func's vmap over stacked thetas, for any model and torch device.
 
 The traced step is the exporter's own (``sedge_export.subject.network``), so models, momentum, prox and
-running statistics are exactly what devices run. vmap turns convolutions into grouped ones and products into
-bmm. Data stay on the device and all shapes are fixed. The number of devices at once depends only on the
-model and its batch, because a device's bits may depend on it. On a CPU this pays for the smallest models
-only.
+running statistics are exactly what devices run. vmap turns convolutions into grouped ones and matrix
+products into bmm. Examples stay on the device, and all shapes are fixed. The number of devices at once
+depends only on the model and its batch size, because a device's exact results may depend on it. On a CPU
+this is faster only for the smallest models.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,10 +52,11 @@ _Answer = TypeVar("_Answer")
 
 
 class VectorisedTrainer:
-    """``FleetTrainer`` on any torch device.
+    """A ``FleetTrainer`` that trains ``width`` devices at once on any torch device.
 
-    ``tf32``, ``graphs`` and ``convolutions`` are those of the fleet file's ``[trainer]``; ``processes`` is
-    the number that share the device. Raises ``Unsupported`` if its memory is too small.
+    ``tf32``, ``graphs`` and ``convolutions`` are those of the fleet file's ``[trainer]``; ``processes``
+    is the number of processes that share the device. Raises ``Unsupported`` if the device's memory is too
+    small.
     """
 
     name = "vectorised"
@@ -94,9 +95,10 @@ class VectorisedTrainer:
             self.name = f"{self.name}, {self.width} devices at once on {card}"
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
-        """The end of each training, in order.
+        """Train each task. Returns its result, or ``TrainingDiverged`` if it diverged, in the order of
+        ``tasks``.
 
-        Those of mixtures, of kept optimizers and of guided losses are trained one by one.
+        Mixtures, trainings with a kept optimizer and those with a guided loss are trained one by one.
         """
         alone = [place for place, task in enumerate(tasks) if _is_single(task.request)]
         others = [place for place in range(len(tasks)) if place not in alone]
@@ -121,7 +123,7 @@ class VectorisedTrainer:
     def evaluate(
         self, models: Sequence[tuple[Theta, Examples]]
     ) -> list[Metrics | TrainingDiverged]:
-        """Mean loss and metric of each theta (n,), in order."""
+        """Compute the mean loss and metric of each model theta (n,) on its examples, in order."""
         self._network.model.eval()
         rows = evaluation_rows(self._problem)
         return self._fitting(
@@ -131,12 +133,12 @@ class VectorisedTrainer:
         )
 
     def _fitting(self, work: Callable[[], _Answer]) -> _Answer:
-        """The work's answer. Raises ``Unsupported`` when memory runs out."""
+        """Call ``work`` in the configured precision. Raises ``Unsupported`` if memory runs out."""
         half = torch.autocast(
             self._device.type,
             torch.bfloat16,
             enabled=self._precision == "bf16",
-            cache_enabled=False,  # a graph would keep the tensors that the cache has released
+            cache_enabled=False,  # graphs would keep using tensors that the cache has freed
         )
         try:
             with torch.no_grad(), repeatable(self._device, self._tf32), half:
@@ -165,7 +167,7 @@ class VectorisedTrainer:
                 given = (*block.batch(step), *self._noise(requests, step))
                 outputs = self._gradients(cast(Tensor, model.theta), *given)
                 found = Differentiated(*cast(list[Any], outputs))
-                losses = found.loss.clone()  # a graph's next run overwrites it
+                losses = found.loss.clone()  # a graph's next run overwrites found.loss
                 gradient: Theta | None = None
                 if first.gradient and block.ending(step):
                     gradient = 1 * found.gradient
@@ -178,21 +180,23 @@ class VectorisedTrainer:
         return ends
 
     def _each_gradient(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """``Network.gradient`` of every place: thetas (width, n), a step's batches and random numbers."""
+        """``Network.gradient`` for every place, given thetas (width, n), a step's batches and random
+        numbers.
+        """
         with self._device, forms(self._convolutions):
             found: tuple[Tensor, ...] = vmap(self._network.gradient)(*given)
         return found
 
     def _each_sum(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """``Network.evaluate`` of every place: thetas (width, n) and batches."""
+        """``Network.evaluate`` for every place, given thetas (width, n) and batches."""
         with self._device, forms(self._convolutions):
             found: tuple[Tensor, ...] = vmap(self._network.evaluate)(*given)
         return found
 
     def _by_step(self, value: Callable[[int, int], float], counts: Sequence[int]) -> Tensor:
-        """Values that follow from a step and the number of steps, for every step and place, (S, width, 1).
+        """Tabulate ``value(step, number of steps)`` for every step and place. Returns (S, width, 1).
 
-        Places that have ended have their last value.
+        Places whose training has ended keep their last value.
         """
         counts = [*counts, *[counts[0]] * (self.width - len(counts))]
         values = [
@@ -201,7 +205,7 @@ class VectorisedTrainer:
         return torch.from_numpy(np.array(values)).to(self._device)
 
     def _noise(self, requests: Sequence[TrainRequest], step: int) -> list[Tensor]:
-        """The random numbers (width, K) of a step, if it takes any; none for empty places."""
+        """The random numbers (width, K) of a step; 0.5 for empty places. Empty if the model uses none."""
         if not (count := self._problem.noise):
             return []
         numbers = np.full((self.width, count), 0.5, np.float32)
@@ -213,7 +217,9 @@ class VectorisedTrainer:
         return cast(Theta, stacked_thetas(vectors, self.width, self._device))
 
     def _corrections(self, requests: Sequence[TrainRequest]) -> Theta | None:
-        """The corrections of the gradients, (width, n); None where no training has one."""
+        """The corrections of the gradients (width, n), zeros where a training has none; None if none has
+        any.
+        """
         if all(one.correction is None for one in requests):
             return None
         none = np.zeros(self._problem.network.layout.size, np.float32)
@@ -232,13 +238,13 @@ class VectorisedTrainer:
 
 
 def _is_single(request: TrainRequest) -> bool:
-    """Whether a training involves more models than a block has room for."""
+    """Return True if a training needs more models than a block stores, so that it must run alone."""
     kept = request.training.keeps_state or request.guidance is not None
     return request.second is not None or kept
 
 
 def _in_float32(rows: Rows) -> Rows:
-    """The same for outputs in bf16."""
+    """Wrap ``rows`` so that it receives outputs in float32 even if they are bf16."""
 
     def widened(output: Tensor, y: Tensor) -> Tensor:
         return rows(output.float(), y)
@@ -247,18 +253,19 @@ def _in_float32(rows: Rows) -> Rows:
 
 
 def _make_batching(norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> None:
-    """Let a batch normalisation run for many devices at once.
+    """Make a batch normalisation run for many devices at once.
 
-    The exporter's operator has no rule for that (torch 2.13): vmap runs it device by device.
+    vmap would run the exporter's operator device by device, as it has no batching rule (torch 2.13).
     """
     momentum = norm.momentum
-    assert momentum is not None  # Network refuses it
+    assert momentum is not None  # Network refuses a module without momentum
 
     def forward(x: Tensor) -> Tensor:
         assert norm.running_mean is not None
         assert norm.running_var is not None
         mean, variance = norm.running_mean.clone(), norm.running_var.clone()
-        # In float32, even if autocast has made x bf16; autocast does so by itself for other norms.
+        # Autocast may have made x bf16, but statistics need float32; for other norms, autocast itself
+        # switches to it.
         output: Tensor = torch.native_batch_norm(
             x.float(), norm.weight, norm.bias, mean, variance, norm.training, momentum, norm.eps
         )[0].to(x.dtype)

@@ -1,7 +1,7 @@
-"""Cohorts without the devices that miss the last rounds of training (``absent_rounds`` of their class).
+"""Draws cohorts without the devices whose class misses the last training rounds (``absent_rounds``).
 
-Such a device is online all the time and takes part in evaluation rounds: one that misses every round of
-training is a newcomer to the final evaluation; any other comes back to it after the missed rounds.
+Such a device is online all the time and takes part in evaluation rounds. If it misses every training
+round, it is a newcomer to the final evaluation; otherwise it returns for it after the missed rounds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from sedge_protocol.wire.messages import TRAIN
 
 
 def cohort_without(absent_rounds: Mapping[str, int]) -> Draw:
-    """Draws cohorts without the devices that miss at least the number of rounds left."""
+    """Return a function that draws cohorts without the devices that are absent in the round."""
 
     def draw(run: Run, number: int, task: str, able: Sequence[str]) -> list[str]:
         left = run.config.num_rounds - run.config.training_rounds(number)

@@ -1,18 +1,19 @@
-"""Virtual time: the queue of coming events. Nothing here waits.
+"""Virtual time: the queue of coming events. Nothing here ever sleeps.
 
-Events of one time happen in the order in which they were scheduled, so a run repeats exactly.
+Events for the same time run in the order in which they were scheduled, so a run repeats exactly.
 """
 
 import heapq
 import itertools
 from collections.abc import Callable
 
-# An actor that is due at once acts this much later, together with everything else that happens until then.
+# An actor that is due immediately acts this much later, so that it handles everything that happens
+# meanwhile in one go.
 MOMENT_S = 0.001
 
 
 class Clock:
-    """``now`` in seconds since the run began, and the queue of coming events."""
+    """A queue of coming events. ``now`` is in seconds since the run began."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -20,11 +21,11 @@ class Clock:
         self._numbers = itertools.count()
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Schedule an action; immediately if the time has passed."""
+        """Schedule ``action`` at ``when``, or immediately if that is in the past."""
         heapq.heappush(self._queue, (max(when, self.now), next(self._numbers), action))
 
     def step(self) -> bool:
-        """Let the next event happen. False if there is none."""
+        """Run the next event. Returns False if there is none."""
         if not self._queue:
             return False
         self.now, _, action = heapq.heappop(self._queue)
@@ -33,7 +34,7 @@ class Clock:
 
 
 class Alarm:
-    """One actor's next wake-up, which may come early but never late."""
+    """Schedules one actor's next wake-up, which may come early but never late."""
 
     def __init__(self, clock: Clock, action: Callable[[], None]) -> None:
         self._clock = clock
@@ -41,7 +42,7 @@ class Alarm:
         self._due: float | None = None
 
     def set(self, when: float | None) -> None:
-        """Ring at this time, or (None) not at all; an earlier time that is already set stays."""
+        """Ring at ``when``, or at the time already set if that is earlier. None changes nothing."""
         if when is None or (self._due is not None and self._due <= when):
             return
         self._due = max(when, self._clock.now + MOMENT_S)
@@ -49,7 +50,7 @@ class Alarm:
         self._clock.at(due, lambda: self._ring(due))
 
     def clear(self) -> None:
-        """Do not ring."""
+        """Cancel the wake-up."""
         self._due = None
 
     def _ring(self, due: float) -> None:

@@ -1,12 +1,14 @@
-"""One virtual device: the real agent core with a disk and a link; it runs and fails as the plan says.
+"""One virtual device: the real agent core with a disk and a link; it works and fails according to the
+plan.
 
-    plan ── power, cuts, full disks ──> VirtualDevice ──> Agent (sedge_edge)
-    agent ── Send, Subscribe ──> MemoryBroker       agent ── StartJob ──> WorkerPool
+    plan   ── power, cuts, full disks ──> VirtualDevice ──> Agent (sedge_edge)
+    agent  ── Send, Subscribe         ──> MemoryBroker
+    agent  ── StartJob                ──> WorkerPool
 
-A power cut leaves only the state that the device's agent had committed. A job ends when the plan says so in
-virtual time, however long this host needs for it; only then does the device wait for its result. A job
-depends only on the order and on the device's kept state, so workers begin it as soon as the device has its
-order: they train while the model is still being transferred.
+After a power cut, only the state that the agent had committed is left. A job ends when the plan says so
+in virtual time, however long this host needs for it; only then does the emulation wait for its result. A
+job depends only on the order and on the device's kept state, so a worker can begin it as soon as the
+device has its order, while the model is still being transferred in virtual time.
 """
 
 import logging
@@ -39,33 +41,35 @@ from sedge_protocol.errors import CodecError, ConfigError, DataError, LocalError
 from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.messages import Order
 
-# The limits of our brokers (cloud/mosquitto.conf).
+# The packet limit of Sedge's brokers (cloud/mosquitto.conf).
 MAX_PACKET_BYTES = 400_000
-# The time from a link to a connection: TCP and MQTT, a few round trips.
+# The time to connect once the link is up: TCP and MQTT take a few round trips.
 CONNECT_S = 0.2
 
 
 class MemoryRecord:
-    """An agent's committed state, in memory: it survives the device's power cuts, not this process."""
+    """Holds an agent's committed state in memory. It survives the device's power cuts, but not this
+    process.
+    """
 
     def __init__(self) -> None:
         self._value: AgentState | None = None
 
     def load(self) -> AgentState | None:
-        """The last committed value."""
+        """Return the last committed state, or None before the first."""
         return self._value
 
     def commit(self, value: AgentState) -> None:
-        """Replace the value."""
+        """Replace the committed state."""
         self._value = value
 
 
 @dataclass(frozen=True)
 class World:
-    """The state that all virtual devices of a fleet share.
+    """What all virtual devices of a fleet share.
 
-    ``name`` identifies data, trainer and versions in the names of jobs; ``steps`` gives the number of
-    training steps of a device's order. ``attack`` says which devices are hostile.
+    ``name`` is the digest of data, trainer and versions that job keys contain. ``steps`` returns the
+    number of training steps that an order takes on a device. ``attack`` tells which devices are hostile.
     """
 
     clock: Clock
@@ -108,7 +112,7 @@ class VirtualDevice:
         self._next_event()
 
     def close(self) -> None:
-        """Say goodbye: the run is over."""
+        """Send a goodbye, because the run has ended."""
         if self._agent is not None and self._port.up:
             self._do(self._agent.goodbye())
 
@@ -193,9 +197,9 @@ class VirtualDevice:
             self._alarm.set(self._agent.timer())
 
     def _look_ahead(self, state: AgentState) -> None:
-        """Begin the job of an order that has just arrived, if this host can get its inputs.
+        """Begin the job of an order that has just arrived, if this host has or can get its inputs.
 
-        If the device asks for another job after all, this one was done in vain.
+        If the device then asks for a different job, this work is wasted.
         """
         if self._at_work or state.orders is self._orders:
             return
@@ -212,7 +216,7 @@ class VirtualDevice:
         world.clock.at(world.clock.now + begun.seconds, finish)
 
     def _begin(self, job: Job) -> "_StartedJob":
-        """The job, begun now unless it has already begun, even before a power cut: no job is done twice."""
+        """Begin the job, unless it has begun already, even before a power cut: no job is trained twice."""
         world, order = self._world, job.order
         attack = world.attack.of(self.number)
         key = job_key(world.name, self.identity.device, job, attack)
@@ -221,7 +225,8 @@ class VirtualDevice:
         self._require_model(order)
         steps = world.steps(self.number, order)
         seconds = self.plan.job_s(order.run, order.round, steps)
-        # The worker reads all of this from the host's disk: it stays until the device takes it.
+        # The worker reads these files from the host's disk, so they are held until the device has its
+        # own.
         holds = (order.model_hash, *self._named(order))
         for name in holds:
             world.disk.hold(name)
@@ -238,7 +243,9 @@ class VirtualDevice:
         return begun
 
     def _named(self, order: Order) -> Iterator[bytes]:
-        """The blobs that a job reads; the bundle, first, says whether there is frozen data."""
+        """Yield the names of the blobs that a job reads; the bundle comes first, as it tells if data is
+        frozen.
+        """
         yield from (manifest.sha256 for manifest in named_blobs(order))
         facts = bundle_facts(order.bundle.sha256, self._world.disk)
         if facts is not None and facts.frozen is not None:
@@ -253,9 +260,11 @@ class VirtualDevice:
             )
 
     def _let_go(self, coming: "_StartedJob | None" = None) -> None:
-        """Replace the job that was begun by another one or none, and release the files held only for it.
+        """Replace the job that was begun by ``coming``, and release the files that only the former one
+        needed.
 
-        If a worker is still busy with it, they are released with a later job, once the worker has ended.
+        If a worker is still busy with it, they are released with a later job, once the worker has
+        finished.
         """
         past = self._past if self._begun is None else [*self._past, self._begun]
         self._begun = coming
@@ -266,21 +275,21 @@ class VirtualDevice:
                 self._clear(begun, begun.key in busy)
 
     def _clear(self, begun: "_StartedJob", again: bool) -> None:
-        """Release a job's files, but not those that it wrote if it is being done ``again``."""
+        """Release a job's files. Those that it wrote are kept if the same job is being done ``again``."""
         disk, future = self._world.disk, begun.future
         for name in begun.holds:
             disk.release(name)
         if again or future.cancelled() or future.exception() is not None:
             return
-        # Files named by their content stay: another job may have found them here and rely on them.
+        # Files named by their content are kept, because another job may rely on them.
         own = msgspec.structs.replace(future.result().outcome.kept, mask=None, patch=None)
         for vector in own.names():
             disk.drop(vector)
 
     def _finish(self, order: Order, key: bytes, future: "Future[Finished]", life: int) -> None:
-        """The job's time is over: take its result, unless the device has restarted since.
+        """Take a job's result when its virtual time is over, unless the device has restarted since.
 
-        Raises this host's errors: those of its disk, its processes and our own code.
+        Raises the host's own errors: of its disk, its processes and Sedge's code.
         """
         if life != self._life or self._agent is None:
             return
@@ -306,7 +315,7 @@ class VirtualDevice:
         self._do(self._agent.finished(finished.outcome, now))
 
     def _keep(self, order: Order, finished: Finished) -> None:
-        """Turn the files that the job left on the host's disk into the device's own."""
+        """Make the files that the job left on the host's disk the device's own."""
         self._disk.write(finished.update)
         for name in (order.model_hash, *finished.outcome.kept.names()):
             self._disk.take(name)
@@ -314,7 +323,7 @@ class VirtualDevice:
 
 @dataclass(frozen=True)
 class _StartedJob:
-    """A job in progress or done; ``holds`` are the files that are held for it."""
+    """A job in progress or done. ``holds`` are the files that are held for it."""
 
     key: bytes
     future: "Future[Finished]"

@@ -1,23 +1,24 @@
 """The disk that all virtual devices of one host share: a file that several of them hold is stored once.
 
-A device sees its own part (``DeviceDisk``, where an agent has its blob folder): exactly the blobs that it
-has fetched, even in part, or made itself. Three kinds of files:
+A device sees its own part (``DeviceDisk``, which replaces an agent's blob folder): exactly the blobs that
+it has fetched, even partially, or made itself. There are three kinds of files:
 
     blobs/<hash>      transferred blobs, named by their SHA-256: bundles, models, deltas, patches
-    vectors/<name>    values that one device keeps for itself: its own model, its residual
+    vectors/<name>    values that only one device keeps: its own model, its residual
     shared/<hash>     values that several devices may keep: versions of the global model, masks
 
-A file is deleted when the last device releases it. A vector's file instead waits in spare/ to be
-overwritten, which takes a sixteenth of the time of a new file. Shared files do not: none of them is ever
-written over another one, and spare/ would grow without end. Updates wait for their receipts in memory, as
-they are small. Worker processes read and write the same folders (workers/job_disk.py).
+A file is deleted when the last device releases it. A vector's file is moved to spare/ instead:
+overwriting it later takes a sixteenth of the time that a new file takes. Shared files are not, because
+none of them is ever overwritten and spare/ would grow without end. Updates are small, so they wait for
+their receipts in memory. Worker processes read and write the same folders (workers/job_disk.py).
 
 Workers may begin a job before its device has fetched its blobs. A missing blob is then copied from
-``source``, the coordinator's store, and the device later fetches a blob that this host already has.
+``source``, the coordinator's store; when the device fetches it later, the host already has it.
 
-While a run is replayed up to where it was killed, no job writes its files again, so no file may be deleted
-either: one that was released and later needed again would be missing. ``go_live`` ends that. Meanwhile
-updates come from the cache and are released as usual, because all updates of a run do not fit into memory.
+While an interrupted run is replayed, no job writes its files again. So until ``go_live`` no file may be
+deleted either, since one that was released and is needed again would be missing. Updates are an
+exception: they come from the cache and are released as usual, because all updates of a run would not fit
+into memory.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ from sedge_protocol.wire.transfer import Manifest
 
 
 class HostDisk:
-    """The shared files below ``folder``, with the number of devices that hold each."""
+    """The shared files below ``folder``, and how many devices hold each of them."""
 
     def __init__(self, folder: Path, live: bool = True, source: WholeBlobs | None = None) -> None:
         self._live = live
@@ -54,18 +55,20 @@ class HostDisk:
         self._parts: dict[bytes, dict[int, bytes]] = {}
 
     def hold(self, name: bytes) -> None:
-        """Count one more device that holds this file."""
+        """Count one more holder of this file."""
         self._holders[name] += 1
         self._released.discard(name)
 
     def go_live(self) -> None:
-        """From now on released files are deleted."""
+        """Delete the files that were released so far, and from now on delete files when they are
+        released.
+        """
         self._live = True
         while self._released:
             self._remove(self._released.pop())
 
     def release(self, name: bytes) -> None:
-        """Count one device fewer that holds this file; the last one's release deletes it."""
+        """Count one holder fewer of this file, and delete it after the last one."""
         self._holders[name] -= 1
         if self._holders[name] > 0:
             return
@@ -76,7 +79,7 @@ class HostDisk:
             self._released.add(name)
 
     def drop(self, name: bytes) -> None:
-        """Delete a file that a job has left here, unless a device has taken it over."""
+        """Delete a file that a job left here, unless a device holds it."""
         self.hold(name)
         self.release(name)
 
@@ -103,7 +106,7 @@ class HostDisk:
         return name
 
     def read(self, sha256: bytes) -> bytes:
-        """A blob."""
+        """Return a blob's content. Raises ``StorageError``."""
         if sha256 in self._memory:
             return self._memory[sha256]
         path = self.blobs / sha256.hex()
@@ -111,11 +114,13 @@ class HostDisk:
             return path.read_bytes()
 
     def has(self, sha256: bytes) -> bool:
-        """Whether this blob is here."""
+        """Return True if this blob is here."""
         return sha256 in self._memory or sha256 in self._files
 
     def bring(self, name: bytes) -> bool:
-        """Get a blob that no device has fetched yet. False if the source does not have it."""
+        """Copy a blob from ``source`` unless it is here. Returns False if ``source`` does not have it
+        either.
+        """
         if self.has(name):
             return True
         if self._source is None or not self._source.has(name):
@@ -124,11 +129,11 @@ class HostDisk:
         return True
 
     def put_chunk(self, manifest: Manifest, index: int, data: bytes) -> None:
-        """A checked chunk of a blob that is not here yet."""
+        """Add a verified chunk of a blob that is not here yet."""
         self._parts.setdefault(manifest.sha256, {})[index] = data
 
     def join(self, manifest: Manifest) -> bool:
-        """Assemble a blob from its chunks. False if some are missing or the whole has another hash."""
+        """Assemble a blob from its chunks. Returns False if chunks are missing or its hash is wrong."""
         parts = self._parts.pop(manifest.sha256, {})
         if len(parts) < manifest.count:
             return False
@@ -148,7 +153,7 @@ class HostDisk:
 
 
 class DeviceDisk:
-    """One device's part of the host's disk. While ``full`` is set, every write is refused."""
+    """One device's part of the host's disk. Every write is refused while ``full`` is set."""
 
     def __init__(self, host: HostDisk) -> None:
         self.host = host
@@ -157,7 +162,7 @@ class DeviceDisk:
         self._parts: dict[bytes, set[int]] = {}
 
     def take(self, name: bytes) -> None:
-        """From now on the device holds this file."""
+        """Make the device a holder of this file."""
         if name not in self._names:
             self._names.add(name)
             self.host.hold(name)
@@ -170,27 +175,27 @@ class DeviceDisk:
         return name
 
     def settle(self) -> None:
-        """Nothing to do: a virtual power cut destroys no file of this host."""
+        """Do nothing: a virtual power cut destroys no files of this host."""
 
     def has(self, sha256: bytes) -> bool:
-        """Whether the device holds this file."""
+        """Return True if the device holds this blob."""
         return sha256 in self._names
 
     def read(self, sha256: bytes) -> bytes:
-        """A blob that the device holds."""
+        """Return the content of a blob that the device holds. Raises ``StorageError``."""
         self._require_held(sha256)
         return self.host.read(sha256)
 
     def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:
-        """``length`` bytes of a blob from ``offset``."""
+        """Return ``length`` bytes of a blob, starting at ``offset``."""
         return self.read(sha256)[offset : offset + length]
 
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
-        """The chunks that have arrived already."""
+        """The indices of the chunks that have arrived already."""
         return set(self._parts.get(manifest.sha256, ()))
 
     def write_part(self, owner: str, manifest: Manifest, index: int, data: bytes) -> None:
-        """A chunk, already checked against its digest."""
+        """Add a chunk that has been verified against its digest."""
         self._require_room()
         if (
             manifest.sha256 not in self._parts
@@ -201,7 +206,9 @@ class DeviceDisk:
             self.host.put_chunk(manifest, index, data)
 
     def finish_part(self, owner: str, manifest: Manifest) -> bool:
-        """Turn a complete part into a blob. False, and the part is dropped, if it is not whole."""
+        """Turn a complete part into a blob. Returns False, and drops the part, if it is incomplete or
+        damaged.
+        """
         self._require_room()
         whole = self.host.has(manifest.sha256) or self.host.join(manifest)
         if whole:
@@ -210,7 +217,7 @@ class DeviceDisk:
         return whole
 
     def collect(self, keep: Set[bytes], min_age_s: float) -> int:
-        """Release everything that is not in ``keep``; the bytes freed are not counted."""
+        """Release everything that is not in ``keep``. Returns 0, since freed bytes are not counted."""
         for name in sorted(self._names - keep):
             self._names.remove(name)
             self.host.release(name)

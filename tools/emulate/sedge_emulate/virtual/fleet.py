@@ -1,7 +1,8 @@
-"""One strategy on a fleet in virtual time: real cores, an in-memory broker, worker processes that train.
+"""Runs one strategy in virtual time: the real cores, an in-memory broker, and worker processes that
+train.
 
-The whole run is a function of its description and keeps no state of its own. If it is killed anywhere and
-replayed, it finds the finished jobs in the cache and ends with the same bytes.
+The whole run is a function of its description and keeps no state of its own. If it is killed at any point
+and replayed, it finds the finished jobs in the cache and ends with the same bytes.
 """
 
 import gc
@@ -37,16 +38,16 @@ from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Order
 
-# Requests for a blob are gathered for as long as devices take to ask.
+# The coordinator waits this long for devices to request the same blob before it sends it.
 GATHER_S = 0.5
-# Chunks that the coordinator may send at once; each device's link has its own rate.
+# How many chunks the coordinator may send at once; each device's link limits its own rate.
 ROOM = 1024
-# A run in which nothing happens for this many deadlines would never end.
+# A run in which nothing happens for this many deadlines is considered stuck.
 SILENT_DEADLINES = 100
 
 
 class VirtualCloud:
-    """The coordinator core on the virtual clock. ``observe`` is called with every event."""
+    """Runs the coordinator core on the virtual clock. ``observe`` is called with every event."""
 
     def __init__(self, clock: Clock, core: Coordinator, observe: Callable[[Event], None]) -> None:
         self.core = core
@@ -57,7 +58,7 @@ class VirtualCloud:
         self._log = logging.getLogger("sedge.cloud")
 
     def start(self) -> None:
-        """Take the store over and connect."""
+        """Load the store and connect."""
         self._do(self.core.load(self._clock.now))
         self._do(self.core.connected(self._clock.now))
         self._alarm.set(self._clock.now)
@@ -85,10 +86,10 @@ class VirtualCloud:
 
 
 class VirtualFleet:
-    """A fleet in virtual time and one run on it.
+    """A fleet in virtual time and its one run.
 
-    ``name`` identifies data, trainer and versions in the names of jobs; ``draw`` chooses the devices of a
-    round.
+    ``name`` is the digest of data, trainer and versions that job keys contain; ``draw`` chooses the
+    devices of a round.
     """
 
     def __init__(
@@ -118,11 +119,12 @@ class VirtualFleet:
         self._cloud: VirtualCloud | None = None
 
     def play(self, watch: Watch) -> None:
-        """Run from the first power-on to the end of the run.
+        """Play the run from the devices' first power-on to its end.
 
-        Raises ``LinkError`` when nothing happens any more, ``StorageError`` when this host's disk is full.
+        Raises ``LinkError`` if nothing has happened for too long, and ``StorageError`` if this host's
+        disk is full.
         """
-        gc.freeze()  # torch's modules stay: otherwise each collection would walk through all of them
+        gc.freeze()  # spares each collection a walk through torch's modules
         forms, budget = self._strategy_run.narrower, budget_of(self._run, len(self._shares))
         start_run(self.store, "run", self._bundle, self._run, forms, budget=budget)
         identities = [self._identity(number) for number in range(len(self._shares))]
@@ -157,19 +159,21 @@ class VirtualFleet:
             device.close()
 
     def _cache_name(self) -> str:
-        """The cache of these settings: with another run's results in it, it would never catch up.
+        """The name of the cache folder for these settings.
 
-        The number of rounds is left out, so that a run that gets more rounds continues from its results.
+        Results of different settings must not share a folder: a replay has caught up only once it has
+        used every result in it. The number of rounds is left out, so that a run may be continued for more
+        rounds.
         """
         settings = msgspec.json.encode(msgspec.structs.replace(self._run, num_rounds=1))
         return hashlib.sha256(self._name + settings).hexdigest()
 
     def clock(self) -> float:
-        """Virtual seconds."""
+        """The virtual time in seconds."""
         return self._clock.now
 
     def seen(self, number: int) -> dict[str, object]:
-        """A device's traffic, reboots, cuts and central test, as fields of a ``DeviceResult``."""
+        """Device ``number``'s traffic, reboots, cuts and central test, as fields of a ``DeviceResult``."""
         device = self._devices[number]
         up, down = device.meter.up, device.meter.down
         return {
@@ -186,7 +190,7 @@ class VirtualFleet:
         }
 
     def totals(self) -> Totals:
-        """Bytes so far."""
+        """Bytes and messages so far, of each device and of the coordinator."""
         meters = [device.meter for device in self._devices]
         broker = self._cloud.broker if self._cloud else None
         return Totals(
@@ -212,7 +216,9 @@ class VirtualFleet:
         self.store.close()
 
     def _identity(self, number: int) -> Identity:
-        """A device's name and keys. They protect nothing here, so the secret is derived from the name."""
+        """Enrol a device and return its identity. Nothing needs protection, so its secret is derived from
+        its name.
+        """
         device = self._shares.name(number)
         secret = hashlib.sha256(f"emulated/{device}".encode()).digest()
         self.store.add_device(device, secret)
@@ -226,7 +232,8 @@ class VirtualFleet:
         return Identity(device, "emulated", DeviceKeys.of(secret), hello)
 
     def _steps(self, number: int, order: Order) -> int:
-        """The number of steps of a device's order; the last, partial batch of an epoch counts as one.
+        """How many training steps an order takes on device ``number``; a partial batch counts as one
+        step.
 
         Steps of a narrower model count for less, in proportion to its parameters.
         """
@@ -241,7 +248,7 @@ class VirtualFleet:
         return math.ceil(steps * self._share(order.bundle.sha256))
 
     def _share(self, bundle: bytes) -> Fraction:
-        """The parameters of a bundle's model, as a share of the whole model's."""
+        """The number of parameters of a bundle's model, as a fraction of the whole model's."""
         run = self._cloud.core.runs["run"] if self._cloud else None
         if run is None:
             return Fraction(1)
@@ -250,4 +257,4 @@ class VirtualFleet:
             for packed, width in zip(run.bundles, run.widths, strict=True)
         }
         whole = run.manifest.layout.size
-        return Fraction(sizes.get(bundle, whole), whole)  # a rollout's bundle has the whole layout
+        return Fraction(sizes.get(bundle, whole), whole)  # a rollout's bundle has the full layout

@@ -1,8 +1,8 @@
-"""The broker of a virtual fleet: routes frames between agents and coordinator under virtual time.
+"""The broker of a virtual fleet: routes frames between agents and coordinator in virtual time.
 
-It gives MQTT's guarantees within a connection: order, and one copy for each subscriber. The plan adds
-loss, damage, duplicates, delays, rates and cuts. Frames to or from a device are lost when its link breaks.
-Nothing is kept for a device that is away: Sedge requires no more of a broker.
+It gives MQTT's guarantees within a connection: frames stay in order, and each subscriber gets one copy.
+The plan adds loss, damage, duplicates, delays, rates and cuts. Frames to or from a device are lost if its
+link breaks. Nothing is stored for an offline device, because Sedge does not require that of a broker.
 """
 
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from sedge_emulate.virtual.clock import Clock
 from sedge_emulate.virtual.plan import Direction, LinkPlan, Queue
 from sedge_protocol.wire import topics
 
-# The time that a nearby broker needs to pass a frame on.
+# The time that a nearby broker takes to forward a frame.
 BROKER_S = 0.0005
-# A device that vanishes without a goodbye is missed after one and a half keepalives of 30 s.
+# The broker notices that a device has vanished after one and a half keepalives of 30 s.
 MISSED_S = 45.0
 
 Receive = Callable[[str, bytes], None]
@@ -25,7 +25,7 @@ Receive = Callable[[str, bytes], None]
 
 @dataclass
 class Port:
-    """One device's connection. ``session`` counts connections; frames of an earlier one are lost."""
+    """One device's connection. ``session`` counts connections: frames of an earlier one are lost."""
 
     device: str
     plan: LinkPlan
@@ -43,14 +43,14 @@ class Port:
     )
 
     def opened(self) -> None:
-        """Begin a new connection, which does not wait for frames of the previous one."""
+        """Begin a new connection. Its frames do not queue behind those of the previous one."""
         self.session += 1
         self.up = True
         self.queue = Queue()
         self._latest = {Direction.UP: 0.0, Direction.DOWN: 0.0}
 
     def arrivals(self, frame: bytes, way: Direction, now: float) -> list[tuple[float, bytes]]:
-        """When copies of a frame arrive, and their bytes; never before a frame that was sent earlier."""
+        """The arrival time and content of each copy of a frame; frames never overtake earlier ones."""
         self._number[way] += 1
         number = self._number[way]
         transit = self.plan.transit(number, len(frame), way, now, self.queue)
@@ -64,7 +64,7 @@ class Port:
 
 
 class MemoryBroker:
-    """All connections of one fleet; ``to_cloud`` is the coordinator's end, reached without delay."""
+    """All connections of one fleet. ``to_cloud`` delivers frames to the coordinator without delay."""
 
     def __init__(self, clock: Clock, fleet: str, to_cloud: Receive) -> None:
         self._clock = clock
@@ -77,11 +77,11 @@ class MemoryBroker:
         self.cloud_received = 0
 
     def add(self, port: Port) -> None:
-        """A device that may connect."""
+        """Register a device that may connect."""
         self._ports[topics.down(self._fleet, port.device)] = port
 
     def connect(self, port: Port, will: tuple[str, bytes]) -> None:
-        """The device has a new connection; the previous one ends with its will."""
+        """Open a new connection of the device. If it had one, its will is published."""
         self._publish_will(port)
         port.opened()
         self._wills[port.device] = will
@@ -90,7 +90,7 @@ class MemoryBroker:
         self.subscribe(port, topics.hint(self._fleet, topics.shard_of(port.device)))
 
     def cut(self, port: Port) -> None:
-        """The link is gone; the broker notices when the keepalive expires."""
+        """Cut the link of the device. The broker notices when the keepalive expires."""
         if not port.up:
             return
         port.up = False
@@ -102,20 +102,20 @@ class MemoryBroker:
         self._clock.at(self._clock.now + MISSED_S, missed)
 
     def subscribe(self, port: Port, topic: str) -> None:
-        """The device listens to a blob topic."""
+        """Subscribe the device to a topic."""
         port.meter.subscribed(topic)
         port.subscriptions.add(topic)
         self._listeners.setdefault(topic, {})[port.device] = port
 
     def unsubscribe(self, port: Port, topic: str) -> None:
-        """The device listens no more."""
+        """End the device's subscription to a topic."""
         port.meter.unsubscribed(topic)
         if topic in port.subscriptions:
             port.subscriptions.remove(topic)
             del self._listeners[topic][port.device]
 
     def send_up(self, port: Port, topic: str, frame: bytes) -> None:
-        """A device publishes."""
+        """Publish a frame from a device."""
         if not port.up:
             return
         port.meter.sent(topic, frame)
@@ -124,7 +124,7 @@ class MemoryBroker:
             self._clock.at(at + BROKER_S, arrive)
 
     def send_down(self, topic: str, frame: bytes) -> None:
-        """The coordinator publishes, to one device or to all that listen to a blob topic."""
+        """Publish a frame from the coordinator, to one device or to all subscribers of a topic."""
         self.cloud_sent += packet_bytes(topic, frame)
         port = self._ports.get(topic)
         listeners = [port] if port else list(self._listeners.get(topic, {}).values())
@@ -157,8 +157,10 @@ class MemoryBroker:
 
 
 class _Shared(bytes):
-    """A frame for many devices, which all get the same object for the same slice of it: nothing is copied,
-    nor hashed (``Manifest.matches``), once for each of them."""
+    """A frame for many devices. Equal slices of it are the same object for all devices.
+
+    So the chunk in it is copied once, and hashed once (``Manifest.matches``), instead of once per device.
+    """
 
     def __init__(self, frame: bytes) -> None:
         self._cuts: dict[tuple[int | None, int | None, int | None], bytes] = {}
@@ -179,7 +181,7 @@ class _Shared(bytes):
 
 
 def _damaged(frame: bytes, number: int) -> bytes:
-    """The frame with one bit flipped; which one follows from its number."""
+    """A copy of the frame with one flipped bit, which ``number`` determines."""
     damaged = bytearray(frame)
     damaged[number * 7919 % len(frame)] ^= 1 << number % 8
     return bytes(damaged)

@@ -1,12 +1,12 @@
-"""What happens to each emulated device, and when: a function of a seed, without clock or state.
+"""Plans what happens to each emulated device, and when, from a seed alone: it has no clock and no state.
 
     Plan ─ device(number) ─ DevicePlan ─ job_s(run, round, steps)   how long a job takes
                                        ├ events()                  power, cuts, full disks, leaving
-                                       └ link   LinkPlan.transit() what becomes of one message
+                                       └ link   LinkPlan.transit() what happens to one message
 
 Every answer depends only on the seed, the device's number and the arguments, never on earlier calls: each
-draw is a hash of its name. So a plan costs a device a few hundred bytes however long it runs, and the order
-of the calls changes nothing. Times are virtual seconds, from 0.
+draw is a hash of its name. So a plan takes a few hundred bytes per device however long the run is, and
+the order of calls does not matter. Times are virtual seconds, from 0.
 """
 
 import math
@@ -29,10 +29,10 @@ from sedge_emulate.device_classes import (
     LinkConfig,
 )
 
-# How long a restarting device is without power.
+# How long a device is off when it restarts.
 REBOOT_S = 5.0
 PERFECT = ClassConfig("device")
-# Steps of the golden ratio fill [0, 1) evenly however many there are (Weyl).
+# Multiples of the golden ratio, modulo 1, fill [0, 1) evenly for any number of devices (Weyl).
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _EIGHT = Struct("<8Q")
 
@@ -40,7 +40,7 @@ Interval: TypeAlias = tuple[float, float]
 
 
 class EventKind(Enum):
-    """Events that may happen to a device. After LEAVE it is gone for good, whether it had power or not."""
+    """Events that may happen to a device. LEAVE is final, and may occur while the power is off."""
 
     POWER_ON = auto()
     POWER_OFF = auto()
@@ -59,14 +59,14 @@ class PlanEvent(NamedTuple):
 
 
 class Direction(Enum):
-    """From a device to the broker, or back."""
+    """The direction of a message: from a device to the broker, or back."""
 
     UP = "up"
     DOWN = "down"
 
 
 class Transit(NamedTuple):
-    """The fate of one message: a delay in seconds for each copy that arrives, none where it is lost.
+    """What happens to one message: the delay in seconds of each copy that arrives, none if it is lost.
 
     ``corrupted`` says that the copies are damaged.
     """
@@ -81,13 +81,15 @@ _LOST = Transit((), False)
 
 @dataclass(slots=True)
 class Queue:
-    """Until when a device's link is busy in each direction. A new connection has a new queue."""
+    """The times until which a device's link is busy, by direction. A new connection gets a new queue."""
 
     up_s: float = 0.0
     down_s: float = 0.0
 
     def take(self, direction: Direction, needed_s: float, now: float) -> float:
-        """Send for ``needed_s`` after everything queued. Returns the seconds until that is done."""
+        """Occupy the link for ``needed_s`` after everything queued. Returns the seconds from ``now`` to
+        the end.
+        """
         if direction is Direction.UP:
             self.up_s = max(self.up_s, now) + needed_s
             return self.up_s - now
@@ -97,7 +99,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class _Draws:
-    """Random numbers by name: the same name gives the same numbers."""
+    """Draws random numbers by name: the same name always gives the same numbers."""
 
     key: bytes
 

@@ -2,9 +2,10 @@
 
     sedge-emulate run examples/anomaly.toml
 
-Everyday images are all handwritten digits except fours; the model's input is its target. A device calls an
-image an anomaly if its reconstruction is worse than that of nearly all of its own. On a real device that
-trains with ``train = "anomaly:load"``: `python anomaly.py edge.toml` says how many of the fours it finds.
+Every handwritten digit except four counts as an everyday image. The model learns to output its own input,
+and a device calls an image an anomaly if its reconstruction error is above the 95th percentile of the
+device's own images. On a real device that trains with ``train = "anomaly:load"``, run `python anomaly.py
+edge.toml` to see how many fours it detects.
 """
 
 import sys
@@ -25,24 +26,27 @@ Images = NDArray[np.float32]
 
 
 def build() -> nn.Module:
-    """Map 64 pixels through a bottleneck of 8 numbers; any shape works if the output has the input's."""
+    """Return a model with a bottleneck of 8 numbers. Any works whose output has the shape of its input."""
     return nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 8), nn.Linear(8, 64))
 
 
 def load() -> tuple[Images, NDArray[np.int64]]:
-    """Inputs (N, 64), and labels that only the emulator's split uses; x alone would be enough."""
+    """Return the everyday images (N, 64) and their labels.
+
+    Only the emulator uses the labels, to split the data among devices; a real device needs no labels.
+    """
     images, digits = images_of()
     return images[digits != FOUR], digits[digits != FOUR]
 
 
 def images_of() -> tuple[Images, NDArray[np.int64]]:
-    """All 1,797 digits, pixels from 0 to 1."""
+    """Return all 1,797 digits, with pixels from 0 to 1, and their labels."""
     pixels, digits = load_digits(return_X_y=True)
     return np.asarray(pixels / 16, np.float32), np.asarray(digits, np.int64)
 
 
 def found(config_path: Path) -> tuple[float, float]:
-    """The shares of everyday images and of fours that a device takes for anomalies."""
+    """Return the share of everyday images, and of fours, that a device takes for anomalies."""
     config, folder = load_config(config_path), config_path.absolute().parent
     model = personal_model(config.state_dir)
     backend = config.backend

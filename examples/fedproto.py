@@ -1,9 +1,9 @@
-"""FedProto (Tan et al. 2022): devices keep their models and exchange prototypes, mean features by class.
+"""FedProto (Tan et al. 2022): devices keep their models and exchange class prototypes (mean features).
 
     sedge-emulate run examples/fedproto.toml
 
-``FedProto`` is the coordinator's part, ``fit`` the device's, in numpy: on a real device, edge.toml has
-[backend] name = "fedproto:fit". A device sends 1.3 kB of sums and counts in a round, and no model.
+``FedProto`` runs on the coordinator and ``fit`` on the devices, in numpy; on a real device, edge.toml has
+[backend] name = "fedproto:fit". Each round, a device sends 1.3 kB of sums and counts instead of a model.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,12 +21,12 @@ Array = NDArray[Any]
 
 
 class FedProto(Strategy, frozen=True):
-    """Devices train alone, and pull their features towards the fleet's prototypes."""
+    """FedProto's strategy: devices train locally and pull their features towards the fleet's prototypes."""
 
     pull: Annotated[float, Meta(ge=0)] = 1.0
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Keep the whole model, upload none of it, and return sums of features and counts by class."""
+        """Plan a round: the device keeps its model private and returns each class's feature sum and count."""
         work = Work(
             keep=tuple(context.layout.by_name), upload=False, settings={"pull": self.pull},
             returns={"sums": CLASSES * FEATURES, "counts": CLASSES},
@@ -34,7 +34,10 @@ class FedProto(Strategy, frozen=True):
         return Assignment(work=work, send=context.arrays)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The prototypes: mean features by class. Classes without examples this round keep theirs."""
+        """Compute the new prototypes, the mean features of each class.
+
+        A class without examples this round keeps its prototype.
+        """
         sums, counts = np.zeros((CLASSES, FEATURES)), np.zeros(CLASSES)
         for update in updates:
             sums += update.arrays["sums"].reshape(sums.shape)
@@ -47,14 +50,14 @@ class FedProto(Strategy, frozen=True):
 
 
 def build() -> nn.Module:
-    """The features of an image (8, 8), and the scores of its classes."""
+    """Return a model that computes the features of an image (8, 8), and from them its class scores."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(64, FEATURES), nn.ReLU(), nn.Linear(FEATURES, CLASSES)
     )
 
 
 def forward(parameters: list[Array], x: Array) -> tuple[Array, Array]:
-    """Features (N, 32) and scores (N, 10)."""
+    """Return the features (N, 32) and class scores (N, 10) of images."""
     weight, bias, head, shift = parameters
     features = np.maximum(x.reshape(len(x), -1) @ weight.T + bias, 0)
     return features, features @ head.T + shift
@@ -63,12 +66,16 @@ def forward(parameters: list[Array], x: Array) -> tuple[Array, Array]:
 def fit(
     parameters: list[Array], examples: Any, settings: Mapping[str, Any]
 ) -> tuple[list[Array], int, dict[str, object]]:
-    """Descend cross entropy plus pull times the mean squared distance of features to their prototype."""
+    """Train for one round.
+
+    The loss is cross entropy plus ``pull`` times the mean squared distance of the features to their class's
+    prototype.
+    """
     rng, rate = np.random.default_rng(settings["seed"]), settings["learning_rate"]
     x, y = examples.inputs.reshape(len(examples.inputs), -1), examples.targets
     prototypes = settings["arrays"].get("prototypes", np.zeros(CLASSES * FEATURES))
     known = settings["arrays"].get("known", np.zeros(CLASSES))
-    pull = settings["settings"].get("pull", 0.0)  # other strategies send none
+    pull = settings["settings"].get("pull", 0.0)  # absent when another strategy runs
     for _ in range(settings["local_epochs"]):
         for rows in np.array_split(rng.permutation(len(x)), max(1, len(x) // BATCH)):
             features, scores = forward(parameters, x[rows])
@@ -90,7 +97,7 @@ def fit(
 
 
 def evaluate(parameters: list[Array], examples: Any) -> tuple[float, int, dict[str, float]]:
-    """Mean cross entropy, examples and accuracy."""
+    """Return the mean cross entropy, the number of examples and the accuracy."""
     _, scores = forward(parameters, examples.inputs)
     scores -= scores.max(axis=1, keepdims=True)
     right = scores[np.arange(len(scores)), examples.targets]

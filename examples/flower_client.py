@@ -1,11 +1,12 @@
-"""A Flower NumPyClient on Sedge devices, without any export: softmax regression in numpy.
+"""Runs a Flower NumPyClient on Sedge devices without exporting a model: softmax regression in numpy.
 
     sedge-export bundle flower_client:initial --sample-shape 1,8,8 --batch-size 16 --num-classes 10 \\
         --name digits --out digits
 
 writes what Flower's ``get_parameters`` returned, for ``sedge-cloud run start``. Each device has this file
 next to its edge.toml, which sets ``[backend] name = "flower_client:fit"``. ``fit`` and ``evaluate`` are the
-client's methods without ``self``: its data come as ``examples``, its config as ``settings``.
+Flower client's methods without ``self``: they get the device's data as ``examples`` and Flower's config as
+``settings``.
 """
 
 from typing import Any

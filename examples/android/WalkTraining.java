@@ -13,7 +13,10 @@ import org.sedge.edge.SedgeException;
 
 import java.io.IOException;
 
-/** A walking app's part in a fleet: which examples it has, and how a person joins. The rest is the library's. */
+/**
+ * How a walking app takes part in a fleet. It provides the training examples and lets the user
+ * join; the library does everything else.
+ */
 public final class WalkTraining extends TrainingService {
     private static final int FEATURES = 13;
 
@@ -33,7 +36,10 @@ public final class WalkTraining extends TrainingService {
         }
     }
 
-    /** From a settings screen; both exceptions say in one sentence what is wrong. */
+    /**
+     * Joins a fleet. Call it from a settings screen; the message of either exception says what went
+     * wrong.
+     */
     static void join(Context context, String joinText) throws SedgeException, IOException {
         Membership.join(context, joinText);
         new Conditions().schedule(context, WalkTraining.class);

@@ -1,4 +1,4 @@
-"""Each device's images: Fashion-MNIST, with the classes divided between the devices.
+"""Writes each device's images: Fashion-MNIST, with the classes divided between the devices.
 
 python make_data.py device-1/train.npz device-2/train.npz
 """

@@ -1,7 +1,7 @@
-"""Shared by both sides of Sedge: layouts and vectors, the codec, frames, transfer, the link.
+"""Code shared by coordinator and devices: layouts and vectors, the codec, frames, transfer, the link.
 
-The names here are those that a user's own code meets. Every error is a ``SedgeError``; the tree is in
-errors.py.
+This module exports the names that user code needs. Every error is a ``SedgeError``; errors.py shows the
+tree.
 """
 
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, top_k
@@ -29,5 +29,5 @@ __all__ = [
     "top_k",
 ]
 
-# The version of the distribution, and so of every package.
+# All packages share the version of the distribution.
 VERSION = "0.2.0"

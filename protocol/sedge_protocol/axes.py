@@ -1,4 +1,4 @@
-"""Which channels of a model's tensors belong together, so that a sub-model drops them everywhere.
+"""Records which channels of a model's tensors belong together, so that a sub-model drops them everywhere.
 
 An axis is one stream of channels: a convolution's outputs are the inputs of the next one and of its
 normalisation, and a residual connection ties them to the outputs of other layers. A dimension of a tensor
@@ -23,14 +23,14 @@ ROUNDING = 1e-9
 
 
 def kept(channels: int, dropped: float) -> int:
-    """The number of an axis's channels that a form keeps; it drops the share ``dropped`` (0 to below 1)."""
+    """Return how many channels of an axis a form keeps if it drops the share ``dropped`` (0 to below 1)."""
     return max(1, math.ceil((1 - dropped) * channels - ROUNDING))
 
 
 class Axes(msgspec.Struct, frozen=True, dict=True):
-    """The axes of a layout: ``channels`` of each, and for every tensor the axis of each dimension.
+    """The axes of a layout: each axis's ``channels``, and the axis of each dimension of every tensor.
 
-    ``dims`` has the layout's tensors in their order; ``FIXED`` marks a dimension along no axis.
+    ``dims`` lists the tensors in the layout's order; ``FIXED`` marks a dimension that runs along no axis.
     """
 
     channels: tuple[int, ...]
@@ -58,11 +58,14 @@ class Axes(msgspec.Struct, frozen=True, dict=True):
             raise CodecError(f"axes: axis {self.used.index(())} belongs to no tensor")
 
     def narrowed(self, dropped: float) -> "Axes":
-        """The axes of the form without the share ``dropped`` (0 to below 1) of every axis's channels."""
+        """Return the axes of a form that drops the share ``dropped`` (0 to below 1) of each axis."""
         return Axes(tuple(kept(channels, dropped) for channels in self.channels), self.dims)
 
     def layout(self, whole: Layout, narrower: "Axes") -> Layout:
-        """The layout of a narrower form; these axes and ``whole`` are the whole model's."""
+        """Return the layout of a narrower form, given its axes.
+
+        These axes and ``whole`` describe the full model.
+        """
         return Layout.of(
             (
                 tensor.name,
@@ -79,7 +82,7 @@ class Axes(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def used(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """For every axis the (tensor, dimension) places that run along it."""
+        """Return for every axis the (tensor, dimension) pairs that run along it."""
         places: list[list[tuple[int, int]]] = [[] for _ in self.channels]
         for number, axes in enumerate(self.dims):
             for dimension, axis in enumerate(axes):

@@ -1,11 +1,13 @@
-"""The codec: sparse float32 vectors in few bytes, identical on every machine. Byte for byte: WIRE.md.
+"""The codec: encodes sparse float32 vectors in few bytes, identically on every machine.
+
+WIRE.md specifies every byte.
 
 vector       the coded vector: header, mask section, value planes
 masks        which elements are kept, by bitmaps or gaps
 values       byte planes in six precisions; exponent_order makes one of them compress better
 compression  zstd and zlib, under a limit
-top_k        which elements are worth sending
-grid         how those are rounded if error feedback compensates for the rounding
+top_k        selects the elements that are worth sending
+grid         rounds the selected elements when error feedback compensates for the rounding
 """
 
 from sedge_protocol.codec.compression import Compression

@@ -1,11 +1,11 @@
-"""Masks as packed bitmaps, and masks as changes to an earlier mask.
+"""Represents masks as packed bitmaps, or as changes to an earlier mask.
 
 A bitmap of n bits has ceil(n/8) bytes; bit i of byte j stands for position 8j + i, and the bits past n are
-0. If orders select the elements, a device's mask changes little from round to round, so the changes take
-fewer bytes than the mask, and none for a patch of the same elements. A change is named by its rank in the
-order of the earlier mask: first the positions that it kept, then those that it left out, both ascending.
-Dropped positions are among the first, and dense there; added ones are among the second, and sparse there.
-So each half has its own gap size.
+0. If the coordinator's orders select the elements, a device's mask changes little from round to round. The
+changes then take fewer bytes than the mask, and none if a patch has the same elements. A change is
+identified by its rank in the order of the earlier mask, which lists first the positions that it kept and
+then those that it left out, both ascending. Dropped positions have low ranks, close together; added ones
+have high ranks, far apart. So the gaps in each half have about the same size.
 """
 
 import numpy as np
@@ -18,10 +18,10 @@ Positions = NDArray[np.uint32]
 Bits = NDArray[np.uint8]
 Kept = NDArray[np.bool_]
 
-# The number of ones in each of the 256 bytes.
+# The number of ones in each possible byte value.
 _ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(1, dtype=np.uint8)
 _BIT = (1 << np.arange(8)).astype(np.uint8)
-_FROM = ~(_BIT - 1)  # bit i of a byte and those above it
+_FROM = ~(_BIT - 1)  # _FROM[i] masks bit i of a byte and the bits above it.
 
 
 def bitmap_bytes(size: int) -> int:
@@ -51,7 +51,7 @@ def from_bitmap(data: bytes, size: int) -> Positions:
 
 
 def left_out(positions: Positions, size: int) -> Positions:
-    """The positions below n = ``size`` that are not among the sorted ``positions``."""
+    """Return the positions below n = ``size`` that are not among the sorted ``positions``."""
     others, done = np.empty(size - positions.size, np.uint32), 0
     for block, inside in blocks_with(positions, size):
         done = _append(others, done, ~_marked(positions[inside], block), block)
@@ -59,14 +59,14 @@ def left_out(positions: Positions, size: int) -> Positions:
 
 
 def changed_ranks(before: bytes, after: bytes) -> Positions:
-    """The ranks, ascending, at which bitmap ``after`` differs from bitmap ``before``."""
+    """Return the ranks, ascending, at which bitmap ``after`` differs from bitmap ``before``."""
     old = np.frombuffer(before, np.uint8)
     changed = _ones(old ^ np.frombuffer(after, np.uint8))
     byte, bit = changed >> 3, changed & 7
     around = old[byte]
     kept_before = np.cumsum(_ONES[old], dtype=np.intp)  # up to and including each byte
     ones = kept_before[-1]
-    # The number of positions before each changed one that the earlier mask kept.
+    # For each changed position, the number of positions before it that the earlier mask kept.
     rank = kept_before[byte] - _ONES[around & _FROM[bit]]
     dropped = (around & _BIT[bit]).astype(np.bool_)
     added = ~dropped
@@ -74,7 +74,10 @@ def changed_ranks(before: bytes, after: bytes) -> Positions:
 
 
 def with_changes(before: bytes, ranks: Positions, size: int) -> Positions:
-    """The positions of ``before``, ascending, after changing those at ``ranks``, ascending and below n."""
+    """Flip the positions at ``ranks`` of the mask ``before`` and return the kept positions, ascending.
+
+    ``ranks`` are ascending and below n = ``size``.
+    """
     old = np.frombuffer(before, np.uint8)
     ones = int(_ONES[old].sum(dtype=np.intp))
     dropped, added = np.split(ranks, [np.searchsorted(ranks, np.uint32(ones))])
@@ -92,27 +95,27 @@ def with_changes(before: bytes, ranks: Positions, size: int) -> Positions:
 
 
 def _taken(ranks: Positions, first: int, count: int) -> NDArray[np.intp]:
-    """The sorted ``ranks`` within ``count`` from ``first``, relative to ``first``."""
+    """Return the sorted ``ranks`` in [first, first + count), as offsets from ``first``."""
     low, high = np.searchsorted(ranks, np.array((first, first + count), np.uint32))
     return ranks[low:high].astype(np.intp) - first
 
 
 def _marked(positions: Positions, block: slice) -> Kept:
-    """Mark the elements of a block at ``positions``, all of which lie in it."""
+    """Return the mask of a block that keeps ``positions``, all of which are in the block."""
     kept = np.zeros(block.stop - block.start, np.bool_)
     kept[np.subtract(positions, block.start, dtype=np.intp)] = True
     return kept
 
 
 def _bits(bitmap: Bits, block: slice) -> Kept:
-    """Which elements of a block a bitmap keeps."""
+    """Return which elements of a block a bitmap keeps."""
     data = bitmap[block.start // 8 : -(-block.stop // 8)]
     count = block.stop - block.start
     return np.unpackbits(data, count=count, bitorder="little").view(np.bool_)
 
 
 def _append(positions: Positions, done: int, kept: Kept, block: slice) -> int:
-    """Write a block's kept positions after the first ``done`` ones. Returns the number written so far."""
+    """Append a block's kept positions to the ``done`` positions written so far. Returns the new count."""
     ones = np.flatnonzero(kept)
     np.add(ones, block.start, out=positions[done : done + ones.size], casting="unsafe")
     return done + ones.size

@@ -1,7 +1,7 @@
-"""Long vectors in blocks, so that no intermediate result is as long as the vector.
+"""Processes long vectors in blocks, so that no intermediate result is as long as the vector.
 
-A block and its intermediate results fit into a processor's cache, which also makes most passes faster.
-n = elements of the vector, k = positions in it.
+A block and its intermediate results fit into a processor's cache, which also makes most passes faster. n =
+elements of the vector, k = positions in it.
 """
 
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ BLOCK = 1 << 16
 
 
 def blocks(size: int) -> Iterator[slice]:
-    """Every block of ``size`` elements, in order."""
+    """Yield every block of a vector of ``size`` elements, in order."""
     return (slice(start, min(start + BLOCK, size)) for start in range(0, size, BLOCK))
 
 
 def blocks_with(positions: NDArray[np.uint32], size: int) -> Iterator[tuple[slice, slice]]:
-    """Every block of n = ``size`` elements, and which of the sorted ``positions`` (k,) are in it."""
-    # The edges have the positions' own type: otherwise numpy copies all positions into a wider one.
+    """Yield every block of n = ``size`` elements, and which of the sorted ``positions`` (k,) are in it."""
+    # The edges have the positions' own type; otherwise numpy would copy all positions into a wider type.
     edges = np.arange(0, size + BLOCK, BLOCK, dtype=np.uint32)
     ends = np.searchsorted(positions, edges).tolist()
     return zip(blocks(size), (slice(*span) for span in pairwise(ends)), strict=True)

@@ -1,4 +1,4 @@
-"""Compression of a coded vector's sections, and decompression to a limit known beforehand.
+"""Compresses the sections of a coded vector, and decompresses them up to a limit known beforehand.
 
 Both compressors are general-purpose: zstd where its library is available, and zlib, which every standard
 library has (such as Android's ``java.util.zip.Inflater``).
@@ -18,9 +18,10 @@ else:
     from backports import zstd as zstd
 
 # Masks and value planes of real updates have runs and uneven byte frequencies, but hardly any repeated
-# strings: the matches that level 3 finds often cost more than their literals. These settings look only for
-# matches of at least seven bytes, in 64 places, and leave the rest to the Huffman code: up to 14 % fewer
-# bytes than level 3, 3 % more at worst, in a third to all of its time.
+# strings: the matches that level 3 finds often cost more than their literals. These settings search only 64
+# places, for matches of at least seven bytes; all other bytes are Huffman-coded literals. Compared with
+# level 3, that saves up to 14 % of the bytes (or costs 3 % more at worst) and takes between a third of its
+# time and as long.
 _ZSTD: dict[int, int] = {
     zstd.CompressionParameter.strategy: zstd.Strategy.fast,
     zstd.CompressionParameter.min_match: 7,
@@ -37,7 +38,7 @@ MAX_WINDOW_BYTES = 8 * 2**20
 
 
 class Compression(StrEnum):
-    """A compression; each device announces which ones it can decompress."""
+    """A compression algorithm. Each device announces which ones it can decompress."""
 
     ZSTD = "zstd"
     ZLIB = "zlib"
@@ -45,16 +46,16 @@ class Compression(StrEnum):
 
 
 def shrink(data: bytes, compression: Compression, cuts: Sequence[int] = ()) -> bytes:
-    """``data`` compressed, or unchanged if compression does not make it shorter.
+    """Compress ``data``, or return it unchanged if compression does not make it shorter.
 
-    ``cuts``, ascending and within the data, are where the distribution of its bytes changes.
+    ``cuts`` are the ascending offsets at which the distribution of its bytes changes.
     """
     if compression is Compression.ZSTD:
         packed = _zstd(data, cuts)
     elif compression is Compression.ZLIB:
-        # Only runs and Huffman codes: on value planes and masks of real updates within 15 % of level 6
-        # with matches, often smaller, in a sixth to a tenth of its time. Blocks are at most 16 kB, so
-        # they adapt to the cuts without an explicit flush.
+        # Only runs and Huffman codes: on value planes and masks of real updates, the result is within 15 %
+        # of level 6 with matches and often smaller, in a sixth to a tenth of the time. Blocks are at most
+        # 16 kB, so the codes adapt after a cut without an explicit flush.
         compressor = zlib.compressobj(strategy=zlib.Z_RLE)
         packed = compressor.compress(data) + compressor.flush()
     else:
@@ -63,7 +64,7 @@ def shrink(data: bytes, compression: Compression, cuts: Sequence[int] = ()) -> b
 
 
 def _zstd(data: bytes, cuts: Sequence[int]) -> bytes:
-    """One frame; each part between cuts is a separate block with its own Huffman code."""
+    """Compress ``data`` to one zstd frame. Each part between cuts is a block with its own Huffman code."""
     compressor = zstd.ZstdCompressor(options=_ZSTD)
     compressor.set_pledged_input_size(len(data))
     packed = [
@@ -75,7 +76,7 @@ def _zstd(data: bytes, cuts: Sequence[int]) -> bytes:
 
 
 def grow(data: memoryview, compression: Compression, limit: int) -> bytes:
-    """The bytes that ``shrink`` compressed, never more than ``limit``.
+    """Undo ``shrink``. Returns at most ``limit`` bytes.
 
     Raises ``CodecError`` for damaged, truncated or trailing bytes and for a result over the limit.
     """
@@ -89,10 +90,10 @@ def grow(data: memoryview, compression: Compression, limit: int) -> bytes:
 
 
 def decompress_zstd(data: bytes | memoryview, limit: int) -> bytes:
-    """The one zstd frame in ``data``, at most ``limit`` bytes long.
+    """Decompress the single zstd frame in ``data`` to at most ``limit`` bytes.
 
-    Raises ``CodecError`` for a frame that states no size, size 0 or one over the limit, needs a
-    dictionary or a window over 8 MiB, is damaged or truncated, or is followed by more bytes.
+    Raises ``CodecError`` if the frame states no size, size 0 or a size over the limit; if it needs a
+    dictionary or a window over 8 MiB; if it is damaged or truncated; or if more bytes follow it.
     """
     try:
         header = zstd.get_frame_info(data)
@@ -125,21 +126,21 @@ def decompress_zstd(data: bytes | memoryview, limit: int) -> bytes:
 
 
 def _window(data: bytes | memoryview, size: int) -> int:
-    """How far back a zstd frame may refer, in bytes (RFC 8878, 3.1.1.1.2)."""
+    """Return how far back a zstd frame may refer, in bytes (its window size, RFC 8878, 3.1.1.1.2)."""
     single_segment = data[4] & 0x20
     exponent, mantissa = divmod(data[5], 8)
     return size if single_segment else (1024 << exponent) * (8 + mantissa) // 8
 
 
 def decompress_zlib(data: bytes | memoryview, limit: int) -> bytes:
-    """The one zlib stream in ``data``, at most ``limit`` bytes long.
+    """Decompress the single zlib stream in ``data`` to at most ``limit`` bytes.
 
     Raises ``CodecError`` for a stream that is damaged, truncated or too long, or is followed by more bytes.
     """
     inflater = zlib.decompressobj()
     try:
-        # One byte more than allowed tells a result of exactly ``limit`` bytes from a longer one, and
-        # keeps max_length from being 0, which zlib takes for "no limit".
+        # Asking for one byte more than ``limit`` distinguishes a result of exactly ``limit`` bytes from a
+        # longer one. It also keeps max_length above 0, which zlib takes for "no limit".
         result = inflater.decompress(data, limit + 1)
     except zlib.error as exc:
         raise CodecError(f"zlib: {exc}") from exc

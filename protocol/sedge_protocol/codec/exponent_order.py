@@ -1,12 +1,12 @@
 """Sorts a byte plane by exponent, because it compresses better in that order.
 
 The highest byte plane of float32 and bfloat16 has the sign and the exponent without its last bit; the plane
-below has that bit and the first bits of the mantissa. Its bytes have one distribution for each exponent, so
-they are written exponent by exponent, and the compressor gives each its own code: on real updates 4 % (half
-of the elements kept) to 8 % (a tenth kept) fewer bytes for the plane. The receiver decodes the exponents
-first and undoes the order.
+below has that bit and the first bits of the mantissa. The lower plane's bytes are distributed differently
+for each exponent. So they are written grouped by exponent, and the compressor gives each group its own
+code. On real updates that plane takes 4 % (half of the elements kept) to 8 % (a tenth kept) fewer bytes.
+The receiver decodes the exponents first and undoes the order.
 
-Planes are uint8 (k,). Byte for byte: WIRE.md.
+Planes are uint8 (k,). WIRE.md specifies every byte.
 """
 
 from collections.abc import Iterator
@@ -18,17 +18,19 @@ from sedge_protocol.codec.blockwise import blocks
 
 Plane = NDArray[np.uint8]
 
-# The sign says nothing about the next byte, and would double the number of groups.
+# The sign says nothing about the byte below, and grouping by it would double the number of groups.
 _EXPONENT = 0x7F
 _EXPONENTS = 128
-# A separate code costs about 50 bytes, more than a group smaller than this saves.
+# A group with its own code costs about 50 bytes; a smaller group than this saves less.
 _MIN_GROUP = 256
 
 
 def ordered(plane: Plane, highest: Plane) -> tuple[Plane, list[int]]:
-    """``plane`` sorted by the exponents in ``highest``, and where a compressor should start a new code.
+    """Sort ``plane`` by the exponents in ``highest``.
 
-    Bytes of one exponent keep their order.
+    Returns the sorted plane and the offsets at which a compressor should start a new code.
+
+    Bytes with the same exponent keep their order.
     """
     in_order = np.empty_like(plane)
     counts = _counts(highest)
@@ -45,7 +47,7 @@ def ordered(plane: Plane, highest: Plane) -> tuple[Plane, list[int]]:
 
 
 def in_place(plane: Plane, highest: Plane) -> Plane:
-    """The plane that ``ordered`` has sorted, in its original order."""
+    """Restore the original order of a plane sorted by ``ordered``."""
     original = np.empty_like(plane)
     for block, places, groups in _blocks(highest, _counts(highest)):
         original[block][places] = np.concatenate([plane[group] for group in groups])
@@ -57,7 +59,7 @@ def _exponents(highest: Plane) -> Plane:
 
 
 def _counts(highest: Plane) -> NDArray[np.intp]:
-    """The number of values with each exponent (128,)."""
+    """Return the number of values with each exponent (128,)."""
     counts = np.zeros(_EXPONENTS, np.intp)
     for block in blocks(highest.size):
         counts += np.bincount(_exponents(highest[block]), minlength=_EXPONENTS)
@@ -67,7 +69,7 @@ def _counts(highest: Plane) -> NDArray[np.intp]:
 def _blocks(
     highest: Plane, counts: NDArray[np.intp]
 ) -> Iterator[tuple[slice, NDArray[np.intp], list[slice]]]:
-    """Each block, its places sorted by exponent, and the slice of each exponent in the sorted plane."""
+    """Yield each block, its positions sorted by exponent, and each exponent's slice of the sorted plane."""
     ends = np.cumsum(counts) - counts  # the end of each exponent's part so far
     for block in blocks(highest.size):
         exponents = _exponents(highest[block])

@@ -1,8 +1,8 @@
-"""Sorted positions as the gaps between them, and gaps as varints.
+"""Encodes sorted positions as the gaps between them, and gaps as varints.
 
 gap[0] is the first position, gap[i] the number of positions between the (i-1)-th and the i-th, so unsorted,
-repeated and negative positions cannot be written. Varints keep structure that a compressor can use.
-m = number of positions; arrays are (m,). Byte for byte: WIRE.md.
+repeated and negative positions cannot be expressed. Varints keep structure that a compressor can use. m =
+number of positions; arrays are (m,). WIRE.md specifies every byte.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ MAX_VARINT_BYTES = 4
 
 
 def to_gaps(positions: Positions) -> Gaps:
-    """The gaps of sorted ``positions``."""
+    """Return the gaps between sorted ``positions``."""
     gaps = positions.copy()
     gaps[1:] -= positions[:-1]
     gaps[1:] -= 1
@@ -29,7 +29,10 @@ def to_gaps(positions: Positions) -> Gaps:
 
 
 def from_gaps(gaps: Iterable[NDArray[np.int64]], size: int) -> Positions:
-    """The positions of ``gaps``, given in blocks. Raises ``CodecError`` unless they are below n."""
+    """Return the positions that ``gaps``, an iterable of blocks, encodes.
+
+    Raises ``CodecError`` unless all positions are below n = ``size``.
+    """
     parts, count, last = list[Positions](), 0, -1
     for block in gaps:
         positions = np.cumsum(block + 1) + last  # the gaps of a vector sum to less than 2**57
@@ -44,11 +47,11 @@ def from_gaps(gaps: Iterable[NDArray[np.int64]], size: int) -> Positions:
 
 
 def to_varints(gaps: Gaps) -> bytes:
-    """Each gap in groups of seven bits, the lowest first, bit 7 set in all but the last."""
+    """Encode each gap in groups of seven bits, lowest first; bit 7 is set in all groups but the last."""
     longer = np.flatnonzero(gaps >= 0x80)
     if not longer.size:
         return gaps.astype(np.uint8).tobytes()
-    extra = np.ones(longer.size, np.intp)  # groups beyond the first
+    extra = np.ones(longer.size, np.intp)  # extra groups of each gap, beyond its first
     for group in range(2, MAX_VARINT_BYTES):
         extra += gaps[longer] >= 1 << 7 * group
     starts = np.ones(gaps.size, np.intp)
@@ -65,7 +68,10 @@ def to_varints(gaps: Gaps) -> bytes:
 
 
 def from_varints(data: bytes) -> Iterator[NDArray[np.int64]]:
-    """The gaps in ``data``, in blocks. Raises ``CodecError`` unless it consists of shortest varints."""
+    """Yield the gaps that the varints in ``data`` encode, in blocks.
+
+    Raises ``CodecError`` unless ``data`` consists of complete varints of minimal length.
+    """
     groups, begin, count = np.frombuffer(data, np.uint8), 0, 0
     while begin < groups.size:
         ends = np.flatnonzero(groups[begin : begin + BLOCK] < 0x80)
@@ -78,7 +84,10 @@ def from_varints(data: bytes) -> Iterator[NDArray[np.int64]]:
 
 
 def _gaps(groups: NDArray[np.uint8], ends: NDArray[np.intp], count: int) -> NDArray[np.int64]:
-    """The gaps in whole varints that end at ``ends``; ``count`` came before, for error messages."""
+    """Decode the varints that end at ``ends``.
+
+    ``count`` is the number of gaps before them, for error messages.
+    """
     if ends.size == groups.size:
         return groups.astype(np.int64)
     lengths = np.diff(ends, prepend=-1)

@@ -1,8 +1,8 @@
-"""Vectors on a grid: values as multiples of a spacing with three significant bits.
+"""Rounds vectors to a grid: every value becomes a multiple of a spacing with three significant bits.
 
-The values sent should be too small as often as too large, so elements are rounded to the nearest multiple,
-some up and some down. Unrounded elements, each sent only once it is among the largest, would all lag
-behind: by about two rounds of change if 3 % of them are sent.
+Values sent should be too small as often as too large, so elements are rounded to the nearest multiple, some
+up and some down. Without rounding, an element is sent only once it is among the largest, so all elements
+lag behind: by about two rounds of change if 3 % of them are sent.
 """
 
 import math
@@ -13,17 +13,18 @@ from sedge_protocol.codec.top_k import top_k
 from sedge_protocol.codec.vector import SparseVector
 from sedge_protocol.layout import Theta
 
-# Outside of these magnitudes a spacing or its multiples might not be normal float32.
+# Outside this range of magnitudes, a spacing or its multiples might be subnormal or overflow in float32.
 _SMALLEST, _LARGEST = 1e-30, 1e30
 
 
 def nearest_multiples(vector: Theta, k: int, *, binary: bool = False) -> SparseVector:
-    """The ``k`` largest elements of ``vector`` (n,) as the nearest multiples of a spacing, without zeros.
+    """Return the ``k`` largest elements of ``vector`` (n,), rounded to multiples of a spacing.
 
-    The spacing is the largest of 4, 5, 6 and 7 times a power of two that is at most twice the magnitude
-    with the rank 3k/4, so that at least 3k/4 elements are sent. With ``binary`` it is the power of two
-    nearest to that, and about k/2 elements may remain: sums of many steps then have few significant bits. A
-    vector with fewer elements that are not 0 stays as it is. Errors as in ``top_k``.
+    Elements that round to 0 are left out. The spacing is the largest of 4, 5, 6 and 7 times a power of two
+    that is at most twice the magnitude of rank 3k/4, so at least 3k/4 elements round to something other
+    than 0. With ``binary`` it is the power of two nearest to that spacing, so that sums over many rounds
+    have few significant bits; as few as about k/2 elements may then remain. A vector with fewer nonzero
+    elements is not rounded. Errors as in ``top_k``.
     """
     chosen, rank = top_k(vector, k), max(1, 3 * k // 4)
     if chosen.count < rank:
@@ -42,7 +43,7 @@ def nearest_multiples(vector: Theta, k: int, *, binary: bool = False) -> SparseV
 
 
 def on_own_grid(values: Theta, levels: int) -> Theta:
-    """The nearest multiples of the power of two nearest to 1 / ``levels`` of the root mean square."""
+    """Round ``values`` to multiples of the power of two nearest to their root mean square / ``levels``."""
     size = float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
     if not _SMALLEST < size < _LARGEST:
         return values
@@ -50,7 +51,7 @@ def on_own_grid(values: Theta, levels: int) -> Theta:
 
 
 def rounded(values: Theta, spacing: float) -> Theta:
-    """The nearest multiples of ``spacing``; a tie goes to the larger magnitude."""
+    """Round ``values`` to the nearest multiples of ``spacing``; a tie goes to the larger magnitude."""
     step = np.float32(spacing)
     counts = np.trunc(values / step + np.copysign(np.float32(0.5), values))
     multiples: Theta = counts * step

@@ -1,12 +1,12 @@
 """Codes which of n positions a sparse vector keeps.
 
-Two forms need nothing else: a bitmap, and the gaps between positions as varints. Both are also tried
-compressed: real masks follow the rows of a layer, so both fall below n·H(k/n) bits, the entropy of a random
-mask. A third form needs the context, an earlier mask of the same vector that both sides have: it is the
-varints of what changed. The smallest form is sent, so a context never costs a byte.
+Two forms are self-contained: a bitmap, and the gaps between positions as varints. Both are also tried
+compressed. Real masks follow the rows of a layer, so both can fall below n·H(k/n) bits, the entropy of a
+random mask. A third form writes the changes to a context, an earlier mask of the same vector that both
+sides have, as varints. The smallest form is sent, so a context never costs a byte.
 
 Gaps describe the rarer of kept and left-out positions, m = min(k, n - k) of them. Nothing here looks at
-values or keeps a mask between calls. Byte for byte: WIRE.md.
+values or keeps a mask between calls. WIRE.md specifies every byte.
 """
 
 from enum import IntEnum
@@ -29,7 +29,7 @@ from sedge_protocol.errors import CodecError
 
 
 class MaskForm(IntEnum):
-    """How positions are written; only CHANGES needs the context."""
+    """How a mask's positions are written. Only CHANGES needs a context."""
 
     EMPTY = 0
     DENSE = 1
@@ -42,12 +42,12 @@ Section = tuple[MaskForm, Compression, bytes]
 
 
 def max_mask_bytes(size: int) -> int:
-    """The longest mask section for n = ``size``: a plain bitmap, which is always possible."""
+    """Return the maximum length of a mask section for n = ``size``: that of a plain bitmap."""
     return bitmap_bytes(size)
 
 
 def max_changes_bytes(size: int) -> int:
-    """The longest varints of form CHANGES before compression: a quarter byte for each position."""
+    """Return the length limit of form CHANGES before compression: a quarter byte per position."""
     return 2 * bitmap_bytes(size)
 
 
@@ -57,15 +57,16 @@ def encode_positions(
     compression: Compression,
     context: bytes | None = None,
 ) -> Section:
-    """The smallest form of sorted ``indices`` (k,), 0 < k < n = ``size``, and how it is compressed.
+    """Encode sorted ``indices`` (k,), 0 < k < n = ``size``.
 
-    ``context`` is the bitmap of an earlier mask of the same n.
+    Returns the smallest form, its compression and its bytes. ``context`` is the bitmap of an earlier mask
+    of the same n.
     """
     rarer = indices if 2 * indices.size <= size else left_out(indices, size)
     few, many = 8 * rarer.size <= size, 16 * rarer.size > size
     bitmap = to_bitmap(indices, size) if many or context is not None else b""
-    # On real masks gaps and bitmap are equal near m = n/10. Below n/16 gaps win by up to a fifth; above n/8
-    # even the plain bitmap is smaller than their varints, and compressed it wins, too.
+    # On real masks, gaps and bitmap take about the same space near m = n/10. Below n/16, gaps are up to a
+    # fifth smaller. Above n/8, the bitmap is smaller, compressed or not.
     plain = [(MaskForm.GAPS, to_varints(to_gaps(rarer)))] if few else []
     plain += [(MaskForm.BITMAP, bitmap)] if many else []
     plain += [] if context is None else _changes(context, bitmap, size)
@@ -83,10 +84,10 @@ def decode_positions(
     count: int,
     context: bytes | None = None,
 ) -> NDArray[np.uint32]:
-    """The k = ``count`` sorted positions below n = ``size`` in a mask section, 0 < k < n.
+    """Decode a mask section to its k = ``count`` sorted positions below n = ``size``, 0 < k < n.
 
-    ``data`` is at most ``max_mask_bytes`` long. Raises ``CodecError`` for a section that is not a mask
-    of exactly k of n positions, and for one that needs a context that is missing or not a bitmap of n.
+    ``data`` is at most ``max_mask_bytes`` long. Raises ``CodecError`` for a section that is not a mask of
+    exactly k of n positions, and for one that needs a context that is missing or not a bitmap of n.
     """
     match form:
         case MaskForm.BITMAP:
@@ -103,7 +104,7 @@ def decode_positions(
 
 
 def _changes(before: bytes, after: bytes, size: int) -> list[tuple[MaskForm, bytes]]:
-    """The form CHANGES, if it is within its limit."""
+    """Return the form CHANGES, or None if it exceeds its length limit."""
     ranks = changed_ranks(before, after)
     if ranks.size <= max_changes_bytes(size):
         data = to_varints(to_gaps(ranks))
@@ -124,7 +125,7 @@ def _from_changes(
 
 
 def _max_gap_bytes(size: int, count: int) -> int:
-    """The longest varints of form GAPS before compression."""
+    """Return the length limit of form GAPS before compression."""
     return MAX_VARINT_BYTES * min(count, size - count)
 
 

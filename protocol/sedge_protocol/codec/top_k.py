@@ -11,7 +11,7 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def top_k(vector: Theta, k: int) -> SparseVector:
-    """The ``k`` elements of ``vector`` (n,) with the largest magnitude, without zeros.
+    """Return the ``k`` elements of ``vector`` (n,) with the largest magnitudes, without zeros.
 
     Of equal magnitudes the lowest index is kept first. Raises ``Unencodable`` for a value that is not
     finite, and ``LocalError`` for a negative k.
@@ -20,7 +20,7 @@ def top_k(vector: Theta, k: int) -> SparseVector:
 
 
 def above(vector: Theta, threshold: float, k: int) -> SparseVector:
-    """The elements of ``vector`` (n,) with |v| >= ``threshold``, at most the ``k`` largest.
+    """Return the elements of ``vector`` (n,) with |v| >= ``threshold``, at most the ``k`` largest.
 
     Zeros are left out. The threshold is rounded to float32. Ties and errors as in ``top_k``; also raises
     ``LocalError`` for a threshold that is negative or not finite.
@@ -29,11 +29,11 @@ def above(vector: Theta, threshold: float, k: int) -> SparseVector:
 
 
 def largest(vector: NDArray[np.float32], k: int, threshold: float = 0.0) -> NDArray[np.uint32]:
-    """The sorted indices of the ``k`` largest magnitudes of ``vector`` (n,), without zeros.
+    """Return the sorted indices of the ``k`` largest magnitudes of ``vector`` (n,), without zeros.
 
-    Magnitudes below ``threshold``, as a float32, are also left out. Of equal magnitudes the lowest index
-    is kept first. Raises ``Unencodable`` for a value that is not finite, and ``LocalError`` for a negative
-    k or a threshold that is negative or not finite.
+    Magnitudes below ``threshold``, as a float32, are also left out. Of equal magnitudes the lowest index is
+    kept first. Raises ``Unencodable`` for a value that is not finite, and ``LocalError`` for a negative k
+    or a threshold that is negative or not finite.
     """
     if k < 0:
         raise LocalError(f"top_k: k={k} is negative")
@@ -47,7 +47,7 @@ def largest(vector: NDArray[np.float32], k: int, threshold: float = 0.0) -> NDAr
     if np.count_nonzero(kept) > k > 0:
         magnitudes.partition(
             magnitudes.size - k
-        )  # in place, to save a vector at the job's memory peak
+        )  # Done in place, because a job's memory use peaks here.
         bound = magnitudes[magnitudes.size - k]
         np.abs(vector, out=magnitudes)
         kept = magnitudes >= bound

@@ -1,10 +1,10 @@
-"""Float32 values as byte planes in one of six precisions, and back.
+"""Encodes float32 values as byte planes in one of six precisions, and decodes them.
 
-Plane j has byte j of every value. The high planes (sign and exponent) of real updates compress to 2 of 8
-bits while the low ones hardly compress, so each plane is compressed separately. The three coarsest
-precisions give each block of neighbours a scale, one bfloat16, and each value a code of 8, 4 or 1 bits:
-plane 0 has the codes, planes 1 and 2 the scales. The scale needs the range of a float32: fp16 would turn
-every delta below 4e-6 into 0. Arrays are (k,). Byte for byte: WIRE.md.
+Plane j has byte j of every value. In real updates, the high planes (sign and exponent) compress to 2 of 8
+bits and the low ones hardly at all, so each plane is compressed separately. The three coarsest precisions
+give each block of neighbours a scale, one bfloat16, and each value a code of 8, 4 or 1 bits: plane 0 has
+the codes, planes 1 and 2 the scales. The scale needs the range of a float32; as an fp16, it would turn
+every delta below 4e-6 into 0. Arrays are (k,). WIRE.md specifies every byte.
 """
 
 from collections.abc import Sequence
@@ -20,18 +20,19 @@ from sedge_protocol.errors import CodecError, Unencodable
 Floats: TypeAlias = NDArray[np.float32]
 Plane: TypeAlias = NDArray[np.uint8]
 
-# A scale per 64 values costs .25 bit per value; with one per tensor int8's error would be 4e-2 to 8e-2.
+# One scale per 64 values costs .25 bit per value. With one scale per tensor, int8's relative error would be
+# 4e-2 to 8e-2.
 INT8_BLOCK = 64
 INT4_BLOCK = 32
 SIGN_BLOCK = 64
 
 
 class ValueCoding(StrEnum):
-    """Precision on the wire.
+    """The precision of values on the wire.
 
-    Bits per value after compression and relative error, on real deltas with a tenth of the elements kept:
-    fp32 22 and 0, fp16 12 and 2e-4, bf16 9 and 2e-3, int8 7.6 and 6e-3, int4 3.5 and .09, sign .4 to .9
-    and .5.
+    Bits per value after compression, and relative error, for real deltas with a tenth of the elements kept:
+    fp32 22 and 0, fp16 12 and 2e-4, bf16 9 and 2e-3, int8 7.6 and 6e-3, int4 3.5 and .09, sign .4 to .9 and
+    .5.
     """
 
     FP32 = "fp32"
@@ -43,7 +44,7 @@ class ValueCoding(StrEnum):
 
 
 def plane_sizes(coding: ValueCoding, count: int) -> tuple[int, ...]:
-    """The length in bytes of every plane of k = ``count`` values, lowest byte first."""
+    """Return the length in bytes of every plane of k = ``count`` values, lowest byte first."""
     match coding:
         case ValueCoding.FP32:
             return (count,) * 4
@@ -58,13 +59,16 @@ def plane_sizes(coding: ValueCoding, count: int) -> tuple[int, ...]:
 
 
 def to_planes(values: Floats, coding: ValueCoding) -> list[Plane]:
-    """The planes of ``values`` (k,). Raises ``Unencodable`` for a value that would not be finite."""
+    """Encode ``values`` (k,) as planes.
+
+    Raises ``Unencodable`` for a value that would not be finite after decoding.
+    """
     _check_representable(values, coding)
     return _quantised(values, coding)
 
 
 def from_planes(planes: Sequence[bytes | Plane], coding: ValueCoding, count: int) -> Floats:
-    """The ``count`` values in planes with the lengths of ``plane_sizes``.
+    """Decode ``count`` values from planes, which must have the lengths of ``plane_sizes``.
 
     Raises ``CodecError`` for a value that is not finite and for an invalid code, scale or padding.
     """
@@ -78,7 +82,7 @@ def from_planes(planes: Sequence[bytes | Plane], coding: ValueCoding, count: int
 
 
 def decoded_values(values: Floats, coding: ValueCoding) -> Floats:
-    """``values`` (k,) as the peer will decode them, bit for bit.
+    """Return ``values`` (k,) exactly as the peer will decode them.
 
     Raises ``Unencodable`` for a value that would not be finite.
     """
@@ -88,8 +92,8 @@ def decoded_values(values: Floats, coding: ValueCoding) -> Floats:
 def _check_representable(values: Floats, coding: ValueCoding) -> None:
     if not values.size:
         return
-    # Every coding is monotonic, so only the largest magnitude can overflow, and alone in a block it has the
-    # largest scale. Both max and min propagate NaN.
+    # Every coding is monotonic, so it suffices to test the largest magnitude. It is tested alone in a
+    # block, which gives it the largest scale. Both max and min propagate NaN.
     with np.errstate(all="ignore"):
         largest = np.maximum(values.max(), -values.min())
         arrived = _dequantised(_quantised(np.array([largest], np.float32), coding), coding, 1)
@@ -154,7 +158,7 @@ def _joined(planes: Sequence[Plane]) -> NDArray[np.uint32]:
 
 
 def _nearest_bf16(values: Floats) -> NDArray[np.uint32]:
-    """The bit patterns of ``values`` as bfloat16, rounded to nearest, ties to even."""
+    """Round ``values`` to the nearest bfloat16, ties to even. Returns the bit patterns."""
     bits = values.view(np.uint32)
     rounded = (
         bits + 0x7FFF
@@ -165,14 +169,17 @@ def _nearest_bf16(values: Floats) -> NDArray[np.uint32]:
 
 
 def _blocks(values: Floats, block: int) -> Floats:
-    """``values`` (k,) as rows (B, block), the last one filled with zeros."""
+    """Reshape ``values`` (k,) to rows (B, block), padding the last row with zeros."""
     blocks = np.zeros((-(-values.size // block), block), np.float32)
     blocks.reshape(-1)[: values.size] = values
     return blocks
 
 
 def _to_codes(values: Floats, block: int, most: int) -> tuple[NDArray[np.int8], list[Plane]]:
-    """Codes (k,) from -most to most, and the planes of their scales."""
+    """Quantise ``values`` to codes (k,) from -most to most.
+
+    Returns the codes and the planes of their scales.
+    """
     parts = [_part_to_codes(values[part], block, most) for part in blocks(values.size)]
     nothing = np.empty(0, np.int8), np.empty(0, np.uint32)
     codes, scale_bits = zip(nothing, *parts, strict=True)
@@ -182,10 +189,10 @@ def _to_codes(values: Floats, block: int, most: int) -> tuple[NDArray[np.int8], 
 def _part_to_codes(
     values: Floats, block: int, most: int
 ) -> tuple[NDArray[np.int8], NDArray[np.uint32]]:
-    """Codes (k,) from -most to most, and the bits of their scales."""
+    """Quantise a part of the values. Returns codes (k,) from -most to most and the bits of their scales."""
     rows = _blocks(values, block)
     largest = np.abs(rows).max(1, initial=0)  # (B,)
-    # Rounded up to a bfloat16, so that no code exceeds ``most``.
+    # The scale is rounded up to a bfloat16, so that no code exceeds ``most``.
     scale_bits = (largest / np.float32(most)).view(np.uint32) + 0xFFFF >> 16
     scales = (scale_bits << 16).view(np.float32)
     codes = np.rint(rows / np.where(scales > 0, scales, np.float32(1))[:, None]).astype(np.int8)
@@ -193,7 +200,7 @@ def _part_to_codes(
 
 
 def _mean_magnitudes(values: Floats) -> list[Plane]:
-    """The planes of each block's mean |value|, the magnitude with the least squared error."""
+    """Return the planes of each block's mean |value|, which minimises the squared error of signs alone."""
     blocks = np.abs(_blocks(values, SIGN_BLOCK))
     counts = np.full(len(blocks), SIGN_BLOCK)
     counts[-1:] -= blocks.size - values.size
@@ -202,7 +209,7 @@ def _mean_magnitudes(values: Floats) -> list[Plane]:
 
 
 def _nibbles(codes: NDArray[np.int8]) -> Plane:
-    """Two codes per byte, the first in the low half."""
+    """Pack two codes into each byte, the first one in the low half."""
     padded = np.zeros(codes.size + codes.size % 2, np.uint8)
     padded[: codes.size] = codes.view(np.uint8) & 15
     padded[1::2] <<= 4
@@ -220,7 +227,7 @@ def _from_nibbles(plane: Plane, count: int) -> NDArray[np.int8]:
 
 
 def _from_signs(plane: Plane, count: int) -> NDArray[np.int8]:
-    """The signs (k,) as 1 and -1."""
+    """Return the signs (k,) in ``plane`` as 1 and -1."""
     bits = np.unpackbits(plane, bitorder="little")
     if bits[count:].any():
         raise CodecError("value: bits past the last sign")
@@ -246,6 +253,6 @@ def _times_scales(codes: NDArray[np.int8], planes: Sequence[Plane], block: int) 
 
 
 def _wide(bits: NDArray[np.uint32]) -> Floats:
-    """The float32 values of bfloat16 bit patterns, which are overwritten."""
+    """Widen bfloat16 bit patterns to float32 values, in place."""
     bits <<= 16
     return bits.view(np.float32)

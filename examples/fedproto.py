@@ -26,7 +26,7 @@ class FedProto(Strategy, frozen=True):
     pull: Annotated[float, Meta(ge=0)] = 1.0
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Plan a round: the device keeps its model private and returns each class's feature sum and count."""
+        """Plan a round: the device keeps its whole model and returns feature sums and counts by class."""
         work = Work(
             keep=tuple(context.layout.by_name), upload=False, settings={"pull": self.pull},
             returns={"sums": CLASSES * FEATURES, "counts": CLASSES},

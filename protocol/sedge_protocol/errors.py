@@ -1,13 +1,13 @@
-"""The errors of Sedge, one short tree.
+"""All exceptions that Sedge raises on purpose.
 
     SedgeError
     ├── ConfigError      the operator's file or command line: which key, what was found, what was expected
     │   └── NotInstalled     a package that one of our extras brings is not installed
     ├── DataError        the user's data set: wrong shape, label, type or an empty set
-    ├── ExportError      a model that cannot become programs, or whose programs disagree with torch
+    ├── ExportError      a model cannot be compiled to programs, or its programs disagree with torch
     ├── StorageError     the disk: full, unreadable, corrupt, or of another schema
-    ├── LinkError        a broker or a blob server: unreachable, refused us, or cut the link
-    ├── StrategyError    a strategy returned something unusable: its run ends, the others go on
+    ├── LinkError        a broker or a blob server: unreachable, refused us, or disconnected
+    ├── StrategyError    a strategy returned something unusable: its run ends, other runs continue
     ├── Unencodable      a vector that its coding cannot hold, such as one with an infinity
     ├── LocalError       a bug: our own code broke one of its rules; nobody else's bytes can cause it
     └── RemoteError      the peer's bytes break a rule: dropped and counted, never a crash
@@ -37,7 +37,7 @@ class SedgeError(Exception):
 
 
 class Words(str):
-    """What is wrong, in words, where a ``ConfigError`` would otherwise quote a value."""
+    """A description of what is wrong. A ``ConfigError`` prints it instead of quoting the value."""
 
 
 class ConfigError(SedgeError):
@@ -53,12 +53,12 @@ class ConfigError(SedgeError):
         super().__init__(f"{prefix}{key}: {said}, expected {expected}")
 
     def __reduce__(self) -> tuple[type[SedgeError], tuple[object, ...]]:
-        """Pickle the parts: the emulator's workers are other processes."""
+        """Pickle the constructor's arguments, because the emulator's workers are other processes."""
         return type(self), (self.key, self.found, self.expected, self.where)
 
 
 class NotInstalled(ConfigError):
-    """A key or a command needs a package, which one of our extras brings."""
+    """A configuration key or a command needs a package that is installed only with an extra."""
 
     def __init__(self, key: str, package: str, extra: str) -> None:
         super().__init__(key, package, extra)
@@ -67,12 +67,15 @@ class NotInstalled(ConfigError):
         )
 
     def __reduce__(self) -> tuple[type[SedgeError], tuple[object, ...]]:
-        """Pickle the parts."""
+        """Pickle the constructor's arguments."""
         return type(self), (self.key, self.found, self.expected)
 
 
 class DataError(SedgeError):
-    """The user's data set cannot be trained on. ``row`` is the example at fault, if it is a single one."""
+    """The user's data set cannot be trained on.
+
+    ``row`` is the index of the faulty example, if there is one.
+    """
 
     exit_status = 3
 
@@ -82,13 +85,13 @@ class DataError(SedgeError):
 
 
 class ExportError(SedgeError):
-    """A model cannot be lowered to device programs, or a program disagrees with torch."""
+    """A model cannot be compiled to device programs, or a program disagrees with torch."""
 
     exit_status = 3
 
 
 class StorageError(SedgeError):
-    """The disk refused, or holds bytes that are not what was written."""
+    """A disk operation failed, or a file does not have the bytes that were written to it."""
 
     exit_status = 4
 
@@ -100,11 +103,11 @@ class LinkError(SedgeError):
 
 
 class StrategyError(SedgeError):
-    """A strategy's result, or what it was about to compute, is unusable."""
+    """A strategy returned something unusable, or was about to compute it."""
 
 
 class Unencodable(SedgeError):
-    """A vector that its coding cannot hold."""
+    """A vector has a value that its coding cannot represent."""
 
 
 class LocalError(SedgeError):
@@ -112,7 +115,7 @@ class LocalError(SedgeError):
 
 
 class RemoteError(SedgeError):
-    """The peer's bytes break a rule of the protocol."""
+    """Bytes from the peer break a rule of the protocol."""
 
 
 class FrameError(RemoteError):
@@ -120,11 +123,11 @@ class FrameError(RemoteError):
 
 
 class VersionError(FrameError):
-    """A frame of another protocol version."""
+    """A frame has another protocol version."""
 
 
 class BodyError(FrameError):
-    """The message in a genuine frame breaks the schema; ``body`` is its MessagePack."""
+    """The message in an authentic frame breaks the schema. ``body`` is its MessagePack."""
 
     def __init__(self, kind: str, body: bytes, why: str) -> None:
         self.kind, self.body = kind, body
@@ -140,7 +143,7 @@ class PolicyError(RemoteError):
 
 
 class UpdateRejected(RemoteError):
-    """An update that does not count; ``reason`` is one of the reason codes of WIRE.md."""
+    """An update was rejected; ``reason`` is one of the reason codes of WIRE.md."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         self.reason, self.detail = reason, detail
@@ -148,5 +151,5 @@ class UpdateRejected(RemoteError):
 
 
 def os_reason(error: OSError) -> str:
-    """The system's reason, without Python's number and repeated file name."""
+    """Return the operating system's reason, without the errno and file name that Python adds."""
     return error.strerror or str(error)

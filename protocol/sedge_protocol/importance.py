@@ -1,9 +1,9 @@
-"""FedOBP's scores: in which parameters a device's model differs most from the fleet's.
+"""Computes FedOBP's scores, which show where a device's model differs most from the fleet's.
 
 For a device with last trained model th_i and the global model th_g, every element of the scored tensors
-gets a score I; K = {k : I_k > quantile_q(I)} is the device's personal set. The coordinator scores for its
-devices or, with ``scoring = "device"``, each device for itself: both use these functions, so they find the
-same set. n = parameters of the model, s = scored elements.
+gets a score I; K = {k : I_k > quantile_q(I)} is the device's personal set. The coordinator computes the
+scores or, with ``scoring = "device"``, each device does. Both use these functions, so they find the same
+set. n = parameters of the model, s = scored elements.
 """
 
 from collections.abc import Iterator
@@ -26,13 +26,13 @@ def importance(
     score: Score,
     gradient: Theta | None = None,
 ) -> NDArray[np.float32]:
-    """I (s,) of a device's history (n,) against the global theta (n,), tensor by tensor.
+    """Return the scores I (s,) of a device's history (n,) against the global theta (n,), tensor by tensor.
 
         squared   (history - theta)^2             product   |(history - theta) history|
         gradient  |g|                             fisher    g^2
 
-    g is ``gradient`` (n,), a loss's gradient at the history. A score beyond float32's range is clipped to
-    it, so that one enormous element does not turn a norm or an average into NaN. Raises ``LocalError`` if a
+    g is ``gradient`` (n,), the gradient of a loss at the history. Scores are clipped to float32's range, so
+    that one enormous element does not turn a norm or an average into NaN. Raises ``LocalError`` if a
     gradient is needed but missing.
     """
     if score in ("gradient", "fisher") and gradient is None:
@@ -57,7 +57,7 @@ def importance(
 
 
 def min_max(scores: NDArray[np.float32], tensors: tuple[Tensor, ...]) -> NDArray[np.float32]:
-    """The scores (s,) scaled to 0..1 within each tensor; a tensor of equal scores becomes 0."""
+    """Scale the scores (s,) to 0..1 within each tensor. A tensor whose scores are all equal becomes 0."""
     normed = scores.copy()
     for part in _parts(normed, tensors):
         part -= part.min()
@@ -68,21 +68,21 @@ def min_max(scores: NDArray[np.float32], tensors: tuple[Tensor, ...]) -> NDArray
 
 
 def kept(size: int, quantile: float) -> int:
-    """k = n - 1 - floor(q (n - 1)): how many of n different scores are above their q-quantile."""
+    """Return how many of n = ``size`` distinct scores exceed their q-quantile: n - 1 - floor(q (n - 1))."""
     return size - 1 - floor_of(quantile, size - 1)
 
 
 def quantile_for(number: int, size: int) -> float:
-    """The quantile that ``number`` (below ``size``) of ``size`` different scores are above."""
+    """Return the quantile that ``number`` (below ``size``) of ``size`` distinct scores exceed."""
     return 1 - (number - 0.5) / (size - 1) if 0 < number < size else 1.0
 
 
 def select(scores: NDArray[np.float32], quantile: float) -> NDArray[np.uint32]:
-    """Sorted indices of the k largest of the scores (s,), without those equal to the (k+1)-th.
+    """Return the sorted indices of the k largest scores (s,), without those equal to the (k+1)-th.
 
     That is ``scores > quantile`` with linear interpolation. All scores that tie with the (k+1)-th are left
-    out, so the set depends on values only; if all scores are equal it is empty. Raises ``LocalError`` for
-    a score that is not finite.
+    out, so the set depends on values only; if all scores are equal it is empty. Raises ``LocalError`` for a
+    score that is not finite.
     """
     if not np.isfinite(scores).all():
         raise LocalError(f"scores: index {int(np.argmin(np.isfinite(scores)))} is not finite")
@@ -93,7 +93,7 @@ def select(scores: NDArray[np.float32], quantile: float) -> NDArray[np.uint32]:
 
 
 def positions(indices: NDArray[np.uint32], tensors: tuple[Tensor, ...]) -> NDArray[np.uint32]:
-    """The positions in theta of the scored elements with these indices."""
+    """Return the positions in theta of the scored elements with these indices."""
     sizes = np.array([t.size for t in tensors], np.int64)
     ends = np.cumsum(sizes)
     shift = np.array([t.offset for t in tensors], np.int64) - (ends - sizes)
@@ -101,12 +101,13 @@ def positions(indices: NDArray[np.uint32], tensors: tuple[Tensor, ...]) -> NDArr
 
 
 def _largest(scores: NDArray[np.float32], k: int) -> np.float32:
-    """The (k+1)-th largest score (k = 0: the largest), exactly.
+    """Return the (k+1)-th largest score exactly (for k = 0, the largest).
 
-    A partition of all 582,026 scores takes 4 ms. At least k+1 scores reach the (k+1)-th largest of the
-    maxima of disjoint groups, so it is a lower bound, and only the few scores that reach it need to be
-    partitioned: 0.3 ms at k = 41. With eight groups for each wanted score hardly more than k+1 pass; with
-    fewer than 4 scores in a group the extra pass is not worth it.
+    Partitioning all 582,026 scores takes 4 ms. Instead, the scores are divided into disjoint groups. At
+    least k+1 scores reach the (k+1)-th largest of the groups' maxima, so this maximum is a lower bound, and
+    only the few scores that reach it are partitioned: 0.3 ms at k = 41. With eight groups per wanted score,
+    hardly more than k+1 scores reach it. With fewer than 4 scores in a group the extra pass is not worth
+    it.
     """
     groups = max(1024, 8 * (k + 1))
     depth = scores.size // groups
@@ -122,7 +123,7 @@ def _largest(scores: NDArray[np.float32], k: int) -> np.float32:
 def _parts(
     scores: NDArray[np.float32], tensors: tuple[Tensor, ...]
 ) -> Iterator[NDArray[np.float32]]:
-    """The scores (s,) of each tensor, as views."""
+    """Return the scores (s,) of each tensor as views."""
     start = 0
     for tensor in tensors:
         yield scores[start : start + tensor.size]

@@ -1,7 +1,7 @@
-"""The place of every tensor in a model's flat float32 vector.
+"""Describes where each tensor is in a model's flat float32 vector.
 
-A model is ``theta``, shape (n,), and the layout names its slices. Two peers agree on a model's tensors
-exactly when their layouts have the same hash; values do not enter the hash.
+A model is a vector ``theta`` of shape (n,), and its layout names the slices. Two peers agree on a model's
+tensors exactly when their layouts have the same hash; values do not enter the hash.
 """
 
 import hashlib
@@ -22,21 +22,21 @@ Theta: TypeAlias = NDArray[np.float32]
 # 2**31.
 MAX_PARAMETERS = 2**28
 MAX_TENSORS = 4096
-# An order may name any tensor that a device keeps (messages.Name).
+# Orders can name any tensor that a device keeps, so a tensor's name has the same limits as messages.Name.
 MAX_NAME_CHARS = 256
-# numpy 1's limit; PyTorch's is 64, and real layers have at most 5 dimensions.
+# numpy 1 has this limit and PyTorch allows 64; real layers have at most 5 dimensions.
 MAX_RANK = 32
 
 
 class Role(StrEnum):
-    """A tensor's purpose: ``statistic`` tensors (BatchNorm's) are neither scored nor averaged."""
+    """A tensor's purpose. ``statistic`` tensors (BatchNorm's) are neither scored nor averaged."""
 
     PARAMETER = "parameter"
     STATISTIC = "statistic"
 
 
 class Tensor(msgspec.Struct, frozen=True):
-    """One named slice of theta."""
+    """A named slice of theta."""
 
     name: str
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class Tensor(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Number of elements (1 for a scalar)."""
+        """The number of elements, 1 for a scalar."""
         size = 1
         for extent in self.shape:
             size *= extent
@@ -60,8 +60,8 @@ class Tensor(msgspec.Struct, frozen=True):
 class Layout(msgspec.Struct, frozen=True, dict=True):
     """The tensors of a model in order, without gaps.
 
-    Raises ``CodecError`` on construction when a name repeats, an extent is not positive, offsets leave
-    gaps, or a limit is exceeded. So a decoded layout is always valid.
+    The constructor raises ``CodecError`` if a name repeats, an extent is not positive, offsets leave gaps,
+    or a limit is exceeded. So a decoded layout is always valid.
     """
 
     tensors: tuple[Tensor, ...]
@@ -90,7 +90,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
 
     @classmethod
     def of(cls, shapes: Iterable[tuple[str, tuple[int, ...], Role]]) -> "Layout":
-        """The layout of these named shapes, in this order."""
+        """Create a layout from named shapes, in this order."""
         tensors: list[Tensor] = []
         offset = 0
         for name, shape, role in shapes:
@@ -100,12 +100,12 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def size(self) -> int:
-        """n, the number of elements of theta."""
+        """The number of elements of theta, n."""
         return self.tensors[-1].offset + self.tensors[-1].size
 
     @cached_property
     def ends(self) -> NDArray[np.int64]:
-        """The end of each tensor's place in theta."""
+        """The end of each tensor in theta."""
         return np.cumsum([tensor.size for tensor in self.tensors])
 
     @cached_property
@@ -126,7 +126,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def normalisation(self) -> tuple[str, ...]:
-        """Names of all tensors of modules with statistics: BatchNorm's, with scale and shift.
+        """Names of all tensors of modules with statistics, such as BatchNorm's statistics, scale and shift.
 
         Norms without statistics (GroupNorm, LayerNorm) are not included, because a layout cannot tell them
         from other modules.
@@ -142,7 +142,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
         return tuple(name for name in parameters if name.rpartition(".")[0] == module)
 
     def mask(self, names: Iterable[str]) -> NDArray[np.bool_]:
-        """A boolean (n,), true inside the named tensors. Raises ``CodecError`` for an unknown name."""
+        """Return a boolean mask (n,) of the named tensors. Raises ``CodecError`` for an unknown name."""
         mask = np.zeros(self.size, np.bool_)
         for name in names:
             if name not in self.by_name:
@@ -151,12 +151,15 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
         return mask
 
     def views(self, theta: Theta) -> dict[str, NDArray[np.float32]]:
-        """The named tensors as views of theta (n,), each in its own shape."""
+        """Return the named tensors as views of theta (n,), each in its own shape."""
         self.check(theta)
         return {t.name: theta[t.slice].reshape(t.shape) for t in self.tensors}
 
     def flatten(self, tensors: Mapping[str, NDArray[np.float32]]) -> Theta:
-        """One vector (n,) from named arrays. Raises ``CodecError`` for a missing name or wrong shape."""
+        """Concatenate named arrays to a vector (n,).
+
+        Raises ``CodecError`` for a missing name or wrong shape.
+        """
         theta = np.empty(self.size, np.float32)
         for t in self.tensors:
             if t.name not in tensors:

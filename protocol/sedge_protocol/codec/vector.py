@@ -1,9 +1,10 @@
 """A sparse float32 vector, and the coded vector that carries it between device and cloud.
 
-A coded vector is a header with every length, the mask section (``masks``) and the byte planes of the values
-(``values``), each compressed if that is shorter. If both sides have the mask of an earlier vector, its
-bitmap can be the context of the next one. ``decode`` checks every limit before it allocates the memory.
-Byte for byte: WIRE.md. n = elements of the vector, k = elements kept.
+A coded vector consists of a header with all lengths, the mask section (``masks``) and the byte planes of
+the values (``values``). The mask section and each plane are compressed if that makes them shorter. If both
+sides have the mask of an earlier vector, its bitmap can be the context of the next one. ``decode`` checks
+every limit before it allocates memory. WIRE.md specifies every byte. n = elements of the vector, k =
+elements kept.
 """
 
 import struct
@@ -29,11 +30,12 @@ from sedge_protocol.errors import CodecError, LocalError, Unencodable
 from sedge_protocol.layout import MAX_PARAMETERS, Theta
 
 VERSION = 1
-# version, mask tag, value tag, order, n, k; then the length of the mask section and of each plane.
+# The head: version, mask tag, value tag, order, n, k. After it come the lengths of the mask section and of
+# each plane.
 _HEAD = struct.Struct("<BBBBII")
 HEAD_BYTES = _HEAD.size
-# A tag has the form or coding in its low four bits and the compression in its high ones; codes are never
-# reused.
+# The low four bits of a tag are the mask's form or the values' coding, and the high four bits are the
+# compression, as indices into these tuples. An index is never reused.
 _COMPRESSIONS = (Compression.NONE, Compression.ZLIB, Compression.ZSTD)
 _CODINGS = (
     ValueCoding.FP32,
@@ -43,11 +45,13 @@ _CODINGS = (
     ValueCoding.INT4,
     ValueCoding.SIGN,
 )
-# Codings whose exponent ends in the second-highest plane, so that this plane can be sorted by exponent.
+# In these codings the exponent extends into the second-highest plane, so that plane can be sorted by
+# exponent.
 _BY_EXPONENT = (ValueCoding.FP32, ValueCoding.BF16)
-# The overhead of a coded vector of all n elements over 4 bytes each: its head and five lengths.
+# If all n elements are sent, a coded vector takes at most this many bytes more than 4 per element: its head
+# and five lengths.
 MAX_DENSE_OVERHEAD = _HEAD.size + 4 * 5
-# Below this number of values sorting saves nothing.
+# Sorting fewer values than this saves nothing.
 _MIN_ORDERED = 512
 
 
@@ -80,19 +84,19 @@ class SparseVector:
 
     @property
     def count(self) -> int:
-        """k, the number of elements kept."""
+        """The number of kept elements, k."""
         return self.values.size
 
     @property
     def where(self) -> slice | NDArray[np.intp]:
-        """The positions of the values, to index with; converted at every call.
+        """The positions of the values, to index arrays with; converted at every call.
 
-        They have numpy's native index type, which makes reads and writes twice as fast as ``indices``.
+        They have numpy's native index type, which makes reads and writes twice as fast as ``indices`` does.
         """
         return slice(None) if self.indices is None else self.indices.astype(np.intp)
 
     def dense(self) -> Theta:
-        """A new vector (n,) with the values, and zeros elsewhere."""
+        """Return a new dense vector (n,), with zeros where the sparse vector has no value."""
         theta = np.zeros(self.size, np.float32)
         self.scatter_into(theta)
         return theta
@@ -107,7 +111,10 @@ class SparseVector:
             np.add.at(theta, self.indices[block].astype(np.intp), self.values[block])
 
     def scatter_into(self, theta: Theta) -> None:
-        """Write the values over theta (n,) in place. Raises ``LocalError`` for another shape."""
+        """Overwrite elements of theta (n,) with the values, in place.
+
+        Raises ``LocalError`` for another shape.
+        """
         self._check_target(theta)
         if self.indices is None:
             theta[:] = self.values
@@ -126,11 +133,11 @@ def encode(
     compression: Compression = Compression.ZSTD,
     context: bytes | None = None,
 ) -> bytes:
-    """The coded vector. A ``context``, the ``mask_bitmap`` of an earlier vector, never makes it longer.
+    """Encode a vector.
 
-    Raises ``Unencodable`` for indices that do not strictly increase below n and for a value that is not
-    finite, or would not be in the coding ``values``; ``LocalError`` for a context that is not a bitmap
-    of n.
+    ``context``, the ``mask_bitmap`` of an earlier vector, never makes the result longer. Raises
+    ``Unencodable`` if the indices are not strictly increasing and below n, or if a value is not finite,
+    before or after coding. Raises ``LocalError`` for a context that is not a bitmap of n bits.
     """
     _check_indices(vector)
     if context is not None and not is_bitmap(context, vector.size):
@@ -158,10 +165,11 @@ def encode(
 
 
 def decode(data: bytes | memoryview, size: int, context: bytes | None = None) -> SparseVector:
-    """The vector in ``data``, expected to have n = ``size``.
+    """Decode a coded vector, which must have n = ``size``.
 
-    ``context`` is used only if the coded vector needs it. Raises ``CodecError`` for anything but a
-    complete, valid, finite vector of that size, and for a context that is missing or not a bitmap of n.
+    ``context`` is used only if the coded vector needs it. Raises ``CodecError`` unless ``data`` is a
+    complete, valid, finite vector of that size, and if a required context is missing or not a bitmap of n
+    bits.
     """
     header, sections = _sections(memoryview(data), size)
     values = _decode_values(header, sections[1:])
@@ -169,7 +177,7 @@ def decode(data: bytes | memoryview, size: int, context: bytes | None = None) ->
 
 
 class Stated(NamedTuple):
-    """The header of a coded vector: n, k, and how its values are coded and compressed."""
+    """What the header of a coded vector states: n, k, and how the values are coded and compressed."""
 
     size: int
     kept: int
@@ -178,7 +186,10 @@ class Stated(NamedTuple):
 
 
 def stated(head: bytes) -> Stated | None:
-    """The header in the first ``HEAD_BYTES`` of a coded vector, or None; nothing else is checked."""
+    """Read the header in the first ``HEAD_BYTES`` of a coded vector.
+
+    Returns None if the header is invalid. Nothing after the header is checked.
+    """
     if len(head) < HEAD_BYTES or head[0] != VERSION:
         return None
     try:
@@ -189,14 +200,17 @@ def stated(head: bytes) -> Stated | None:
 
 
 def mask_bitmap(vector: SparseVector) -> bytes:
-    """The mask of the kept elements as a bitmap of ceil(n/8) bytes, little bit order: a later context."""
+    """Return the mask as a bitmap of ceil(n/8) bytes, lowest bit first.
+
+    It can be the context of a later vector.
+    """
     if vector.indices is None:
         return ((1 << vector.size) - 1).to_bytes(bitmap_bytes(vector.size), "little")
     return to_bitmap(vector.indices, vector.size)
 
 
 def mask_needed(coded: bytes) -> bool:
-    """Whether a coded vector, as ``encode`` made it, can be decoded only with its context."""
+    """Return True if a coded vector from ``encode`` can be decoded only with its context."""
     return coded[1] & 15 == MaskForm.CHANGES
 
 
@@ -233,7 +247,10 @@ def _encode_mask(
 
 
 def _sections(data: memoryview, size: int) -> tuple[_Header, list[memoryview]]:
-    """The checked header and the sections, the mask first, none longer than n and k allow."""
+    """Check the header and split ``data`` into sections, the mask section first.
+
+    No section is longer than n and k allow.
+    """
     header = _read_head(data, size)
     raw_bytes = plane_sizes(header.coding, header.kept)
     start = _HEAD.size + 4 * (1 + len(raw_bytes))
@@ -283,7 +300,10 @@ def _read_head(data: memoryview, size: int) -> _Header:
 
 
 def _decode_values(header: _Header, sections: list[memoryview]) -> NDArray[np.float32]:
-    """The values (k,). A separate function, so that the planes are freed before the mask takes memory."""
+    """Decode the values (k,).
+
+    This is a separate function so that the planes are freed before the mask needs memory.
+    """
     planes: list[bytes | Plane] = [
         _grow_plane(section, header.compression, raw_bytes, place)
         for place, (section, raw_bytes) in enumerate(
@@ -312,7 +332,7 @@ def _decode_mask(
 
 
 def _grow_plane(section: memoryview, compression: Compression, raw_bytes: int, place: int) -> bytes:
-    if len(section) == raw_bytes:  # compressed planes are always shorter
+    if len(section) == raw_bytes:  # a compressed plane is always shorter than a plain one
         return bytes(section)
     plane = grow(section, compression, raw_bytes)
     if len(plane) != raw_bytes:

@@ -1,1 +1,1 @@
-"""Access to the machine, for both sides: link, loop, disk, configuration, terminal."""
+"""Code that touches the machine, for both sides: link, loop, disk, configuration, terminal."""

@@ -1,6 +1,6 @@
-"""Reads numpy files without pickles, and reports bad ones in our own words.
+"""Reads numpy files without unpickling, and replaces numpy's errors.
 
-numpy's own error for a file that is not an array suggests loading it unsafely.
+numpy's error for a file without an array suggests loading it with pickles, which would be unsafe.
 """
 
 from typing import BinaryIO
@@ -16,9 +16,9 @@ _ZIP, _NPY = b"PK", b"\x93NUMPY"
 def read_arrays(
     file: BinaryIO, where: str, expected: str
 ) -> NDArray[np.generic] | dict[str, NDArray[np.generic]]:
-    """The array of a .npy file, or the arrays of an .npz by name.
+    """Read the array of a .npy file, or the arrays of an .npz file by name.
 
-    Raises ``DataError`` for anything else; the message calls the file ``where`` and includes ``expected``.
+    Raises ``DataError`` for any other file. The message names it ``where`` and says ``expected``.
     """
     start = file.read(len(_NPY))
     if not start:

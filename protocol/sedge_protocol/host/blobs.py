@@ -1,17 +1,17 @@
 """Immutable blobs on disk, named by their SHA-256, and partly received blobs. Both sides use it.
 
-    blobs/abcdef…               a whole blob; visible only when complete, checked and flushed
+    blobs/abcdef…               a complete blob; appears only once it is checked and flushed
     parts/<owner>-<hash>.part   the chunks of a blob that have arrived; holes where chunks are missing
-    parts/<owner>-<hash>.taken  empty; this owner's part has become the blob, but is not settled yet
+    parts/<owner>-<hash>.taken  an empty mark: this owner's part has become the blob, but is not settled
     parts/<hash>.<random>.tmp   a blob being written
     blobs/abcdef….corrupt       a blob that failed its hash on reading, kept for inspection
 
 A part belongs to (owner, blob), whatever the chunk size, so a transfer that continues with smaller chunks
-uses the same file. The folder does not know which blobs are needed; callers tell ``collect``.
+uses the same file. The folder does not know which blobs are needed; callers pass them to ``collect``.
 
-An fsync wears an SD card, so there are few. Chunks are written without one: after a power cut the digests
-show which chunks are intact. A blob's content is flushed before it gets its name. ``settle`` flushes all
-new names together; call it before storing anything durable that names a blob.
+Every fsync wears out an SD card, so they are used sparingly. Chunks are written without fsync, because
+after a power cut their digests show which ones are intact. A blob's content is flushed before it gets its
+name. ``settle`` flushes all new names together; call it before storing anything durable that names a blob.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ from sedge_protocol.host.disk import (
 )
 from sedge_protocol.wire.transfer import Manifest
 
-# The space that blobs leave free for the journals and the rest of the system: 5 %, as ext4 reserves for
-# root, but at most 64 MiB, many times the size of any journal.
+# The disk space that blobs leave free for the journals and the rest of the system. 5 % is what ext4
+# reserves for root; 64 MiB is many times the size of any journal.
 FREE_FRACTION = 0.05
 FREE_MAX_BYTES = 64 * 2**20
 READ_BYTES = 2**20
@@ -53,13 +53,13 @@ class BlobFolder:
     """Blobs and parts below ``root``, which is created if missing.
 
     A write that would leave less than ``min_free_bytes`` free is refused; the default is 5 % of the file
-    system, at most 64 MiB. So is a write after which the folder would take more than ``share`` of the sum
-    of its size and the free space. Every method raises ``StorageError`` when the disk fails. Threads may
-    share one folder, as long as no two write the same part.
+    system, at most 64 MiB. A write is also refused if the folder would then exceed ``share`` of its current
+    size plus the free space. Every method raises ``StorageError`` when the disk fails. Threads may share
+    one folder, as long as no two write the same part.
 
-    A power cut may lose whole blobs that were written since their process last called ``settle``. With
-    ``durable`` false nothing is flushed: blobs outlive this process, but not a power cut. That is for
-    emulation and simulations only.
+    A power cut may lose blobs, but only entire ones, written since the last call to ``settle``. With
+    ``durable`` false nothing is flushed: blobs survive the end of this process, but not a power cut. Use
+    that for emulation and simulation only.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class BlobFolder:
         self.min_free_bytes = min_free_bytes
 
     def write(self, data: bytes) -> bytes:
-        """Store a blob, durable once settled; returns its SHA-256. An existing one is not written again."""
+        """Store a blob unless it exists; ``settle`` makes it durable. Returns its SHA-256."""
         sha256 = hashlib.sha256(data).digest()
         path = self._blob(sha256)
         if self.has(sha256):
             with translated("keep blob", path):
-                os.utime(path)  # so that collect does not delete an old blob that is needed again
-            self._settled = not self._durable  # its writer may be another process that gets killed
+                os.utime(path)  # so that collect does not delete an old blob that is in use again
+            self._settled = not self._durable  # the process that wrote it may have been killed
             return sha256
         self._require_room(len(data), path)
         with translated("write blob", path):
@@ -107,7 +107,7 @@ class BlobFolder:
         with self._settling:
             if self._settled:
                 return
-            # Set before the fsync, which may miss what another thread writes in the meantime.
+            # Set before the fsync, because another thread may write a blob that this fsync misses.
             self._settled = True
             try:
                 with translated("flush the names in", self._blobs):
@@ -117,29 +117,29 @@ class BlobFolder:
                 raise
 
     def has(self, sha256: bytes) -> bool:
-        """Whether the whole blob is here."""
+        """Return True if the complete blob is on disk."""
         path = self._blob(sha256)
         with translated("look up blob", path):
             return path.exists()
 
     def size(self, sha256: bytes) -> int:
-        """Length of a blob, in bytes."""
+        """Return the length of a blob in bytes."""
         path = self._blob(sha256)
         with translated("look up blob", path):
             return os.stat(path).st_size
 
     def sizes(self) -> dict[bytes, int]:
-        """Every whole blob and its size on the disk, in bytes."""
+        """Return the size of every complete blob on disk, in bytes, by its SHA-256."""
         found: dict[bytes, int] = {}
         with translated("look through", self._blobs):
             for path in self._blobs.iterdir():
-                with contextlib.suppress(FileNotFoundError):  # collected meanwhile
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                     if _NAME.fullmatch(path.name):
                         found[bytes.fromhex(path.name)] = path.stat().st_size
         return found
 
     def read(self, sha256: bytes) -> bytes:
-        """A blob, checked. One that fails its hash is set aside, so that it can be fetched again."""
+        """Read a blob. If its hash is wrong, set the file aside, so that the blob can be fetched again."""
         path = self._blob(sha256)
         with translated("read blob", path), opened(path, os.O_RDONLY) as descriptor:
             data = read_at(descriptor, os.fstat(descriptor).st_size, 0)
@@ -150,7 +150,7 @@ class BlobFolder:
         return data
 
     def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:
-        """``length`` bytes of a blob from ``offset``, unchecked: the receiver has the digest."""
+        """Return ``length`` bytes of a blob from ``offset``, unchecked; the receiver checks the digest."""
         path = self._blob(sha256)
         with translated("read blob", path), opened(path, os.O_RDONLY) as descriptor:
             data = read_at(descriptor, length, offset)
@@ -161,10 +161,10 @@ class BlobFolder:
         return data
 
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
-        """The chunks that have already arrived, by their digests; reads one chunk at a time.
+        """Start or resume a transfer. Returns the indices of the chunks that have already arrived intact.
 
-        ``owner`` is a device id or "fleet". Refuses a transfer whose remaining chunks would not fit. After
-        a crash just before ``finish_part``, all chunks are there.
+        ``owner`` is a device id or "fleet". Raises ``StorageError`` if the missing chunks would not fit on
+        the disk. After a crash just before ``finish_part``, no chunk is missing. Reads one chunk at a time.
         """
         path = self._part(owner, manifest)
         held: set[int] = set()
@@ -179,7 +179,7 @@ class BlobFolder:
         return held
 
     def write_part(self, owner: str, manifest: Manifest, index: int, data: bytes) -> None:
-        """Write a chunk, already checked against its digest, at its offset; not durable yet."""
+        """Write a chunk, whose digest the caller has checked, at its offset. It is not durable yet."""
         path = self._part(owner, manifest)
         if not 0 <= index < manifest.count or len(data) != manifest.span(index)[1]:
             raise LocalError(
@@ -190,10 +190,10 @@ class BlobFolder:
             write_at(descriptor, data, manifest.span(index)[0])
 
     def finish_part(self, owner: str, manifest: Manifest) -> bool:
-        """Turn a complete part into a blob, durable once settled.
+        """Turn a complete part into a blob, durable once settled. Returns True if the blob then exists.
 
-        Returns False, and discards the part, if its hash is wrong. Also returns True if only the blob
-        exists: an earlier call had finished before a crash.
+        If the hash is wrong, it discards the part and returns False. After a crash, the part may already be
+        gone.
         """
         part, blob = self._part(owner, manifest), self._blob(manifest.sha256)
         with translated("finish part", part):
@@ -202,9 +202,9 @@ class BlobFolder:
             return blob.exists()
 
     def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """Turn a complete part into a blob, durable once settled, and read it; None if its hash is wrong.
+        """Turn a complete part into a blob, durable once settled. Returns its bytes; None for a wrong hash.
 
-        Until ``discard_part`` only its owner may take it again, for example after a crash.
+        Until ``discard_part``, the same owner may take it again, for example after a crash.
         """
         part, pieces = self._part(owner, manifest), list[bytes]()
         with translated("take part", part):
@@ -215,7 +215,7 @@ class BlobFolder:
         return self.read(manifest.sha256) if taken else None
 
     def read_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """The bytes of a complete part, which stays; if its hash is wrong, discard it and return None."""
+        """Return the bytes of a complete part, or discard it and return None if its hash is wrong."""
         part, pieces = self._part(owner, manifest), list[bytes]()
         with translated("read part", part):
             sound = _is_sound(part, manifest, False, pieces.append)
@@ -224,18 +224,17 @@ class BlobFolder:
         return b"".join(pieces) if sound else None
 
     def discard_part(self, owner: str, manifest: Manifest) -> None:
-        """Delete an owner's received chunks of a blob, and the mark that it has taken the blob."""
+        """Delete an owner's part of a blob, and the mark that the owner took it."""
         path = self._part(owner, manifest)
         with translated("remove part", path):
             path.unlink(missing_ok=True)
             _taken(path).unlink(missing_ok=True)
 
     def trim_parts(self, owner: str, manifest: Manifest, others: int) -> None:
-        """Remove an owner's oldest parts, except this blob's and a limited number of others."""
+        """Delete an owner's oldest parts, so that at most ``others`` remain besides this blob's."""
         mine = self._part(owner, manifest)
-        length = len(
-            mine.name
-        )  # one owner's name may be a prefix of another's; the hash has a fixed length
+        # An owner's name may begin with another's; the hash has a fixed length.
+        length = len(mine.name)
         with translated("look for parts in", self._parts):
             found = self._parts.glob(f"{owner}-*{mine.suffix}")
             parts = [path for path in found if len(path.name) == length and path != mine]
@@ -247,12 +246,12 @@ class BlobFolder:
     def collect(
         self, keep: Set[bytes], min_age_s: float, min_part_age_s: float | None = None
     ) -> int:
-        """Delete files that are neither in ``keep`` nor younger than ``min_age_s``. Returns bytes freed.
+        """Delete unneeded files that are at least ``min_age_s`` old. Returns the number of bytes freed.
 
-        It deletes blobs that are not in ``keep``, parts of such blobs or of existing ones, temporary files
-        and corrupt blobs. Parts may have another minimum age, as their sender may be away for a day. The
-        age protects files that their writer has yet to reference elsewhere; a clock that jumps back only
-        makes files look younger. An age of 0 protects nothing.
+        Unneeded files are blobs that are not in ``keep``, parts of such blobs or of complete ones,
+        temporary files and corrupt blobs. Parts can have a longer minimum age, because their sender may be
+        offline for a day. The age protects files that are about to be referenced by their writer. A clock
+        that jumps back only makes files look younger. An age of 0 protects nothing.
         """
         names = {sha256.hex() for sha256 in keep}
         now = time.time()
@@ -281,9 +280,10 @@ class BlobFolder:
         look: Callable[[bytes], object],
         mark: Path | None = None,
     ) -> bool:
-        """Turn a part into its blob, or discard it and return False if it is not sound. Raises ``OSError``.
+        """Turn a part into its blob. If its size or hash is wrong, discard it and return False.
 
-        ``mark`` is created just before the rename. If a power cut loses it, the part is sent again.
+        ``mark`` is created just before the rename; if a power cut loses it, the part is resent. Raises
+        ``OSError``.
         """
         blob = self._blob(manifest.sha256)
         if not _is_sound(part, manifest, self._durable, look):
@@ -301,7 +301,7 @@ class BlobFolder:
         self._require_room(length, self._root, reserve=False)
 
     def _require_room(self, length: int, path: Path, reserve: bool = True) -> None:
-        """Raise ``StorageError`` if there is no room; with ``reserve`` the bytes are written at once."""
+        """Raise ``StorageError`` if there is no room. With ``reserve``, count the bytes as used."""
         with translated("ask for the free space of", self._root):
             disk = os.statvfs(self._root)
         free = disk.f_bavail * disk.f_frsize
@@ -315,7 +315,7 @@ class BlobFolder:
             self._used += length if reserve else 0
 
     def _require_share(self, length: int, free: int, path: Path) -> None:
-        """Measure the usage occasionally and estimate it in between: a download has many chunks."""
+        """Raise ``StorageError`` if the folder would exceed its share. It is measured only now and then."""
         now = time.monotonic()
         if now >= self._measure_at:
             with translated("look through", self._root):
@@ -335,27 +335,27 @@ class BlobFolder:
         return self._blobs / sha256.hex()
 
     def _part(self, owner: str, manifest: Manifest) -> Path:
-        if not _OWNER.fullmatch(owner):  # it becomes a file name
+        if not _OWNER.fullmatch(owner):  # the owner becomes part of a file name
             raise LocalError(f"part owner {owner!r} is not 1 to 48 of a-z, 0-9 and '-'")
         return self._parts / f"{owner}-{manifest.sha256.hex()}.part"
 
 
 def _size(path: Path) -> int:
-    """The bytes that a file occupies, without holes; 0 if it is gone. Raises ``OSError``."""
+    """Return the disk space of a file in bytes, without holes; 0 if it is gone. Raises ``OSError``."""
     with contextlib.suppress(FileNotFoundError):
         return 512 * path.stat().st_blocks
     return 0
 
 
 def _taken(part: Path) -> Path:
-    """The file that marks a part as complete."""
+    """Return the path of the file that marks a part as taken by its owner."""
     return part.with_suffix(".taken")
 
 
 def _held_chunks(part: Path, manifest: Manifest) -> set[int]:
-    """The chunks that a part has completely. Raises ``OSError``.
+    """Return the indices of the chunks that a part has intact. Raises ``OSError``.
 
-    It does not use mmap, because an unreadable sector would then cause a SIGBUS instead of an error.
+    mmap is not used, because an unreadable sector would then raise SIGBUS instead of an error.
     """
     held: set[int] = set()
     with opened(part, os.O_RDONLY) as descriptor:
@@ -370,9 +370,9 @@ def _held_chunks(part: Path, manifest: Manifest) -> set[int]:
 def _is_sound(
     part: Path, manifest: Manifest, durable: bool, look: Callable[[bytes], object]
 ) -> bool:
-    """Fsync a part and compare its size and hash with the manifest's; ``look`` sees each piece read.
+    """Flush a part if ``durable``. Returns True if its size and hash match the manifest's.
 
-    Raises ``OSError``.
+    ``look`` is called with each piece read. Raises ``OSError``.
     """
     with opened(part, os.O_RDWR) as descriptor:
         try:
@@ -391,8 +391,8 @@ def _is_sound(
 
 
 def _remove_if_older(path: Path, oldest: float) -> int:
-    """Bytes freed by removing a file last written before ``oldest``. Raises ``OSError``."""
-    with contextlib.suppress(FileNotFoundError):  # its owner may finish or discard it meanwhile
+    """Delete a file last written before ``oldest``. Returns the bytes freed. Raises ``OSError``."""
+    with contextlib.suppress(FileNotFoundError):  # its owner may finish or discard it
         status = os.stat(path)
         if status.st_mtime <= oldest:
             os.unlink(path)

@@ -1,4 +1,4 @@
-"""Broker URLs: plain MQTT and websockets, each with TLS or without."""
+"""Parses broker URLs: MQTT over TCP or websockets, each with or without TLS."""
 
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -10,7 +10,7 @@ _PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 
 
 class Endpoint(NamedTuple):
-    """Host and port of a broker, whether TLS is used, and the path of its websockets (None: plain TCP)."""
+    """A broker's host and port, whether to use TLS, and the path for websockets (None for plain TCP)."""
 
     host: str
     port: int
@@ -19,13 +19,13 @@ class Endpoint(NamedTuple):
 
 
 def parse_url(url: str) -> Endpoint:
-    """The parts of the url. Raises ``ConfigError`` for a malformed one."""
+    """Parse a broker's URL. Raises ``ConfigError`` if it is malformed."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
         raise ConfigError("broker.url", url, URLS) from None
-    if parts.username is not None:  # the URL may have a password, which must not be printed
+    if parts.username is not None:  # the URL may contain a password, which must not be printed
         shown = f"{parts.scheme}://...@{parts.hostname}"
         raise ConfigError("broker.url", shown, f"{URLS}; set the password separately")
     web = parts.scheme in ("ws", "wss")

@@ -1,4 +1,4 @@
-"""Shared by all commands: argument parsing, finding the configuration, exit statuses."""
+"""Command-line code that all commands share: argument parsing, finding the configuration, exit statuses."""
 
 import argparse
 import difflib
@@ -20,23 +20,23 @@ from sedge_protocol.host.toml import default_path
 
 CONFIG_VARIABLE = "SEDGE_CONFIG"
 INTERRUPTED = 130
-# argparse's own messages; Python 3.12 and later put no quotation marks around the choices.
+# Matches argparse's message. From Python 3.12 on it prints the choices without quotation marks.
 _CHOICE = re.compile(r"invalid choice: '(?P<word>.*?)' \(choose from (?P<known>.*)\)$", re.DOTALL)
 _VALUE = re.compile(r"invalid (?P<kind>int|float) value: (?P<value>.*)$", re.DOTALL)
 _OPTION = re.compile(r"--[a-z][\w-]*")
 
 
 class Parser(argparse.ArgumentParser):
-    """A command or subcommand.
+    """The parser of a command or subcommand.
 
-    ``config`` is the name of the file that ``-c`` replaces, empty for a command that reads none;
-    subcommands inherit it unless they set their own. ``examples`` appear at the end of the help.
+    ``config`` is the name of the configuration file that ``-c`` overrides, empty for a command that reads
+    none. Subcommands inherit it unless they set their own. ``examples`` appear at the end of the help.
     """
 
     def __init__(self, *, config: str = "", examples: Sequence[str] = (), **others: Any) -> None:
         super().__init__(**others)
         self.config, self.examples = config, examples
-        self.alternative: Parser | None = None  # another reading of the same command
+        self.alternative: Parser | None = None  # its words are completed as well
         # The innermost parser's default wins, so a command can do without a configuration.
         self.set_defaults(config_name=config)
         if config:
@@ -49,17 +49,17 @@ class Parser(argparse.ArgumentParser):
             )
 
     def add_commands(self) -> "Commands":
-        """The object to which subcommands are added; the user must name one of them."""
+        """Return the object to which subcommands are added. The user must give one of them."""
         inherits = cast(type[Parser], partial(Parser, config=self.config))
         return self.add_subparsers(required=True, metavar="COMMAND", parser_class=inherits)
 
     def format_help(self) -> str:
-        """The help, with the examples exactly as they are typed."""
+        """Return the help text, with the examples printed exactly as they were given."""
         examples = "".join(f"  {example}\n" for example in self.examples)
         return super().format_help() + (examples and f"\nexamples:\n{examples}")
 
     def parse_known_args(self, *args: Any, **named: Any) -> Any:
-        """As in argparse, but a subcommand refuses an unknown option with its own usage."""
+        """Parse like argparse, except that a subcommand rejects an unknown option with its own usage."""
         found, unknown = super().parse_known_args(*args, **named)
         if unknown:
             options = _OPTION.findall(self.format_help())
@@ -69,7 +69,7 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Exit with a message that suggests the nearest word instead of listing all."""
+        """Exit with a message that suggests the nearest known word instead of listing all of them."""
         if match := _CHOICE.search(message):
             near = _nearest(match["word"], [word.strip("'") for word in match["known"].split(", ")])
             message = message[: match.start()] + (
@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
     def words(self) -> Mapping[tuple[str, ...], Sequence[str]]:
-        """The words that may follow each chain of commands: commands, choices and options."""
+        """Return for each chain of commands the words that may follow: commands, choices and options."""
         table: dict[tuple[str, ...], Sequence[str]] = {}
         own: list[str] = []
         for action in self._actions:
@@ -95,12 +95,12 @@ class Parser(argparse.ArgumentParser):
         return {**others, **table, (): [*own, *others.get((), ())]}
 
 
-# The object to which subcommands are added; argparse has no public name for it.
+# The type of the object to which subcommands are added; argparse has no public name for it.
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
 def command(name: str, description: str, config: str = "", examples: Sequence[str] = ()) -> Parser:
-    """The parser of a whole command, with the options that every command has."""
+    """Create the parser of a top-level command, with the options that every command has."""
     parser = Parser(prog=name, description=description, config=config, examples=examples)
     parser.add_argument("--version", action="version", version=f"{name} {VERSION}")
     help_text = "print the completion script for this shell (docs/commands.md)"
@@ -119,10 +119,10 @@ class _Completion(argparse.Action):
 def parsed(
     parser: Parser, argv: Sequence[str] | None, *, needs_posix: bool = False
 ) -> argparse.Namespace:
-    """The arguments; ``config`` is the path of the configuration for a command that reads one.
+    """Parse the command line. For a command that reads a configuration, ``config`` becomes its path.
 
-    Raises ``ConfigError`` if none is named and none exists. On Windows it first raises ``SedgeError`` for a
-    program that ``needs_posix``, whose ``--help`` still works there.
+    Raises ``ConfigError`` if no configuration is given and none exists in the usual places. On Windows it
+    first raises ``SedgeError`` for a program that ``needs_posix``, whose ``--help`` still works there.
     """
     arguments = parser.parse_args(argv)
     if needs_posix:
@@ -136,7 +136,10 @@ def parsed(
 
 
 def exit_status(name: str, call: Callable[[], int]) -> int:
-    """Make the call and return its result, or print an error as one line and return its exit status."""
+    """Return the result of ``call``.
+
+    If it raises, print the error as one line and return its exit status.
+    """
     try:
         with printing():
             return call()
@@ -154,7 +157,7 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 
 
 def seconds(text: str) -> float:
-    """A duration on the command line, for argparse: finite, from 0."""
+    """Parse a duration for argparse: a finite number of seconds, at least 0."""
     try:
         number = float(text)
     except ValueError:

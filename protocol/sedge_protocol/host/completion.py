@@ -1,4 +1,4 @@
-"""Completion scripts for bash, zsh and fish: a command's subcommands, choices and options.
+"""Generates completion scripts for bash, zsh and fish that complete subcommands, choices and options.
 
 They are generated from a table of the words that may follow each chain of commands. Where the table has no
 words, the shell completes file names.
@@ -69,7 +69,7 @@ _FORMS = {
 
 
 def script(shell: str, prog: str, words: Words) -> str:
-    """The completion script of the command ``prog`` for a shell."""
+    """Return the completion script of the command ``prog`` for a shell."""
     form, case, between = _FORMS[shell]
     chains = {path: shlex.quote("".join(f" {word}" for word in path)) for path in words}
     cases = [

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-# Replacements for characters that we print and some encodings lack; others become their base letter or "?".
+# Replacements for characters that we print and some encodings lack. Any other character becomes its base
+# letter or "?".
 _WORDS = {
     "↑": "up",
     "↓": "down",
@@ -27,10 +28,10 @@ _WORDS = {
 
 @contextmanager
 def printing() -> Generator[None]:
-    """Inside, and from then on, a command can print any text on stdout and stderr.
+    """Let the command print any text inside (and after) this context, whatever the streams' encoding.
 
-    A character that a stream's encoding lacks is printed as a word. If the reader closes the pipe
-    (``| head``), the command ends without a traceback, as if killed by SIGPIPE.
+    A character that a stream's encoding lacks is replaced by a word. If the reader closes the pipe (``|
+    head``), the command ends without a traceback, as if killed by SIGPIPE.
     """
     codecs.register_error("sedge.words", _in_words)
     for stream in (sys.stdout, sys.stderr):
@@ -41,19 +42,19 @@ def printing() -> Generator[None]:
         print(end="", flush=True)
     except BrokenPipeError:
         if not _reader_has_left():
-            raise  # some other pipe
-        # The interpreter flushes stdout again at exit, and would report the error then.
+            raise  # the broken pipe is not stdout
+        # The interpreter flushes stdout again at exit and would report the error then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(128 + signal.SIGPIPE) from None
 
 
 def json_text(value: object, indent: int | None = None) -> str:
-    """JSON that every stream can print unchanged."""
+    """Return JSON in ASCII, which every stream can print unchanged."""
     return json.dumps(json.loads(msgspec.json.encode(value)), indent=indent)
 
 
 def check_printer(as_json: bool) -> Callable[[bool, str], None]:
-    """Print a doctor's checks: one line each, or one JSON object each."""
+    """Return a function that prints a doctor's checks: one line each, or one JSON object each."""
 
     def report(good: bool, text: str) -> None:
         line = f"{'ok     ' if good else 'PROBLEM'}  {text}"
@@ -63,7 +64,7 @@ def check_printer(as_json: bool) -> Callable[[bool, str], None]:
 
 
 def _in_words(error: UnicodeError) -> tuple[str, int]:
-    """An error handler of Python's codecs: the replacement for unencodable text, and its end."""
+    """Handle an encoding error as codecs require. Returns the replacement and where the bad text ends."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     signs = error.object[error.start : error.end]

@@ -1,8 +1,8 @@
 """Writes files so that they survive a power cut.
 
-A file that must be whole or absent is written under a temporary name, fsynced and renamed; then its folder
-is fsynced, because otherwise the rename itself may be lost (LWN 457667). ``translated`` turns ``OSError``
-into ``StorageError``; blobs.py and journal.py build on this file.
+A file that must be either complete or absent is written under a temporary name, fsynced and renamed; then
+its folder is fsynced, because otherwise the rename itself may be lost (LWN 457667). ``translated`` turns
+``OSError`` into ``StorageError``; blobs.py and journal.py build on this file.
 """
 
 import contextlib
@@ -12,17 +12,17 @@ from pathlib import Path
 
 from sedge_protocol.errors import StorageError
 
-# Models and secrets must not be readable by other users of the machine.
+# Other users of the machine must not be able to read models and secrets.
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
-# Windows, where only the emulator uses this file, has only the last of these flags.
+# Windows has only the last of these flags; there, only the emulator uses this module.
 _DIRECTORY, _NOFOLLOW = (getattr(os, name, 0) for name in ("O_DIRECTORY", "O_NOFOLLOW"))
 _ALWAYS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 @contextlib.contextmanager
 def translated(doing: str, path: Path) -> Generator[None]:
-    """Turn every ``OSError`` inside into a ``StorageError`` that says what was being done, and where."""
+    """Turn an ``OSError`` in this context into a ``StorageError`` that says what failed, and where."""
     try:
         yield
     except OSError as exc:
@@ -31,9 +31,10 @@ def translated(doing: str, path: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def opened(path: Path, flags: int) -> Generator[int]:
-    """A file descriptor that is closed at the end; only the owner may access a file that it creates.
+    """Open a file and close it at the end of the context. A new file is accessible to its owner only.
 
-    A symbolic link in place of a file is refused; a folder may be one, as systemd's state folders are.
+    A symbolic link to a file is refused. A link to a folder is accepted, because systemd's state folders
+    are links.
     """
     nofollow = 0 if flags & _DIRECTORY else _NOFOLLOW
     descriptor = os.open(path, flags | nofollow | _ALWAYS, FILE_MODE)
@@ -44,14 +45,14 @@ def opened(path: Path, flags: int) -> Generator[int]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names inside a folder durable, except on Windows, which cannot. Raises ``OSError``."""
+    """Make the file names in a folder durable; does nothing on Windows. Raises ``OSError``."""
     if _DIRECTORY:
         with opened(folder, os.O_RDONLY | _DIRECTORY) as descriptor:
             os.fsync(descriptor)
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder for its owner only, durable together with any parents that it needed.
+    """Create a folder that only its owner can access, and missing parents. All are durable on return.
 
     Raises ``StorageError`` if it cannot be created or written to.
     """
@@ -72,7 +73,7 @@ def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def read_at(descriptor: int, length: int, offset: int) -> bytes:
-    """``length`` bytes at ``offset``, fewer only at the end of the file. Raises ``OSError``."""
+    """Return ``length`` bytes at ``offset``, or fewer at the end of the file. Raises ``OSError``."""
     pieces: list[bytes] = []
     while length > 0 and (piece := _pread(descriptor, length, offset)):
         pieces.append(piece)
@@ -81,18 +82,18 @@ def read_at(descriptor: int, length: int, offset: int) -> bytes:
 
 
 def replace_file(path: Path, data: bytes, temporary: Path) -> None:
-    """Make ``data`` the content of ``path``, completely or not at all; durable on return.
+    """Replace the content of ``path`` by ``data``, atomically and durably.
 
-    ``temporary`` is a path on the same file system; it is gone afterwards. Raises ``OSError``.
+    ``temporary`` is a path on the same file system; no file remains there. Raises ``OSError``.
     """
     write_and_rename(path, data, temporary)
     sync_folder(path.parent)
 
 
 def write_and_rename(path: Path, data: bytes, temporary: Path, flush: bool = True) -> None:
-    """As ``replace_file``, but a power cut may undo the renaming until the folder is synced.
+    """Do as ``replace_file``, except that a power cut may undo the rename until the folder is synced.
 
-    Without ``flush`` it may also leave a file without its data.
+    Without ``flush``, a power cut may also leave the file without its data.
     """
     try:
         with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
@@ -109,7 +110,7 @@ def write_and_rename(path: Path, data: bytes, temporary: Path, flush: bool = Tru
 
 
 def _pwrite(descriptor: int, data: memoryview, offset: int) -> int:
-    if hasattr(os, "pwrite"):  # Windows has neither this nor pread
+    if hasattr(os, "pwrite"):  # Windows has neither pwrite nor pread
         return os.pwrite(descriptor, data, offset)
     os.lseek(descriptor, offset, os.SEEK_SET)
     return os.write(descriptor, data)

@@ -1,6 +1,6 @@
-"""A device's enrolment: the files that it runs from, or the same data in one line (spec/enrolment.md).
+"""A device's enrolment data, as the files in its folder or as one line of text (spec/enrolment.md).
 
-The coordinator's side writes both. A device that gets the line writes the files itself.
+The coordinator writes either. A device that gets the line writes the files itself.
 """
 
 import base64
@@ -41,7 +41,7 @@ train = "train.npz"
 
 
 class Places(NamedTuple):
-    """The paths of the secret and the state, as written to ``edge.toml``."""
+    """The paths of the device's secret file and state folder, as written to ``edge.toml``."""
 
     secret_file: str
     state_dir: str
@@ -52,10 +52,10 @@ OF_SERVICE = Places("$CREDENTIALS_DIRECTORY/sedge-secret", "/var/lib/sedge")
 
 
 class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything that a device needs to connect. ``secret`` is 64 hex digits, ``ca`` PEM.
+    """Everything that a device needs to connect.
 
-    ``trust`` lists the public keys that it pins, 64 hex digits each. ``certificate`` is its own (PEM),
-    for the key that follows from its secret.
+    ``secret`` is 64 hex digits and ``ca`` is PEM. ``trust`` lists the public keys that the device pins, 64
+    hex digits each. ``certificate`` (PEM) is the device's own; its private key is derived from the secret.
     """
 
     device: str
@@ -76,16 +76,19 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
             parse_public(key)
 
     def join_text(self) -> str:
-        """The line of rule E7; keep it as secret as the secret in it."""
+        """Return the join line of rule E7. It contains the device's secret, so keep it secret, too."""
         return _line(self)
 
     def public_files(self, places: Places = BESIDE, remark: str = "") -> dict[str, str]:
-        """The texts of rule E2's files by name, without the secret; ``remark`` follows the TLS lines."""
+        """Return the text of each file of rule E2 by name, without the secret.
+
+        ``remark`` is inserted after the TLS lines of ``edge.toml``.
+        """
         pem = {CA: self.ca, CERTIFICATE: self.certificate}
         files = {name: text for name, text in pem.items() if text is not None}
         keys = {CA: "ca_file", CERTIFICATE: "cert_file"}
         tls = "".join(f'{keys[name]} = "{name}"\n' for name in files) + remark
-        url = json.dumps(self.url, ensure_ascii=False)  # a JSON string is a TOML string, too
+        url = json.dumps(self.url, ensure_ascii=False)  # a JSON string is also a TOML string
         pins = ", ".join(f'"{key}"' for key in self.trust)
         trust = f"\n[trust]\n# Whose signature orders need.\nkeys = [{pins}]\n" if pins else ""
         text = EDGE_TOML.format(
@@ -94,7 +97,7 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
         return {**files, CONFIG: text}
 
     def write(self, folder: Path, files: Mapping[str, str]) -> None:
-        """Write these files, and then the secret, which must not exist yet. Raises ``OSError``."""
+        """Write these files, then the secret, whose file must not exist yet. Raises ``OSError``."""
         for name, text in files.items():
             (folder / name).write_text(text)
             (folder / name).chmod(0o644)
@@ -102,7 +105,7 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
             write_at(descriptor, f"{self.secret}\n".encode(), 0)
 
     def replace_secret(self, folder: Path) -> None:
-        """Replace the folder's secret, and certificate; durable on return. Raises ``OSError``."""
+        """Replace the secret and the certificate in a folder; durable on return. Raises ``OSError``."""
         path = folder / SECRET
         if self.certificate is not None:
             (folder / CERTIFICATE).write_text(self.certificate)
@@ -111,10 +114,11 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Token(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything that a device needs to join by token. ``key`` and ``point`` are hex digits, ``ca`` PEM.
+    """Everything that a device needs to join by token.
 
-    ``device`` is the id of the only device that may use the token, or empty; ``trust`` as in ``Enrolment``.
-    ``certificate``, in PEM, is the token's own at a broker that asks for one.
+    ``key`` and ``point`` are hex digits, and ``ca`` is PEM. ``device`` is the id of the only device that
+    may use the token, or empty if any device may. ``trust`` is as in ``Enrolment``. ``certificate`` (PEM)
+    belongs to the token, for a broker that requires client certificates.
     """
 
     token: str
@@ -128,7 +132,7 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
     certificate: str | None = None
 
     def check(self) -> None:
-        """Raise ``ConfigError``, which never shows the key, for a value that breaks a rule."""
+        """Raise ``ConfigError``, which never shows the key, if a value is invalid."""
         check_id(self.token, "token")
         check_id(self.fleet, "fleet")
         parse_url(self.url)
@@ -150,7 +154,7 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
             return b""
 
     def join_text(self) -> str:
-        """The line of rule E8. Anybody who has it may ask to join."""
+        """Return the join line of rule E8. Anybody who has it may ask to join."""
         return _line(self)
 
 
@@ -160,7 +164,7 @@ def _line(said: Enrolment | Token) -> str:
 
 
 class _Kind(msgspec.Struct):
-    """Tells the two kinds of line apart."""
+    """The part of a join line that tells the two kinds apart."""
 
     token: str | None = None
 

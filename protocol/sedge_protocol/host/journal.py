@@ -1,10 +1,10 @@
-"""One struct in a file, replaced atomically by every commit and then durable.
+"""Stores one struct in a file. Each commit replaces it atomically and durably.
 
     8 bytes "SEDGEJNL" | u32 schema | 32 bytes SHA-256 of schema and body | body (MessagePack)
 
-It holds the state that a program must remember (the agent's outbox, a resume point); large data goes to
-blobs. A file that is damaged or has another schema is refused, not converted. The free-space floor of
-blobs.py does not apply here, so that the program can still record that the disk is full.
+A journal holds small state that a program must remember (the agent's outbox, a resume point); large data
+goes to blobs. A file that is damaged or has another schema is rejected, not converted. The free-space floor
+of blobs.py does not apply here, so that the program can still record that the disk is full.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Journal(Generic[T]):
-    """The file at ``path`` with one value of ``type``; its folder is created if it is missing.
+    """A file at ``path`` that stores one value of ``type``. A missing folder is created.
 
-    Raise ``schema`` with every change of the struct that gives older files another meaning.
+    Increase ``schema`` with every change of the struct that would change the meaning of older files.
     """
 
     def __init__(self, path: Path, type: type[T], schema: int) -> None:
@@ -38,9 +38,9 @@ class Journal(Generic[T]):
         make_folder(path.parent)
 
     def load(self) -> T | None:
-        """The value last committed; None if there is none.
+        """Return the value last committed, or None.
 
-        Raises ``StorageError`` for a file that is damaged, of another schema, or not a journal.
+        Raises ``StorageError`` for a file that is damaged, has another schema, or is not a journal.
         """
         with translated("read journal", self._path):
             if not self._path.exists():
@@ -52,9 +52,9 @@ class Journal(Generic[T]):
     def commit(self, value: T) -> None:
         """Replace the value; durable on return.
 
-        Raises ``StorageError`` when the disk refuses: the file then holds the old value or, if only the
-        last step failed, the new one, never a mixture. Raises ``LocalError`` for a value that ``load``
-        would refuse.
+        Raises ``StorageError`` if the disk fails. The file then holds the old value or, if only the last
+        step failed, the new one, but never a mixture. Raises ``LocalError`` for a value that ``load`` would
+        refuse.
         """
         try:
             body = msgspec.msgpack.encode(value)

@@ -1,7 +1,7 @@
-"""The event loop of the shells: one thread waits for sockets, timers and worker threads.
+"""The event loop: one thread waits for sockets, timers and worker threads.
 
-A station is anything that owns a link: an agent's runtime, the coordinator's service. One loop drives a
-single station on a device, or hundreds in the emulator.
+A station is anything that owns a link, such as an agent's runtime or the coordinator's service. One loop
+drives a single station on a device, or hundreds in the emulator.
 """
 
 import os
@@ -18,7 +18,8 @@ from sedge_protocol.host.disk import opened
 from sedge_protocol.host.posix import lock
 from sedge_protocol.host.systemd import notify, watchdog_interval_s
 
-# The longest wait. Waiting misses nothing; this only bounds how late ``until`` is noticed.
+# The loop waits at most this long. No event is missed in a shorter wait; the limit only bounds how late
+# ``until`` is checked.
 MAX_WAIT_S = 1.0
 
 
@@ -30,31 +31,34 @@ class Station(Protocol):
         ...
 
     def fileno(self) -> int | None:
-        """The socket to wait on, or None."""
+        """Return the socket to wait on, or None."""
         ...
 
     def wants_write(self) -> bool:
-        """Whether to wait until the socket accepts bytes as well."""
+        """Return True if the loop should also wait until the socket can be written to."""
         ...
 
     def timer(self) -> float:
-        """When ``step`` must be called even if the socket is silent (``time.monotonic``)."""
+        """Return when ``step`` must be called even if the socket is silent (``time.monotonic``)."""
         ...
 
 
 class Loop:
-    """Waits and steps. ``wake`` may be called from any thread and from a signal handler."""
+    """Waits for events and steps the stations.
+
+    ``wake`` may be called from any thread and from a signal handler.
+    """
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self._stopped = False
-        # Whether Ctrl-C has ended ``run``.
+        # True if Ctrl-C has ended ``run``.
         self.interrupted = False
 
     def wake(self) -> None:
-        """Make every station step soon."""
+        """Make ``run`` step every station soon."""
         try:
             self._writer.send(b"\0")
         except OSError:  # full: a wake-up is already pending; closed: the loop has ended
@@ -71,7 +75,7 @@ class Loop:
         self.wake()
 
     def run(self, stations: Sequence[Station], until: Callable[[], bool]) -> None:
-        """Step the stations whenever they have work, until asked to stop; feed the watchdog."""
+        """Step the stations whenever they have work, until asked to stop. Feeds the watchdog."""
         interval_s = watchdog_interval_s()
         feed_at = 0.0
         while not (self._stopped or until()):
@@ -82,12 +86,12 @@ class Loop:
                 station.step()
 
     def close(self) -> None:
-        """Free the loop's own sockets."""
+        """Close the sockets of the loop itself."""
         self._reader.close()
         self._writer.close()
 
     def _wait(self, stations: Sequence[Station]) -> Sequence[Station]:
-        """The stations that have something to do."""
+        """Wait for events. Returns the stations that have something to do."""
         poll = select.poll()
         poll.register(self._reader, select.POLLIN)
         owners: dict[int, Station] = {}

@@ -1,4 +1,4 @@
-"""The memory that this process may use: the machine's, or less in a container or a systemd unit.
+"""Finds how much memory this process may use, which a container or a systemd unit may limit.
 
 ``unpool_large_arrays`` and ``release_memory`` return memory that a job no longer needs to the system.
 """
@@ -11,23 +11,24 @@ from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
-# From glibc's malloc.h, and the size in bytes from which an array gets pages of its own.
+# These constants come from glibc's malloc.h; the last is the size in bytes from which an array gets pages
+# of its own.
 _M_MMAP_THRESHOLD, _LARGE = -3, 2**20
 
 
 def memory_mb() -> int:
-    """Memory in MB: the minimum of the machine's, the cgroups' and the process's limit; 0 if unknown."""
+    """Return the memory in MB: the smallest of the limits of machine, cgroups and process; 0 if unknown."""
     limits = [*_machine(), *_limits(_OWN, _CGROUPS), *_address_space()]
     return min(limits, default=0) // 10**6
 
 
 def unpool_large_arrays() -> None:
-    """Let the C library, if it can, return every large array to the system as soon as it is freed.
+    """Make the C library, if it supports this, return every large array to the system once freed.
 
     By default glibc pools arrays up to 32 MiB once one of that size has been freed. A thread's pool then
-    keeps freed model vectors into which no later array fits: a job with an MLP (4.9 million parameters,
-    batch 8) peaked at 208 MB instead of 192 in ONNX Runtime and at 186 instead of 166 in ExecuTorch, and
-    ended with up to 100 MB more. Steps take as long as before.
+    keeps the space of freed model vectors, into which no later array fits: a job with an MLP (4.9 million
+    parameters, batch 8) peaked at 208 MB instead of 192 in ONNX Runtime and at 186 instead of 166 in
+    ExecuTorch, and ended with up to 100 MB more. Steps take as long as before.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -35,11 +36,11 @@ def unpool_large_arrays() -> None:
 
 
 def release_memory() -> None:
-    """Return freed memory to the system, if the C library can; glibc keeps it by default.
+    """Return freed memory to the system, if the C library supports this; glibc keeps it by default.
 
-    In a job with the 4-layer CNN in ONNX Runtime, this took a few ms and left 78 of 98 MiB: the interpreter
-    with the agent (44), the runtime's library (19), data and sessions. Closing the sessions as well would
-    free 1 MiB more, and opening them again takes 20 ms.
+    After a job with the 4-layer CNN in ONNX Runtime, this took a few ms and reduced the process from 98 to
+    78 MiB: the interpreter with the agent (44), the runtime's library (19), data and sessions. Closing the
+    sessions as well would free 1 MiB more, and opening them again takes 20 ms.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -49,12 +50,12 @@ def release_memory() -> None:
 def _machine() -> Iterator[int]:
     try:
         yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):  # no such figure; no sysconf on Windows
+    except (ValueError, OSError, AttributeError):  # unknown here, or Windows, which has no sysconf
         return
 
 
 def _address_space() -> Iterator[int]:
-    """The memory that ``ulimit -v`` or a unit's ``LimitAS`` leaves to the process."""
+    """Yield the memory limit that ``ulimit -v`` or a unit's ``LimitAS`` sets for the process, if any."""
     try:
         import resource
     except ImportError:  # Windows
@@ -65,7 +66,7 @@ def _address_space() -> Iterator[int]:
 
 
 def _limits(own: Path, root: Path) -> Iterator[int]:
-    """The limits of this process's cgroups and their parents, version 2 and version 1."""
+    """Yield the limits of this process's cgroups and their parents, for cgroups version 2 and 1."""
     try:
         lines = own.read_text().splitlines()
     except (OSError, UnicodeDecodeError):
@@ -80,9 +81,9 @@ def _limits(own: Path, root: Path) -> Iterator[int]:
 
 
 def _upwards(root: Path, path: str, name: str) -> Iterator[int]:
-    """The limits of a group and its parents up to ``root``; "max" and unreadable files are skipped.
+    """Yield the limits of a group and its parents up to ``root``, skipping "max" and unreadable files.
 
-    In a container the path may be the host's: it may not exist here, or may begin above the root. The
+    In a container the path may be the host's, so it may not exist here or may begin above the root. The
     root's limit is then the container's.
     """
     group = root if ".." in path else root / path.strip("/")

@@ -1,12 +1,12 @@
-"""Writes a model as one file for other programs: its tensors by name, or ``predict`` with them built in.
+"""Writes a model as one file for other programs: its named tensors, or an ONNX model that predicts.
 
     .npz          numpy.load
     .safetensors  safetensors (extra "safetensors")
     .pt           a state_dict for torch.load and load_state_dict (needs torch)
-    .onnx         x (B, ...) to logits (B, C), B being the bundle's batch size; its metadata say how
-                  8-bit pixels become x (``pixels``), what comes out (``outputs``), and the classes' names
+    .onnx         x (B, ...) to logits (B, C), B being the bundle's batch size; its metadata say how 8-bit
+                  pixels become x (``pixels``), what the outputs are (``outputs``), and the classes' names
 
-The file's suffix selects the format. torch and safetensors are imported only when needed.
+The suffix of the file name selects the format. torch and safetensors are imported only when needed.
 """
 
 import io
@@ -27,7 +27,7 @@ from sedge_protocol.layout import Theta
 from sedge_protocol.wire.binding import bound_predict, described
 from sedge_protocol.wire.bundle import Bundle
 
-# The way every device reads its data (sedge_edge.data).
+# How every device scales its pixels (sedge_edge.data).
 PIXELS = "unsigned 8-bit values divided by 255"
 IMAGE_NDIM = 3  # (C, H, W)
 
@@ -35,7 +35,7 @@ Tensors = Mapping[str, NDArray[np.float32]]
 
 
 def write_model(bundle: Bundle, theta: Theta, path: Path) -> None:
-    """Write a bundle's model with theta (n,), including frozen tensors: whole or not at all.
+    """Write a bundle's model with theta (n,) and the frozen tensors to a file, atomically.
 
     Raises ``ConfigError`` for another suffix or a missing library, ``CodecError`` for a bundle without an
     ONNX program, ``StorageError`` when the disk refuses.
@@ -52,7 +52,7 @@ def write_model(bundle: Bundle, theta: Theta, path: Path) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, NDArray[np.generic]]:
-    """The arrays of a .npz file, by name. Raises ``DataError`` for anything else."""
+    """Return the arrays of a .npz file by name. Raises ``DataError`` for any other file."""
     try:
         with path.open("rb") as file:
             found = read_arrays(file, str(path), ".npz")

@@ -1,11 +1,12 @@
-"""The only file that uses paho-mqtt; it also owns the socket and clock of a link. Both sides use it.
+"""The link to the broker. Only this module uses paho-mqtt, and only it reads a link's socket and clock.
 
-A link reconnects automatically, with jitter, and promises nothing else: a message passed to ``send`` may be
-lost, repeated or late, and the cores repair that. So everything travels at QoS 0, and every connection has
-a new paho client and a clean session. With QoS 1, a Mosquitto whose queue for a client is full also drops
-the PUBACKs for that client, and its send window never opens again. The client id ends in 128 random bits,
-so that nobody can guess it and take over the session. A link tries MQTT 5 first, then 3.1.1 if the broker
-refuses it or does not answer. Callbacks only append to a list, after asking whether a message is wanted.
+Both sides use it. A link reconnects automatically, with jitter. It guarantees nothing else: a message
+passed to ``send`` may be lost, repeated or late, and the coordinator's and agent's cores recover from that.
+So everything is sent at QoS 0, and every connection has a new paho client and a clean session. With QoS 1,
+a Mosquitto whose queue for a client is full also drops the PUBACKs for that client, and its send window
+never opens again. The client id ends in 128 random bits, so that nobody can guess it and take over the
+session. A link tries MQTT 5 first, then 3.1.1 if the broker refuses it or does not answer. Callbacks only
+append to a list.
 """
 
 import logging
@@ -31,28 +32,28 @@ from sedge_protocol.wire.reconnect import Ended, Reconnect
 
 KEEPALIVE_S = 30
 CONNECT_TIMEOUT_S = 10.0
-# A connection on which we sent but received nothing for this long is replaced, under a new client id. The
-# time doubles with each such connection, as the other side may simply not be running.
+# A connection on which we send but receive nothing for this long is replaced, under a new client id. The
+# time doubles with each such connection, because the other side may simply not be running.
 DEAF_S = 60.0
 DEAF_MAX_S = 3600.0
-# The number of frames passed to paho but not yet written to the socket; others wait in the core, as chunk
-# indices rather than copies.
+# At most this many frames may be queued in paho. Others wait in the core, as chunk indices rather than
+# copies of the data.
 WINDOW = 16
 READS_PER_STEP = 64
-# How long a closing link waits for the broker to receive its last messages.
+# How long a closing link waits for the broker to read its last messages.
 CLOSE_S = 2.0
-# How often paho must check its keepalive: a tenth of the shortest keepalive that brokers ask for.
+# The interval at which paho checks its keepalive: a tenth of the shortest keepalive that brokers request.
 SERVE_S = 1.0
 UNSUPPORTED_VERSION = {"Unsupported protocol version", "Unacceptable protocol version"}
 
 
 @dataclass(frozen=True)
 class BrokerSettings:
-    """Where the broker is, and our account there. ``url`` is ``mqtt://host[:port]``, or ``mqtts://…``.
+    """A broker's address and our account there. ``url`` is ``mqtt://host[:port]``, or ``mqtts://…``.
 
-    For networks that let only the web through, ``ws://host[:port][/path]`` or ``wss://…`` is MQTT over
-    websockets; its path is /mqtt unless the url has another. The client id begins with ``name``; the link
-    adds its random end. ``client_pem`` has a private key and its certificate, in place of the two files.
+    For networks that permit only web traffic, ``ws://host[:port][/path]`` or ``wss://…`` selects MQTT over
+    websockets; the default path is /mqtt. The client id begins with ``name``, and the link adds a random
+    suffix. ``client_pem`` is a private key and its certificate, to be used instead of the two files.
     """
 
     url: str
@@ -65,34 +66,34 @@ class BrokerSettings:
     client_pem: str | None = field(default=None, repr=False)
 
     def endpoint(self) -> Endpoint:
-        """The parts of the url. Raises ``ConfigError`` for a malformed one."""
+        """Parse the url. Raises ``ConfigError`` if it is malformed."""
         return parse_url(self.url)
 
 
 @dataclass(frozen=True)
 class Connected:
-    """The broker accepted us; ``max_packet_bytes`` is the largest packet it takes."""
+    """The broker accepted us. ``max_packet_bytes`` is the largest packet that it accepts."""
 
     max_packet_bytes: int
 
 
 @dataclass(frozen=True)
 class Disconnected:
-    """There is no link; ``reason`` says why in one line. ``is_news``: it has not been logged yet."""
+    """The link is down. ``reason`` is one line; ``is_news`` is true if it was not logged before."""
 
     reason: str
     retry_s: float
     is_news: bool = True
 
     def log(self, log: logging.Logger) -> None:
-        """Log it as a warning, or at debug level if a long outage only repeats itself."""
+        """Log a warning, or a debug message if the same outage continues."""
         level = logging.WARNING if self.is_news else logging.DEBUG
         log.log(level, "%s; next try in %.0f s", self.reason, self.retry_s)
 
 
 @dataclass(frozen=True)
 class Received:
-    """One message."""
+    """A message that arrived."""
 
     topic: str
     payload: bytes
@@ -100,7 +101,7 @@ class Received:
 
 @dataclass(frozen=True)
 class TooLarge:
-    """A message was not sent: its packet has ``size`` bytes, the broker accepts ``max_packet_bytes``."""
+    """A message was not sent: its packet of ``size`` bytes exceeds the broker's ``max_packet_bytes``."""
 
     topic: str
     size: int
@@ -118,7 +119,7 @@ LinkEvent = Connected | Disconnected | Received | TooLarge
 
 @dataclass
 class LinkCounters:
-    """Bytes as the kernel counted them at the socket (TCP payload), and messages."""
+    """Counts of messages and of bytes. Bytes are TCP payload, as counted by the kernel."""
 
     bytes_sent: int = 0
     bytes_received: int = 0
@@ -129,12 +130,12 @@ class LinkCounters:
 
 
 class MqttLink:
-    """A link to the broker, driven by ``step``; single-threaded.
+    """A link to the broker. It runs in a single thread, by calls of ``step``.
 
     ``subscriptions`` are made on every connection, and may change between connections. ``will``, if given,
-    returns a (topic, payload) before every connection. With ``retain`` the broker keeps the will and all
-    messages. ``admit`` decides by topic and payload whether to keep an arriving message; others are dropped
-    at once. ``reconnect`` determines the wait between connections.
+    is called before every connection and returns the (topic, payload) of the MQTT will. With ``retain`` the
+    broker keeps the will and all messages. ``admit`` decides by topic and payload whether to keep an
+    arriving message; others are dropped at once. ``reconnect`` sets the waits between connections.
     """
 
     def __init__(
@@ -172,31 +173,31 @@ class MqttLink:
 
     @property
     def up(self) -> bool:
-        """Whether the broker has accepted the current connection."""
+        """True if the broker has accepted the current connection."""
         return self._up
 
     @property
     def room(self) -> int:
-        """The number of further frames that the link accepts now."""
+        """How many more frames the link accepts now."""
         return max(0, WINDOW - self._unwritten) if self._up else 0
 
     def fileno(self) -> int | None:
-        """The socket to wait on, or None."""
+        """Return the socket to wait on, or None."""
         sock = self._client.socket() if self._client else None
         return None if sock is None else sock.fileno()
 
     def wants_write(self) -> bool:
-        """Whether bytes are waiting to be written to the socket."""
+        """Return True if bytes are waiting to be written to the socket."""
         return self._client is not None and self._client.want_write()
 
     def timer(self) -> float:
-        """When ``step`` must run even if the socket is silent (``time.monotonic``)."""
-        if self._events:  # a send has failed since the last step and closed the connection
+        """Return when ``step`` must run even if the socket is silent (``time.monotonic``)."""
+        if self._events:  # since the last step, a send has failed and closed the connection
             return 0.0
         return self._retry_at if self._client is None else self._serve_at
 
     def step(self) -> list[LinkEvent]:
-        """Connect if it is time, read, write, keep alive. Returns what happened, in order."""
+        """Connect if it is time, read, write, and keep alive. Returns the events in order."""
         now = time.monotonic()
         if self._client is None:
             if now >= self._retry_at:
@@ -208,14 +209,14 @@ class MqttLink:
         return events
 
     def send(self, topic: str, payload: bytes, confirmed: bool = False) -> None:
-        """Send one message; it is dropped if there is no link, as any message may be.
+        """Send one message. If there is no link, it is dropped, as any message may be.
 
         If the broker refuses a ``confirmed`` message, the connection ends; only a doctor uses that.
         """
         if self._client is None or not self._up:
             return
         if (size := packet_bytes(topic, payload)) > self._max_packet:
-            self.counters.oversize += 1  # the broker would cut the connection, at every retry
+            self.counters.oversize += 1  # the broker would disconnect us, at every retry
             self._events.append(TooLarge(topic, size, self._max_packet))
             return
         if self._deaf_at is None and not self._heard:
@@ -226,7 +227,7 @@ class MqttLink:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the broker has confirmed our subscriptions; all it sent before has then arrived."""
+        """True if our subscriptions are confirmed; all that the broker sent before has then arrived."""
         return self._up and not self._unconfirmed
 
     def subscribe(self, topic: str) -> None:
@@ -262,7 +263,7 @@ class MqttLink:
     def _connect(self, now: float) -> None:
         try:
             client = self._new_client()
-        except ConfigError as exc:  # certificates are being renewed
+        except ConfigError as exc:  # certificates are being renewed at this moment
             if not self.counters.connections:
                 raise
             self._drop(str(exc), Ended.UNANSWERED)
@@ -329,19 +330,19 @@ class MqttLink:
             self._drop_deaf()
 
     def _drop_deaf(self) -> None:
-        """Drop a connection on which nothing arrives. The next try is soon: the broker was reachable."""
+        """Drop a connection on which nothing arrives, and retry soon, because the broker was reachable."""
         reason = f"{self.settings.url}: heard nothing for {self._patience_s:.0f} s, though we spoke"
         self._patience_s = min(2 * self._patience_s, DEAF_MAX_S)
         self._random = secrets.token_hex(16)
         self._drop(reason, Ended.HEARD)
 
     def _try_other_version(self) -> None:
-        """Change between MQTT 5 and 3.1.1: a broker without MQTT 5 may hang up or not answer."""
+        """Switch between MQTT 5 and 3.1.1. A broker without MQTT 5 may disconnect or stay silent."""
         old = self._version != MQTTProtocolVersion.MQTTv5
         self._version = MQTTProtocolVersion.MQTTv5 if old else MQTTProtocolVersion.MQTTv311
 
     def _drop(self, reason: str, ended: Ended) -> None:
-        """Drop the connection and decide when to try again."""
+        """Drop the connection and decide when to reconnect."""
         client, self._client = self._client, None
         if client is not None:
             self._count(client.socket())
@@ -349,7 +350,7 @@ class MqttLink:
             client.disconnect()
             client.loop_misc()
         if self._up and not self._refuses_5:
-            # The disconnect that made us try 3.1.1 may have been a restart behind a proxy.
+            # The disconnect that made us try 3.1.1 may have been a broker's restart behind a proxy.
             self._version = MQTTProtocolVersion.MQTTv5
         self._up, self._unwritten, self._leaving, self._deaf_at = False, 0, None, None
         now = time.monotonic()
@@ -379,7 +380,7 @@ class MqttLink:
         self._events.append(Connected(self._max_packet))
 
     def _on_log(self, client: object, userdata: object, level: int, text: str) -> None:
-        """Keep the alert that paho has received; paho itself only logs it."""
+        """Remember the TLS alert that paho has received, because paho itself only logs it."""
         if level == paho.MQTT_LOG_ERR:
             self._alert = self._alert or tls.alert_in(text)
 
@@ -419,13 +420,13 @@ class MqttLink:
             self._drop(refused or f"{self.settings.url}: {self._hung_up(str(reason))}", ended)
 
     def _hung_up(self, reason: str) -> str:
-        """Why a connection ended, with a guess if none ever worked and no reason was given."""
+        """Explain why a connection ended, with a guess if none ever worked and no reason was given."""
         if reason != "Unspecified error":
             return reason
         hint = ""
         if self._alert in tls.REFUSED:
             return f"the broker refuses us: {tls.REFUSED[self._alert]}"
-        if not self.counters.connections:  # once one has worked, the guess is wrong
+        if not self.counters.connections:  # once a connection has worked, the guess is wrong
             hint = " (does it expect TLS, mqtts?)"
             if self._tls:
                 own = self.settings.client_pem or self.settings.cert_file
@@ -435,7 +436,7 @@ class MqttLink:
     def _on_message(self, client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:
         try:
             topic = message.topic
-        except UnicodeDecodeError:  # paho decodes the topic only now; no topic of ours is like that
+        except UnicodeDecodeError:  # paho decodes the topic only here; all of our topics are UTF-8
             return
         self._heard, self._deaf_at, self._patience_s = True, None, DEAF_S
         self.counters.frames_received += 1
@@ -462,7 +463,7 @@ class MqttLink:
             self._alert = self._alert or tls.last_alert(sock)
 
     def measure(self) -> LinkCounters:
-        """The counters, brought up to date with the open socket."""
+        """Return the counters, including the bytes of the open socket."""
         counters = self.counters
         sock = self._client.socket() if self._client else None
         sent, received = (0, 0) if sock is None else socket_bytes(sock)
@@ -471,7 +472,7 @@ class MqttLink:
         return counters
 
     def _count(self, sock: Any) -> None:
-        """Keep the counts of a socket that is about to close."""
+        """Add the bytes of a socket that is about to close."""
         if sock is not None:
             sent, received = socket_bytes(sock)
             self._closed_sent += sent

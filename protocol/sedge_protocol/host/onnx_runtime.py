@@ -1,8 +1,8 @@
-"""The one place that loads onnxruntime and opens a program in it.
+"""Loads onnxruntime and opens programs in it. No other module does.
 
-Since 1.29 the package sends telemetry to its maker, even on Linux: it looks up a telemetry host and writes
-a device id and a queue of events to the user's cache folder. Only this variable, set before the import,
-stops all of it; ``disable_telemetry_events`` comes too late.
+Since 1.29 the package sends telemetry to its vendor, even on Linux: it looks up a telemetry host and writes
+a device id and a queue of events to the user's cache folder. Only the environment variable set here, before
+the import, prevents all of that; ``disable_telemetry_events`` comes too late.
 """
 
 import os
@@ -22,11 +22,12 @@ def library() -> ModuleType:
 
 
 def open_session(program: bytes, options: Any) -> Any:
-    """An ``InferenceSession`` of a program with these ``SessionOptions``, on the CPU.
+    """Open an ``InferenceSession`` for a program on the CPU, with these ``SessionOptions``.
 
     Raises ``CodecError`` for a program that ``check_program`` refuses, and whatever onnxruntime raises.
     """
     check_program(program)
-    # Otherwise bytes 4 to 7 decide: "ORTM" selects another format, which has not been checked.
+    # Without this option bytes 4 to 7 select the format: with "ORTM" it would be one that ``check_program``
+    # has not checked.
     options.add_session_config_entry("session.load_model_format", "ONNX")
     return library().InferenceSession(program, options, providers=["CPUExecutionProvider"])

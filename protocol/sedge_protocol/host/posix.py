@@ -1,6 +1,7 @@
-"""POSIX features that Windows lacks: file locks, and others on which coordinator, agent and brokers rely.
+"""Handles the POSIX features that Windows lacks, such as file locks.
 
-The emulator in virtual time and the exporter run on Windows all the same. No other file imports fcntl.
+Coordinator, agent and brokers rely on them. The exporter and the emulator in virtual time also run on
+Windows. No other module imports fcntl.
 """
 
 from importlib import import_module
@@ -9,7 +10,7 @@ from sedge_protocol.errors import SedgeError
 
 
 def require_posix(what: str = "") -> None:
-    """Raise ``SedgeError`` on Windows; ``what`` cannot run there."""
+    """Raise ``SedgeError`` on Windows, saying that ``what`` cannot run there."""
     try:
         import_module("fcntl")
     except ModuleNotFoundError:
@@ -18,10 +19,10 @@ def require_posix(what: str = "") -> None:
 
 
 def lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> None:
-    """Lock a file until it is closed, exclusively or, if ``shared``, only against exclusive locks.
+    """Lock a file until it is closed. A ``shared`` lock excludes only exclusive ones.
 
-    Raises ``BlockingIOError`` if another process holds a lock and ``wait`` is false. On Windows nothing is
-    locked: two emulations must not share a folder there.
+    Raises ``BlockingIOError`` if another process holds a conflicting lock and ``wait`` is false. On Windows
+    nothing is locked, so two emulations must not share a folder there.
     """
     try:
         import fcntl

@@ -1,9 +1,10 @@
 """Makes commands run by root act as the owner of the state folder that they use.
 
-An unprivileged service owns its state folder, so it could replace any file there with a link, whose target
-root would then open with root's rights. So a command run by root takes the owner's identity before it opens
-anything in the folder: it can access only what the owner can, and its files belong to the owner. It opens
-the caller's own files (outputs, secrets, the broker's passwords) before that, or within ``as_caller``.
+An unprivileged service owns its state folder. It could replace any file there with a link to another file,
+which a command run by root would then open with root's rights. So such a command takes the owner's identity
+before it opens anything in the folder: it can access only what the owner can, and files that it creates
+belong to the owner. It opens the caller's own files (outputs, secrets, the broker's passwords) before that,
+or within ``as_caller``.
 """
 
 import contextlib
@@ -18,16 +19,17 @@ from sedge_protocol.host.disk import translated
 def act_as_owner(folder: Path, for_good: bool = False) -> Path:
     """Take the identity of a state folder's owner, if we are root and the owner is not.
 
-    A missing folder counts as owned by its nearest parent's owner. ``for_good`` gives up root permanently,
-    for processes that run long or run others' code. Returns the path by which the owner can reach the
-    folder: with systemd's DynamicUser only root may enter its parent. Raises ``StorageError``.
+    A missing folder counts as owned by the owner of its nearest existing parent. ``for_good`` gives up root
+    permanently, for long-running processes and those that run other people's code. Returns a path by which
+    the owner can reach the folder, because with systemd's DynamicUser only root may enter its parent.
+    Raises ``StorageError``.
     """
     if os.geteuid() != 0:
         return folder
     with translated("look at", folder):
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
         descriptor = os.open(nearest, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        # A folder of root's counts as another user's if it is reached through that user's link.
+        # If another user's link leads to a folder that root owns, treat the folder as that user's.
         links = (
             path.lstat() for path in (nearest, *nearest.absolute().parents) if path.is_symlink()
         )
@@ -51,7 +53,7 @@ def act_as_owner(folder: Path, for_good: bool = False) -> Path:
 
 
 def _require_library(folder: Path, user: int) -> None:
-    """Raise ``StorageError`` if this user cannot read, and so not import, Python and Sedge."""
+    """Raise ``StorageError`` if this user cannot read, and so cannot import, Python and Sedge."""
     for path in (os.__file__, __file__):
         if not os.access(path, os.R_OK):
             text = (
@@ -62,8 +64,8 @@ def _require_library(folder: Path, user: int) -> None:
 
 @contextlib.contextmanager
 def as_caller() -> Generator[None]:
-    """Inside, act with the caller's own identity, for the caller's files."""
-    if not hasattr(os, "geteuid"):  # Windows, where we never act as anybody else
+    """Act with the caller's own identity inside this context, to open the caller's files."""
+    if not hasattr(os, "geteuid"):  # on Windows we never take another identity
         yield
         return
     user, group = os.geteuid(), os.getegid()

@@ -1,7 +1,7 @@
-"""A single connection with which a doctor checks that the broker works.
+"""Opens a single connection with which a doctor checks that the broker works.
 
-It has its own client id and no will, so it does not take over the session of a process that runs under the
-same account.
+It has its own client id and no will, so it does not take over the session of a running process that uses
+the same account.
 """
 
 import secrets
@@ -29,7 +29,7 @@ _NUMBER = struct.Struct("<Q")
 
 
 class NoAnswer(LinkError):
-    """The broker accepted us, but nothing came back."""
+    """The broker accepted us, but no answer arrived."""
 
 
 def probe(
@@ -38,9 +38,9 @@ def probe(
     question: str | None = None,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> None:
-    """Connect once and subscribe to a topic. Raises ``LinkError``, which says why it failed.
+    """Connect once and subscribe to ``topic``. Raises ``LinkError`` with the reason if that fails.
 
-    With ``question``, a topic, it sends a random message there, which must come back on ``topic``.
+    If the topic ``question`` is given, it sends a random message there, which must come back on ``topic``.
     """
     if question is not None:
         asked = secrets.token_bytes(8)
@@ -63,13 +63,13 @@ def probe(
 
 
 def numbered(token: bytes, number: int, topic: str, packet: int) -> bytes:
-    """A message to ourselves whose MQTT packet has about ``packet`` bytes, never more."""
+    """Make a numbered message to ourselves whose MQTT packet has about ``packet`` bytes, never more."""
     head = token + _NUMBER.pack(number)
     return head + bytes(max(0, packet - packet_bytes(topic, head)))
 
 
 def number_of(token: bytes, payload: bytes) -> int | None:
-    """The number of such a message; None for any other."""
+    """Return the number in a message made by ``numbered``, or None for any other message."""
     if not payload.startswith(token) or len(payload) < len(token) + _NUMBER.size:
         return None
     number: int = _NUMBER.unpack_from(payload, len(token))[0]
@@ -83,11 +83,11 @@ def measure(
     number: Callable[[bytes], int | None],
     timeout_s: float,
 ) -> int:
-    """The largest MQTT packet, in bytes, that comes back on ``topic`` (wire/message_limit.py).
+    """Return the size in bytes of the largest MQTT packet that comes back on ``topic``.
 
-    ``make`` returns the topic and payload of a message for a number and a packet size; ``number`` reads the
-    number of a received one. Raises ``LinkError`` if the broker refuses us, ``NoAnswer`` if the result is
-    not known after ``timeout_s``.
+    The search is in wire/message_limit.py. ``make`` returns the topic and payload of a message for a number
+    and a packet size; ``number`` reads the number from a received message. Raises ``LinkError`` if the
+    broker refuses us, ``NoAnswer`` if the result is not known after ``timeout_s``.
     """
     link, limits = MqttLink(settings, (topic,)), LimitProbe()
     deadline, why = time.monotonic() + timeout_s, ""
@@ -97,7 +97,7 @@ def measure(
                 match event:
                     case Connected():
                         limits.connected(event.max_packet_bytes, now)
-                    case Disconnected():  # perhaps because of a message's size: reconnect to find out
+                    case Disconnected():  # perhaps the message was too large: reconnect to find out
                         limits.disconnected()
                         why = event.reason
                     case Received():

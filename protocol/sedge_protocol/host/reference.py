@@ -1,4 +1,4 @@
-"""Documents every key of a configuration file, as Markdown generated from the structs that read it.
+"""Generates Markdown that documents every key of a configuration file, from the structs that read it.
 
 A key's type, range and default come from the struct itself, its description from the sentence below the
 field, and its table's description from the struct's docstring.
@@ -14,18 +14,21 @@ from msgspec import inspect
 
 from sedge_protocol.host.struct_fields import Field, fields
 
-_TABLE: Final = re.compile(r"\A\[+[\w.]+\]+: ")  # how the docstring of a table begins
+_TABLE: Final = re.compile(r"\A\[+[\w.]+\]+: ")  # how a table's docstring begins
 _HEAD: Final = ("| key | type | default | description |", "| --- | --- | --- | --- |")
 _ARRAYS: Final = (inspect.ListType, inspect.VarTupleType)
 
 
 def reference(title: str, struct: type[msgspec.Struct]) -> str:
-    """A file's keys, then its tables in the order of their keys; ends with one line feed."""
+    """Return the documentation of a file: its keys, then its tables in the order of their keys.
+
+    The text ends with one newline.
+    """
     return "\n".join([f"## {title}", "", *_table(struct, (), {})])
 
 
 def prose(struct: type[msgspec.Struct]) -> str:
-    """The docstring, or its base struct's if it adds no keys."""
+    """Return the docstring, or that of the base struct if this struct adds no keys."""
     base = struct.__base__
     if not struct.__annotations__ and base is not None and issubclass(base, msgspec.Struct):
         return prose(base)
@@ -34,7 +37,7 @@ def prose(struct: type[msgspec.Struct]) -> str:
 
 
 def tables(kind: inspect.Type) -> Iterator[type[msgspec.Struct]]:
-    """The structs that a key's value consists of: one for a table, or for an array of tables."""
+    """Return the structs that make up a key's value: one for a table or an array of tables, else none."""
     match kind:
         case inspect.StructType(cls=cls):
             yield cls
@@ -52,9 +55,9 @@ def tables(kind: inspect.Type) -> Iterator[type[msgspec.Struct]]:
 def _table(
     struct: type[msgspec.Struct], path: tuple[str, ...], shown: dict[type[msgspec.Struct], str]
 ) -> Iterator[str]:
-    """The docstring and the keys of a struct, then its tables.
+    """Yield the docstring and keys of a struct, then its tables.
 
-    ``path`` is its place in the file; ``shown`` has the headers of the tables before it.
+    ``path`` is its place in the file. ``shown`` collects the headers of the tables documented so far.
     """
     yield from (prose(struct), "")
     own = fields(struct)

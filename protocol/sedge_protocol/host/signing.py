@@ -1,4 +1,4 @@
-"""Ed25519 keys (RFC 8032) in files, and their signatures, using the library ``cryptography``.
+"""Stores Ed25519 keys (RFC 8032) in files, signs and verifies, using the library ``cryptography``.
 
 The library is imported only when a key is used: an agent without pinned keys does not load it.
 """
@@ -36,9 +36,9 @@ class TrustConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def new_key(path: Path) -> str:
-    """Write a new private key, which only its owner may read, and return its public key as hex digits.
+    """Write a new private key that only its owner can read. Returns its public key as hex digits.
 
-    Raises ``ConfigError`` if the file already exists, and ``StorageError``.
+    Raises ``ConfigError`` if the file already exists, and ``StorageError`` if the disk fails.
     """
     require_library("key new")
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -61,7 +61,7 @@ def new_key(path: Path) -> str:
 
 
 def read_key(path: Path) -> "Ed25519PrivateKey":
-    """The private key in a PEM file, such as one made by openssl. Raises ``ConfigError``."""
+    """Read the private key in a PEM file, which openssl may have made. Raises ``ConfigError``."""
     require_library("--key")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -70,7 +70,11 @@ def read_key(path: Path) -> "Ed25519PrivateKey":
     text = named_text(path, "--key")
     try:
         key = load_pem_private_key(text.encode(), None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # their messages must not reveal the key
+    except (
+        ValueError,
+        TypeError,
+        UnsupportedAlgorithm,
+    ):  # the library's messages must not reveal the key
         raise ConfigError("--key", str(path), _EXPECTED) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError("--key", f"{path} ({type(key).__name__})", _EXPECTED)
@@ -78,21 +82,21 @@ def read_key(path: Path) -> "Ed25519PrivateKey":
 
 
 def public_hex(key: "Ed25519PrivateKey") -> str:
-    """A key's public key as 64 hex digits, as [trust] of edge.toml and of cloud.toml names it."""
+    """Return the public key as 64 hex digits, as in [trust] of edge.toml and cloud.toml."""
     return key.public_key().public_bytes_raw().hex()
 
 
 def sign(policy: Policy, key: "Ed25519PrivateKey") -> bytes:
-    """The policy, sealed. Raises ``PolicyError`` for one that is too large for an order."""
+    """Sign and seal a policy. Raises ``PolicyError`` if it is too large for an order."""
     signed = policy.signed
     return Sealed(key_id(bytes.fromhex(public_hex(key))), key.sign(signed), signed).bytes()
 
 
 def replace_key(old: Path, new: Path) -> Path:
-    """Write the chain that leads to the key in a PEM file, ``new``, beside it, and return its path.
+    """Write the chain of statements by which the key in file ``new`` replaces the one in ``old``.
 
-    It is the chain of the file ``old``, and a statement by that key. Raises ``ConfigError`` and
-    ``StorageError``.
+    The chain is that of ``old`` plus a statement by the old key. Returns its path, next to ``new``. Raises
+    ``ConfigError`` and ``StorageError``.
     """
     before, after = read_key(old), bytes.fromhex(public_hex(read_key(new)))
     name = key_id(bytes.fromhex(public_hex(before)))
@@ -108,7 +112,7 @@ def replace_key(old: Path, new: Path) -> Path:
 
 
 def read_chain(key: Path) -> tuple[bytes, ...]:
-    """The statements in the chain beside a key's file; none without one. Raises ``ConfigError``."""
+    """Read the chain of statements next to a key's file, empty if there is none. Raises ``ConfigError``."""
     path = _chain_path(key)
     if not path.exists():
         return ()
@@ -126,7 +130,7 @@ def _chain_path(key: Path) -> Path:
 
 
 def verifiers(keys: Iterable[str]) -> SigningKeys:
-    """The functions that verify signatures of these public keys, of 64 hex digits each.
+    """Return a function for each public key (64 hex digits) that verifies its signatures.
 
     Raises ``ConfigError`` for text that is not a key, and if the library is missing.
     """
@@ -138,7 +142,7 @@ def verifiers(keys: Iterable[str]) -> SigningKeys:
 
 
 def parse_public(text: str) -> bytes:
-    """The 32 bytes of a public key. Raises ``ConfigError``."""
+    """Parse a public key of 64 hex digits to its 32 bytes. Raises ``ConfigError``."""
     try:
         public = bytes.fromhex(text)
     except ValueError:

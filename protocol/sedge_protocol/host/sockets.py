@@ -1,4 +1,4 @@
-"""The kernel's view of paho's sockets: bytes transferred, and whether more can be read."""
+"""Asks the kernel about paho's sockets: bytes transferred, and whether more can be read."""
 
 import select
 import socket
@@ -10,7 +10,7 @@ _TCP_INFO_RECEIVED, _TCP_INFO_SENT = 128, 200
 
 
 def socket_bytes(sock: Any) -> tuple[int, int]:
-    """TCP payload bytes sent and received, from Linux's TCP_INFO; zeros if that is unavailable.
+    """Return the TCP payload bytes sent and received, from Linux's TCP_INFO; zeros if it is unavailable.
 
     It reads ``tcpi_bytes_sent`` (kernel 4.19) and ``tcpi_bytes_received`` (4.1) from struct tcp_info.
     """
@@ -28,17 +28,20 @@ def socket_bytes(sock: Any) -> tuple[int, int]:
 
 
 def bare(sock: Any) -> Any:
-    """The socket inside paho's websocket; paho never reads more from it than was asked for."""
+    """Return the socket inside paho's websocket, or the socket itself.
+
+    paho's websocket never reads ahead, so the inner socket knows of all unread bytes.
+    """
     return getattr(sock, "_socket", sock)
 
 
 def is_readable(sock: Any) -> bool:
-    """Whether a read would return bytes, from the kernel or already decrypted by TLS."""
+    """Return True if a read would return bytes, from the kernel or already decrypted by TLS."""
     sock = bare(sock)
     if sock is None:
         return False
     if isinstance(sock, ssl.SSLSocket) and sock.pending():
         return True
-    poll = select.poll()  # select() cannot take descriptors from 1024 on
+    poll = select.poll()  # select() cannot handle descriptors from 1024 on
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(0))

@@ -1,7 +1,7 @@
-"""Describes a struct's fields: the allowed values, the default, and the sentence below each field.
+"""Describes a struct's fields: the allowed values, the default, and the documentation of each field.
 
-The sentence is the string below the field in the class, which editors show as its docstring. It is read
-from the source, so that it costs a running program nothing.
+The documentation is the string below the field in the class, which editors show as its docstring. It is
+read from the source file, so it costs a running program nothing.
 """
 
 import ast
@@ -32,9 +32,9 @@ _RANGES: Final = (
 
 
 class Field(NamedTuple):
-    """One field: its encoded name, its type, and type, default and description in words.
+    """One field: its encoded name, its type, and its type, default and description in words.
 
-    ``default`` is TOML, "" for None, or "required". ``description`` is "" if there is none.
+    ``default`` is in TOML, "" for None, or "required". ``description`` is "" if there is none.
     """
 
     name: str
@@ -61,7 +61,7 @@ def fields(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
 
 
 def _sentences(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
-    """The string below each field, in the class or the one it extends."""
+    """Return the string below each field, from the class or the class that it extends."""
     own = (cls for cls in struct.__mro__ if not cls.__module__.startswith(("msgspec", "builtins")))
     for cls in reversed(list(own)):
         tree = ast.parse(textwrap.dedent(source.getsource(cls))).body[0]
@@ -78,7 +78,7 @@ def _sentences(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
 
 
 def _type(kind: inspect.Type) -> str:
-    """The allowed values, in TOML's terms."""
+    """Describe the allowed values in TOML's terms."""
     match kind:
         case inspect.Metadata(type=inner):
             return _type(inner)
@@ -105,7 +105,7 @@ def _limits(kind: inspect.IntType | inspect.FloatType) -> Iterator[str]:
     for name, words in _RANGES:
         limit = getattr(kind, name)
         if limit is not None:
-            # Not by its type: typing takes Meta(le=1e6) and Meta(le=1_000_000) for the same annotation.
+            # Not looked up by its type, because typing considers Meta(le=1e6) and Meta(le=1_000_000) equal.
             is_whole = limit == round(limit) and abs(limit) < 2**63
             yield words.format(f"{round(limit):,}" if is_whole else f"{limit:g}")
 

@@ -1,8 +1,8 @@
-"""Tells systemd a ``Type=notify`` service's state and its log's priorities, without libsystemd.
+"""Reports a ``Type=notify`` service's state and log priorities to systemd, without libsystemd.
 
-Protocols: sd_notify(3), one datagram of ``KEY=value`` lines to the socket named in the environment, and
-sd-daemon(3), a priority before each line on standard error. Outside systemd there is no such socket, and
-lines have the time in place of a priority.
+It uses two protocols: sd_notify(3), a datagram of ``KEY=value`` lines to the socket named in the
+environment, and sd-daemon(3), a priority before each line on standard error. Outside systemd there is no
+such socket, and log lines begin with the time instead of a priority.
 """
 
 import contextlib
@@ -10,17 +10,21 @@ import logging
 import os
 import socket
 
-# A full queue means that the manager is not reading; a state that cannot be sent within this time is
+# The queue is full if the service manager does not read it. A state that cannot be sent within this time is
 # dropped, so that the service does not hang.
 SEND_TIMEOUT_S = 1.0
 
 
 def notify(state: str) -> bool:
-    """Send ``state`` ("READY=1", "WATCHDOG=1", "STATUS=…") to the service manager; True if it was sent."""
+    """Send ``state`` ("READY=1", "WATCHDOG=1", "STATUS=…") to the service manager.
+
+    Returns True if it was sent.
+    """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return False
-    if address.startswith("@"):  # an abstract socket, spelled with a NUL in the kernel's interface
+    # An abstract socket, whose name begins with NUL in the kernel's interface.
+    if address.startswith("@"):
         address = "\0" + address[1:]
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.settimeout(SEND_TIMEOUT_S)
@@ -30,7 +34,7 @@ def notify(state: str) -> bool:
 
 
 def watchdog_interval_s() -> float | None:
-    """Seconds between two "WATCHDOG=1", half of what systemd allows; None without a watchdog."""
+    """Return half of systemd's watchdog timeout in seconds, or None without a watchdog."""
     limit_us = os.environ.get("WATCHDOG_USEC", "")
     pid = os.environ.get("WATCHDOG_PID")
     if not limit_us.isdecimal() or int(limit_us) == 0 or pid not in (None, str(os.getpid())):
@@ -39,7 +43,7 @@ def watchdog_interval_s() -> float | None:
 
 
 def log_to_stderr(level: str, status: bool = False) -> None:
-    """Log lines from this level on, formatted for the reader of standard error: a person or the journal.
+    """Log to standard error from this level on, formatted for a person or, under systemd, for the journal.
 
     With ``status``, ``systemctl status`` also shows the last line.
     """
@@ -53,7 +57,7 @@ def log_to_stderr(level: str, status: bool = False) -> None:
 
 
 def is_journal(descriptor: int) -> bool:
-    """Whether a file descriptor leads to systemd's journal, going by ``JOURNAL_STREAM``."""
+    """Return True if ``JOURNAL_STREAM`` says that a file descriptor leads to systemd's journal."""
     with contextlib.suppress(OSError):
         found = os.fstat(descriptor)
         return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
@@ -61,18 +65,18 @@ def is_journal(descriptor: int) -> bool:
 
 
 class JournalFormatter(logging.Formatter):
-    """Puts a priority in front of each line, which the journal strips; the journal adds the time itself."""
+    """Puts a priority before each line, which the journal strips. The journal adds the time."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """A record's lines, each with the priority, as a traceback has several."""
+        """Format a record. Every line gets the priority, because a traceback has several."""
         levels = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
         priority = next((number for level, number in levels if record.levelno >= level), 7)
         return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())
 
 
 class StatusHandler(logging.Handler):
-    """Makes each line the service's status."""
+    """Shows each log line as the service's status."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell the service manager, in one line."""
+        """Send the record to the service manager, in one line."""
         notify(f"STATUS={' '.join(record.getMessage().split())}")

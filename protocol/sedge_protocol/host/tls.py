@@ -1,6 +1,6 @@
-"""TLS towards the broker: a certificate whose key follows from a secret, and why a broker refuses one.
+"""TLS to the broker: client certificates whose key is derived from a secret, and why a broker refused one.
 
-Normative: spec/enrolment.md, E18 and E19.
+The rules are E18 and E19 of spec/enrolment.md.
 """
 
 import re
@@ -13,7 +13,7 @@ from sedge_protocol.errors import ConfigError, os_reason
 from sedge_protocol.wire.joining import certificate_key
 from sedge_protocol.wire.reconnect import Ended
 
-# What the alerts about our own certificate mean.
+# What each alert says about our own certificate.
 REFUSED = {
     "CERTIFICATE_EXPIRED": "our certificate has expired",
     "CERTIFICATE_REVOKED": "our certificate was revoked",
@@ -21,20 +21,21 @@ REFUSED = {
     "UNKNOWN_CA": "our certificate is of another authority",
     "DECRYPT_ERROR": "our certificate is of another authority",
 }
-# How OpenSSL names an alert in an error's text.
+# How OpenSSL names an alert in the text of an error.
 _ALERT = re.compile(r"\[SSL: \w*_ALERT_(\w+)\]")
-# An ECPrivateKey of P-256 (RFC 5915) around the 32 bytes of the key; OpenSSL computes the public half.
+# The DER encoding of a P-256 ECPrivateKey (RFC 5915) around the 32 bytes of the key. OpenSSL computes the
+# public key.
 _BEFORE, _AFTER = bytes.fromhex("30310201010420"), bytes.fromhex("a00a06082a8648ce3d030107")
 
 
 def alert_in(text: str) -> str:
-    """The alert that an error's text names; empty if it names none."""
+    """Return the TLS alert that an error's text names, or "" if it names none."""
     found = _ALERT.search(text)
     return found[1] if found else ""
 
 
 def last_alert(sock: Any) -> str:
-    """The alert that a broken connection's socket still holds; empty if there is none."""
+    """Return the TLS alert that a broken connection's socket still holds, or "" if there is none."""
     try:
         sock.recv(1)
     except (OSError, ValueError) as exc:
@@ -43,14 +44,17 @@ def last_alert(sock: Any) -> str:
 
 
 def client_pem(secret: bytes, certificate: bytes) -> str:
-    """The private key that follows from a secret, and its certificate (DER), in PEM."""
+    """Return the private key derived from a secret, followed by its certificate (DER), in PEM."""
     key = _BEFORE + certificate_key(secret).to_bytes(32) + _AFTER
     text = ssl.DER_cert_to_PEM_cert(key).replace("CERTIFICATE", "EC PRIVATE KEY")
     return text + ssl.DER_cert_to_PEM_cert(certificate)
 
 
 def certificate_in(text: str, key: str, found: str) -> bytes:
-    """The certificate (DER) in a PEM text. Raises ``ConfigError`` about the ``key``."""
+    """Return the certificate (DER) in a PEM text.
+
+    Raises ``ConfigError``, which names the configuration's ``key``.
+    """
     try:
         return ssl.PEM_cert_to_DER_cert(text.strip())
     except ValueError as exc:
@@ -58,7 +62,7 @@ def certificate_in(text: str, key: str, found: str) -> bytes:
 
 
 class Files(NamedTuple):
-    """The files of a link: the broker's authority, our certificate and its key."""
+    """A link's TLS files: the certificate authority of the broker, our certificate, and its key."""
 
     ca: str | None
     certificate: str | None
@@ -71,12 +75,12 @@ NO_FILES = Files(None, None, None)
 def load(
     tls_set: Callable[[str | None, str | None, str | None], None], files: Files, pem: str | None
 ) -> None:
-    """Pass the files to paho, or ``pem`` in place of our certificate. Raises ``ConfigError``."""
+    """Pass the files to paho, or ``pem`` instead of our certificate's files. Raises ``ConfigError``."""
     try:
         if pem is None:
             tls_set(*files)
         else:
-            with NamedTemporaryFile("w") as own:  # ssl takes a key from a file only
+            with NamedTemporaryFile("w") as own:  # ssl loads a key only from a file
                 own.write(pem)
                 own.flush()
                 tls_set(files.ca, own.name, None)
@@ -85,14 +89,14 @@ def load(
 
 
 def ended(error: Exception) -> Ended:
-    """What a failed attempt to connect reveals about the network."""
+    """Say in words what a failed attempt to connect reveals about the network."""
     if isinstance(error, ConnectionRefusedError | ConnectionResetError | ssl.SSLEOFError):
         return Ended.REFUSED
     return Ended.TURNED_AWAY if isinstance(error, ssl.SSLError) else Ended.UNANSWERED
 
 
 def unreachable(error: OSError | ValueError, uses_tls: bool, guesses: bool) -> str:
-    """Why a connection did not come about; ``guesses``: also which protocol the server may speak."""
+    """Explain why a connection failed. With ``guesses``, also guess which protocol the server speaks."""
     why = os_reason(error) if isinstance(error, OSError) else str(error)
     if guesses and "WebSocket" in why:
         return f"{why} (is it a port for websockets?)"

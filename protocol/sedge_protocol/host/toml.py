@@ -1,9 +1,9 @@
-"""Strict TOML for every program of Sedge: a file either fits its struct exactly or is refused.
+"""Loads TOML strictly for every Sedge program: a file that does not match its struct is rejected.
 
 Programs describe their configuration as frozen msgspec structs with ``forbid_unknown_fields=True`` and
 ``Meta`` limits. A value that does not fit raises one ``ConfigError``, which names the file, the key
 (``broker.url``, ``devices[2].id``), what was found and what was expected. This module knows no program's
-keys, reads no environment variable and resolves no path; fields may be of type ``pathlib.Path``.
+keys, reads no environment variables and resolves no paths. Fields may be of type ``pathlib.Path``.
 """
 
 import contextlib
@@ -46,20 +46,20 @@ _KINDS: dict[type[inspect.Type], str] = {
     inspect.DictType: _WORDS["object"],
     inspect.ListType: _WORDS["array"],
     inspect.VarTupleType: _WORDS["array"],
-    inspect.CustomType: "a path",  # the only custom type that is decoded
+    inspect.CustomType: "a path",  # pathlib.Path is the only custom type
 }
 
 
 def default_path(name: str) -> Path:
-    """The file in the working folder if it exists and is accessible, otherwise the system's.
+    """Return the file in the working folder if it exists and is accessible, otherwise the system's.
 
-    Raises ``ConfigError`` if there is neither.
+    Raises ``ConfigError`` if neither exists.
     """
     here, system = Path(name), Path("/etc/sedge") / name
     with contextlib.suppress(OSError):
         if here.exists():
             return here
-    with contextlib.suppress(PermissionError):  # reading it reports the error
+    with contextlib.suppress(PermissionError):  # the error is reported when the file is read
         if not system.exists():
             found = Words(f"neither here nor in {system.parent}")
             raise ConfigError(
@@ -69,7 +69,7 @@ def default_path(name: str) -> Path:
 
 
 def load(path: Path, type: type[T]) -> T:
-    """The configuration in a file. Raises ``ConfigError`` unless it fits the struct exactly."""
+    """Load the configuration in a file. Raises ``ConfigError`` unless it matches the struct exactly."""
     try:
         text = path.read_bytes().decode()
     except OSError as exc:
@@ -81,7 +81,10 @@ def load(path: Path, type: type[T]) -> T:
 
 
 def load_text(text: str, type: type[T], where: str) -> T:
-    """The configuration in ``text``, which errors call ``where``. Raises ``ConfigError`` like ``load``."""
+    """Load the configuration in ``text``, called ``where`` in errors.
+
+    Raises ``ConfigError`` like ``load``.
+    """
     try:
         table: Table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
@@ -92,7 +95,7 @@ def load_text(text: str, type: type[T], where: str) -> T:
 
 
 def converted(table: Table, type: type[T], where: str) -> T:
-    """The configuration in a table that came from ``where``. Raises ``ConfigError`` as ``load`` does."""
+    """Convert a parsed TOML table that came from ``where``. Raises ``ConfigError`` like ``load``."""
     _refuse_infinities(table, (), where)
     try:
         return msgspec.convert(table, type, dec_hook=_decode)
@@ -101,7 +104,7 @@ def converted(table: Table, type: type[T], where: str) -> T:
 
 
 def named_text(path: Path | str, key: str) -> str:
-    """The text of a file that a configuration names by ``key``. Raises ``ConfigError``."""
+    """Read a text file whose path the configuration gives in ``key``. Raises ``ConfigError``."""
     try:
         return Path(path).read_text()
     except OSError as exc:
@@ -119,7 +122,7 @@ def _decode(type: type[object], value: object) -> object:
 
 
 def _refuse_infinities(node: object, path: tuple[str | int, ...], where: str) -> None:
-    """Refuse inf and nan, which TOML allows: inf would satisfy any lower limit of msgspec."""
+    """Reject inf and nan, which TOML allows, because inf would satisfy any lower limit."""
     if isinstance(node, float) and not math.isfinite(node):
         raise ConfigError(_dotted(path), node, "a finite number", where)
     for key, child in _children(node):
@@ -136,7 +139,7 @@ def _children(node: object) -> Iterator[tuple[str | int, object]]:
 def _explained(
     error: msgspec.ValidationError, table: Table, type: type[msgspec.Struct], where: str
 ) -> ConfigError:
-    """msgspec's one-line message, in terms of the file."""
+    """Rewrite msgspec's one-line message in terms of the file."""
     message, _, location = str(error).partition(" - at `$")
     steps = [m.group(1) or m.group(2) for m in _STEP.finditer(location)]
     path, found = _locate(table, steps, type, str(error))
@@ -154,7 +157,10 @@ def _explained(
 def _locate(
     node: object, steps: list[str], type: type[msgspec.Struct], message: str
 ) -> tuple[tuple[str | int, ...], object]:
-    """The path at msgspec's location, and the value there; its ``[...]`` stands for any key of a table."""
+    """Return the path and the value at the location in msgspec's message.
+
+    ``[...]`` in that location stands for any key of a table.
+    """
     root = node
     path: tuple[str | int, ...] = ()
     for step in steps:
@@ -172,7 +178,7 @@ def _locate(
 def _fails_alone(
     root: object, path: tuple[str | int, ...], type: type[msgspec.Struct], message: str
 ) -> bool:
-    """Whether the last key of ``path``, alone in its table, raises the same error."""
+    """Return True if the last key of ``path``, alone in its table, raises the same error."""
     try:
         msgspec.convert(_thinned(root, path), type, dec_hook=_decode)
     except msgspec.ValidationError as exc:
@@ -192,7 +198,7 @@ def _thinned(node: object, path: tuple[str | int, ...]) -> object:
 
 
 def _expectation(message: str, type: type[msgspec.Struct], path: tuple[str | int, ...]) -> str:
-    """The type that msgspec expected, in words."""
+    """Describe the type that msgspec expected."""
     if match := _EXPECTED.match(message):
         names = [name for name in match[1].split(" | ") if name != "null"]
         return " or ".join(_WORDS.get(name, name) for name in names) + match[2]
@@ -202,7 +208,7 @@ def _expectation(message: str, type: type[msgspec.Struct], path: tuple[str | int
 
 
 def _described(node: inspect.Type) -> str:
-    """A type in words."""
+    """Describe a type in words."""
     words: list[str] = []
     for option in _alternatives(node):
         if isinstance(option, inspect.LiteralType):
@@ -225,7 +231,7 @@ def _alternatives(node: inspect.Type) -> Iterator[inspect.Type]:
 
 
 def _node_at(node: inspect.Type, path: tuple[str | int, ...]) -> inspect.Type:
-    """The type of the value at ``path``, or the last known type on the way there."""
+    """Return the type of the value at ``path``, or the last known type on the way there."""
     for step in path:
         for option in _alternatives(node):
             if isinstance(option, inspect.StructType):
@@ -249,6 +255,6 @@ def _suggestion(key: str, known: list[str]) -> str:
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:
-    """``broker.url``, ``devices[2].id``; "file" for the file as a whole."""
+    """Format a path as ``broker.url`` or ``devices[2].id``; the empty path is "file"."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.removeprefix(".") or "file"

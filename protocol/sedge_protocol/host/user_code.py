@@ -1,4 +1,4 @@
-"""Imports the user's own code, named "module:function" in a configuration file or on a command line."""
+"""Imports the user's code, named "module:function" in a configuration file or on the command line."""
 
 import importlib
 import sys
@@ -11,7 +11,7 @@ from sedge_protocol.errors import ConfigError
 
 
 def unimportable(error: BaseException, name: str, folder: Path) -> str:
-    """Why the function that "module:function" names could not be used: what is missing, in words."""
+    """Explain why the function named "module:function" could not be used, for example what is missing."""
     module, _, attribute = name.partition(":")
     if isinstance(error, ModuleNotFoundError) and error.name:
         if module == error.name or module.startswith(f"{error.name}."):
@@ -24,7 +24,7 @@ def unimportable(error: BaseException, name: str, folder: Path) -> str:
 
 @contextmanager
 def importable(folder: Path) -> Generator[None]:
-    """Inside, imports search ``folder`` first."""
+    """Search ``folder`` first for imports inside this context."""
     place = str(folder.absolute())
     sys.path.insert(0, place)
     try:
@@ -34,10 +34,10 @@ def importable(folder: Path) -> Generator[None]:
 
 
 def imported(name: str, folder: Path, key: str) -> Callable[..., Any]:
-    """The function that "module:function" names; ``folder`` is searched first.
+    """Import the function named "module:function", searching ``folder`` first.
 
-    Raises ``ConfigError`` about ``key`` for whatever the import raises (including ``sys.exit``, which must
-    not end the process), and for a name that is not callable.
+    Raises ``ConfigError``, which names ``key``, for whatever the import raises (including ``sys.exit``,
+    which must not end the process), and for a name that is not callable.
     """
     module, _, attribute = name.partition(":")
     try:

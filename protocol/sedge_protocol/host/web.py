@@ -1,7 +1,7 @@
-"""Downloads a span of a blob from an HTTP server, chunk by chunk. Only this file uses http.client.
+"""Downloads a span of a blob from an HTTP server, chunk by chunk.
 
-No header identifies the device: no cookie, no password, nothing about the fleet. It holds at most one chunk
-in memory. The caller must check what arrives.
+Only this module uses http.client. No header identifies the device: there is no cookie, no password, nothing
+about the fleet. At most one chunk is in memory. The caller must verify the chunks.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
 class Address(NamedTuple):
-    """The parts of a URL: host, port, whether TLS is used, and the path."""
+    """The parts of a URL: host, port, whether it uses TLS, and the path."""
 
     host: str
     port: int
@@ -35,7 +35,7 @@ class Address(NamedTuple):
 
 
 def parse(url: str) -> Address:
-    """The parts of an http:// or https:// URL. Raises ``LinkError`` for anything else."""
+    """Parse an http:// or https:// URL. Raises ``LinkError`` for any other."""
     wrong = LinkError(f"{shown(url)}: expected http://host/path or https://host/path")
     try:
         parts = urlsplit(url)
@@ -53,7 +53,7 @@ def parse(url: str) -> Address:
 
 
 def shown(url: str) -> str:
-    """A URL for display: without query and user, which may hold a password."""
+    """Return a URL for display, without its query and user, which may contain a password."""
     start, at, rest = url.partition("?")[0].rpartition("@")
     return ascii(f"{start.partition('://')[0]}://...@{rest}" if at else rest)[1:-1][:200]
 
@@ -62,7 +62,7 @@ class Span:
     """The chunks from ``first`` to ``end`` - 1 of the blob at ``url``.
 
     Redirects are followed only where ``permits`` allows, and never from https to http. ``ca_file`` (PEM)
-    replaces the system's authorities. ``ranged`` says whether the server sent only the span.
+    replaces the system's certificate authorities. ``ranged`` is true if the server sent only the span.
     """
 
     def __init__(
@@ -82,10 +82,11 @@ class Span:
         self.stopped = False
 
     def chunks(self) -> Iterator[tuple[int, bytes]]:
-        """Each chunk's index and bytes, in order.
+        """Yield each chunk's index and bytes, in order.
 
-        A server without range support sends the whole blob, and then every chunk is returned, so that one
-        response fills every hole. Raises ``LinkError``, in one line, for anything that goes wrong.
+        A server without range support sends the whole blob. Then every chunk of it is yielded, so that one
+        response supplies all missing chunks. Raises ``LinkError``, with a one-line message, for any
+        failure.
         """
         try:
             response = self._answer()
@@ -99,7 +100,7 @@ class Span:
                 self._connection.close()
 
     def stop(self) -> None:
-        """Stop the download from another thread: the pending read raises ``LinkError``."""
+        """Stop the download from another thread. The pending read then raises ``LinkError``."""
         self.stopped = True
         if self._socket is not None:
             with contextlib.suppress(OSError):
@@ -125,11 +126,11 @@ class Span:
         raise LinkError(f"{shown(self._url)}: more than {MAX_REDIRECTS} redirections")
 
     def _get(self, address: Address) -> HTTPResponse:
-        if self._connection is not None:  # to the server that sent us here
+        if self._connection is not None:  # to the server that redirected us here
             self._connection.close()
         self._connection = connection = self._to(address)
         connection.connect()
-        # http.client drops its reference to a socket that the server will close.
+        # http.client drops its reference to a socket if the server will close the connection.
         self._socket = connection.sock
         if self.stopped:
             raise LinkError(f"{shown(self._url)}: stopped")

@@ -1,6 +1,6 @@
-"""Packs and checks the settings and small named arrays of an order's work, and checks its guided loss.
+"""Packs and checks the settings and small named arrays of an order, and checks its guided loss.
 
-A name is an identifier of at most 64 characters. An array is float32, little endian, of one axis.
+A name is an identifier of at most 64 characters. An array is one-dimensional float32, little endian.
 """
 
 import math
@@ -21,12 +21,15 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 def pack_array(array: NDArray[np.float32]) -> bytes:
-    """An array's values in wire form, in C order."""
+    """Return an array's values in wire form, in C order."""
     return np.ascontiguousarray(array, "<f4").tobytes()
 
 
 def unpack_array(where: str, data: bytes | memoryview) -> NDArray[np.float32]:
-    """The values (m,) of an array. Raises ``CodecError`` for a wrong length, NaN and infinity."""
+    """Return the values (m,) of an array.
+
+    Raises ``CodecError`` for a wrong length, NaN and infinity.
+    """
     if len(data) % 4:
         raise CodecError(f"{where}: {len(data)} bytes, expected a multiple of 4")
     array = np.frombuffer(data, "<f4").astype(np.float32)
@@ -37,12 +40,12 @@ def unpack_array(where: str, data: bytes | memoryview) -> NDArray[np.float32]:
 
 
 def unpack_arrays(work: Work) -> dict[str, NDArray[np.float32]]:
-    """The arrays (m,) in an order's work, by name. Raises ``CodecError`` as ``check_exchange``."""
+    """Return the arrays (m,) in an order's work, by name. Raises ``CodecError`` like ``check_exchange``."""
     return {name: unpack_array(f"work.arrays.{name}", data) for name, data in work.arrays.items()}
 
 
 def check_exchange(work: Work) -> None:
-    """Raise ``CodecError`` for settings or arrays that cannot be used, or are too large together."""
+    """Raise ``CodecError`` if settings or arrays cannot be used, or are too large together."""
     for key in ("settings", "arrays", "returns"):
         _require_names(f"work.{key}", getattr(work, key))
     for name, value in work.settings.items():
@@ -56,7 +59,7 @@ def check_exchange(work: Work) -> None:
 
 
 def check_guided(work: Work, guide: Guide | None) -> None:
-    """Raise ``CodecError`` unless a bundle with this guide has the work's loss and number of constants."""
+    """Raise ``CodecError`` unless the bundle's guide has the loss and number of constants of ``work``."""
     if not work.loss:
         return
     if guide is None or guide.name != work.loss:

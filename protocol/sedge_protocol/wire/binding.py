@@ -1,6 +1,6 @@
-"""Writes the value of an input into an ONNX program.
+"""Turns an input of an ONNX program into a constant.
 
-onnxruntime can then do at load time whatever depends on that value alone, such as cutting theta into
+onnxruntime can then do at load time whatever depends on that value alone, such as splitting theta into
 tensors. The field numbers are those of onnx.proto.
 """
 
@@ -12,25 +12,25 @@ from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle
 from sedge_protocol.wire.programs import FROZEN
 from sedge_protocol.wire.protobuf import BYTES, Field, again, field, fields, nested
 
-_GRAPH, _METADATA = 7, 14  # of ModelProto
-_KEY, _VALUE = 1, 2  # of StringStringEntryProto
-_INITIALIZER, _INPUT = 5, 11  # of GraphProto
-_INPUT_NAME = 1  # of ValueInfoProto
-_DIMS, _DATA_TYPE, _NAME, _RAW_DATA = 1, 2, 8, 9  # of TensorProto
+_GRAPH, _METADATA = 7, 14  # fields of ModelProto
+_KEY, _VALUE = 1, 2  # fields of StringStringEntryProto
+_INITIALIZER, _INPUT = 5, 11  # fields of GraphProto
+_INPUT_NAME = 1  # fields of ValueInfoProto
+_DIMS, _DATA_TYPE, _NAME, _RAW_DATA = 1, 2, 8, 9  # fields of TensorProto
 _FLOAT = 1
 
 
 def bound_predict(bundle: Bundle, theta: Theta) -> bytes:
-    """The bundle's ONNX program ``predict`` with theta (n,) and its frozen values: x to logits.
+    """Return the bundle's ONNX program ``predict`` with theta (n,) and the frozen values built in.
 
-    Raises ``CodecError`` for a bundle without such a program.
+    It maps x to logits. Raises ``CodecError`` for a bundle without such a program.
     """
     program = bound(bundle.program("predict", ONNXRUNTIME), "theta", theta)
     return program if bundle.frozen is None else bound(program, FROZEN, bundle.frozen)
 
 
 def bound(program: bytes, name: str, values: Theta) -> bytes:
-    """The program with its input ``name`` (n,) replaced by a constant of these values.
+    """Return the program with its input ``name`` (n,) replaced by a constant.
 
     Raises ``CodecError`` for a program that has no such input.
     """
@@ -59,7 +59,10 @@ def bound(program: bytes, name: str, values: Theta) -> bytes:
 
 
 def described(program: bytes, facts: Mapping[str, str]) -> bytes:
-    """The program with these facts as its metadata; devices refuse programs with metadata."""
+    """Return the program with these facts as its metadata.
+
+    Only files for other programs may have metadata: devices reject it.
+    """
     entries = (
         field(_KEY, key.encode()) + field(_VALUE, text.encode()) for key, text in facts.items()
     )

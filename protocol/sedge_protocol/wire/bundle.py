@@ -1,10 +1,10 @@
-"""A bundle: everything that a device needs to train one model, without any Python code.
+"""A bundle has everything that a device needs to train one model, without any Python code.
 
 On disk it is a folder: ``manifest.json``, the programs, ``init.bin`` (theta, little-endian float32) and
 ``frozen.bin`` (the tensors that no device trains, if there are any, as a coded vector). On the wire it is
-one blob (``pack``) without ``init.bin``, which only the cloud needs, and without ``frozen.bin``, which is a
-separate blob that the manifest names. A device runs a bundle only if its hash arrived in a frame with a
-valid MAC under the device's own key.
+one blob (``pack``). ``init.bin`` is left out, because only the cloud needs it; ``frozen.bin`` is a separate
+blob that the manifest names. A device runs a bundle only if its hash arrived in a frame with a valid MAC
+under the device's own key.
 """
 
 import hashlib
@@ -34,18 +34,18 @@ FORMAT = 1
 MANIFEST_NAME = "manifest.json"
 INIT_NAME = "init.bin"
 FROZEN_NAME = "frozen.bin"
-ONNXRUNTIME = "onnxruntime"  # the backend of ONNX programs
-# The backend of one .pte file that all programs share: the method is the program's name, and inputs and
-# outputs are matched by position, in the order of the ONNX programs' names.
+ONNXRUNTIME = "onnxruntime"  # the backend that runs ONNX programs
+# The backend of a single .pte file that all programs share. A program is the method of the same name, and
+# its inputs and outputs are matched by position, in the order of the ONNX program's names.
 EXECUTORCH = "executorch"
-# Backends that train with the device's own code and need no program: only the layout describes the model.
+# Backends that train with the device's own code need no program; only the layout describes the model.
 TORCH = "torch"
 FUNCTION = "function"
 WITHOUT_PROGRAMS = frozenset({TORCH, FUNCTION})
-# The memory of an agent with a runtime's library loaded, in bytes, on x86-64.
+# The memory in bytes of an agent that has loaded a runtime's library, on x86-64.
 AGENT_BYTES = {ONNXRUNTIME: 70 * 10**6, EXECUTORCH: 52 * 10**6}
-# A train program of ResNet-8 takes 0.2 MB, because weights are inputs, not constants. 64 MiB leave room for
-# programs with delegated blobs and still fit the smallest device.
+# A training program for ResNet-8 takes only 0.2 MB, because weights are inputs, not constants. 64 MiB leave
+# room for programs with delegated blobs and still fit the smallest device.
 MAX_BUNDLE_BYTES = 64 * 2**20
 
 
@@ -53,7 +53,7 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**50)]
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
-    """Element type and shape of one row, without the batch axis."""
+    """The element type and shape of one row, without the batch axis."""
 
     dtype: ElementType
     shape: Shape

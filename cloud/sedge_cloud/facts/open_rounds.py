@@ -12,7 +12,7 @@ from sedge_cloud.figures.numbers import natural, quantity
 from sedge_cloud.runs.terms import Terms
 from sedge_cloud.store.roles import Seen
 from sedge_cloud.store.rows import RoundRow, RunRow
-from sedge_cloud.store.selector import parse
+from sedge_cloud.store.selector import Choice, parse
 
 NEVER = "has never been heard: is its agent running, with this fleet's name and broker, and the right time?"
 # A message dropped this shortly before its device went offline counts as the reason.
@@ -144,11 +144,14 @@ def run_waits(
     terms: Terms, devices: Iterable[DeviceFacts], unable: Mapping[str, str], store: Seen
 ) -> str:
     """Why a running run has no open round, if its devices are the reason."""
+    devices, which = list(devices), "online"
     online = [device for device in devices if device.state == "online"]
-    which = "online"
+    paused = sum(device.state == "paused" for device in devices)
     if terms.select:
-        selected, which = store.online_matching(parse(terms.select)), f"online with {terms.select}"
+        condition, which = parse(terms.select), f"online with {terms.select}"
+        selected = store.online_matching(condition)
         online = [device for device in online if device.device in selected]
+        paused = store.count(Choice("paused", condition=condition))
     able = [device for device in online if device.device not in unable]
     ready = [device for device in able if not device.waits]
     needed = terms.min_available_devices
@@ -157,8 +160,9 @@ def run_waits(
     text = f"needs {quantity(needed, 'device')} {which}, {len(ready)} {'is' if len(ready) == 1 else 'are'}"
     if waiting := len(able) - len(ready):
         text += f"; {waiting} more {'waits' if waiting == 1 else 'wait'}"
-    lacking = len(online) - len(able)
-    return f"{text}; {lacking} more cannot do its work" if lacking else text
+    if lacking := len(online) - len(able):
+        text += f"; {lacking} more cannot do its work"
+    return f"{text}; {paused} more {'is' if paused == 1 else 'are'} paused" if paused else text
 
 
 def last_message_dropped(device: DeviceFacts) -> bool:

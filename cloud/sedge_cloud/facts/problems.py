@@ -4,8 +4,10 @@ Every rule is here, and each names its code (records.py). Commands, page, alerts
 list.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+
+import msgspec
 
 from sedge_cloud.facts.devices import refusals
 from sedge_cloud.facts.open_rounds import NEVER, last_message_dropped
@@ -189,11 +191,10 @@ def device_problems(facts: Fleet) -> Iterator[Problem]:
     running = [run for run in facts.runs if run.status == "running"]
     if running:
         yield from _never_connected(facts)
-    names, short = {run.run for run in running}, any(run.why for run in running)
+    short = any(run.why for run in running)
+    names = {run.run for run in running}
     for device in facts.devices:
-        trouble = device.trouble
-        if trouble is not None and trouble.run in names and not _is_over(facts, device, trouble):
-            yield trouble
+        yield from _trouble(facts, device, names)
         if device.state == "revoked":
             continue
         if device.change is not None and device.change < -WORSE:
@@ -211,6 +212,17 @@ def device_problems(facts: Fleet) -> Iterator[Problem]:
             yield _problem(
                 "device_lost", device.device, "is offline", device.since, severity="warning"
             )
+
+
+def _trouble(facts: Fleet, device: DeviceFacts, running: Container[str]) -> Iterator[Problem]:
+    """Why a device's last update did not count, in a running run or in the newest, even if it has ended."""
+    it = device.trouble
+    if it is None or _is_over(facts, device, it):
+        return
+    if it.run in running:
+        yield it
+    elif facts.runs and it.run == facts.runs[-1].run:  # nothing waits for the device any more
+        yield msgspec.structs.replace(it, severity="warning")
 
 
 def _never_connected(facts: Fleet) -> Iterator[Problem]:

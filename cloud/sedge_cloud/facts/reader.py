@@ -294,6 +294,8 @@ class Reader:
             if terms.select or known.waits[0] is not self._all:
                 known.waits = self._all, run_waits(terms, self._all, unable, self.store)
             why = known.waits[1]
+            if why and (asking := len(self.store.joins(["pending"]))):
+                why += f"; {asking} more {'asks' if asking == 1 else 'ask'} to join"
         elif row.status in ("failed", "finished"):
             why = row.why
         sums = msgspec.msgpack.decode(row.sums, type=RunSums) if row.sums else RunSums()

@@ -23,7 +23,7 @@ from sedge_cloud.outlets.metrics import exposition
 from sedge_cloud.outlets.terminal import closes
 from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.records import DevicePast
-from sedge_cloud.store.rows import RunRow
+from sedge_cloud.store.rows import JoinRow, RunRow, TokenRow
 from sedge_protocol.wire.messages import Decline, Get, Offer
 from sedge_protocol.wire.transfer import describe, to_bitmap
 from sedge_protocol.wire.update import encode_update
@@ -124,6 +124,15 @@ def short(seen: Seen) -> None:
     seen.cloud.hello("a")
 
 
+def paused(seen: Seen) -> None:
+    store = seen.cloud.second_store()
+    store.add_token(TokenRow("t-1", bytes(32), "", b"", 1, False, 0.0, 1.0))
+    store.ask_to_join(JoinRow(b"k" * 65, "t-1", "d", bytes(32), "pending", 0.0), 0.0)
+    store.pause(["b", "c"], 1.0)
+    seen.cloud.load()
+    seen.cloud.hello("a", "b", "c")
+
+
 def failed(seen: Seen) -> None:
     seen.cloud.hello("a", "b", "c")
     for name in "abc":
@@ -164,7 +173,9 @@ def full(seen: Seen) -> None:
         (stuck, "round_stuck", "run", "passed its deadline with fewer than 2 updates"),
         (short, "run_waits", "run", "needs 2 devices online, 1 is"),
         (all_but_one_gated, "run_waits", "run", "needs 2 devices online, 1 is; 2 more wait"),
+        (paused, "run_waits", "run", "2 devices online, 1 is; 2 more are paused; 1 more asks to join"),
         (failed, "run_failed", "run", "3 declined"),
+        (failed, "device_declined", "c", "declined round 1: TrainingDiverged: NaN"),
         (cut, "broker_down", "coordinator", "has no broker: connection refused"),
         (full, "coordinator_error", "coordinator", "disk full"),
     ],

@@ -31,10 +31,10 @@ ROOT = HERE.parents[1]
 KEPT = ROOT / "runs" / "android"
 PACKAGE = "org.sedge.app"
 MIN_SDK, TARGET_SDK = 26, 36
-# From 26 on the dexer would pass lambdas, which then fail on every phone.
+# With API 26 or higher the dexer would accept lambdas, which then fail on every phone.
 DEX_SDK = MIN_SDK - 1
 ABIS = ("arm64-v8a",)
-# A program that shows whether its package is installed.
+# Each tool that the build needs, and the Debian package that provides it.
 TOOLS = {
     "javac": "openjdk-17-jdk-headless",
     "aapt": "aapt",
@@ -52,14 +52,17 @@ _ANDROID = "{http://schemas.android.com/apk/res/android}"
 
 
 class Framework(NamedTuple):
-    """The two jars of Debian 11."""
+    """The dexer and the Android framework's classes, both from Debian 11."""
 
     dexer: Path
     classes: Path
 
 
 def missing(tools: Mapping[str, str]) -> str:
-    """The command that installs the missing tools (program: package), or ""."""
+    """Returns the command that installs the missing tools, or "" if none is missing.
+
+    ``tools`` maps each program to its Debian package.
+    """
     lacking = [package for tool, package in tools.items() if not shutil.which(tool)]
     return f"apt-get install {' '.join(lacking)}" if lacking else ""
 
@@ -72,7 +75,7 @@ def _run(*words: str | Path) -> str:
 
 
 def mirror() -> str:
-    """The address of the Debian archive in this machine's apt sources."""
+    """Returns the address of the Debian archive from this machine's apt sources."""
     words = ("--format", "$(ORIGIN) $(CODENAME) $(REPO_URI)", "Created-By: Packages")
     for line in _run("apt-get", "indextargets", *words).splitlines():
         origin, codename, address = line.split(maxsplit=2)
@@ -82,7 +85,7 @@ def mirror() -> str:
 
 
 def framework() -> Framework:
-    """Download and verify the dexer and the framework's classes, once."""
+    """Download and verify Debian 11's dexer and framework classes, unless that was done before."""
     folder = KEPT / OLD_DEBIAN
     if not folder.exists():
         KEPT.mkdir(parents=True, exist_ok=True)
@@ -101,7 +104,7 @@ def _unpack_old_packages(folder: Path) -> None:
         (folder / name / "partial").mkdir(parents=True)
     apt = ["apt-get", "-o", f"Dir::Etc::sourcelist={sources}", "-o", "Dir::Etc::sourceparts=-"]
     apt += ["-o", f"Dir::State::lists={folder / 'lists'}", "-o", f"Dir::Cache={folder / 'cache'}"]
-    # apt's own user could not write here.
+    # apt's default download user has no write access to this folder.
     apt += ["-o", f"APT::Sandbox::User={'root' if os.geteuid() == 0 else ''}", "-qq"]
     _run(*apt, "update")
     words = " ".join(["cd", str(folder), "&&", *apt, "download", *OLD_PACKAGES])
@@ -111,7 +114,7 @@ def _unpack_old_packages(folder: Path) -> None:
 
 
 def sources(module: str) -> list[Path]:
-    """The Java files of a module."""
+    """Returns all Java source files of a module."""
     return sorted((HERE / module / "src" / "main" / "java").rglob("*.java"))
 
 
@@ -124,7 +127,7 @@ def compile_java(files: Sequence[Path], path: Iterable[Path], out: Path) -> Path
 
 
 def jar(folder: Path, out: Path) -> Path:
-    """Pack a folder's files into a jar; the same files give the same bytes."""
+    """Pack a folder's files into a jar. The same files always give the same bytes."""
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(folder.rglob("*.class")):
             entry = zipfile.ZipInfo(path.relative_to(folder).as_posix())
@@ -134,19 +137,19 @@ def jar(folder: Path, out: Path) -> Path:
 
 @lru_cache(maxsize=1)
 def nullness() -> Path:
-    """JSpecify's annotations, to compile against: no phone needs them."""
+    """Compile JSpecify's annotations, which only the compiler needs. They are not part of the app."""
     return compile_java(sources("nullness"), [], KEPT / "nullness")
 
 
 def core_jar(out: Path) -> Path:
-    """The protocol and the rounds, without any Android class."""
+    """Compile the core (the protocol and the rounds), which uses no Android classes. Returns its jar."""
     with tempfile.TemporaryDirectory() as temporary:
         classes = compile_java(sources("core"), [nullness()], Path(temporary))
         return jar(classes, out / "sedge-core.jar")
 
 
 def library_jar(core: Path, out: Path) -> Path:
-    """The library that an app embeds besides the core: the job, its conditions, the runtimes' backends."""
+    """Compile the Android library: jobs, their conditions, and the runtimes' backends. Returns its jar."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         stubs = compile_java(sources("stubs"), [framework().classes], folder / "stubs")
@@ -156,7 +159,7 @@ def library_jar(core: Path, out: Path) -> Path:
 
 
 def manifest(folder: Path) -> Path:
-    """The app's manifest for an APK: with its package, its versions and the library's entries."""
+    """Write the APK's manifest: the app's own, plus package name, versions and the library's entries."""
     ElementTree.register_namespace("android", _ANDROID[1:-1])
     app = ElementTree.parse(HERE / "app/src/main/AndroidManifest.xml")
     library = ElementTree.parse(HERE / "library/src/main/AndroidManifest.xml")
@@ -164,7 +167,8 @@ def manifest(folder: Path) -> Path:
     root.set("package", PACKAGE)
     root.set(f"{_ANDROID}versionCode", "1")
     root.set(f"{_ANDROID}versionName", VERSION)
-    for service in root.iter("service"):  # aapt refuses attributes that Debian's framework lacks
+    # Aapt rejects this attribute, which is newer than Debian's framework.
+    for service in root.iter("service"):
         service.attrib.pop(f"{_ANDROID}foregroundServiceType", None)
     sdk = {"minSdkVersion": str(MIN_SDK), "targetSdkVersion": str(TARGET_SDK)}
     uses = ElementTree.Element(
@@ -181,7 +185,7 @@ def manifest(folder: Path) -> Path:
 
 
 def unpack_aar(aar: Path, folder: Path) -> list[Path]:
-    """Copy an AAR's libraries for phones to ``folder``/lib and return its jars; a jar is returned as is."""
+    """Copy an AAR's native libraries to ``folder``/apk/lib and return its jars. A jar is returned as is."""
     if aar.suffix == ".jar":
         return [aar]
     jars: list[Path] = []
@@ -199,7 +203,10 @@ def unpack_aar(aar: Path, folder: Path) -> list[Path]:
 
 
 def debug_key() -> Path:
-    """The key that signs APKs, made once: Android updates an app only if the key is the same."""
+    """Returns the key that signs APKs.
+
+    It is created once, because Android only updates apps with the same key.
+    """
     path = KEPT / "debug.keystore"
     if not path.exists():
         words = ["-genkeypair", "-keystore", str(path), "-storepass", "android"]
@@ -210,7 +217,7 @@ def debug_key() -> Path:
 
 
 def apk(core: Path, library: Path, aars: Sequence[Path], out: Path) -> Path:
-    """The app, signed with the debug key."""
+    """Build the app, signed with the debug key. Returns the APK's path."""
     dexer, classes = framework()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -237,7 +244,7 @@ def apk(core: Path, library: Path, aars: Sequence[Path], out: Path) -> Path:
 
 
 def jni(libraries: Path, out: Path) -> Path:
-    """The JNI library in ``out``, with copies of sedge-executorch's in ``libraries`` beside it."""
+    """Build the JNI library in ``out``, next to copies of sedge-executorch's files from ``libraries``."""
     java = Path(shutil.which("javac") or "").resolve().parents[1] / "include"
     out.mkdir(parents=True, exist_ok=True)
     for path in libraries.glob("*.so"):
@@ -251,7 +258,7 @@ def jni(libraries: Path, out: Path) -> Path:
 
 
 def jvm_jar(core: Path, out: Path) -> Path:
-    """The ExecuTorch backend for a JVM; it needs the JNI library."""
+    """Build the jar of the ExecuTorch backend for desktop JVMs, which needs the JNI library."""
     with tempfile.TemporaryDirectory() as temporary:
         return jar(
             compile_java(sources("jvm"), [core, nullness()], Path(temporary)),
@@ -260,7 +267,7 @@ def jvm_jar(core: Path, out: Path) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Build, and print the results."""
+    """Build everything and print the paths of the results."""
     parser = argparse.ArgumentParser(description="Builds the Android client.")
     parser.add_argument("--out", type=Path, default=ROOT / "dist" / "android")
     parser.add_argument("--aar", type=Path, action="append", default=[])

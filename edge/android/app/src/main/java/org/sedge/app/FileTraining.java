@@ -9,7 +9,7 @@ import org.sedge.edge.host.Npz;
 
 import java.io.File;
 
-/** Trains on the file that a person has chosen. */
+/** Trains on the examples file that the user has chosen. */
 public final class FileTraining extends TrainingService {
     @Override
     protected Examples examples() throws SedgeException {
@@ -20,7 +20,7 @@ public final class FileTraining extends TrainingService {
         return Npz.read(file);
     }
 
-    /** The app's own copy, which no backup includes. */
+    /** Returns the app's private copy of the examples file, which is excluded from backups. */
     static File file(Context context) {
         return new File(context.getNoBackupFilesDir(), "examples.npz");
     }

@@ -24,7 +24,7 @@ import java.io.InputStream;
 import java.nio.file.Files;
 import java.nio.file.StandardCopyOption;
 
-/** The settings: the fleet that this phone joins, and its training examples. */
+/** Lets the user join a fleet and choose the training examples. */
 public final class SettingsActivity extends Activity {
     private static final int CHOSEN = 1;
 
@@ -50,11 +50,11 @@ public final class SettingsActivity extends Activity {
         take(getIntent());
     }
 
-    /** A scanned code only fills the field: any web page can open such a link, so a person must confirm the join. */
+    /** Fills in a scanned join code, but does not join. Any web page can open such a link, so the user must confirm. */
     private void take(Intent intent) {
         String text = intent.getDataString();
         if (text != null) {
-            intent.setData(null); // not again when the screen rotates
+            intent.setData(null); // do not fill it in again when the screen rotates
             ((EditText) findViewById(R.id.join_text)).setText(text);
             try {
                 AgentConfig config = AgentConfig.fromJoinText(text);
@@ -95,7 +95,10 @@ public final class SettingsActivity extends Activity {
         }
     }
 
-    /** Shows the content of the file; a newly chosen file is copied first, and replaces the old one only if it is valid. */
+    /**
+     * Shows a summary of the examples file. A newly chosen file is first copied; it replaces the old one only if it is
+     * valid.
+     */
     private void showExamples(final Uri chosen) {
         new AsyncTask<Void, Void, String>() {
             @Override

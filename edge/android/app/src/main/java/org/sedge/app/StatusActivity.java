@@ -31,7 +31,7 @@ import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
 
-/** This phone's activity in its fleet: now, and round by round. */
+/** Shows what this phone is doing in its fleet, and the rounds that it took part in. */
 public final class StatusActivity extends Activity {
     private static final int NOTIFICATIONS = 1;
 
@@ -66,7 +66,7 @@ public final class StatusActivity extends Activity {
                 predict();
             }
         });
-        if (Build.VERSION.SDK_INT >= 33) { // the notification of a training is shown only with permission
+        if (Build.VERSION.SDK_INT >= 33) { // without this permission, Android hides the training notification
             requestPermissions(new String[] {"android.permission.POST_NOTIFICATIONS"}, NOTIFICATIONS);
         }
         findViewById(R.id.train).setOnClickListener(new View.OnClickListener() {
@@ -87,7 +87,7 @@ public final class StatusActivity extends Activity {
         changes = Membership.log(this).listen(new RoundLog.Listener() {
             @Override
             public void changed() {
-                handler.removeCallbacks(refresh); // one refresh for several changes at a time
+                handler.removeCallbacks(refresh); // merge several changes into one refresh
                 handler.post(refresh);
             }
         });
@@ -101,7 +101,7 @@ public final class StatusActivity extends Activity {
         super.onPause();
     }
 
-    /** Classifies the person's own examples with this phone's model. */
+    /** Runs this phone's model on the user's own examples and shows the predicted classes. */
     private void predict() {
         text(R.id.prediction, getString(R.string.predicting));
         new AsyncTask<Void, Void, String>() {

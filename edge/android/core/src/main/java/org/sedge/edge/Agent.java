@@ -38,19 +38,22 @@ import java.util.logging.Level;
 import java.util.logging.Logger;
 
 /**
- * A device of a fleet, for an app: joins, trains on request, sends its updates.
+ * Runs one device of a fleet inside an app. It connects, trains when the coordinator orders it, and sends its updates.
  *
- * <p>One thread runs the agent, a second one reads the link, and a third one trains. They pass their results to the
- * first as tasks, so that nothing here needs a lock. An agent can be run only once.
+ * <p>One thread runs the agent, a second one reads from the link, and a third one trains. The other two pass their
+ * results to the first as tasks, so no locks are needed. An agent can be run only once.
  */
 public final class Agent {
     public static final String VERSION = "0.2.0";
 
     private static final Logger LOG = Logger.getLogger("org.sedge.edge");
     private static final double TEST_FRACTION = 0.2;
-    /** How long a device waits for an order after its welcome before it counts as idle. */
+    /** After the coordinator's welcome, a device counts as idle once no order has arrived for this long. */
     private static final double SETTLE_S = 5;
-    /** How long {@link #stop} watches for a stuck link to cut; after that the link's own silence ends it. */
+    /**
+     * How long {@link #stop} checks whether the link is stuck and must be cut. After that, the link's own timeout ends
+     * it.
+     */
     private static final int WATCHED_S = 120;
 
     private final AgentListener listener;
@@ -60,7 +63,7 @@ public final class Agent {
     private final Link link;
     private final LockFile lock;
     private final SecureRandom random = new SecureRandom();
-    /** Few, because each may hold a chunk: a link that is faster than the disk has to wait. */
+    /** Small, because each task may hold a chunk: if the link is faster than the disk, the link must wait. */
     private final BlockingQueue<Runnable> tasks = new LinkedBlockingQueue<>(16);
     private final CountDownLatch ended = new CountDownLatch(1);
     private volatile boolean stopping;
@@ -76,12 +79,14 @@ public final class Agent {
     private WebSpan download;
 
     /**
-     * Opens the device's state in a separate folder.
+     * Opens the device's state in its folder.
      *
-     * @param backends the runtimes for a bundle's programs; the first one for which it has programs is used
-     * @param sandbox runs each bundle's programs before they run in this process
-     * @throws SedgeException for examples that cannot be split into a training and a test part, and for a folder that
-     *     cannot be used, holds damaged state, or is in use by another agent
+     * @param stateFolder must not be used by anything else
+     * @param backends the available runtimes, in order of preference; a bundle uses the first one for which it has
+     *     programs
+     * @param sandbox tries out each bundle's programs before they run in this process
+     * @throws SedgeException if the examples cannot be split into a training and a test part, or if the folder cannot
+     *     be used, holds damaged state, or is in use by another agent
      */
     public Agent(AgentConfig config, File stateFolder, List<Backend> backends, Sandbox sandbox,
             Examples examples, AgentListener listener) throws SedgeException {
@@ -111,7 +116,7 @@ public final class Agent {
         link = new Link(config, keys.keys().password, core.upTopic(), core.downTopic(), new Ends(), random, tasks);
     }
 
-    /** The keys of a device whose state is in this folder. */
+    /** Returns the keys of the device whose state is in this folder. */
     static Keyring keyring(AgentConfig config, File stateFolder) throws StorageError {
         return new Keyring(config.secret(), config.fleet, config.device, new Journal(new File(stateFolder, "keys")));
     }
@@ -139,15 +144,15 @@ public final class Agent {
         return lock;
     }
 
-    /** Works until {@link #stop}. */
+    /** Runs the agent until {@link #stop} is called. */
     public void run() throws SedgeException {
         work(Double.POSITIVE_INFINITY, false);
     }
 
     /**
-     * Works until there is nothing to do, {@link #stop}, or the end of the time.
+     * Runs the agent until it has nothing to do, {@link #stop} is called, or the time is up.
      *
-     * @return whether there is nothing left to do
+     * @return true if there is nothing left to do
      */
     public boolean runUntilIdle(long maxMillis) throws SedgeException {
         work(Link.now() + maxMillis / 1000.0, true);
@@ -155,12 +160,12 @@ public final class Agent {
     }
 
     /**
-     * Ends {@link #run} from another thread: a training stops at its next step and continues from there next time. A
-     * link that accepts no bytes is cut.
+     * Makes {@link #run} return; call it from another thread. Training stops at its next step and continues from there
+     * in the next run. A link that accepts no bytes is cut.
      */
     public void stop() {
         stopping = true;
-        tasks.offer(new Runnable() { // wakes it
+        tasks.offer(new Runnable() { // wakes up the agent's thread
             @Override
             public void run() { }
         });
@@ -172,7 +177,7 @@ public final class Agent {
                         link.cutIfStuck();
                     }
                 } catch (InterruptedException error) {
-                    interrupt(); // unexpected; the link's own silence ends it then
+                    interrupt(); // unexpected; the link's own timeout then ends the run
                 }
             }
         };
@@ -182,16 +187,17 @@ public final class Agent {
 
     /**
      * Leaves the fleet permanently: notifies the coordinator, which then ignores the device, and deletes everything in
-     * the state folder, including models. The caller must delete the secret. Waits for an agent that is being stopped.
+     * the state folder, including models. The caller must delete the secret. If another agent is just being stopped,
+     * this method waits for it.
      *
-     * @return whether the coordinator has answered in time; otherwise somebody has to revoke the device there
-     * @throws SedgeException while an agent uses the folder, and if the disk refuses
+     * @return true if the coordinator answered in time; otherwise its operator must revoke the device
+     * @throws SedgeException if an agent still uses the folder, or the disk fails
      */
     public static boolean leave(AgentConfig config, File stateFolder, long maxMillis) throws SedgeException {
         return Leaving.leave(config, stateFolder, maxMillis);
     }
 
-    /** Whether the coordinator has welcomed the device and no order or update has been pending for a while. */
+    /** Returns true if the coordinator has welcomed the device, and no order or update has been pending for a while. */
     public boolean idle() {
         return idle;
     }
@@ -209,7 +215,7 @@ public final class Agent {
             if (!stopping) {
                 stop();
             }
-            while (worker != null) { // it ends at its next step
+            while (worker != null) { // training ends at its next step
                 next(1);
             }
             core.goodbye();
@@ -223,12 +229,12 @@ public final class Agent {
         }
     }
 
-    /** After an internal error: waits for a running training, which writes to the folder until its next step. */
+    /** Waits for a running training after an internal error, because it writes to the folder until its next step. */
     private void abandonWorker() {
         boolean interrupted = false;
         while (worker != null && worker.isAlive()) {
             try {
-                tasks.poll(1, TimeUnit.SECONDS); // makes room for its result
+                tasks.poll(1, TimeUnit.SECONDS); // makes room for the result of the training
             } catch (InterruptedException error) {
                 interrupted = true;
             }
@@ -238,7 +244,7 @@ public final class Agent {
         }
     }
 
-    /** Runs the tasks in the queue, or waits up to this long for one. */
+    /** Runs the tasks in the queue. If there are none, waits up to this long for one. */
     private void next(double seconds) {
         try {
             Runnable task = tasks.poll((long) (seconds * 1000) + 1, TimeUnit.MILLISECONDS);
@@ -249,7 +255,7 @@ public final class Agent {
             if (task != null) {
                 task.run();
             }
-        } catch (InterruptedException error) { // the thread's owner wants it to end
+        } catch (InterruptedException error) { // the thread's owner is asking it to stop
             stopping = true;
         }
     }
@@ -320,7 +326,7 @@ public final class Agent {
 
         @Override
         public void start(final Job job) {
-            if (stopping) { // the order is still on disk
+            if (stopping) { // nothing is lost: the order stays on disk
                 core.interrupted(job.checkpoint);
                 return;
             }
@@ -332,7 +338,7 @@ public final class Agent {
                         try {
                             tasks.put(ended);
                             handed = true;
-                        } catch (InterruptedException error) { // unexpected: its result is still needed
+                        } catch (InterruptedException error) { // unexpected; its result is still needed, so keep trying
                             LOG.log(Level.WARNING, "the thread of a training was interrupted", error);
                         }
                     }
@@ -342,7 +348,7 @@ public final class Agent {
             worker.start();
         }
 
-        /** Runs the job. Returns a task that reports its end to the core. */
+        /** Runs the job. Returns a task that reports the result to the core. */
         private Runnable ended(Job job) {
             try {
                 return new Ended(runner.run(job, isStopping), null, null);
@@ -350,7 +356,7 @@ public final class Agent {
                 return new Ended(null, stop, null);
             } catch (SedgeException error) {
                 return new Ended(null, null, error);
-            } catch (RuntimeException | Error error) { // a backend's fault must not end the app
+            } catch (RuntimeException | Error error) { // a bug in a backend must not crash the app
                 LOG.log(Level.SEVERE, "a job failed", error);
                 return new Ended(null, null, new CodecError("a backend failed: " + error, error));
             }
@@ -386,7 +392,7 @@ public final class Agent {
         @Override
         public void fetch(final Span span) {
             stopDownload();
-            if (stopping) { // nobody would take its parts
+            if (stopping) { // no one would receive the chunks
                 return;
             }
             final WebSpan begun = new WebSpan(span, allowed);
@@ -407,7 +413,7 @@ public final class Agent {
             thread.start();
         }
 
-        /** Waits for room in the queue. False once the download has been stopped. */
+        /** Waits for room in the queue. Returns false if the download was stopped meanwhile. */
         private boolean hand(WebSpan begun, Runnable part) {
             try {
                 while (!begun.stopped()) {
@@ -415,14 +421,14 @@ public final class Agent {
                         return true;
                     }
                 }
-            } catch (InterruptedException error) { // unexpected; the core's own timeout ends it then
+            } catch (InterruptedException error) { // unexpected; the core's own timeout then ends the download
                 Thread.currentThread().interrupt();
             }
             return false;
         }
     }
 
-    /** A chunk over HTTP or, without one, the end of a span. */
+    /** Reports a downloaded chunk to the core or, if there is no chunk, the end of a span. */
     private final class Part implements Runnable {
         private final int number;
         private final int index;
@@ -446,7 +452,7 @@ public final class Agent {
         }
     }
 
-    /** The end of a job: exactly one of the three fields is set. */
+    /** Reports the end of a job to the core. Exactly one of the three fields is set. */
     private final class Ended implements Runnable {
         private final Outcome outcome;
         private final JobStopped stop;

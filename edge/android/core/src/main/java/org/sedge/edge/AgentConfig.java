@@ -15,7 +15,7 @@ import java.security.cert.CertificateFactory;
 import java.util.Collection;
 import java.util.regex.Pattern;
 
-/** A device's identity and its broker (protocol/spec/enrolment.md). */
+/** A device's identity and the address of its broker (protocol/spec/enrolment.md). */
 public final class AgentConfig {
     private static final Pattern ID = Pattern.compile("[a-z0-9][a-z0-9-]{0,47}");
 
@@ -23,21 +23,21 @@ public final class AgentConfig {
     public final String fleet;
     /** {@code mqtt://host[:port]} or {@code mqtts://host[:port]}. */
     public final String url;
-    /** The certificate authority of the broker, PEM; null: the system's authorities. */
+    /** The certificate authority of the broker, in PEM; null to trust the system's authorities. */
     public final @Nullable String caPem;
-    /** Host, port and TLS of {@link #url}. */
+    /** The host, port and TLS setting, parsed from {@link #url}. */
     public final String host;
     public final int port;
     public final boolean tls;
     /** The limits on the device's work. */
     public final Limits limits;
-    /** The web servers from which it may download large blobs. */
+    /** The web servers from which the device may download large blobs. */
     public final Downloads downloads;
-    /** An order needs a policy signed by one of these keys; none: every order is accepted. */
+    /** If there are any keys, an order needs a policy that one of them has signed. */
     public final PinnedKeys pinned;
     private final byte[] secret;
 
-    /** Throws {@code ConfigError} for an invalid value. */
+    /** @throws ConfigError for an invalid value */
     public AgentConfig(String device, String fleet, String url, byte[] secret, @Nullable String caPem)
             throws SedgeException {
         this(device, fleet, url, secret, caPem, Limits.DEFAULT, Downloads.ANY, PinnedKeys.NONE);
@@ -68,32 +68,36 @@ public final class AgentConfig {
         }
     }
 
-    /** The same with other limits. */
+    /** Returns a copy of this configuration with other limits. */
     public AgentConfig with(Limits others) throws SedgeException {
         return new AgentConfig(device, fleet, url, secret, caPem, others, downloads, pinned);
     }
 
-    /** The same with other web servers. */
+    /** Returns a copy of this configuration with other web servers. */
     public AgentConfig with(Downloads others) throws SedgeException {
         return new AgentConfig(device, fleet, url, secret, caPem, limits, others, pinned);
     }
 
-    /** The same, but orders need the signature of one of these keys. */
+    /** Returns a copy of this configuration with other pinned keys. */
     public AgentConfig with(PinnedKeys others) throws SedgeException {
         return new AgentConfig(device, fleet, url, secret, caPem, limits, downloads, others);
     }
 
-    /** The 32 bytes that device and coordinator share; a copy. */
+    /** Returns a copy of the 32-byte secret that the device shares with the coordinator. */
     public byte[] secret() {
         return secret.clone();
     }
 
-    /** The configuration in a join text, as {@code sedge-cloud device add --join} prints it. */
+    /** Parses a join text, as printed by {@code sedge-cloud device add --join}. */
     public static AgentConfig fromJoinText(String text) throws SedgeException {
         return JoinText.parse(text);
     }
 
-    /** The certificates of {@link #caPem}; null: the system's. Throws {@code ConfigError} for text without any. */
+    /**
+     * Returns the certificates in {@link #caPem}, or null if it is null.
+     *
+     * @throws ConfigError if the text has no certificate
+     */
     public @Nullable Collection<? extends Certificate> certificates() throws SedgeException {
         return caPem == null ? null : certificates(caPem, "broker.ca_file");
     }
@@ -141,7 +145,7 @@ public final class AgentConfig {
         throw refused(url);
     }
 
-    /** The error without anything before an @, as that may be a password. */
+    /** Returns the error for an invalid URL. It omits everything before an @, which may be a password. */
     private static SedgeException refused(String url) {
         int at = url.lastIndexOf('@');
         int user = url.indexOf("://") + 3;

@@ -2,30 +2,36 @@ package org.sedge.edge;
 
 import org.sedge.edge.wire.Metric;
 
-/** An agent's events for people. Called on the agent's thread; must return quickly. */
+/** Receives events to show to people. Methods are called on the agent's thread and must return quickly. */
 public interface AgentListener {
-    /** The coordinator has answered; the device is a member of the fleet. */
+    /** Called once the coordinator has welcomed the device as a member of the fleet. */
     void joined(String fleet, String device);
 
-    /** The link is down; the agent reconnects automatically. */
+    /** Called when the link is lost; the agent reconnects automatically. */
     void disconnected(String reason);
 
-    /** Another problem that a person should know about: the coordinator refuses this device, the disk is full, an update is lost. */
+    /**
+     * Called for any other problem that the user should know about: the coordinator refuses this device, the disk is
+     * full, or an update was lost.
+     */
     void trouble(String text);
 
-    /** A round's training begins. */
+    /** Called when training for a round begins. */
     void training(String run, int round);
 
     /**
-     * A round's update has its receipt.
+     * Called when the coordinator has confirmed that it received a round's update.
      *
-     * @param metric the model's metric: its accuracy, or another one that the model's makers have chosen
-     * @param before the metric on this device's own examples, with the received model
-     * @param after the same after training
-     * @param bytesUp bytes sent in the round; {@code bytesDown}: bytes received
+     * @param metric the model's metric: accuracy, or another one that the model's authors have chosen
+     * @param before the metric of the received model on this device's own examples
+     * @param after the metric of the trained model on the same examples
+     * @param bytesUp the bytes sent in the round
+     * @param bytesDown the bytes received in the round
      */
     void finished(String run, int round, Metric metric, double before, double after, long bytesUp, long bytesDown);
 
-    /** An order was declined or an update rejected, for a reason that the coordinator's operator also sees. */
+    /**
+     * Called when the device declines an order or the coordinator rejects an update. Its operator sees the same reason.
+     */
     void declined(String run, int round, String reason);
 }

@@ -6,7 +6,10 @@ import org.sedge.edge.wire.Bundle;
 import java.util.Collections;
 import java.util.List;
 
-/** A classifier's results for N inputs and C classes: for each input, or for each place in it (a pixel, a token). */
+/**
+ * A classifier's results for N inputs and C classes. There is one result for each input or, if the model labels pixels
+ * or tokens, one for each of these.
+ */
 public final class Classified {
     private final Rows outputs;
     private final Rows classes;
@@ -38,7 +41,10 @@ public final class Classified {
         probabilities = new Rows(powers, shape);
     }
 
-    /** Fills in one place's probabilities. Returns its class, as numpy's argmax: the first largest value, or the first NaN. */
+    /**
+     * Computes the probabilities of one pixel, token or whole input. Returns its class, like numpy's argmax: the index
+     * of the first largest value, or of the first NaN.
+     */
     private static int softmax(Rows outputs, float[] powers, int from, int count, int step) {
         int best = 0;
         for (int c = 1; c < count; c++) {
@@ -58,22 +64,22 @@ public final class Classified {
         return best;
     }
 
-    /** The model's outputs, (N, C, ...) or (N, ..., C): logits. */
+    /** Returns the model's outputs (logits), shape (N, C, ...) or (N, ..., C). */
     public Rows outputs() {
         return outputs;
     }
 
-    /** The most likely class, (N, ...). */
+    /** Returns the most likely classes, shape (N, ...). */
     public Rows classes() {
         return classes;
     }
 
-    /** The probability of each class, in the shape of the outputs. */
+    /** Returns the probability of each class, in the same shape as the outputs. */
     public Rows probabilities() {
         return probabilities;
     }
 
-    /** The name of each class; empty if the bundle has none. */
+    /** Returns the names of the classes, or an empty list if the bundle does not name them. */
     public List<String> labels() {
         return labels;
     }

@@ -11,14 +11,17 @@ import java.util.HashSet;
 import java.util.Locale;
 import java.util.Set;
 
-/** The web servers from which a device may download large blobs, if an order names them; all others come over MQTT. */
+/**
+ * The web servers from which a device may download large blobs when an order names them. Everything else arrives over
+ * MQTT.
+ */
 public final class Downloads {
-    /** Any server that orders name; Android itself lets apps use plain http only if their manifest says so. */
+    /** Allows every server that an order names. Android itself only permits plain http if the app's manifest does. */
     public static final Downloads ANY = new Downloads(true, true, Collections.<String>emptySet(), null);
     public static final Downloads NEVER = new Downloads(false, false, Collections.<String>emptySet(), null);
     private static final int MAX_URL = 2048;
 
-    /** The certificates of the servers' authority; null: the system's authorities. */
+    /** The certificate authorities that may sign the servers' certificates; null to trust the system's authorities. */
     public final @Nullable Collection<? extends Certificate> authorities;
     private final boolean secure;
     private final boolean plain;
@@ -32,12 +35,12 @@ public final class Downloads {
     }
 
     /**
-     * The servers from which downloads are allowed.
+     * Specifies from which servers downloads are allowed.
      *
      * @param plain whether http is allowed in addition to https
-     * @param hosts their names; empty: any
-     * @param caPem the authority of their certificates, PEM; null: the system's authorities
-     * @throws SedgeException for text without certificates
+     * @param hosts the servers' names; empty to allow any server
+     * @param caPem the authority of their certificates, in PEM; null to trust the system's authorities
+     * @throws SedgeException if {@code caPem} has no certificate
      */
     public static Downloads from(boolean plain, Collection<String> hosts, @Nullable String caPem) throws SedgeException {
         Set<String> names = new HashSet<>();
@@ -48,7 +51,7 @@ public final class Downloads {
                 caPem == null ? null : AgentConfig.certificates(caPem, "download.ca_file"));
     }
 
-    /** Whether a URL may be requested. */
+    /** Returns true if this URL may be requested. */
     public boolean permits(String url) {
         try {
             URI parts = new URI(url);

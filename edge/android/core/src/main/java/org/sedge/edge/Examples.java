@@ -7,13 +7,13 @@ import org.sedge.edge.training.CounterStream;
 
 import java.util.Arrays;
 
-/** A device's examples. */
+/** A device's examples: inputs and, for most models, targets. */
 public final class Examples {
     public final Rows inputs;
-    /** Labels, or other numbers to learn; null for models whose input is the target. */
+    /** The labels or other values to predict; null for a model that learns to reproduce its input. */
     public final @Nullable Rows targets;
 
-    /** Throws {@code DataError} unless there is a target for each input, or {@code targets} is null. */
+    /** @throws DataError unless there is one target for each input, or {@code targets} is null */
     public Examples(Rows inputs, @Nullable Rows targets) throws SedgeException {
         if (targets != null && targets.count != inputs.count) {
             throw new DataError("x has " + inputs.count + " rows and y " + targets.count
@@ -23,15 +23,16 @@ public final class Examples {
         this.targets = targets;
     }
 
-    /** Number of examples. */
+    /** Returns the number of examples. */
     public int count() {
         return inputs.count;
     }
 
     /**
-     * The training and the test part: the same rows as in the Python agent's split, each part in ascending order.
+     * Splits the examples into a training and a test part. Each part keeps the order of the examples, and has the same
+     * rows as with the Python agent.
      *
-     * @param testFraction share of the test part, which gets at least one example but not all
+     * @param testFraction the share of the test part, which gets at least one example but never all
      */
     public Examples[] split(double testFraction, long seed) throws SedgeException {
         if (count() < 2) {

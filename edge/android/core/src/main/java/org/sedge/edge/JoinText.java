@@ -13,16 +13,20 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * A device's enrolment as one line of text: {@code sedge:} and the base64url, without padding, of a JSON object with
- * {@code device}, {@code fleet}, {@code url}, {@code secret} (64 hex digits) and perhaps {@code ca} (PEM) and
- * {@code trust}, a list of public keys (64 hex digits each).
+ * A device's enrolment as one line of text: {@code sedge:}, followed by a JSON object in base64url without padding. The
+ * object has {@code device}, {@code fleet}, {@code url} and {@code secret} (64 hex digits). It may also have {@code ca}
+ * (PEM) and {@code trust}, a list of public keys (64 hex digits each).
  */
 public final class JoinText {
     private static final String PREFIX = "sedge:";
 
     private JoinText() {}
 
-    /** The configuration in the text. Throws {@code ConfigError}, which never shows the secret. */
+    /**
+     * Parses the text of an enrolled device.
+     *
+     * @throws ConfigError for an invalid text; the message never shows the secret
+     */
     public static AgentConfig parse(String text) throws SedgeException {
         try {
             Map<?, ?> found = said(text);
@@ -38,7 +42,11 @@ public final class JoinText {
         }
     }
 
-    /** The token in the text (E8), or null if it is a device's own text. Throws {@code ConfigError}. */
+    /**
+     * Parses the text of a token (E8). Returns null if the text enrols one particular device.
+     *
+     * @throws ConfigError for an invalid text
+     */
     public static @Nullable JoinToken token(String text) throws SedgeException {
         try {
             Map<?, ?> found = said(text);
@@ -57,7 +65,7 @@ public final class JoinText {
         }
     }
 
-    /** The text of a configuration. */
+    /** Returns the join text of a configuration. */
     public static String of(AgentConfig config) {
         StringBuilder json = new StringBuilder("{\"device\":\"").append(config.device).append("\",\"fleet\":\"")
                 .append(config.fleet).append("\",\"url\":\"").append(config.url).append("\",\"secret\":\"")

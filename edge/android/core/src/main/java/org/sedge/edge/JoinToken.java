@@ -1,10 +1,10 @@
 package org.sedge.edge;
 
-/** A token with which devices join a fleet (protocol/spec/enrolment.md, E8). */
+/** A token that lets devices join a fleet (protocol/spec/enrolment.md, E8). */
 public final class JoinToken {
-    /** The token's account at the broker: its id in place of a device's, its key in place of a secret. */
+    /** The token's own account at the broker: the token's id and key take the place of a device's id and secret. */
     public final AgentConfig account;
-    /** The id of the only device that may use it; empty: any device. */
+    /** The id of the only device that may use the token; empty if any device may. */
     public final String device;
     final byte[] point;
 

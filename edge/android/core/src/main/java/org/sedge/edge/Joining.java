@@ -20,7 +20,10 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
-/** Asks to join a fleet with a token until there is an answer (protocol/spec/enrolment.md, E9 to E13). */
+/**
+ * Asks to join a fleet with a token, and repeats the request until it is answered (protocol/spec/enrolment.md, E9 to
+ * E13).
+ */
 public final class Joining implements Link.Owner {
     private static final double FIRST_S = 1;
     private static final double LAST_S = 30;
@@ -42,7 +45,8 @@ public final class Joining implements Link.Owner {
     private @Nullable String unknown;
 
     /**
-     * Uses the device's key pair, which is kept until it has joined, so that an interrupted join can continue.
+     * Prepares a join with the device's key pair. The caller keeps the pair until the device has joined, so that an
+     * interrupted join can continue.
      *
      * @throws ConfigError for an invalid token or id
      */
@@ -64,10 +68,10 @@ public final class Joining implements Link.Owner {
     }
 
     /**
-     * The configuration of this device, or null if it is still waiting to be accepted after {@code maxMillis}. Not for
-     * an app's main thread.
+     * Asks to join and waits for the decision. Do not call it on an app's main thread.
      *
-     * @throws ConfigError when the coordinator refuses the device, or the broker the token
+     * @return the device's configuration, or null if nobody has accepted it after {@code maxMillis}
+     * @throws ConfigError if the coordinator refuses the device, or the broker refuses the token
      */
     public @Nullable AgentConfig ask(long maxMillis) throws SedgeException {
         double deadline = Link.now() + maxMillis / 1000.0;
@@ -84,7 +88,7 @@ public final class Joining implements Link.Owner {
                     task.run();
                 }
             }
-        } catch (InterruptedException error) { // the thread's owner wants it to end
+        } catch (InterruptedException error) { // the thread's owner is asking it to stop
             Thread.currentThread().interrupt();
         } finally {
             link.close();
@@ -115,7 +119,7 @@ public final class Joining implements Link.Owner {
 
     @Override
     public byte[] will() {
-        return question(); // a repeated request changes nothing
+        return question(); // repeating the request has no effect
     }
 
     @Override

@@ -22,7 +22,10 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
-/** Leaves a fleet permanently (WIRE.md, 5.4): says so until the coordinator refuses the device, then deletes its state. */
+/**
+ * Leaves a fleet permanently (WIRE.md, 5.4). Repeats its leaving hello until the coordinator answers that the device is
+ * revoked, then deletes the device's state.
+ */
 final class Leaving implements Link.Owner {
     private static final double AGAIN_S = 2;
     private static final long LOOK_MILLIS = 100;
@@ -46,13 +49,13 @@ final class Leaving implements Link.Owner {
         link = new Link(config, keys.password, peer.topic, downTopic, this, random, tasks);
     }
 
-    /** Whether the coordinator was notified; the folder's contents are deleted in either case. */
+    /** Leaves the fleet and deletes the folder's contents in any case. Returns true if the coordinator was notified. */
     static boolean leave(AgentConfig config, File stateFolder, long maxMillis) throws SedgeException {
         double deadline = Link.now() + maxMillis / 1000.0;
         Disk.makeFolder(stateFolder);
         File file = new File(stateFolder, "lock");
         LockFile lock = LockFile.tryTake(file);
-        while (lock == null) { // an agent that is being stopped
+        while (lock == null) { // an agent may be stopping just now
             if (Link.now() > deadline || !paused()) {
                 throw new StorageError(stateFolder + ": an agent is using this state folder", null);
             }
@@ -77,7 +80,7 @@ final class Leaving implements Link.Owner {
         }
     }
 
-    /** The device's start count; 0 if its state, which is about to be deleted, cannot be read. */
+    /** Returns the device's start count, or 0 if its state cannot be read: the state is about to be deleted anyway. */
     private static long starts(File stateFolder) {
         try {
             return StateStore.starts(new Journal(new File(stateFolder, "journal")));
@@ -86,7 +89,7 @@ final class Leaving implements Link.Owner {
         }
     }
 
-    /** The device's current keys, or those of its enrolment if the current ones cannot be read. */
+    /** Returns the device's current keys. If they cannot be read, returns those from its enrolment. */
     private static DeviceKeys keys(AgentConfig config, File stateFolder) {
         try {
             return Agent.keyring(config, stateFolder).keys();
@@ -108,7 +111,7 @@ final class Leaving implements Link.Owner {
                     task.run();
                 }
             }
-        } catch (InterruptedException error) { // the thread's owner wants it to end
+        } catch (InterruptedException error) { // the thread's owner is asking it to stop
             Thread.currentThread().interrupt();
         } finally {
             link.close();

@@ -1,19 +1,19 @@
 package org.sedge.edge;
 
-/** The most that a device does, whatever a coordinator asks of it; the defaults are those of edge.toml. */
+/** Upper limits on what a device does for a coordinator, whatever it orders. The defaults are those of edge.toml. */
 public final class Limits {
     public static final Limits DEFAULT = new Limits(3600, 10_000, 16, 0.5);
 
-    /** Orders to accept per hour; never more than 32 at once. */
+    /** The number of orders to accept per hour, with never more than 32 in a burst. */
     public final int ordersPerHour;
-    /** Megabytes to download per day. */
+    /** The number of megabytes to download per day. */
     public final double megabytesPerDay;
-    /** Hours of training per day. */
+    /** The number of hours to train per day. */
     public final double trainingHoursPerDay;
-    /** Share of the free disk space, its own files included, that the state folder may use. */
+    /** The share of the disk that the state folder may use: of the free space plus the folder's own files. */
     public final double diskShare;
 
-    /** Throws {@code IllegalArgumentException} for a value out of bounds. */
+    /** @throws IllegalArgumentException for a value out of bounds */
     public Limits(int ordersPerHour, double megabytesPerDay, double trainingHoursPerDay, double diskShare) {
         boolean hours = trainingHoursPerDay > 0 && trainingHoursPerDay <= 24;
         if (ordersPerHour < 1 || !(megabytesPerDay > 0) || !hours || !(diskShare > 0 && diskShare <= 1)) {

@@ -14,14 +14,16 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** Writes a model as one file for other programs: two of the formats of the protocol's host/model_files.py. */
+/**
+ * Writes a model to one file that other programs can read, in two of the formats of the protocol's host/model_files.py.
+ */
 final class ModelFile {
     private static final String PIXELS = "unsigned 8-bit values divided by 255";
     private static final int IMAGE_NDIM = 3; // (C, H, W)
 
     private ModelFile() {}
 
-    /** Writes a bundle's model with theta (n,): whole or not at all. */
+    /** Writes a bundle's model with the parameters theta (n,). The file appears only once it is complete. */
     static void write(Bundle bundle, float[] theta, File file) throws SedgeException {
         String name = file.getName();
         byte[] data;
@@ -56,7 +58,7 @@ final class ModelFile {
         return facts;
     }
 
-    /** A text in JSON, in ASCII. */
+    /** Returns a text as a JSON string in ASCII. */
     private static String json(String text) {
         StringBuilder json = new StringBuilder("\"");
         for (char one : text.toCharArray()) {

@@ -23,9 +23,12 @@ import java.nio.file.attribute.BasicFileAttributes;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 
-/** The newest model of an agent's state folder, ready to run; it follows the agent's journal. Not thread-safe. */
+/**
+ * The newest model in an agent's state folder, ready to run. It is reloaded when the agent's journal changes. Not
+ * thread-safe.
+ */
 final class OpenModel implements AutoCloseable {
-    /** The agent may replace the model and delete the old one while it is being read. */
+    /** How often to try again, because the agent may replace the model and delete the old one while we read it. */
     private static final int TRIES = 5;
     private static final long PAUSE_MILLIS = 50;
 
@@ -40,7 +43,7 @@ final class OpenModel implements AutoCloseable {
     private String seen;
     private boolean closed;
 
-    /** Opens the model of a run; null: the newest. */
+    /** Opens the model of a run, or the newest model if {@code run} is null. */
     OpenModel(File folder, String run, List<Backend> backends, Sandbox sandbox) throws SedgeException {
         this.folder = folder;
         this.run = run;
@@ -61,7 +64,7 @@ final class OpenModel implements AutoCloseable {
         }
     }
 
-    /** Switches to a newer model. The old one stays in use while the new one cannot be read. */
+    /** Switches to a newer model, if there is one. The old one stays in use while the new one cannot be read. */
     Bundle newest() {
         if (closed) {
             throw new IllegalStateException("the model has been closed");
@@ -78,22 +81,22 @@ final class OpenModel implements AutoCloseable {
         return bundle;
     }
 
-    /** The outputs, one row for each row of inputs, which fit the bundle. */
+    /** Returns the outputs, one row for each row of inputs. The inputs must fit the bundle. */
     Rows predict(Rows inputs) throws SedgeException {
         return predictor.predict(inputs);
     }
 
-    /** The model, (n,). */
+    /** Returns the model's parameters, shape (n,). */
     float[] theta() {
         return predictor.theta();
     }
 
-    /** Whether the device has trained it. */
+    /** Returns true if the device has trained the model. */
     boolean trained() {
         return source.trained;
     }
 
-    /** A value that changes with each commit of the agent's journal; null while there is no journal. */
+    /** Returns a value that changes with each commit of the agent's journal, or null while there is no journal. */
     private String stamp() {
         try {
             BasicFileAttributes found =
@@ -117,7 +120,7 @@ final class OpenModel implements AutoCloseable {
         float[] theta = found.read(blobs, newer.layout.size);
         if (!same) {
             Predictor opened = opened(newer, found, sources);
-            release(); // the old one stayed in use until this one was ready
+            release(); // only now, because the old model stays in use until this one is ready
             bundle = newer;
             predictor = opened;
         }
@@ -125,7 +128,9 @@ final class OpenModel implements AutoCloseable {
         source = found;
     }
 
-    /** Loads the program from a file named after the bundle, and deletes the files of bundles that the device no longer has. */
+    /**
+     * Loads the program from a file named after the bundle. Deletes the files of bundles that the device no longer has.
+     */
     private Predictor opened(Bundle newer, ModelSource found, ModelSource.Sources sources) throws SedgeException {
         LockFile alone = taken();
         try {

@@ -16,10 +16,10 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * A device's own model: always the newest that its agent has, or the one it would start from if it has not trained yet.
- * Thread-safe.
+ * A device's own model. It is always the newest one that the agent has; before the first training, it is the one from
+ * which the device would start. Thread-safe.
  *
- * <p>No agent needs to run, and a running agent, in this process or another, is not disturbed: it replaces its journal
+ * <p>No agent needs to run. A running agent, in this process or another, is not disturbed: it replaces its journal
  * atomically, and the files that the journal names never change. If a newer model cannot be read, the old one stays in
  * use.
  */
@@ -27,12 +27,12 @@ public final class PersonalModel implements AutoCloseable {
     private final OpenModel open;
 
     /**
-     * Opens the model in an agent's state folder. This takes a moment, or minutes if the agent has not tried the
-     * bundle's programs yet: not for an app's main thread.
+     * Opens the model in an agent's state folder. This usually takes a moment. It takes minutes if the agent has not
+     * yet tried out the bundle's programs, so do not call it on an app's main thread.
      *
-     * @param run the run whose model to open; null: the newest
-     * @param backends the runtimes that may run it, the preferred one first
-     * @param sandbox runs programs before they run in this process
+     * @param run the run whose model to open; null for the newest
+     * @param backends the runtimes that may run it, in order of preference
+     * @param sandbox tries out programs before they run in this process
      * @throws SedgeException {@code ConfigError} if there is no model, or no backend that runs it; {@code StorageError}
      *     or {@code CodecError} if it cannot be read
      */
@@ -44,7 +44,11 @@ public final class PersonalModel implements AutoCloseable {
         open = new OpenModel(stateFolder, run, backends, sandbox);
     }
 
-    /** The outputs (N, ...) for inputs (N, ...). Throws {@code DataError} for inputs that the model cannot take. */
+    /**
+     * Returns the outputs (N, ...) for inputs (N, ...).
+     *
+     * @throws DataError if the inputs do not fit the model
+     */
     public Rows predict(Rows inputs) throws SedgeException {
         synchronized (open) {
             Bundle bundle = open.newest();
@@ -52,12 +56,16 @@ public final class PersonalModel implements AutoCloseable {
         }
     }
 
-    /** The same for a model of several inputs, each by its name. */
+    /** Returns the outputs (N, ...) of a model that has several inputs (N, ...), given by name. */
     public Rows predict(Map<String, Rows> inputs) throws SedgeException {
         return predict(packed(inputs));
     }
 
-    /** The class of each input, and each class's probability. Throws {@code DataError} if the model does not classify. */
+    /**
+     * Returns the class of each input and the probabilities of all classes.
+     *
+     * @throws DataError if the model is not a classifier, or the inputs do not fit it
+     */
     public Classified classify(Rows inputs) throws SedgeException {
         synchronized (open) {
             Bundle bundle = open.newest();
@@ -68,7 +76,7 @@ public final class PersonalModel implements AutoCloseable {
         }
     }
 
-    /** The same for a model of several inputs, each by its name. */
+    /** Classifies with a model that has several inputs (N, ...), given by name. */
     public Classified classify(Map<String, Rows> inputs) throws SedgeException {
         return classify(packed(inputs));
     }
@@ -80,10 +88,11 @@ public final class PersonalModel implements AutoCloseable {
     }
 
     /**
-     * Writes the current model for other programs: {@code .npz} has its tensors by name, from which
-     * {@code sedge-export personal --weights} makes files for an app's runtime; {@code .onnx} is a program with the
-     * tensors built in, from x to logits. Throws {@code CodecError} for {@code .onnx} if the bundle has no program for
-     * ONNX Runtime.
+     * Writes the current model for other programs. A {@code .npz} file has its tensors by name;
+     * {@code sedge-export personal --weights} converts it for an app's runtime. An {@code .onnx} file is a program from
+     * x to logits with the tensors built in.
+     *
+     * @throws CodecError for {@code .onnx} if the bundle has no program for ONNX Runtime
      */
     public void export(File file) throws SedgeException {
         synchronized (open) {
@@ -92,7 +101,9 @@ public final class PersonalModel implements AutoCloseable {
         }
     }
 
-    /** Whether this device has trained the model; otherwise it is the one from which the device would start. */
+    /**
+     * Returns true if this device has trained the model, and false if it is the one from which the device would start.
+     */
     public boolean trained() {
         synchronized (open) {
             open.newest();
@@ -100,7 +111,7 @@ public final class PersonalModel implements AutoCloseable {
         }
     }
 
-    /** The names of the classes; empty if the model has none. */
+    /** Returns the names of the classes, or an empty list if the model has none. */
     public List<String> labels() {
         synchronized (open) {
             return Collections.unmodifiableList(open.newest().labels);

@@ -6,22 +6,30 @@ import org.sedge.edge.backends.Tensor;
 import java.nio.ByteBuffer;
 import java.util.Arrays;
 
-/** Rows of numbers, all of one shape: float32, or int64. */
+/** Rows of float32 or int64 numbers. All rows have the same shape. */
 public final class Rows {
     public final Tensor.Type type;
-    /** Numbers in one row. */
+    /** The number of values in one row. */
     public final int rowSize;
     public final int count;
     private final long[] shape;
     private final float[] floats;
     private final long[] longs;
 
-    /** The values are kept, not copied. Throws {@code DataError} unless they are rows of the shape. */
+    /**
+     * Wraps the array without copying it.
+     *
+     * @throws DataError unless it holds whole rows of the shape
+     */
     public Rows(float[] values, long... shape) throws SedgeException {
         this(Tensor.Type.FLOAT32, values, null, values.length, shape);
     }
 
-    /** The values are kept, not copied. Throws {@code DataError} unless they are rows of the shape. */
+    /**
+     * Wraps the array without copying it.
+     *
+     * @throws DataError unless it holds whole rows of the shape
+     */
     public Rows(long[] values, long... shape) throws SedgeException {
         this(Tensor.Type.INT64, null, values, values.length, shape);
     }
@@ -45,47 +53,47 @@ public final class Rows {
         count = found / rowSize;
     }
 
-    /** Shape of one row; empty for a single number. */
+    /** Returns the shape of one row, which is empty for a single number. */
     public long[] shape() {
         return shape.clone();
     }
 
-    /** Whether they are float32. */
+    /** Returns true if the values are float32, and false if they are int64. */
     public boolean isFloat() {
         return floats != null;
     }
 
-    /** How many numbers all rows have together. */
+    /** Returns the number of values in all rows together. */
     public int size() {
         return count * rowSize;
     }
 
-    /** A number of float32 rows, which follow one another, each in row-major order. */
+    /** Returns the i-th value of float32 rows. The rows follow one another, each in row-major order. */
     public float floatAt(int i) {
         return floats[i];
     }
 
-    /** A number of int64 rows. */
+    /** Returns the i-th value of int64 rows, in the same order. */
     public long longAt(int i) {
         return longs[i];
     }
 
-    /** A copy of all numbers of float32 rows. */
+    /** Returns a copy of all values of float32 rows. */
     public float[] floats() {
         return floats.clone();
     }
 
-    /** A copy of all numbers of int64 rows. */
+    /** Returns a copy of all values of int64 rows. */
     public long[] longs() {
         return longs.clone();
     }
 
-    /** The same numbers in rows of another shape. */
+    /** Returns the same values as rows of another shape. */
     public Rows reshaped(long... other) throws SedgeException {
         return new Rows(type, floats, longs, size(), other);
     }
 
-    /** A copy of these rows. */
+    /** Returns a copy of the rows with these indices. */
     Rows at(int[] rows) throws SedgeException {
         float[] someFloats = floats == null ? null : new float[rows.length * rowSize];
         long[] someLongs = longs == null ? null : new long[rows.length * rowSize];
@@ -96,7 +104,7 @@ public final class Rows {
         return new Rows(type, someFloats, someLongs, rows.length * rowSize, shape);
     }
 
-    /** Writes a row into a buffer of little-endian bytes and advances it. */
+    /** Writes a row into a little-endian buffer and advances the buffer's position. */
     public void put(int row, ByteBuffer out) {
         if (floats == null) {
             out.asLongBuffer().put(longs, row * rowSize, rowSize);
@@ -106,7 +114,7 @@ public final class Rows {
         out.position(out.position() + type.size * rowSize);
     }
 
-    /** An element's position in numpy's notation: its row, and its indices in the row. */
+    /** Describes an element's position in numpy's notation: the row's index, then the indices within the row. */
     public String place(int element) {
         StringBuilder place = new StringBuilder();
         int rest = element % rowSize;
@@ -117,7 +125,7 @@ public final class Rows {
         return element / rowSize + place.toString();
     }
 
-    /** A shape in Python's notation: (), (3,), (1, 28, 28). */
+    /** Formats a shape in Python's notation, such as (), (3,) or (1, 28, 28). */
     public static String tuple(long[] shape) {
         String inner = Arrays.toString(shape);
         return "(" + inner.substring(1, inner.length() - 1) + (shape.length == 1 ? ",)" : ")");

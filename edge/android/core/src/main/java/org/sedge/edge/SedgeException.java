@@ -23,24 +23,27 @@ public abstract class SedgeException extends Exception {
         this.reason = reason;
     }
 
-    /** The name of the error's class in a DECLINE (WIRE.md, section 10). */
+    /** Returns the name of the error's class, as sent in a DECLINE (WIRE.md, section 10). */
     public final String reason() {
         return reason;
     }
 
-    /** A configuration value that is missing or invalid. */
+    /** A configuration value is missing or invalid. */
     public static final class ConfigError extends SedgeException {
         public ConfigError(String message) {
             super("ConfigError", message, null);
         }
 
-        /** Worded like the Python agent's; a {@code found} text needs quotation marks, null: it is missing. */
+        /**
+         * Words the message like the Python agent. A {@code found} text must include its quotation marks; null means
+         * that the value is missing.
+         */
         public ConfigError(String key, @Nullable String found, String expected) {
             this(key + ": " + (found == null ? "missing" : "found " + found) + ", expected " + expected);
         }
     }
 
-    /** The examples cannot be trained on. */
+    /** The model cannot be trained on these examples. */
     public static final class DataError extends SedgeException {
         public DataError(String message) {
             super("DataError", message, null);
@@ -54,7 +57,7 @@ public abstract class SedgeException extends Exception {
         }
     }
 
-    /** Every run that the device keeps is in use. */
+    /** There is no room for another run, because all runs that the device keeps are in use. */
     public static final class TooManyRuns extends SedgeException {
         public TooManyRuns(String message) {
             super("TooManyRuns", message, null);
@@ -68,14 +71,14 @@ public abstract class SedgeException extends Exception {
         }
     }
 
-    /** Several starts of the agent began an order, and none survived it. */
+    /** Several starts of the agent began the same order, and the agent did not survive any of them. */
     public static final class TooManyStarts extends SedgeException {
         public TooManyStarts(String message) {
             super("TooManyStarts", message, null);
         }
     }
 
-    /** The disk refused, or holds bytes that are not what was written. */
+    /** The disk refused an operation, or what it returned is not what was written. */
     public static final class StorageError extends SedgeException {
         public StorageError(String message, Throwable cause) {
             super("StorageError", message, cause);
@@ -89,14 +92,14 @@ public abstract class SedgeException extends Exception {
         }
     }
 
-    /** The peer's bytes break a rule of the protocol. */
+    /** Bytes from the peer break a rule of the protocol. */
     public abstract static class RemoteError extends SedgeException {
         RemoteError(String reason, String message, Throwable cause) {
             super(reason, message, cause);
         }
     }
 
-    /** A frame's header, length, MAC or version is wrong, or a chunk is not its blob's. */
+    /** A frame has a wrong header, length, MAC or version, or a chunk does not belong to its blob. */
     public static class FrameError extends RemoteError {
         public FrameError(String message) {
             this("FrameError", message);
@@ -107,7 +110,7 @@ public abstract class SedgeException extends Exception {
         }
     }
 
-    /** The message in a genuine frame breaks its schema. */
+    /** The frame is genuine, but its message breaks its schema. */
     public static final class BodyError extends FrameError {
         private final byte[] order;
 
@@ -116,13 +119,16 @@ public abstract class SedgeException extends Exception {
             this.order = order.clone();
         }
 
-        /** The body of an ORDER, whose run and round may still be readable; empty for other kinds. */
+        /**
+         * Returns the body of an ORDER, whose run and round may still be readable. It is empty for other kinds of
+         * frames.
+         */
         public byte[] order() {
             return order.clone();
         }
     }
 
-    /** A coded vector, bundle or model that is malformed. */
+    /** A coded vector, bundle or model is malformed. */
     public static class CodecError extends RemoteError {
         public CodecError(String message) {
             this(message, null);
@@ -133,14 +139,14 @@ public abstract class SedgeException extends Exception {
         }
     }
 
-    /** An order without a valid signed policy, or one that asks for more than its policy allows. */
+    /** An order has no valid signed policy, or asks for more than its policy allows. */
     public static final class PolicyError extends RemoteError {
         public PolicyError(String message) {
             super("PolicyError", message, null);
         }
     }
 
-    /** An order's steps do not lead to its model; the whole model may still work. */
+    /** An order's steps do not lead to its model. Fetching the whole model may still work. */
     public static final class BrokenSteps extends CodecError {
         public BrokenSteps(String message) {
             super(message);

@@ -1,4 +1,7 @@
-/** The agent of one device, and its model. An app needs this package, and {@code backends} for its own runtimes. */
+/**
+ * The agent of one device, and its model. Apps use this package. Those with their own runtime also use
+ * {@code backends}.
+ */
 @NullMarked
 package org.sedge.edge;
 

@@ -4,24 +4,24 @@ import org.sedge.edge.SedgeException.ConfigError;
 
 import java.io.File;
 
-/** A runtime that executes a bundle's programs, like {@code backends/} of the Python agent. */
+/** A runtime that executes a bundle's programs, like those in the Python agent's {@code backends/}. */
 public interface Backend {
-    /** The runtime's name in HELLO and in the bundle's manifest: "executorch", "onnxruntime". */
+    /** Returns the runtime's name in HELLO and in the bundle's manifest, such as "executorch" or "onnxruntime". */
     String name();
 
     /**
      * Loads one program.
      *
-     * @param file the program file of the bundle, already verified by its digest
-     * @param method the method within the file (ExecuTorch), or null if a file holds one program (ONNX)
+     * @param file a program file of the bundle, already verified by its digest
+     * @param method the method within the file (ExecuTorch), or null if the file holds one program (ONNX)
      */
     Program load(File file, String method) throws BackendException;
 
     /**
-     * A new instance of a backend class, which needs a public constructor without arguments, as a trial's process makes
-     * its own instance.
+     * Creates a backend by its class name. The class needs a public constructor without arguments, because the process
+     * of a trial creates its own instance.
      *
-     * @throws ConfigError for any other name
+     * @throws ConfigError if the class is not a usable backend
      */
     static Backend of(String className) throws ConfigError {
         try {

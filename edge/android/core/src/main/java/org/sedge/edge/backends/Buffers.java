@@ -13,7 +13,7 @@ import java.util.HashMap;
 import java.util.Locale;
 import java.util.Map;
 
-/** The inputs of a bundle's programs, always in the same memory. */
+/** Holds the inputs of a bundle's programs. The memory is allocated once and then reused. */
 final class Buffers {
     private final Map<String, Tensor> tensors = new HashMap<>();
 
@@ -33,12 +33,15 @@ final class Buffers {
         return Tensor.zeros(Tensor.Type.valueOf(row.dtype.toUpperCase(Locale.ROOT)), shape);
     }
 
-    /** Stores theta (n,). */
+    /** Stores the model's parameters theta (n,). */
     void put(float[] model) {
         tensors.get("theta").data().asFloatBuffer().put(model);
     }
 
-    /** Stores a guided loss's inputs, by the names in its program; without one, no memory is allocated for them. */
+    /**
+     * Stores the additional inputs of a guided loss, by their names in its program. Memory for them is allocated only
+     * if there are any.
+     */
     void put(Map<String, float[]> guidance) {
         for (Map.Entry<String, float[]> entry : guidance.entrySet()) {
             String name = entry.getKey();
@@ -50,7 +53,7 @@ final class Buffers {
         }
     }
 
-    /** Stores a batch. */
+    /** Stores the examples and weights of a batch. */
     void fill(Examples examples, Batches.Batch batch) {
         put(examples.inputs, batch.rows, tensors.get("x").data());
         if (tensors.get("y") != tensors.get("x")) {
@@ -62,7 +65,7 @@ final class Buffers {
         }
     }
 
-    /** Draws the random numbers of a step, if the model takes any (T12). */
+    /** Draws the random numbers for a step, if the model uses any (T12). */
     void draw(long seed, long step) {
         FloatBuffer out = tensors.get("noise").data().asFloatBuffer();
         if (out.hasRemaining()) {
@@ -70,7 +73,10 @@ final class Buffers {
         }
     }
 
-    /** A program's inputs, from what was stored last; valid until something else is stored. */
+    /**
+     * Returns a program's inputs, made of the values that were stored last. They are valid until the next value is
+     * stored.
+     */
     Tensor[] inputs(Signature signature) {
         Tensor[] found = new Tensor[signature.inputs.size()];
         for (int i = 0; i < found.length; i++) {

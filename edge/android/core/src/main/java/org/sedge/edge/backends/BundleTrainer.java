@@ -20,10 +20,10 @@ import org.sedge.edge.wire.Signature;
 
 import java.util.function.BooleanSupplier;
 
-/** A trainer over the programs of a bundle, on any runtime (spec/training.md, T4 to T8). */
+/** Trains with the programs of a bundle, on any runtime (spec/training.md, T4 to T8). */
 final class BundleTrainer implements Trainer {
     private final Bundle bundle;
-    /** "gradient", or "guided" for an order that asks for the guided loss. */
+    /** The program "gradient", or "guided" if the order asks for the guided loss. */
     private final Program gradient;
     private final Program evaluate;
     private final Buffers buffers;
@@ -53,7 +53,7 @@ final class BundleTrainer implements Trainer {
 
     @Override
     public Metrics evaluate(float[] theta, Examples examples) throws CodecError, TrainingDiverged {
-        double[] sums = new double[3]; // loss, metric, weight
+        double[] sums = new double[3]; // sums of the losses, the metrics and the weights
         for (Batches.Batch batch : Batches.inOrder(examples.count(), bundle.batchSize)) {
             buffers.fill(examples, batch);
             float[][] found = run(evaluate, Signature.EVALUATE, theta);
@@ -71,7 +71,7 @@ final class BundleTrainer implements Trainer {
                 .with(Metrics.NUM_EXAMPLES, (long) examples.count());
     }
 
-    /** The program "gradient" or "guided" on the batches of one training. */
+    /** Runs the program "gradient" or "guided" on the batches of one training. */
     private final class Gradients implements Differentiate {
         private final Examples examples;
         private final long seed;
@@ -101,12 +101,12 @@ final class BundleTrainer implements Trainer {
         }
     }
 
-    /** The number of elements of an output. */
+    /** Returns the number of elements of a program's output. */
     private int size(String output) {
         return output.equals("gradient") ? bundle.layout.size : output.equals("statistics") ? statistics : 1;
     }
 
-    /** The program's outputs at theta (n,) on the batch in the buffers, checked to have their sizes. */
+    /** Runs a program at theta (n,) on the batch in the buffers. Returns its outputs, whose sizes have been checked. */
     private float[][] run(Program program, Signature signature, float[] theta) throws CodecError {
         String where = "bundle '" + bundle.name + "': program '" + signature.program + "'";
         try {

@@ -9,7 +9,7 @@ import org.sedge.edge.wire.Signature;
 
 import java.util.Arrays;
 
-/** A bundle's {@code predict} with a model. Not thread-safe. */
+/** Runs a bundle's program {@code predict} with the current model. Not thread-safe. */
 public final class Predictor implements AutoCloseable {
     private final Bundle bundle;
     private final Program program;
@@ -23,19 +23,23 @@ public final class Predictor implements AutoCloseable {
         x = Buffers.rows(bundle.input, bundle.batchSize);
     }
 
-    /** Stores theta (n,). */
+    /** Sets the model's parameters theta (n,). */
     public void put(float[] model) {
         theta.data().asFloatBuffer().put(model);
     }
 
-    /** The model that it predicts with, (n,). */
+    /** Returns the model's parameters theta (n,). */
     public float[] theta() {
         float[] model = new float[bundle.layout.size];
         theta.data().asFloatBuffer().get(model);
         return model;
     }
 
-    /** The outputs, one row for each row of inputs, which fit the bundle. Throws {@code CodecError} if the program fails. */
+    /**
+     * Returns the outputs, one row for each row of inputs. The inputs must fit the bundle.
+     *
+     * @throws CodecError if the program fails
+     */
     public Rows predict(Rows inputs) throws SedgeException {
         float[] outputs = null;
         long[] shape = null;

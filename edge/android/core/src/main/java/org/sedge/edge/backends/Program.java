@@ -1,8 +1,8 @@
 package org.sedge.edge.backends;
 
-/** A loaded program: a pure function of tensors. Not thread-safe. */
+/** A loaded program, which is a pure function of tensors. Not thread-safe. */
 public interface Program extends AutoCloseable {
-    /** Runs once. The caller owns the outputs: a later call does not change them. */
+    /** Runs the program once. Later runs do not change the returned tensors. */
     Tensor[] run(Tensor... inputs) throws BackendException;
 
     @Override

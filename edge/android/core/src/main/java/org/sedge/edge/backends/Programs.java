@@ -18,7 +18,9 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.function.BooleanSupplier;
 
-/** A bundle's programs, in the first backend for which it has them and in which they passed their trial. */
+/**
+ * Loads a bundle's programs in the first backend that the bundle has programs for and in which they pass their trial.
+ */
 public final class Programs implements Trainer.Opener {
     private static final BooleanSupplier NEVER = new BooleanSupplier() {
         @Override
@@ -30,14 +32,17 @@ public final class Programs implements Trainer.Opener {
     private final List<Backend> backends;
     private final Trials trials;
 
-    /** The folder must not be used otherwise; it holds the files of the last job's programs. */
+    /** The folder holds the program files of the last job, and must not be used for anything else. */
     public Programs(File folder, List<Backend> backends, Trials trials) {
         this.folder = folder;
         this.backends = backends;
         this.trials = trials;
     }
 
-    /** Loads the programs of the job's training. They run in this process only after a trial in another one. */
+    /**
+     * Loads the programs for the job's training. They run in this process only after they passed a trial in another
+     * one.
+     */
     @Override
     public Trainer open(Bundle bundle, Job job, BooleanSupplier stopped)
             throws CodecError, ConfigError, StorageError, JobStopped {
@@ -51,7 +56,10 @@ public final class Programs implements Trainer.Opener {
         return open(bundle, backend, step);
     }
 
-    /** The bundle's {@code predict}, from a file of this name in the folder, which must exist as long as it is open. */
+    /**
+     * Loads the bundle's program {@code predict} from a file of this name in the folder. The file must exist as long as
+     * the predictor is open.
+     */
     public Predictor predictor(Bundle bundle, byte[] sha256, String file)
             throws CodecError, ConfigError, StorageError, JobStopped {
         Backend backend = passing(bundle, sha256, NEVER, "predict");
@@ -59,7 +67,10 @@ public final class Programs implements Trainer.Opener {
         return new Predictor(bundle, load(new File(folder, file), bundle, backend, "predict", program));
     }
 
-    /** The first backend that has these programs and in which all the bundle's programs have passed their trial. */
+    /**
+     * Returns the first backend for which the bundle has the required programs, and in which all its programs pass
+     * their trial.
+     */
     private Backend passing(Bundle bundle, byte[] sha256, BooleanSupplier stopped, String... programs)
             throws CodecError, ConfigError, StorageError, JobStopped {
         StringBuilder tried = new StringBuilder();
@@ -110,7 +121,7 @@ public final class Programs implements Trainer.Opener {
         }
     }
 
-    /** Removes the programs of earlier jobs: there is one job at a time. */
+    /** Deletes the programs of earlier jobs. They are no longer needed, because only one job runs at a time. */
     private void removeAllBut(File... wanted) throws StorageError {
         File[] found = folder.listFiles();
         for (File file : found == null ? new File[0] : found) {
@@ -124,7 +135,7 @@ public final class Programs implements Trainer.Opener {
         return new File(folder, Hex.encode(Digests.sha256(program)));
     }
 
-    /** Throws {@code CodecError} if any of a backend's programs must not be read by a runtime. */
+    /** @throws CodecError if one of the programs for a backend is too dangerous to be given to a runtime */
     static void check(Bundle bundle, Backend backend) throws CodecError {
         for (String name : Tryout.PROGRAMS) {
             byte[] data = bundle.program(name, backend.name());
@@ -149,7 +160,7 @@ public final class Programs implements Trainer.Opener {
                 + error.getMessage(), error);
     }
 
-    /** Loads one program, via a file. */
+    /** Writes one program to a file and loads it from there. */
     static Program load(File file, Bundle bundle, Backend backend, String name, byte[] data)
             throws CodecError, StorageError {
         if (!file.isFile() || !Arrays.equals(Disk.read(file), data)) {

@@ -3,7 +3,7 @@ package org.sedge.edge.backends;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 
-/** A dense tensor in row-major order, in a direct buffer of little-endian elements. */
+/** A dense tensor in row-major order, stored in a direct buffer of little-endian elements. */
 public final class Tensor {
     /** The element types that a bundle's programs use. */
     public enum Type {
@@ -14,7 +14,7 @@ public final class Tensor {
         UINT8(1),
         BOOL(1);
 
-        /** Bytes of one element. */
+        /** The size of one element in bytes. */
         public final int size;
 
         Type(int size) {
@@ -49,7 +49,7 @@ public final class Tensor {
         this.data = data.slice().order(ByteOrder.LITTLE_ENDIAN);
     }
 
-    /** A tensor of zeros. */
+    /** Creates a tensor of zeros. */
     public static Tensor zeros(Type type, long... shape) {
         long elements = 1;
         for (long size : shape) {
@@ -67,7 +67,10 @@ public final class Tensor {
         return shape.clone();
     }
 
-    /** The elements, position 0 to limit, little-endian; a view of the shared bytes with a position of its own. */
+    /**
+     * Returns a view of the little-endian elements, from position 0 to the limit. The bytes are shared; the position is
+     * not.
+     */
     public ByteBuffer data() {
         return data.duplicate().order(ByteOrder.LITTLE_ENDIAN);
     }

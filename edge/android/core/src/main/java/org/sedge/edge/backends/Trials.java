@@ -32,19 +32,22 @@ import java.util.concurrent.TimeoutException;
 import java.util.function.BooleanSupplier;
 
 /**
- * Runs every program of a bundle in a separate process first, like backends/trial.py of the Python agent.
+ * Tries out every program of a bundle in a separate process before it runs in this one, like the Python agent's
+ * backends/trial.py.
  *
- * <p>A verdict holds for these programs, this runtime and this machine. The journal {@code trials} in the state folder
- * keeps it in the Python agent's format: a map {@code found} from each subject to how its trial ended, oldest first; ""
- * means a pass. Outcomes that another start may not repeat are kept only in memory: lack of memory, and a trial that
- * took too long.
+ * <p>A verdict holds for these programs, this runtime and this machine. Verdicts are stored in the journal
+ * {@code trials} of the state folder, in the Python agent's format: the map {@code found} has an entry for each
+ * subject, oldest first, that says how its trial ended, or "" for a pass. An outcome that may not occur again is kept
+ * only in memory: a lack of memory, or a timeout.
  */
 public final class Trials {
-    /** About five steps of training. The slowest tolerable training step takes seconds. */
+    /**
+     * A trial costs about as much as five training steps. Even the slowest usable model takes only seconds per step.
+     */
     private static final long TIMEOUT_MILLIS = 300_000;
-    /** How often a trial checks whether it must stop. */
+    /** How often to check whether the trial must stop. */
     private static final long LOOK_MILLIS = 100;
-    /** Verdicts in the file; a device keeps the bundles of 16 runs, of up to a few widths each. */
+    /** The number of verdicts in the file. A device keeps the bundles of 16 runs, in a few widths each. */
     static final int MAX_VERDICTS = 64;
 
     static final Schema<Record> VERDICTS = Record.schema();
@@ -59,7 +62,7 @@ public final class Trials {
     private final File busy;
     private final Map<String, String> known = new HashMap<>();
 
-    /** @param blobs the bundles */
+    /** @param blobs the blobs from which bundles are read */
     public Trials(File stateFolder, Sandbox sandbox, Blobs blobs) throws StorageError {
         this(stateFolder, sandbox, blobs, TIMEOUT_MILLIS);
     }
@@ -75,11 +78,11 @@ public final class Trials {
     }
 
     /**
-     * Returns why this process must not run the programs of a bundle, the blob {@code sha256}, for a backend, or "" if
-     * it may. Only one trial runs at a time, among all processes that use the state folder.
+     * Returns why this process must not run a bundle's programs for a backend, or "" if it may. The bundle is the blob
+     * {@code sha256}. Among all processes that use the state folder, only one trial runs at a time.
      *
-     * <p>Throws {@code CodecError} for a program that no runtime may read, {@code JobStopped} once {@code stopped}
-     * returns true.
+     * @throws CodecError for a program that must not be given to a runtime
+     * @throws JobStopped once {@code stopped} returns true
      */
     String fault(Bundle bundle, byte[] sha256, Backend backend, BooleanSupplier stopped)
             throws CodecError, StorageError, JobStopped {
@@ -91,12 +94,13 @@ public final class Trials {
         }
         LockFile alone = taken(stopped);
         try {
-            Map<String, String> kept = kept(); // the previous holder may have tried the same
+            // Read again: another process may have tried the same programs while we waited.
+            Map<String, String> kept = kept();
             fault = verdict(subject, kept);
             if (fault == null) {
                 Verdict verdict = tried(bundle, sha256, backend, stopped);
                 if (verdict.lasting && verdict.fault.isEmpty()) {
-                    Programs.check(bundle, backend); // one of them may not be needed before somebody predicts
+                    Programs.check(bundle, backend); // also checks programs that only predictions will need
                 }
                 fault = verdict.fault;
                 known.put(subject, fault);
@@ -114,7 +118,7 @@ public final class Trials {
         return known.containsKey(subject) ? known.get(subject) : kept.get(subject);
     }
 
-    /** Waits until no other trial runs. */
+    /** Waits until no other trial is running, and returns the lock. */
     private LockFile taken(BooleanSupplier stopped) throws StorageError, JobStopped {
         LockFile lock = LockFile.tryTake(busy);
         while (lock == null) {
@@ -130,7 +134,7 @@ public final class Trials {
         return new JobStopped("a trial run was stopped", null);
     }
 
-    /** The verdicts in the folder; none if they cannot be read, because a trial can be repeated. */
+    /** Returns the stored verdicts. If they cannot be read, returns none, because trials can be repeated. */
     private Map<String, String> kept() {
         try {
             byte[] saved = journal.load();
@@ -154,7 +158,7 @@ public final class Trials {
         }
     }
 
-    /** How a trial ended, and whether it would end the same way again. */
+    /** The outcome of a trial, and whether another trial would end in the same way. */
     private static final class Verdict {
         final String fault;
         final boolean lasting;
@@ -170,7 +174,7 @@ public final class Trials {
         clear();
         byte[] packed = blobs.read(sha256);
         long room = packed.length;
-        for (String name : Tryout.PROGRAMS) { // the trial's process writes them as files
+        for (String name : Tryout.PROGRAMS) { // the other process writes each program to a file
             byte[] program = bundle.program(name, backend.name());
             room += program == null ? 0 : program.length;
         }
@@ -196,7 +200,7 @@ public final class Trials {
         return new Verdict("a trial run could not begin: " + error.getMessage(), false);
     }
 
-    /** Runs the steps in a thread, because nothing bounds how long a step takes. */
+    /** Runs the steps in a separate thread, because a step may take arbitrarily long. */
     private Verdict watched(Steps steps, BooleanSupplier stopped) throws JobStopped {
         FutureTask<Boolean> task = new FutureTask<>(steps);
         Thread thread = new Thread(task, "sedge-trial");
@@ -205,7 +209,8 @@ public final class Trials {
         long began = System.nanoTime();
         while (!stopped.getAsBoolean()) {
             try {
-                return new Verdict("", task.get(LOOK_MILLIS, TimeUnit.MILLISECONDS)); // kept if any program could be loaded
+                // A pass is stored only if any program could be loaded.
+                return new Verdict("", task.get(LOOK_MILLIS, TimeUnit.MILLISECONDS));
             } catch (TimeoutException waiting) {
                 if (System.nanoTime() - began > timeoutMillis * 1_000_000) {
                     String end = " did not end within " + timeoutMillis / 1000 + " s";
@@ -216,7 +221,7 @@ public final class Trials {
                 if (verdict.lasting || !stopsSoon(stopped)) {
                     return verdict;
                 }
-            } catch (InterruptedException error) { // the thread's owner wants it to end
+            } catch (InterruptedException error) { // the thread's owner is asking it to stop
                 Thread.currentThread().interrupt();
                 break;
             }
@@ -224,7 +229,10 @@ public final class Trials {
         throw stopped();
     }
 
-    /** Stopping the agent may stop all its processes at once, and this trial's first, so wait a moment. */
+    /**
+     * Returns true if the agent is being stopped. Waits a moment first: a stop may end all its processes at once, and
+     * the trial's process may be the first to end.
+     */
     private static boolean stopsSoon(BooleanSupplier stopped) {
         try {
             Thread.sleep(LOOK_MILLIS);
@@ -242,7 +250,7 @@ public final class Trials {
         return couldNotBegin(cause instanceof IOException ? (IOException) cause : new IOException(cause));
     }
 
-    /** Every program on every sample. */
+    /** Runs every program on every sample. */
     private static final class Steps implements Callable<Boolean> {
         private final Sandbox.Trial trial;
         private volatile String last;
@@ -263,7 +271,7 @@ public final class Trials {
             return any;
         }
 
-        /** The program that was started last, for a message. */
+        /** Names the program that was started last, for a message. */
         String which() {
             return last == null ? "" : " of '" + last + "'";
         }

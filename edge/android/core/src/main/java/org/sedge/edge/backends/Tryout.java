@@ -17,14 +17,17 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 
-/** Runs a bundle's programs on samples, in the process of a trial, so that a crash ends only that one. */
+/**
+ * Runs a bundle's programs on sample inputs. It does so in the separate process of a trial, so that a crash does not
+ * affect the agent.
+ */
 public final class Tryout {
-    /** The programs in the order of their trial. */
+    /** The programs, in the order in which they are tried. */
     public static final List<String> PROGRAMS =
             Collections.unmodifiableList(Arrays.asList("gradient", "guided", "evaluate", "predict"));
-    /** Zeros, ordinary numbers, and NaN, as a diverged training leaves. */
+    /** The number of samples: zeros, ordinary numbers, and NaN as in a model that has diverged. */
     public static final int SAMPLES = 3;
-    /** The file with the packed bundle. */
+    /** The name of the file with the packed bundle. */
     static final String BUNDLE = "bundle";
 
     private final File folder;
@@ -35,8 +38,8 @@ public final class Tryout {
     /**
      * Opens the bundle in a folder.
      *
-     * @param backendClass the name of a class that is a {@link Backend}
-     * @throws SedgeException for a bundle that cannot be read, or an unusable class
+     * @param backendClass the name of a class that implements {@link Backend}
+     * @throws SedgeException if the bundle cannot be read, or the class cannot be used
      */
     public Tryout(File folder, String backendClass) throws SedgeException {
         this.folder = folder;
@@ -45,10 +48,11 @@ public final class Tryout {
     }
 
     /**
-     * Runs a program on a sample. An error that the runtime reports is not a crash: the training process will get it too.
+     * Runs a program on a sample. An error that the runtime reports is not a crash, so it is ignored here: the training
+     * process will get it, too.
      *
-     * @return whether any program could be loaded so far
-     * @throws SedgeException if the disk refuses the program's file
+     * @return true if any program could be loaded so far
+     * @throws SedgeException if the program's file cannot be written
      */
     public boolean run(String name, int sample) throws SedgeException {
         byte[] data = bundle.program(name, backend.name());
@@ -65,7 +69,10 @@ public final class Tryout {
         return !loaded.isEmpty();
     }
 
-    /** A program's inputs. Whole numbers stay 0, because a runtime may rely on valid indices. */
+    /**
+     * Returns a program's inputs. Integers are 0 in every sample, because a runtime may rely on them being valid
+     * indices.
+     */
     private Tensor[] inputs(String name, int sample) throws SedgeException {
         Random random = new Random(0);
         Rows targets = bundle.target == null ? null : rows(bundle.target, 0, random);

@@ -7,7 +7,10 @@ import java.math.MathContext;
 import java.math.RoundingMode;
 import java.util.Locale;
 
-/** Values as byte planes in one of six precisions, in the order of their codes (spec/coded-vector.md, Values). */
+/**
+ * The six precisions in which a coded vector can store values, as byte planes. The constants are in the order of their
+ * codes (spec/coded-vector.md, Values).
+ */
 public enum Coding {
     FP32(0, 4),
     FP16(0, 2),
@@ -16,7 +19,7 @@ public enum Coding {
     INT4(32, 3),
     SIGN(64, 3);
 
-    /** How many values share a scale; 0 if there is none. */
+    /** The number of values that share a scale, or 0 if this precision has no scales. */
     private final int block;
     final int planes;
 
@@ -25,12 +28,12 @@ public enum Coding {
         this.planes = planes;
     }
 
-    /** Whether the exponent ends in the second-highest plane, so that this plane can be sorted by exponent. */
+    /** Returns true if the second-highest plane holds the end of the exponent, so that it may be sorted by exponent. */
     boolean orders() {
         return this == FP32 || this == BF16;
     }
 
-    /** The length of a plane of {@code count} values. */
+    /** Returns the length in bytes of a plane, for {@code count} values. */
     int planeBytes(int plane, int count) {
         if (plane > 0 && block > 0) {
             return (count + block - 1) / block;
@@ -38,7 +41,11 @@ public enum Coding {
         return this == INT4 ? (count + 1) / 2 : this == SIGN ? (count + 7) / 8 : count;
     }
 
-    /** The values as the receiver decodes them. Throws {@code CodecError} if one would not be finite. */
+    /**
+     * Encodes and decodes the values, as the receiver will see them.
+     *
+     * @throws CodecError if a value would not be finite
+     */
     public float[] decoded(float[] values) throws CodecError {
         float[] found = read(toPlanes(values), values.length);
         int largest = 0;
@@ -51,14 +58,19 @@ public enum Coding {
         return found;
     }
 
-    /** Throws {@code CodecError} if {@code value} is not finite; the message shows {@code said} instead. */
+    /**
+     * Checks that {@code value} is finite.
+     *
+     * @param said the value to show in the message instead
+     * @throws CodecError if it is not finite
+     */
     static void requireFinite(float value, int i, float said, String words) throws CodecError {
         if (Float.isNaN(value) || Float.isInfinite(value)) {
             throw new CodecError("value[" + i + "]: " + digits(said) + words);
         }
     }
 
-    /** Formatted as in Python: four digits, ties to even. */
+    /** Formats a number as Python does, with four digits and ties to even. */
     private static String digits(float value) {
         if (Float.isNaN(value)) {
             return "nan";
@@ -87,7 +99,11 @@ public enum Coding {
         return made;
     }
 
-    /** The values in planes of the right lengths. Throws {@code CodecError} for an invalid code, scale or value. */
+    /**
+     * Decodes {@code count} values from planes, whose lengths must be right.
+     *
+     * @throws CodecError for an invalid code, scale or value
+     */
     float[] fromPlanes(byte[][] coded, int count) throws CodecError {
         float[] values = read(coded, count);
         for (int i = 0; i < count; i++) {
@@ -139,7 +155,8 @@ public enum Coding {
             sum += Math.abs(values[i]);
         }
         int most = this == INT8 ? 127 : 7;
-        // Rounded up, so that no code exceeds the maximum; the mean of magnitudes is rounded to nearest.
+        // The scale is rounded up, so that no code exceeds the maximum. For SIGN it is the mean magnitude, rounded to
+        // nearest.
         int scaleBits = this == SIGN ? nearestBf16(Float.floatToRawIntBits((float) (sum / (to - from))))
                 : Float.floatToRawIntBits(largest / most) + 0xffff >>> 16;
         put(made, 1, from / block, scaleBits);
@@ -176,7 +193,7 @@ public enum Coding {
         return bits + 0x7fff + (bits >>> 16 & 1) >>> 16;
     }
 
-    /** The nearest binary16's bits, ties to even. */
+    /** Returns the bits of the nearest binary16 number, ties to even. */
     private static int toHalf(float value) {
         int sign = Float.floatToRawIntBits(value) >>> 16 & 0x8000;
         float magnitude = Math.abs(value);
@@ -184,7 +201,7 @@ public enum Coding {
             return sign | 0x7c00;
         }
         int exponent = Math.max(Math.getExponent(magnitude), -14);
-        // A unit in the last place is 2^(exponent - 10): the quotient is exact, and rint rounds ties to even.
+        // A unit in the last place is 2^(exponent - 10). The quotient is exact, and rint rounds ties to even.
         int units = (int) Math.rint((double) magnitude / Math.scalb(1.0, exponent - 10));
         return sign | (exponent + 14 << 10) + units;
     }

@@ -7,18 +7,21 @@ import java.util.zip.DataFormatException;
 import java.util.zip.Deflater;
 import java.util.zip.Inflater;
 
-/** Compressions of a coded vector's sections, in the order of their codes; the next, zstd, is not announced. */
+/**
+ * The compressions of a coded vector's sections, in the order of their codes. The protocol's next one, zstd, is not
+ * supported here, so the device does not announce it.
+ */
 public enum Compression {
     NONE,
     ZLIB;
 
-    /** The bytes compressed, or unchanged if compression does not make them shorter. */
+    /** Compresses the data. Returns it unchanged if that would not make it shorter. */
     byte[] shrink(byte[] data) {
         byte[] packed = this == NONE || data.length == 0 ? data : deflated(data);
         return packed.length < data.length ? packed : data;
     }
 
-    /** The bytes that {@link #shrink} compressed, never more than {@code limit}. */
+    /** Decompresses the output of {@link #shrink}. Never returns more than {@code limit} bytes. */
     byte[] grow(byte[] data, int limit) throws CodecError {
         if (this == ZLIB) {
             return inflate(data, limit);
@@ -31,7 +34,8 @@ public enum Compression {
 
     private static byte[] deflated(byte[] data) {
         Deflater deflater = new Deflater();
-        deflater.setStrategy(Deflater.FILTERED); // sections have uneven byte frequencies and hardly any repeated strings
+        // Suits sections: their byte frequencies are uneven, but strings are hardly ever repeated.
+        deflater.setStrategy(Deflater.FILTERED);
         deflater.setInput(data);
         deflater.finish();
         ByteArrayOutputStream out = new ByteArrayOutputStream();
@@ -43,7 +47,7 @@ public enum Compression {
         return out.toByteArray();
     }
 
-    /** The one zlib stream in the bytes, at most {@code limit} bytes long. */
+    /** Decompresses the data, which must be exactly one zlib stream of at most {@code limit} decompressed bytes. */
     public static byte[] inflate(byte[] data, int limit) throws CodecError {
         Inflater inflater = new Inflater();
         try {

@@ -4,7 +4,10 @@ import org.sedge.edge.SedgeException.CodecError;
 
 import java.io.ByteArrayOutputStream;
 
-/** Codes which positions a coded vector keeps: mask forms 0 to 3 (spec/coded-vector.md, Mask section). */
+/**
+ * Encodes and decodes which positions a coded vector keeps, in the mask forms 0 to 3 (spec/coded-vector.md, Mask
+ * section).
+ */
 final class Masks {
     static final int EMPTY = 0;
     static final int DENSE = 1;
@@ -12,7 +15,7 @@ final class Masks {
     private static final int GAPS = 3;
     private static final int MAX_VARINT_BYTES = 4;
 
-    /** A mask's form, its compression and its bytes. */
+    /** A mask section: its form, its compression and its bytes. */
     static final class Section {
         final int form;
         final Compression compression;
@@ -27,7 +30,7 @@ final class Masks {
 
     private Masks() {}
 
-    /** The shortest form of sorted positions, 0 < k < n. */
+    /** Encodes 0 < k < n sorted positions in the form that takes the fewest bytes. */
     static Section encode(int[] kept, int n, Compression compression) {
         int[] rarer = 2L * kept.length <= n ? kept : leftOut(kept, n);
         Section best = null;
@@ -47,7 +50,7 @@ final class Masks {
         return best == null || other.data.length < best.data.length ? other : best;
     }
 
-    /** The k sorted positions below n in a mask section, 0 < k < n. */
+    /** Decodes a mask section into k sorted positions below n, with 0 < k < n. */
     static int[] decode(int form, Compression compression, byte[] data, int n, int k) throws CodecError {
         if (form == BITMAP) {
             return ones(compression.grow(data, (n + 7) / 8), n, k);

@@ -9,9 +9,9 @@ public final class Selection {
     private Selection() {}
 
     /**
-     * The elements of delta (n,) to send.
+     * Returns the elements of delta (n,) to send.
      *
-     * @param rounds whether they are rounded to multiples of a spacing, as with bf16 and error feedback
+     * @param rounds whether to round the values to multiples of a spacing, which is done for bf16 with error feedback
      */
     public static SparseVector select(float[] delta, double fraction, double threshold, boolean rounds)
             throws CodecError {
@@ -26,9 +26,12 @@ public final class Selection {
         return rounds ? nearestMultiples(chosen, Math.max(1, (int) (3L * k / 4))) : chosen;
     }
 
-    /** The k largest magnitudes that are at least {@code least}; among equal ones the lowest index comes first. */
+    /**
+     * Returns the k elements with the largest magnitudes, leaving out magnitudes below {@code least}. Of equal
+     * magnitudes, those with the lowest indices are taken.
+     */
     private static SparseVector largest(float[] vector, int k, float least) throws CodecError {
-        int[] magnitudes = new int[vector.length]; // as bits, which sort like the numbers
+        int[] magnitudes = new int[vector.length]; // the bits of the floats, which sort in the same order
         for (int i = 0; i < vector.length; i++) {
             magnitudes[i] = Float.floatToRawIntBits(Math.abs(vector[i]));
             Coding.requireFinite(vector[i], i, vector[i], " is not finite");
@@ -54,7 +57,10 @@ public final class Selection {
         return new SparseVector(vector.length, indices.length == vector.length ? null : indices, values);
     }
 
-    /** The nearest multiples, without zeros, of a spacing derived from the magnitude of this rank. */
+    /**
+     * Rounds the values to multiples of a spacing, and leaves out those that become 0. The spacing is derived from the
+     * magnitude with this rank, counted from the largest.
+     */
     private static SparseVector nearestMultiples(SparseVector chosen, int rank) {
         float[] sorted = new float[chosen.values.length];
         for (int i = 0; i < sorted.length; i++) {

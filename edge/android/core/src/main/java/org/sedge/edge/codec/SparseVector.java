@@ -7,47 +7,54 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.util.Arrays;
 
-/** The values at sorted positions of a vector of n float32, and the bytes that carry them (spec/coded-vector.md). */
+/**
+ * Values at sorted positions of a vector of n float32 elements, with the conversion to and from bytes
+ * (spec/coded-vector.md).
+ */
 public final class SparseVector {
     private static final int VERSION = 1;
     private static final int HEAD_BYTES = 12;
     private static final int MAX_PARAMETERS = 1 << 28;
-    /** Below this number of values, sorting by exponent saves nothing. */
+    /** The minimum number of values for sorting by exponent, which saves nothing for fewer. */
     private static final int MIN_ORDERED = 512;
 
-    /** n, the number of elements of the vector. */
+    /** The number n of elements of the vector. */
     public final int size;
-    /** The positions of the values; null: all n. */
+    /** The positions of the values; null if there is a value at each of the n positions. */
     public final int[] indices;
     public final float[] values;
 
-    /** The arrays are kept, not copied. */
+    /** Wraps the arrays without copying them. */
     public SparseVector(int size, int[] indices, float[] values) {
         this.size = size;
         this.indices = indices;
         this.values = values;
     }
 
-    /** The position of a value. */
+    /** Returns the position of the i-th value. */
     public int at(int i) {
         return indices == null ? i : indices[i];
     }
 
-    /** Adds the values to theta (n,). */
+    /** Adds the values to the vector theta (n,). */
     public void addTo(float[] theta) {
         for (int i = 0; i < values.length; i++) {
             theta[at(i)] += values[i];
         }
     }
 
-    /** Writes the values into theta (n,). */
+    /** Writes the values into the vector theta (n,). */
     public void writeTo(float[] theta) {
         for (int i = 0; i < values.length; i++) {
             theta[at(i)] = values[i];
         }
     }
 
-    /** The coded vector. Throws {@code CodecError} for a value that would not be finite at the receiver. */
+    /**
+     * Encodes this vector.
+     *
+     * @throws CodecError if a value would not be finite at the receiver
+     */
     public byte[] encode(Coding coding, Compression compression) throws CodecError {
         coding.decoded(values);
         int k = values.length;
@@ -75,7 +82,12 @@ public final class SparseVector {
                 .array();
     }
 
-    /** The vector in the bytes, expected to have this n. Throws {@code CodecError} for the first broken rule. */
+    /**
+     * Decodes a vector.
+     *
+     * @param expected the expected number n of elements
+     * @throws CodecError if the bytes break a rule; the message names the first one
+     */
     public static SparseVector decode(byte[] data, int expected) throws CodecError {
         if (data.length > 0 && data[0] != VERSION) {
             throw new CodecError("coded vector: version " + data[0] + ", this codec reads " + VERSION);
@@ -116,7 +128,7 @@ public final class SparseVector {
         return new SparseVector(n, Masks.decode(maskTag & 15, of, sections[0], n, k), values);
     }
 
-    /** The mask's bytes and each plane's, none longer than n and k allow. */
+    /** Splits the bytes into the mask section and one section for each plane. None may be longer than n and k allow. */
     private static byte[][] sections(ByteBuffer in, Coding coding, int n, int k) throws CodecError {
         int at = HEAD_BYTES + 4 * (1 + coding.planes);
         require(in.capacity() >= at, "it has " + in.capacity() + " bytes, fewer than its header");
@@ -133,7 +145,10 @@ public final class SparseVector {
         return found;
     }
 
-    /** A plane sorted by the exponents in the highest plane, or in its original order; equal exponents keep theirs. */
+    /**
+     * Sorts a plane by the exponents in the highest plane or, if {@code sort} is false, restores its original order.
+     * Equal exponents keep their order.
+     */
     private static byte[] moved(byte[] plane, byte[] highest, boolean sort) {
         int[] next = new int[129];
         for (byte b : highest) {

@@ -9,11 +9,11 @@ import java.util.Collection;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
 
-/** TLS with a choice of certificate authorities. */
+/** Creates TLS contexts that trust chosen certificate authorities. */
 final class Authorities {
     private Authorities() {}
 
-    /** TLS that trusts only these authorities; null: those of the system. */
+    /** Returns a TLS context that trusts only these authorities, or those of the system if {@code own} is null. */
     static SSLContext context(Collection<? extends Certificate> own) throws GeneralSecurityException, IOException {
         SSLContext context = SSLContext.getInstance("TLS");
         if (own == null) {

@@ -15,8 +15,9 @@ import java.util.BitSet;
 import java.util.Set;
 
 /**
- * Blobs as files: {@code blobs/HASH}, visible only when whole, checked and flushed, and {@code parts/HASH} with the
- * chunks that have arrived. Chunks are written without flushing: after a power cut the digests show which are intact.
+ * Stores blobs as files. A file {@code blobs/HASH} appears only once the blob is complete, checked and flushed. A file
+ * {@code parts/HASH} holds the chunks that have arrived so far. Chunks are written without flushing, because after a
+ * power cut their digests show which are intact.
  */
 public final class BlobFolder implements Blobs {
     private static final long MEASURE_NS = 10_000_000_000L;
@@ -27,7 +28,7 @@ public final class BlobFolder implements Blobs {
     private long used;
     private long measureAt = Long.MIN_VALUE;
 
-    /** @param share the share of its own size plus the free space that it may use; 1: no limit */
+    /** @param share the share of the free space plus the folder's own size that the folder may use; 1 sets no limit */
     public BlobFolder(File root, double share) throws StorageError {
         this.share = share;
         blobs = new File(root, "blobs");
@@ -123,7 +124,10 @@ public final class BlobFolder implements Blobs {
         }
     }
 
-    /** Measures the usage occasionally and estimates it in between: a download has many chunks. */
+    /**
+     * Checks that there is room for {@code length} more bytes. A download has many chunks, so the usage is measured
+     * only occasionally and estimated in between.
+     */
     private synchronized void requireRoom(File folder, long length) throws StorageError {
         Disk.requireRoom(folder, length);
         if (share == 1) {
@@ -157,7 +161,7 @@ public final class BlobFolder implements Blobs {
                 return false;
             }
         } catch (IOException error) {
-            part.delete(); // after a failed flush its content stays unknown
+            part.delete(); // after a failed flush, the content of the file is unknown
             throw Disk.failed("finish part", part, error);
         }
         if (!part.renameTo(file(blobs, manifest.sha256))) {

@@ -12,11 +12,11 @@ import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.FileAttribute;
 import java.nio.file.attribute.PosixFilePermissions;
 
-/** Writes files so that they survive a power cut; every {@code IOException} becomes a {@code StorageError}. */
+/** Writes files so that they survive a power cut. Turns every {@code IOException} into a {@code StorageError}. */
 public final class Disk {
-    /** Space that stays free for the journal and the rest of the system. */
+    /** The space to leave free for the journal and the rest of the system. */
     private static final long MIN_FREE_BYTES = 16 << 20;
-    // Models and examples' traces must not be readable by other users of the machine.
+    // Other users of the machine must not be able to read models, which reveal something about the examples.
     private static final FileAttribute<?> OWNERS_FOLDER =
             PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------"));
     private static final FileAttribute<?> OWNERS_FILE =
@@ -24,7 +24,7 @@ public final class Disk {
 
     private Disk() {}
 
-    /** The whole content of a file. */
+    /** Returns the entire content of a file. */
     public static byte[] read(File file) throws StorageError {
         try {
             return Files.readAllBytes(file.toPath());
@@ -33,7 +33,7 @@ public final class Disk {
         }
     }
 
-    /** Creates a folder and its parents, for this user only. */
+    /** Creates a folder and its parents, accessible to this user only. */
     public static void makeFolder(File folder) throws StorageError {
         try {
             Files.createDirectories(folder.toPath(), OWNERS_FOLDER);
@@ -42,7 +42,7 @@ public final class Disk {
         }
     }
 
-    /** Throws {@code StorageError} if {@code length} more bytes would leave too little space. */
+    /** @throws StorageError if {@code length} more bytes would leave too little free space */
     public static void requireRoom(File folder, long length) throws StorageError {
         long free = folder.getUsableSpace();
         if (free - length < MIN_FREE_BYTES) {
@@ -51,7 +51,7 @@ public final class Disk {
         }
     }
 
-    /** The total size of the files in a folder, in bytes. */
+    /** Returns the total size in bytes of the files in a folder. */
     static long size(File folder) {
         long size = 0;
         File[] files = folder.listFiles();
@@ -70,7 +70,7 @@ public final class Disk {
         }
     }
 
-    /** Removes everything in a folder and below it except one file; a symbolic link is removed, not followed. */
+    /** Deletes everything in and below a folder except one file. A symbolic link is deleted, but not its target. */
     public static void removeAllBut(File folder, File kept) throws StorageError {
         File[] files = folder.listFiles();
         for (File file : files == null ? new File[0] : files) {
@@ -83,18 +83,18 @@ public final class Disk {
         }
     }
 
-    /** Creates an empty file, for this user only. */
+    /** Creates an empty file, accessible to this user only. */
     static void create(File file) throws IOException {
         Files.createFile(file.toPath(), OWNERS_FILE);
     }
 
-    /** Makes the data the content of the file, completely or not at all; durable on return. */
+    /** Replaces the content of a file with the data, atomically. The change is durable on return. */
     public static void replace(File file, byte[] data) throws StorageError {
         write(file, data);
         syncFolder(file.getParentFile());
     }
 
-    /** As {@link #replace}, but a power cut may undo the renaming until the folder is flushed. */
+    /** Like {@link #replace}, but a power cut may undo the change until the folder is flushed. */
     static void write(File file, byte[] data) throws StorageError {
         File temporary = new File(file.getPath() + ".tmp");
         try {
@@ -107,17 +107,20 @@ public final class Disk {
             Files.move(temporary.toPath(), file.toPath(), StandardCopyOption.ATOMIC_MOVE,
                     StandardCopyOption.REPLACE_EXISTING);
         } catch (IOException error) {
-            temporary.delete(); // after a failed flush its content stays unknown
+            temporary.delete(); // after a failed flush, the content of the file is unknown
             throw failed("write", file, error);
         }
     }
 
-    /** Makes the names in a folder durable. If the system cannot open folders, its file system orders the renames. */
+    /**
+     * Makes the file names in a folder durable. On systems that cannot open folders, this relies on the file system to
+     * keep renames in order.
+     */
     static void syncFolder(File folder) throws StorageError {
         FileChannel opened;
         try {
             opened = FileChannel.open(folder.toPath(), StandardOpenOption.READ);
-        } catch (IOException error) { // Android's Java opens none
+        } catch (IOException error) { // Android's Java cannot open folders
             return;
         }
         try (FileChannel channel = opened) {

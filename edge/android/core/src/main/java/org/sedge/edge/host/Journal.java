@@ -8,9 +8,12 @@ import java.io.File;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 
-/** One value in a file that is replaced atomically: 8 bytes of magic, the SHA-256 of the value, the value. */
+/** Stores one value in a file that is replaced atomically: 8 magic bytes, the SHA-256 of the value, and the value. */
 public final class Journal implements DurableBytes {
-    /** Its last byte is the state's schema: raise it with every change that gives older files another meaning. */
+    /**
+     * The last byte is the version of the state's schema. Increment it with every change that would make old files mean
+     * something else.
+     */
     private static final byte[] MAGIC = "SEDGEJV1".getBytes(StandardCharsets.US_ASCII);
     private static final int SCHEMA_AT = MAGIC.length - 1;
     private static final int HEAD_BYTES = MAGIC.length + 32;

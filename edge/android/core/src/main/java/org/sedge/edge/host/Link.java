@@ -13,20 +13,23 @@ import java.util.logging.Level;
 import java.util.logging.Logger;
 
 /**
- * The link to the broker: one connection after another (WIRE.md, 1.2, 1.7 and 1.9).
+ * The device's link to the broker, which makes one connection after another (WIRE.md, 1.2, 1.7 and 1.9).
  *
- * <p>Everything runs on the owner's thread: a connection's events arrive there as tasks.
+ * <p>Everything runs on the owner's thread, to which a connection's events are passed as tasks.
  */
 public final class Link {
     private static final Logger LOG = Logger.getLogger("org.sedge.edge");
-    /** A connection that brings nothing for this long after we sent something is dropped; doubles each time, up to a limit. */
+    /**
+     * A connection is dropped if nothing arrives for this long after we sent something. The time doubles with each
+     * drop, up to a limit.
+     */
     private static final double DEAF_S = 60;
     private static final double DEAF_MAX_S = 3600;
     private static final long CLOSED_CHECK_MS = 200;
 
-    /** The link's owner. */
+    /** Receives the link's events and supplies what a new connection needs. */
     public interface Owner {
-        /** The will of a new connection. */
+        /** Returns the MQTT will for a new connection. */
         byte[] will();
 
         void connected();
@@ -35,7 +38,7 @@ public final class Link {
 
         void disconnected(String reason);
 
-        /** The number of devices in the fleet; 0: the coordinator has not announced it. */
+        /** Returns the number of devices in the fleet, or 0 if the coordinator has not announced it. */
         long fleetDevices();
     }
 
@@ -70,22 +73,25 @@ public final class Link {
         clientId = newClientId();
     }
 
-    /** Whether the reason for a lost connection is that the broker does not know the user name with this password. */
+    /** Returns true if a connection was lost because the broker rejects the user name or its password. */
     public static boolean isUnknownAccount(String reason) {
         return reason.contains("Not authorized") || reason.contains("Bad user name or password");
     }
 
-    /** Uses this password for further connections. */
+    /** Uses another password, from the next connection on. */
     public void usePassword(String other) {
         password = other;
     }
 
-    /** Monotonic time in seconds. */
+    /** Returns a monotonic time in seconds. */
     public static double now() {
         return System.nanoTime() / 1e9;
     }
 
-    /** Connects if it is time, keeps the connection alive, and drops one that brings nothing; call it once a second. */
+    /**
+     * Maintains the link; call it once a second. It connects when the wait is over, keeps the connection alive, and
+     * drops it if nothing arrives.
+     */
     public void keep() {
         double now = now();
         if (connection == null && now >= retryAt) {
@@ -105,7 +111,7 @@ public final class Link {
         }
     }
 
-    /** Sends one message; without a connection it is dropped, as any message may be. */
+    /** Sends one message. Without a connection the message is dropped; callers must expect to lose any message. */
     public void send(String topic, byte[] payload) {
         if (up) {
             if (Double.isNaN(deafAt) && !heard) {
@@ -127,7 +133,10 @@ public final class Link {
         }
     }
 
-    /** From another thread: cuts a connection that accepts no bytes, on which the owner's thread would wait. */
+    /**
+     * Cuts a connection that accepts no bytes, because the owner's thread would wait for it. Call it from another
+     * thread.
+     */
     public void cutIfStuck() {
         MqttConnection stuck = connection;
         if (stuck != null && stuck.stuck()) {
@@ -135,7 +144,7 @@ public final class Link {
         }
     }
 
-    /** Closes the connection cleanly, so that the will is not sent. The owner gets no more tasks. */
+    /** Closes the connection cleanly, so that the broker does not publish the will. The owner gets no more tasks. */
     public void close() {
         closed = true;
         if (up) {
@@ -169,7 +178,7 @@ public final class Link {
     private final class Events implements MqttConnection.Events {
         private MqttConnection mine;
 
-        /** Waits for room in the queue; drops the event once the link is closed. */
+        /** Waits for room in the queue. Drops the event once the link is closed. */
         private void hand(Event event) throws InterruptedException {
             boolean handed = false;
             while (!handed && !closed) {
@@ -177,7 +186,7 @@ public final class Link {
             }
         }
 
-        /** An event, ignored once there is another connection. */
+        /** An event of one connection. It is ignored if the link has switched to another connection meanwhile. */
         private abstract class Event implements Runnable {
             abstract void happen();
 

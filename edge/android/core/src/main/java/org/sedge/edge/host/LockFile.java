@@ -9,10 +9,13 @@ import java.nio.channels.OverlappingFileLockException;
 import java.util.HashSet;
 import java.util.Set;
 
-/** A file that only one thread across all processes can hold at a time. It is released when the process ends. */
+/**
+ * A lock that only one thread among all processes can hold at a time. It is a file, and is released when the process
+ * ends.
+ */
 public final class LockFile implements AutoCloseable {
-    // Closing any descriptor of a file releases the process's lock on it, so a second one must not be opened, through
-    // whatever links: these are canonical paths.
+    // The canonical paths of the files that this process holds. Closing any descriptor of a file releases the process's
+    // lock on it. So a held file must not be opened again, not even through a symbolic link.
     private static final Set<String> HELD = new HashSet<>();
 
     private final String path;
@@ -23,7 +26,7 @@ public final class LockFile implements AutoCloseable {
         this.open = open;
     }
 
-    /** Takes the file; null if somebody else holds it. */
+    /** Takes the lock, or returns null if another thread or process holds it. */
     public static LockFile tryTake(File file) throws StorageError {
         synchronized (HELD) {
             String path = canonical(file);
@@ -49,7 +52,7 @@ public final class LockFile implements AutoCloseable {
         }
     }
 
-    /** Whether this process holds it. */
+    /** Returns true if this process holds the lock. */
     public static boolean heldHere(File file) throws StorageError {
         synchronized (HELD) {
             return HELD.contains(canonical(file));

@@ -9,16 +9,17 @@ import java.nio.charset.StandardCharsets;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
-/** Facts about the machine, as Linux, and so Android, reports them. */
+/** Reads facts about the machine that Linux, and therefore Android, reports. */
 public final class Machine {
     private static final Pattern TOTAL = Pattern.compile("MemTotal: +([0-9]+) kB");
 
     private Machine() {}
 
     /**
-     * The machine's memory in MB; 0 is unknown. The coordinator compares it with the memory that a runtime needs for a
-     * step, outside the heap. The heap holds about ten vectors of the model: a job for which it is too small is declined
-     * as OutOfMemory.
+     * Returns the machine's memory in MB, or 0 if it is unknown.
+     *
+     * <p>The coordinator compares it with the memory that a runtime needs for a step, outside the Java heap. The heap
+     * holds about ten vectors of the model's size. A job for which it is too small is declined as OutOfMemory.
      */
     public static long memoryMb() {
         try (BufferedReader lines = new BufferedReader(new InputStreamReader(

@@ -25,20 +25,22 @@ import javax.net.ssl.SSLParameters;
 import javax.net.ssl.SSLSocket;
 
 /**
- * One connection to the broker in MQTT 3.1.1, as far as the protocol uses it: a clean session, a will, QoS 0.
+ * One connection to the broker. It implements the part of MQTT 3.1.1 that the protocol uses: clean sessions, wills, and
+ * QoS 0.
  *
- * <p>That takes ten packet types. The only Java client in Debian 12 needs two further libraries for the others.
+ * <p>These need ten packet types. The only Java client in Debian 12 supports the others, too, but needs two further
+ * libraries.
  */
 public final class MqttConnection {
     public static final int KEEPALIVE_S = 30;
     private static final int CONNECT_TIMEOUT_MS = 10_000;
-    /** A broker that sends neither a message nor an answer to a ping for this long is gone. */
+    /** The connection counts as lost if the broker sends neither a message nor a ping response for this long. */
     private static final int SILENCE_MS = 4 * KEEPALIVE_S * 1000;
     private static final int CLOSE_MS = 2000;
     private static final long STUCK_MS = 2000;
     private static final int CONNECT = 0x10;
     private static final int CONNACK = 2;
-    /** The meanings of a CONNACK's codes; the last one also stands for all others. */
+    /** The meanings of the return codes in a CONNACK. The last one is used for all other codes. */
     private static final String[] REFUSALS = {"Success", "Unsupported protocol version", "Client identifier not valid",
         "Server unavailable", "Bad user name or password", "Not authorized", "Unspecified error"};
     private static final int PUBLISH = 3;
@@ -48,21 +50,21 @@ public final class MqttConnection {
     private static final int PING = 0xc0;
     private static final int DISCONNECT = 0xe0;
 
-    /** A connection's events; called on a separate thread. */
+    /** Receives a connection's events, on a separate thread. */
     public interface Events {
-        /** The broker has accepted it. */
+        /** Called when the broker has accepted the connection. */
         void up() throws InterruptedException;
 
         void received(String topic, byte[] payload) throws InterruptedException;
 
-        /** The connection has ended, for this reason; the last call. */
+        /** Called when the connection has ended, with the reason. No other call follows. */
         void down(String reason, Ended ended) throws InterruptedException;
 
-        /** Whether the broker has ever accepted a connection. */
+        /** Returns true if the broker has ever accepted a connection. */
         boolean worked();
     }
 
-    /** The broker refused something. */
+    /** The broker refused the connection or a subscription. */
     @SuppressWarnings("serial")
     private static final class Refused extends IOException {
         Refused(String what) {
@@ -74,11 +76,11 @@ public final class MqttConnection {
     private final Events events;
     private final Socket bare = new Socket();
     private Socket socket = bare;
-    /** Whether the broker's machine has answered, and whether the broker has accepted us. */
+    /** Whether the broker's machine has answered; {@link #accepted}: whether the broker has accepted us. */
     private boolean reached;
     private boolean accepted;
     private int packetId;
-    private volatile long writingSince; // of System.nanoTime(); 0: no write is under way
+    private volatile long writingSince; // by System.nanoTime(); 0 while nothing is being written
     private Thread thread;
 
     private MqttConnection(AgentConfig config, Events events) {
@@ -86,7 +88,7 @@ public final class MqttConnection {
         this.events = events;
     }
 
-    /** Starts to connect, and subscribes to one topic. */
+    /** Starts a connection in a separate thread, which also subscribes to one topic. */
     public static MqttConnection open(AgentConfig config, String clientId, String password, String willTopic,
             byte[] will, String subscription, Events events) {
         MqttConnection connection = new MqttConnection(config, events);
@@ -103,7 +105,7 @@ public final class MqttConnection {
                     ended = connection.ended(null);
                 } catch (InterruptedException closed) {
                     reason = config.url + ": closed";
-                } catch (Exception | Error error) { // even out of memory, the owner has to learn of the end
+                } catch (Exception | Error error) { // even out of memory, tell the owner that the connection ended
                     reason = connection.said(error);
                     ended = connection.ended(error);
                 }
@@ -111,7 +113,7 @@ public final class MqttConnection {
                 try {
                     events.down(reason, ended);
                 } catch (InterruptedException closed) {
-                    interrupt(); // nobody is waiting for it any more
+                    interrupt(); // nobody is waiting for this event any more
                 }
             }
         };
@@ -120,7 +122,7 @@ public final class MqttConnection {
         return connection;
     }
 
-    /** Why the connection ended, in the Python agent's words as far as both systems share them. */
+    /** Returns why the connection ended, where possible in the same words as the Python agent. */
     private String said(Throwable error) {
         if (error instanceof Refused) {
             return config.url + " refused " + error.getMessage();
@@ -140,7 +142,10 @@ public final class MqttConnection {
         return config.url + ": the broker closed the connection" + hint;
     }
 
-    /** What the end of a connection without a message reveals about the network. */
+    /**
+     * Classifies how a connection ended that has not brought a message, which determines how long to wait for the next
+     * one.
+     */
     private Ended ended(Throwable error) {
         if (accepted || error instanceof Refused) {
             return Ended.TURNED_AWAY;
@@ -159,7 +164,7 @@ public final class MqttConnection {
                 : error.getMessage() == null ? error.toString() : error.getMessage();
     }
 
-    /** Sends one message; it is dropped if the link is down, as any message may be. */
+    /** Sends one message. If the link is down the message is dropped; callers must expect to lose any message. */
     public void send(String topic, byte[] payload) {
         attempt(PUBLISH << 4, topic.getBytes(StandardCharsets.UTF_8), payload, false);
     }
@@ -172,7 +177,7 @@ public final class MqttConnection {
         attempt(UNSUBSCRIBE, topic.getBytes(StandardCharsets.UTF_8), new byte[0], true);
     }
 
-    /** Keeps the connection alive. */
+    /** Sends a ping, which keeps the connection alive. */
     public void ping() {
         try {
             write(PING, new byte[0]);
@@ -181,11 +186,13 @@ public final class MqttConnection {
         }
     }
 
-    /** Closes cleanly, so that the will is not sent; everything sent before has then arrived. */
+    /**
+     * Closes the connection cleanly, so that the broker receives everything sent before and does not publish the will.
+     */
     public void close() {
         try {
             write(DISCONNECT, new byte[0]);
-            thread.join(CLOSE_MS); // until the broker has read everything and hangs up
+            thread.join(CLOSE_MS); // wait until the broker has read everything and hangs up
         } catch (IOException error) {
             hangUp();
         } catch (InterruptedException error) {
@@ -194,19 +201,19 @@ public final class MqttConnection {
         hangUp();
     }
 
-    /** Whether a write has been waiting for longer than a working broker would make it wait. */
+    /** Returns true if a write has been waiting for longer than it could with a working broker. */
     public boolean stuck() {
         long since = writingSince;
         return since != 0 && System.nanoTime() - since > STUCK_MS * 1_000_000;
     }
 
-    /** Ends the connection at once; the broker sends the will. Any thread may. */
+    /** Ends the connection at once, so that the broker publishes the will. Any thread may call it. */
     public void hangUp() {
         try {
             bare.close();
             socket.close();
         } catch (IOException error) {
-            return; // it is closed anyway
+            return; // the connection is closed anyway
         }
         if (Thread.currentThread() != thread) {
             thread.interrupt();
@@ -226,7 +233,7 @@ public final class MqttConnection {
             out.write(rest);
             write(head, body.toByteArray());
         } catch (IOException error) {
-            hangUp(); // the reading thread reports it
+            hangUp(); // the reading thread reports the error
         }
     }
 
@@ -255,7 +262,7 @@ public final class MqttConnection {
             SSLSocket secured = (SSLSocket) Authorities.context(config.certificates()).getSocketFactory()
                     .createSocket(bare, config.host, config.port, true);
             SSLParameters parameters = secured.getSSLParameters();
-            parameters.setEndpointIdentificationAlgorithm("HTTPS"); // the certificate must name the host
+            parameters.setEndpointIdentificationAlgorithm("HTTPS"); // check that the certificate is for this host
             secured.setSSLParameters(parameters);
             secured.startHandshake();
             socket = secured;
@@ -268,7 +275,7 @@ public final class MqttConnection {
         DataOutputStream out = new DataOutputStream(body);
         out.writeUTF("MQTT");
         out.writeByte(4); // MQTT 3.1.1
-        out.writeByte(0xc6); // user name, password, will at QoS 0, clean session
+        out.writeByte(0xc6); // flags: user name, password, will at QoS 0, clean session
         out.writeShort(KEEPALIVE_S);
         out.writeUTF(clientId);
         out.writeUTF(willTopic);
@@ -316,7 +323,8 @@ public final class MqttConnection {
 
     private void published(int head, byte[] body) throws IOException, InterruptedException {
         int name = body.length < 2 ? body.length : (body[0] & 0xff) << 8 | body[1] & 0xff;
-        int from = 2 + name + ((head & 6) == 0 ? 0 : 2); // a packet id, if the broker chose another QoS
+        // Skip a packet id, which is there if the broker chose another QoS.
+        int from = 2 + name + ((head & 6) == 0 ? 0 : 2);
         if (from > body.length) {
             throw new IOException("a message that ends within its topic");
         }

@@ -24,17 +24,17 @@ import java.util.zip.ZipEntry;
 import java.util.zip.ZipInputStream;
 import java.util.zip.ZipOutputStream;
 
-/** Examples from numpy's .npz with arrays x (N, ...) and y, which may be missing. */
+/** Reads examples from numpy's .npz files. The array x has shape (N, ...); the array y may be missing. */
 public final class Npz {
     private static final Pattern HEADER = Pattern.compile(
             "'descr': *'([<|](?:f[48]|[iub][1248]))'.*'fortran_order': *False.*'shape': *\\(([0-9, ]*)\\)");
 
-    /** Names that people use for y. */
+    /** Names that people use instead of y. */
     private static final Pattern TARGET = Pattern.compile("(?im)^(?:y|y_.*|labels?|targets?)\\.npy$");
     private static final List<String> NOT_INPUTS = Arrays.asList("y", "group");
     private static final int IMAGES_NDIM = 4;
 
-    /** One array: its type as numpy's letter, its shape, its numbers. */
+    /** An array: its type as numpy's letter, its shape and its values. */
     private static final class Array {
         final char kind;
         final int size;
@@ -79,9 +79,11 @@ public final class Npz {
     private Npz() {}
 
     /**
-     * The examples, as the Python agent reads them: images (N, C, H, W) of unsigned bytes are pixels, scaled to 0 to 1;
-     * other unsigned bytes, truth values and floating-point numbers are float32; integers are int64. Throws
-     * {@code DataError} for another file.
+     * Reads examples exactly as the Python agent does. Unsigned bytes in images (N, C, H, W) are pixels, which are
+     * scaled to the range from 0 to 1. All other unsigned bytes, booleans and floating-point numbers become float32,
+     * and integers become int64.
+     *
+     * @throws DataError if the file has no such examples
      */
     public static Examples read(File file) throws SedgeException {
         Map<String, Array> arrays = read(file, "x and y");
@@ -103,7 +105,7 @@ public final class Npz {
         }
     }
 
-    /** The tensors of theta (n,) by name, as numpy reads them. */
+    /** Returns an .npz file with the tensors of theta (n,) by name. */
     public static byte[] write(Layout layout, float[] theta) {
         ByteArrayOutputStream made = new ByteArrayOutputStream(4 * theta.length + (1 << 12));
         try (ZipOutputStream out = new ZipOutputStream(made)) {
@@ -118,19 +120,22 @@ public final class Npz {
                 head.append('\n');
                 ByteBuffer file = ByteBuffer.allocate(10 + head.length() + 4 * (tensor.to - tensor.from))
                         .order(ByteOrder.LITTLE_ENDIAN);
-                file.putInt(0x4d554e93).putShort((short) 0x5950).put((byte) 1).put((byte) 0); // \x93NUMPY 1.0
+                // The magic string \x93NUMPY, version 1.0.
+                file.putInt(0x4d554e93).putShort((short) 0x5950).put((byte) 1).put((byte) 0);
                 file.putShort((short) head.length()).put(head.toString().getBytes(StandardCharsets.US_ASCII));
                 file.asFloatBuffer().put(theta, tensor.from, tensor.to - tensor.from);
                 out.putNextEntry(new ZipEntry(tensor.name + ".npy"));
                 out.write(file.array());
             }
         } catch (IOException error) {
-            throw new IllegalStateException(error); // cannot happen in memory
+            throw new IllegalStateException(error); // cannot happen when writing to memory
         }
         return made.toByteArray();
     }
 
-    /** The inputs in a file by name, read as by {@link #read}: all arrays except y and group. */
+    /**
+     * Reads a file's inputs by name, which are all arrays except y and group. They are converted as in {@link #read}.
+     */
     public static Map<String, Rows> readInputs(File file) throws SedgeException {
         Map<String, Rows> found = new LinkedHashMap<>();
         for (Map.Entry<String, Array> entry : read(file, "of inputs by name").entrySet()) {
@@ -158,7 +163,7 @@ public final class Npz {
         return array.size == 1 && array.kind != 'i' ? bytes(array, name) : rows(array, name);
     }
 
-    /** Unsigned bytes and truth values, as scaled pixels or plain numbers. */
+    /** Converts unsigned bytes or booleans to scaled pixels or plain numbers. */
     private static Rows bytes(Array x, String name) throws SedgeException {
         float full = x.kind == 'u' && x.shape.length == IMAGES_NDIM ? 255f : 1f;
         float[] scaled = new float[x.count()];

@@ -20,16 +20,17 @@ import javax.net.ssl.HttpsURLConnection;
 /**
  * Downloads a span of a blob from an HTTP server, chunk by chunk.
  *
- * <p>No header identifies the device. At most one chunk is held in memory. The core must check what arrives.
+ * <p>No request header identifies the device. At most one chunk is held in memory. The chunks are not verified here;
+ * that is up to the core.
  */
 public final class WebSpan {
     private static final int SILENCE_MS = 20_000;
     private static final int MAX_REDIRECTS = 4;
     private static final Pattern RANGE = Pattern.compile("bytes (\\d{1,10})-(\\d{1,10})/(\\d{1,10}|\\*)");
 
-    /** Receives the chunks. */
+    /** Receives the downloaded chunks. */
     public interface Taker {
-        /** Takes a chunk. Returns whether to continue. */
+        /** Receives a chunk. Returns true to continue the download. */
         boolean chunk(int index, byte[] data);
     }
 
@@ -43,7 +44,10 @@ public final class WebSpan {
         this.downloads = downloads;
     }
 
-    /** Stops the download from another thread, without waiting: on a JVM, closing a connection waits for its reader. */
+    /**
+     * Stops the download. Call it from another thread; it does not wait, although closing a connection on a JVM waits
+     * for its reader.
+     */
     public void stop() {
         stopped = true;
         final HttpURLConnection open = connection;
@@ -64,10 +68,12 @@ public final class WebSpan {
         return stopped;
     }
 
-    /** Fetches one chunk after another. Returns why it failed, in one line; null if all have arrived. */
+    /**
+     * Downloads the chunks one after another. Returns null if all have arrived, otherwise one line that says why not.
+     */
     public String fetch(Taker taker) {
         try {
-            boolean ranged = answered(); // otherwise the whole blob comes, and fills every hole
+            boolean ranged = answered(); // the server sends the whole blob, so fill in all missing chunks
             int end = ranged ? span.end : span.manifest.count;
             try (DataInputStream in = new DataInputStream(connection.getInputStream())) {
                 for (int index = ranged ? span.first : 0; index < end; index++) {
@@ -83,7 +89,7 @@ public final class WebSpan {
             return shown(span.url) + ": the response was cut off";
         } catch (SocketTimeoutException error) {
             return shown(span.url) + ": silent for " + SILENCE_MS / 1000 + " s";
-        } catch (IOException | GeneralSecurityException | RuntimeException error) { // the platform's, for odd responses
+        } catch (IOException | GeneralSecurityException | RuntimeException error) { // the platform throws these, too
             return shown(span.url) + ": " + (error.getMessage() == null ? error : error.getMessage());
         } finally {
             if (connection != null) {
@@ -92,7 +98,10 @@ public final class WebSpan {
         }
     }
 
-    /** Sends the request, following redirects. Returns whether the response is only the span, not the whole blob. */
+    /**
+     * Sends the request and follows redirects. Returns true if the response is only the span, and false if it is the
+     * whole blob.
+     */
     private boolean answered() throws IOException, GeneralSecurityException {
         URL url = new URL(span.url);
         for (int asked = 0; asked <= MAX_REDIRECTS; asked++) {
@@ -137,7 +146,7 @@ public final class WebSpan {
         connection = open;
     }
 
-    /** Whether the response is only the span. Throws if it is neither the span nor the whole blob. */
+    /** Returns true if the response is only the span, and false if it is the whole blob. Throws if it is neither. */
     private boolean ranged(int status) throws ProtocolException {
         String encoding = connection.getContentEncoding();
         if (encoding != null && !encoding.equals("identity")) {
@@ -165,7 +174,7 @@ public final class WebSpan {
         return false;
     }
 
-    /** A URL for display, without its query, which may amount to a password. */
+    /** Returns a URL for messages. It leaves out the query, which may contain a secret. */
     private static String shown(String url) {
         return url.split("\\?")[0];
     }

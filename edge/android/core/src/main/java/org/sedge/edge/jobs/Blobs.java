@@ -6,33 +6,38 @@ import org.sedge.edge.wire.Manifest;
 import java.util.BitSet;
 import java.util.Set;
 
-/** Immutable blobs, named by their SHA-256, and partly received ones. Whole vectors are blobs, too. */
+/**
+ * Stores complete, immutable blobs, each named by its SHA-256, and partly received ones. Whole vectors are blobs, too.
+ */
 public interface Blobs {
     boolean has(byte[] sha256);
 
-    /** A blob, its hash checked; one that fails the check is removed. */
+    /** Returns a blob after checking its hash. If the hash is wrong, the blob is deleted. */
     byte[] read(byte[] sha256) throws StorageError;
 
-    /** A part of a blob, without a hash check. */
+    /** Returns a part of a blob, without checking its hash. */
     byte[] readSpan(byte[] sha256, int offset, int length) throws StorageError;
 
-    /** Stores a blob, durable once settled. Returns its SHA-256. */
+    /** Stores a blob and returns its SHA-256. It is durable only after {@link #settle}. */
     byte[] write(byte[] data) throws StorageError;
 
-    /** Makes every blob durable. Call it before each commit, which may name any of them. */
+    /** Makes all blobs durable. Call it before each commit, because the committed state may name any of them. */
     void settle() throws StorageError;
 
-    /** The chunks of a blob that have arrived, by the digests of what is on disk. */
+    /** Returns which chunks of a blob have arrived. They are recognized by their digests. */
     BitSet openPart(Manifest manifest) throws StorageError;
 
     void writePart(Manifest manifest, int index, byte[] data) throws StorageError;
 
-    /** Turns a complete part into a blob. Returns false, and deletes the part, if its hash is wrong. */
+    /** Turns a complete part into a blob. If its hash is wrong, deletes the part and returns false. */
     boolean finishPart(Manifest manifest) throws StorageError;
 
-    /** Writes are refused from now on that would take more than this share of what they take and what is free. */
+    /**
+     * Limits the disk usage, from now on, to a share of the free space plus the space that the blobs take. Writes
+     * beyond the limit are refused.
+     */
     void share(double share);
 
-    /** Deletes everything whose name, in hexadecimal digits, is not in {@code keep}. */
+    /** Deletes every blob whose name, in hexadecimal digits, is not in {@code keep}. */
     void collect(Set<String> keep) throws StorageError;
 }

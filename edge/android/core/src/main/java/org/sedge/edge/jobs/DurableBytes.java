@@ -4,9 +4,11 @@ import org.sedge.edge.SedgeException.StorageError;
 
 /** One value that survives crashes and power loss. */
 public interface DurableBytes {
-    /** The last committed value; null if there is none. */
+    /** Returns the last committed value, or null if there is none. */
     byte[] load() throws StorageError;
 
-    /** Replaces the value, durable on return. If it throws, either the old or the new value is stored. */
+    /**
+     * Replaces the value. The new one is durable on return; if this throws, either the old or the new one is stored.
+     */
     void commit(byte[] value) throws StorageError;
 }

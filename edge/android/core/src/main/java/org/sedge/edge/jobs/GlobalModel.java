@@ -19,11 +19,17 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** The order's global model: already here, rebuilt by steps from an older one, or fetched whole (WIRE.md, 8.1, 8.2). */
+/**
+ * Obtains the global model of an order. It is already on disk, is rebuilt by applying steps to an older version, or is
+ * downloaded whole (WIRE.md, 8.1, 8.2).
+ */
 public final class GlobalModel {
     private GlobalModel() {}
 
-    /** The steps from the newest version that is here: none for the model itself; null if no version is here. */
+    /**
+     * Returns the steps to apply to the newest version on disk. The list is empty if that is the model itself; null
+     * means that there is no version on disk.
+     */
     private static List<Step> stepsLeft(Order order, Blobs blobs) {
         if (blobs.has(order.modelHash)) {
             return Collections.emptyList();
@@ -37,7 +43,7 @@ public final class GlobalModel {
         return null;
     }
 
-    /** The blobs that an order needs, given which versions are here. */
+    /** Returns the blobs that an order needs, depending on which versions of the model are on disk. */
     public static List<Manifest> needed(Order order, Blobs blobs) {
         List<Manifest> found = new ArrayList<>();
         found.add(order.bundle);
@@ -53,7 +59,7 @@ public final class GlobalModel {
         return found;
     }
 
-    /** The order, with its blobs split into chunks and located as in its repetition. */
+    /** Returns the order with chunk sizes and download locations taken from its repetition. */
     public static Order recut(Order order, Order repeated) {
         Map<String, Manifest> cut = new HashMap<>();
         List<Manifest> named = ownBlobs(repeated);
@@ -84,7 +90,7 @@ public final class GlobalModel {
         return Hex.encode(manifest.sha256) + " " + manifest.size;
     }
 
-    /** The patch and the correction, if they are blobs. */
+    /** Returns the order's patch and correction, as far as it has them as blobs. */
     public static List<Manifest> ownBlobs(Order order) {
         List<Manifest> found = new ArrayList<>(
                 Arrays.asList(order.patchBlob, order.correction));
@@ -92,7 +98,7 @@ public final class GlobalModel {
         return found;
     }
 
-    /** The order's global model (n,). */
+    /** Returns the order's global model, shape (n,). */
     public static float[] read(Order order, Blobs blobs, int size) throws StorageError, CodecError {
         byte[] hash = order.modelHash;
         List<Step> left = stepsLeft(order, blobs);
@@ -119,7 +125,7 @@ public final class GlobalModel {
         return theta;
     }
 
-    /** An order's name in messages. */
+    /** Returns how messages refer to an order. */
     public static String where(Order order) {
         return "run " + order.run + ", round " + order.round;
     }

@@ -2,14 +2,14 @@ package org.sedge.edge.jobs;
 
 import org.sedge.edge.wire.Messages.Order;
 
-/** An order whose blobs are all here, and the state kept from its run. */
+/** An order whose blobs are all on disk, and the state that the device has kept from the order's run. */
 public final class Job {
     public final Order order;
-    /** Names of blobs; of the schema {@link Kept}. */
+    /** The kept state: the names of its blobs. */
     public final Kept kept;
-    /** The blob with the state of an earlier, stopped attempt; null: there is none. */
+    /** The name of the blob with the state of an earlier, stopped attempt; null if there is none. */
     public final byte[] checkpoint;
-    /** Bytes received over HTTP since the device's last report. */
+    /** The number of bytes received over HTTP since the device's last report. */
     public final long httpBytes;
 
     public Job(Order order, Kept kept, byte[] checkpoint, long httpBytes) {

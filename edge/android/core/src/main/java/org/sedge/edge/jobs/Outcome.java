@@ -3,13 +3,13 @@ package org.sedge.edge.jobs;
 import org.sedge.edge.wire.Messages.Report;
 import org.sedge.edge.wire.Metric;
 
-/** A job's results: its update, a blob, and the state that the device keeps from now on. */
+/** The results of a job: its update, which is a blob, and the state that the device keeps from now on. */
 public final class Outcome {
     public final byte[] update;
-    /** The update's report, for people. */
+    /** The update's report. The device shows parts of it to people. */
     public final Report report;
     public final Metric metric;
-    /** Names of blobs; of the schema {@link Kept}. */
+    /** The state to keep: the names of its blobs. */
     public final Kept kept;
 
     public Outcome(byte[] update, Report report, Metric metric, Kept kept) {

@@ -11,16 +11,19 @@ import org.sedge.edge.wire.Refusals;
 import java.util.Arrays;
 import java.util.List;
 
-/** The vector from which a device starts a round (spec/training.md, T1). */
+/** Computes the vector from which a device starts a round (spec/training.md, T1). */
 public final class StartVector {
     private StartVector() {}
 
-    /** The order's global model (n,) with its patch. */
+    /** Returns the order's global model (n,) after applying the order's patch. */
     public static float[] received(Order order, Blobs blobs, int size) throws StorageError, CodecError {
         return patched(GlobalModel.read(order, blobs, size), order, blobs);
     }
 
-    /** The same, overwritten with the tensors {@code kept} of the device's own model; stores the global model as a blob. */
+    /**
+     * Returns the global model (n,) after applying the order's patch and then the tensors {@code kept} from the
+     * device's own model. Also stores the global model as a blob.
+     */
     public static float[] of(Job job, Blobs blobs, int size, List<Tensor> kept) throws StorageError, CodecError {
         float[] theta = GlobalModel.read(job.order, blobs, size);
         if (!blobs.has(job.order.modelHash)) {

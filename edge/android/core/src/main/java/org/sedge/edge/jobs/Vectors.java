@@ -9,35 +9,35 @@ import java.nio.ByteOrder;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Vectors (n,) as blobs: little-endian float32. */
+/** Reads and writes vectors (n,), which are stored as blobs of little-endian float32. */
 public final class Vectors {
     private Vectors() {}
 
-    /** A vector (n,) that is kept as a blob. */
+    /** Reads a vector (n,) from a blob. */
     public static float[] read(Blobs blobs, byte[] name, int size) throws StorageError, CodecError {
         byte[] data = blobs.read(name);
-        if (data.length != 4L * size) { // a malformed order may name any blob as the version that it builds on
+        if (data.length != 4L * size) { // a malformed order may name any blob as its base version
             throw new CodecError("vector " + Hex.encode(name) + ": " + data.length + " bytes, expected float32 ("
                     + size + ",)");
         }
         return floats(data);
     }
 
-    /** The vector in bytes made by {@link #bytes}. */
+    /** Decodes a vector that was encoded with {@link #bytes}. */
     public static float[] floats(byte[] data) {
         float[] found = new float[data.length / 4];
         ByteBuffer.wrap(data).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer().get(found);
         return found;
     }
 
-    /** A vector (n,) as little-endian float32. */
+    /** Encodes a vector (n,) as little-endian float32. */
     public static byte[] bytes(float[] theta) {
         ByteBuffer out = ByteBuffer.allocate(4 * theta.length).order(ByteOrder.LITTLE_ENDIAN);
         out.asFloatBuffer().put(theta);
         return out.array();
     }
 
-    /** Several vectors (n,), each as {@link #bytes}. */
+    /** Encodes several vectors (n,), each as in {@link #bytes}. */
     public static List<byte[]> coded(List<float[]> vectors) {
         List<byte[]> coded = new ArrayList<>();
         for (float[] vector : vectors) {
@@ -46,7 +46,7 @@ public final class Vectors {
         return coded;
     }
 
-    /** The vectors in bytes made by {@link #coded}. */
+    /** Decodes vectors that were encoded with {@link #coded}. */
     public static List<float[]> decoded(List<byte[]> coded) {
         List<float[]> vectors = new ArrayList<>();
         for (byte[] data : coded) {

@@ -13,21 +13,26 @@ import java.util.TreeSet;
 
 /** The extensions of spec/extensions.md that this device supports. */
 public final class Abilities {
-    /** The words announced in HELLO. */
+    /** The names of the extensions that the device announces in HELLO. */
     public static final List<String> CODECS = Collections.unmodifiableList(
             Arrays.asList("int4", "sign", "freeze", "phases", "correction", "optimizer", "schedule", "average",
                     "blend", "loss"));
 
     private Abilities() {}
 
-    /** The extensions that an order uses but this device has not announced; empty: none. */
+    /**
+     * Returns the names of the extensions that an order uses but this device does not support, or "" if there are none.
+     */
     static String lacking(Order order) {
         Set<String> words = words(order);
         words.removeAll(CODECS);
         return String.join(", ", words);
     }
 
-    /** The extensions that an order uses, in alphabetical order, except {@code frozen}, which its bundle uses. */
+    /**
+     * Returns the names of the extensions that an order uses, in alphabetical order. It omits {@code frozen}, which is
+     * used by the order's bundle.
+     */
     static Set<String> words(Order order) {
         Work work = order.work;
         Set<String> found = new TreeSet<>();

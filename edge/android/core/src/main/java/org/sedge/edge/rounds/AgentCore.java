@@ -80,10 +80,12 @@ public final class AgentCore {
     private Set<String> collected;
     private double collectAt = Double.NEGATIVE_INFINITY;
 
-    /** Begins a new start of the device; {@code clockS} is in Unix seconds, which need not be right.
+    /**
+     * Starts the device anew.
      *
-     * @param most the limits on the device's work; null: no limits
-     * @param pinned an order needs a policy signed by one of these keys
+     * @param clockS Unix seconds; the clock need not be right
+     * @param most the limits on the device's work; null for no limits
+     * @param pinned if there are any, an order needs a policy signed by one of these keys
      */
     public AgentCore(String fleet, String device, Keyring keys, Hello hello, Blobs blobs, DurableBytes journal,
             Random random, long clockS, Limits most, PinnedKeys pinned, Effects effects, AgentListener listener)
@@ -111,47 +113,47 @@ public final class AgentCore {
         declines = new Declines(peer, this.effects, listener);
     }
 
-    /** Allows blobs to come over HTTP, too, from now on. */
+    /** Allows blobs to be downloaded over HTTP, from now on. */
     public void allow(Downloader downloader) {
         fetches.places.allow(downloader);
     }
 
-    /** Whether the coordinator has welcomed this connection's hello. */
+    /** Returns true if the coordinator has welcomed this connection's hello. */
     public boolean welcomed() {
         return connected && handshake.welcomed();
     }
 
-    /** The number of devices in the fleet; 0: the coordinator has not announced it. */
+    /** Returns the number of devices in the fleet, or 0 if the coordinator has not announced it. */
     public long fleetDevices() {
         return handshake.fleetDevices();
     }
 
-    /** Whether there is neither an order nor an update left. */
+    /** Returns true if there are neither orders to work on nor updates to send. */
     public boolean idle() {
         return store.state().orders.isEmpty() && store.state().outbox.isEmpty();
     }
 
-    /** The topic of the will. */
+    /** Returns the topic on which the device sends, also the topic of its will. */
     public String upTopic() {
         return peer.topic;
     }
 
-    /** The topic of messages for this device only. */
+    /** Returns the topic of messages that are meant for this device only. */
     public String downTopic() {
         return down;
     }
 
-    /** The payload of a new connection's MQTT will; begins a new session. */
+    /** Begins a new session. Returns the payload of its connection's MQTT will. */
     public byte[] will() {
         return handshake.will();
     }
 
-    /** Announces that we are disconnecting on purpose. */
+    /** Tells the coordinator that the device is disconnecting on purpose. */
     public void goodbye() {
         effects.send(peer.topic, handshake.goodbye());
     }
 
-    /** The link is up. */
+    /** Call this when the link is up. */
     public void connected(double now, int maxPacketBytes) {
         connected = true;
         effects.subscribe(hint);
@@ -161,7 +163,10 @@ public final class AgentCore {
         poll(now);
     }
 
-    /** Switches to the other keys, because the broker refuses these. Returns their password; null if there are none. */
+    /**
+     * Switches to the other keys, because the broker refuses the current ones. Returns their password, or null if there
+     * are no others.
+     */
     public String otherPassword() {
         if (!keyring.turn()) {
             return null;
@@ -170,20 +175,20 @@ public final class AgentCore {
         return keyring.keys().password;
     }
 
-    /** The link is down; jobs continue without it. */
+    /** Call this when the link is down. A running job continues without it. */
     public void disconnected() {
         connected = false;
         fetches.disconnected();
         outbox.disconnected();
     }
 
-    /** When {@link #poll} is next due; NaN: not before something happens. */
+    /** Returns the time at which {@link #poll} is next due, or NaN if it is not due before the next event. */
     public double timer() {
         double due = Backoff.earlier(outbox.timer(), connected ? handshake.timer() : Double.NaN);
         return Backoff.earlier(due, waits.timer(fetches.timer()));
     }
 
-    /** Does what is due now. A full disk stops new work, but not uploads, which make room. */
+    /** Does what is due now. If the disk is full, new work must wait, but uploads continue because they make room. */
     public void poll(double now) {
         budget.passed(now);
         say(now);
@@ -194,7 +199,7 @@ public final class AgentCore {
         }
     }
 
-    /** Sends the hello that is due, or one that says why no work is being done. */
+    /** Sends the hello that is due. If the device has stopped working or has resumed, the hello says so. */
     private void say(double now) {
         boolean disk = working != null || !waits.why().isEmpty();
         String limit = budget.closed();
@@ -204,7 +209,7 @@ public final class AgentCore {
         }
     }
 
-    /** Fetches, and begins a job. */
+    /** Downloads blobs for the orders, and begins a job. */
     private void work(double now) {
         try {
             if (waits.untried()) {
@@ -223,7 +228,7 @@ public final class AgentCore {
             refuseImpossible();
             boolean open = budget.closed().isEmpty();
             fetches.sync(open ? store.state().orders.values() : Collections.<Order>emptyList(), now, effects);
-        } catch (StorageError error) { // a download without room must not stop a job that needs none
+        } catch (StorageError error) { // a download without room must not hold back a job that needs no room
             waits.begin(error, now);
         }
         try {
@@ -234,7 +239,7 @@ public final class AgentCore {
         fetches.poll(now, effects);
     }
 
-    /** Handles a message from the broker. Malformed bytes change nothing. */
+    /** Handles a message from the broker. Malformed messages have no effect. */
     public void receive(String topic, byte[] payload, double now) {
         effects.received(payload);
         budget.passed(now);
@@ -259,10 +264,10 @@ public final class AgentCore {
                 return;
             }
             boolean isNew = opened.frame.incarnation != store.state().coordinator;
-            if (isNew) { // the coordinator knows no devices yet, and its hint may have been lost
+            if (isNew) { // a coordinator that has just started knows no devices, and its request for hellos may be lost
                 handshake.begin(now);
             }
-            if (opened.frame.kind == Kind.WELCOME) { // even on a full disk, which our hellos report
+            if (opened.frame.kind == Kind.WELCOME) { // handled even if the disk is full, because our hellos report that
                 welcome((Welcome) opened.message, now);
                 keyring.welcomed();
             }
@@ -276,7 +281,7 @@ public final class AgentCore {
             }
             boolean overtaken = opened.frame.seq < peer.window.top();
             if (opened.frame.kind == Kind.ORDER && (overtaken || !handshake.everWelcomed())) {
-                // What overtook it may have been its receipt. Before the first welcome we cannot know.
+                // The newer message may have been the order's receipt. Before the first welcome we cannot tell.
                 effects.note(Level.INFO, "dropped an order that a newer message overtook; it may be sent again");
                 return;
             }
@@ -288,14 +293,14 @@ public final class AgentCore {
                 declines.unreadable((BodyError) error);
             }
         } catch (StorageError error) {
-            if (!waits.disk(now)) { // one log line for all the chunks in flight
+            if (!waits.disk(now)) { // log the error only once for all the chunks in flight
                 waits.begin(error, now);
                 say(now);
             }
         }
     }
 
-    /** A chunk of a span has arrived over HTTP; it is not checked yet. */
+    /** Call this when a chunk of a span has arrived over HTTP, before checking the chunk. */
     public void fetched(int number, int index, byte[] data, double now) {
         effects.received(data);
         budget.passed(now);
@@ -311,13 +316,17 @@ public final class AgentCore {
         }
     }
 
-    /** A span has ended. {@code error} says why; null if it is complete. */
+    /**
+     * Call this when a span has ended.
+     *
+     * @param error why it failed; null if it is complete
+     */
     public void fetchEnded(int number, String error, double now) {
         fetches.fetchEnded(number, error, now, effects);
         poll(now);
     }
 
-    /** Whether the running job has used up the day's training time; callable from any thread. */
+    /** Returns true if the running job has used up the day's training time. Any thread may call it. */
     public boolean mustStop(double now) {
         return budget.mustStop(now);
     }
@@ -330,7 +339,10 @@ public final class AgentCore {
         return order;
     }
 
-    /** The current job is done: commits its outcome, then offers the update, as late if a newer order has arrived. */
+    /**
+     * Call this when the current job is done. Commits its outcome and offers the update. If a newer order has arrived
+     * meanwhile, the update is late but still sent.
+     */
     public void finished(Outcome outcome, double now) {
         Order order = jobEnded();
         try {
@@ -338,7 +350,7 @@ public final class AgentCore {
                 store.finish(order, outcome);
                 fetches.places.received -= outcome.report.httpBytes;
             }
-        } catch (StorageError error) { // the order stays and is done again
+        } catch (StorageError error) { // the order stays, and the job will be repeated
             waits.beginJob(error, now);
             say(now);
             return;
@@ -347,7 +359,10 @@ public final class AgentCore {
         poll(now);
     }
 
-    /** The current job failed: declines its order, unless the disk may yet recover. */
+    /**
+     * Call this when the current job has failed. Declines its order, unless the cause is a disk error, after which the
+     * job is retried.
+     */
     public void failed(SedgeException error, double now) {
         Order order = jobEnded();
         if (error instanceof StorageError) {
@@ -360,7 +375,7 @@ public final class AgentCore {
         Order current = store.state().orders.get(order.run);
         try {
             if (current != null && StateStore.same(current, order)) {
-                if (error instanceof BrokenSteps) { // the whole model may still work
+                if (error instanceof BrokenSteps) { // without the steps, downloading the whole model may still work
                     store.strikeSteps(current);
                     effects.note(Level.WARNING, GlobalModel.where(order) + ": fetching the whole model instead");
                 } else {
@@ -376,7 +391,11 @@ public final class AgentCore {
         poll(now);
     }
 
-    /** The current job was stopped on purpose; its order stays and continues from this blob, or starts over without one. */
+    /**
+     * Call this when the current job was stopped on purpose. Its order stays.
+     *
+     * @param checkpoint the blob from which the job will continue; null if it must start over
+     */
     public void interrupted(byte[] checkpoint) {
         Order order = jobEnded();
         try {
@@ -442,7 +461,7 @@ public final class AgentCore {
         long round = order.round;
         Order current = store.state().orders.get(run);
         if (store.pending(run, round) != null) {
-            return; // a repeat; the upload's own retries answer it
+            return; // a repeated order; its update is already being offered
         }
         if (current != null && current.round == round) {
             store.recut(current, order);
@@ -467,7 +486,7 @@ public final class AgentCore {
             declines.send(order, error);
             return;
         }
-        if (store.attemptsExhausted(order)) { // our decline was lost
+        if (store.attemptsExhausted(order)) { // the coordinator has not received our decline
             declines.exhausted(order);
         } else {
             trust.learn(order);
@@ -495,14 +514,18 @@ public final class AgentCore {
         }
     }
 
-    /** @param rejected why it was rejected; null if it was accepted */
+    /**
+     * Handles the coordinator's final answer to an update.
+     *
+     * @param rejected why the update was rejected; null if it was accepted
+     */
     private void receipt(String run, long round, byte[] sha256, String rejected, String said) throws StorageError {
         Pending waiting = store.pending(run, round);
         if (waiting == null || !Arrays.equals(waiting.blob, sha256)) {
             return;
         }
         store.removeUpdate(waiting);
-        waits.jobTried(); // the freed bytes may be the room that a job lacked
+        waits.jobTried(); // deleting the update may have made room for a waiting job
         effects.note(rejected == null ? Level.INFO : Level.SEVERE, "run " + run + ", round " + round + ": " + said);
         if (rejected == null) {
             long[] bytes = effects.since(run);
@@ -519,9 +542,9 @@ public final class AgentCore {
         }
     }
 
-    /** Deletes blobs that nothing needs; a file that cannot be deleted stops nothing else. */
+    /** Deletes blobs that are no longer needed. If a file cannot be deleted, everything else continues. */
     private void collect(double now) {
-        // A job may be writing blobs that the state does not name yet.
+        // Not during a job, which may be writing blobs that the state does not name yet.
         Set<String> needed = store.needed();
         if (working != null || now < collectAt || needed.equals(collected)) {
             return;
@@ -535,7 +558,7 @@ public final class AgentCore {
         }
     }
 
-    /** Begins the oldest order whose blobs are all here. */
+    /** Begins the job of the oldest order whose blobs are all on disk. */
     private void nextJob(double now) throws StorageError {
         if (working != null || waits.job(now)) {
             return;
@@ -557,14 +580,14 @@ public final class AgentCore {
         }
     }
 
-    /** Gives up the orders that turn out to be impossible now that their bundles have arrived. */
+    /** Declines orders that turn out to be impossible now that their bundles have arrived. */
     private void refuseImpossible() throws StorageError {
         for (Order order : new ArrayList<>(store.state().orders.values())) {
             refuseImpossible(order);
         }
     }
 
-    /** Whether the order was given up. */
+    /** Declines the order if it is impossible. Returns true if it did. */
     private boolean refuseImpossible(Order order) throws StorageError {
         try {
             requirePossible(order);
@@ -576,7 +599,11 @@ public final class AgentCore {
         }
     }
 
-    /** Throws {@code RemoteError} for an order that cannot or may not be done, as far as is known. */
+    /**
+     * Checks an order as far as it is known.
+     *
+     * @throws RemoteError if the order is impossible or not allowed
+     */
     private void requirePossible(Order order) throws RemoteError, StorageError {
         limits.check(order);
         limits.checkLayout(order, store.keptFor(order));

@@ -16,18 +16,21 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
-/** The largest blobs that an order can need, by its bundle's layout: checked before a byte is fetched (WIRE.md, 5.11). */
+/**
+ * Limits the sizes of an order's blobs to what its bundle's layout can require. The sizes are checked before the first
+ * byte is fetched (WIRE.md, 5.11).
+ */
 final class BlobLimits {
     private static final int MAX_BUNDLE_BYTES = 1 << 26;
-    /** Larger blobs wait until the bundle is here and shows whether they can be valid. */
+    /** Blobs above this size wait until the bundle has arrived, which shows whether they can be valid. */
     private static final int FIRST_BYTES = 1 << 24;
-    /** Exceeds the number of runs that a device keeps. */
+    /** The number of bundles to remember: more than the number of runs that a device keeps. */
     private static final int CAPACITY = 64;
 
     private final Blobs blobs;
     private final Map<String, Facts> known = new LinkedHashMap<>();
 
-    /** Facts about a bundle that are needed more than once. */
+    /** Facts about a bundle. They are remembered so that the bundle need not be read again. */
     private static final class Facts {
         final int size;
         final byte[] manifestHash;
@@ -44,7 +47,11 @@ final class BlobLimits {
         this.blobs = blobs;
     }
 
-    /** Throws {@code CodecError} for an order that cannot be done, as far as is known. */
+    /**
+     * Checks an order's blobs, as far as its bundle is known.
+     *
+     * @throws CodecError if the bundle is invalid, or a blob is too large
+     */
     void check(Order order) throws CodecError, StorageError {
         Manifest bundle = order.bundle;
         if (bundle.size > MAX_BUNDLE_BYTES) {
@@ -62,7 +69,11 @@ final class BlobLimits {
         check("a correction", order.correction, size);
     }
 
-    /** Throws {@code CodecError} for a bundle whose tensors are not those of the version that a state was kept with. */
+    /**
+     * Checks that a new version of a bundle has the tensors of the version that the kept state belongs to.
+     *
+     * @throws CodecError if they differ
+     */
     void checkLayout(Order order, Kept kept) throws CodecError, StorageError {
         byte[] bundle = order.bundle.sha256;
         if (kept != null && !Arrays.equals(kept.bundle, bundle) && blobs.has(bundle)
@@ -71,7 +82,10 @@ final class BlobLimits {
         }
     }
 
-    /** Whether a blob of an order that passed the check may be fetched now, or only after its bundle. */
+    /**
+     * Returns true if a blob may be fetched now, and false if it must wait for the order's bundle. The order must have
+     * passed {@link #check(Order)}.
+     */
     boolean mayBegin(Order order, Manifest manifest) {
         Manifest bundle = order.bundle;
         return manifest.size <= FIRST_BYTES || Arrays.equals(manifest.sha256, bundle.sha256) || blobs.has(bundle.sha256);
@@ -84,12 +98,12 @@ final class BlobLimits {
         }
     }
 
-    /** The SHA-256 of a bundle's manifest; null while the bundle is not here. */
+    /** Returns the SHA-256 of a bundle's manifest, or null while the bundle is not on disk. */
     byte[] manifestHash(byte[] bundle) throws CodecError, StorageError {
         return blobs.has(bundle) ? facts(bundle).manifestHash : null;
     }
 
-    /** Throws {@code CodecError} for an invalid bundle. */
+    /** @throws CodecError for an invalid bundle */
     private Facts facts(byte[] bundle) throws CodecError, StorageError {
         String name = Hex.encode(bundle);
         Facts facts = known.get(name);

@@ -6,22 +6,26 @@ import org.sedge.edge.rounds.State.Spent;
 import java.util.Locale;
 
 /**
- * The remaining allowance of a device's own limits; without limits, everything is allowed.
+ * Tracks how much of the device's own limits is left. Without limits, everything is allowed.
  *
- * <p>Each limit is a bucket that spending fills and that drains evenly, an hour's worth in an hour or a day's in a day.
- * A full bucket stays closed until a tenth of it has drained. Time is monotonic while the agent runs. The amounts spent
- * are committed with the rest of the state, and drain over the time from the last commit to a new start, by the device's
- * clock, but at most over a day. So neither a clock that starts in the past nor a restart gains anything.
+ * <p>Each limit is a bucket. Spending fills it, and it drains at a constant rate: its whole capacity in an hour or a
+ * day. A full bucket stays closed until a tenth of it has drained. While the agent runs, time is monotonic. The amounts
+ * spent are committed with the rest of the state. At a new start they drain by the time since the last commit,
+ * according to the device's clock, but by a day at most. So neither a clock that starts in the past nor a restart gains
+ * anything.
  */
 final class Budget {
     private static final double HOUR_S = 3600;
     private static final double DAY_S = 86400;
-    /** The maximum number of orders in a burst, and the seconds in which this allowance recovers. */
+    /**
+     * The maximum number of orders in a burst. The next constant is the number of seconds after which another such
+     * burst is allowed.
+     */
     private static final int MOMENT = 32;
     private static final double MOMENT_S = 0.32;
-    /** Accepted starts of a coordinator per hour; each costs a commit. */
+    /** How many restarts of a coordinator are accepted per hour. They are limited because each costs a commit. */
     private static final int STARTS = 60;
-    /** The amount that may be spent before it gets its own commit; every other commit carries it too. */
+    /** Spending this many bytes or seconds triggers a commit, unless another commit has recorded them before. */
     private static final double COMMIT_BYTES = 64e6;
     private static final double COMMIT_S = 600;
 
@@ -53,7 +57,9 @@ final class Budget {
             return true;
         }
 
-        /** Seconds that a full bucket stays closed, until a tenth has drained; 0 while it is open. */
+        /**
+         * Returns the seconds until a full bucket opens, which is when a tenth has drained, or 0 if the bucket is open.
+         */
         double closedS() {
             double openAt = 0.9 * limit;
             full = spent >= limit || (full && spent > openAt);
@@ -73,10 +79,10 @@ final class Budget {
     private double newBytes;
     private double newS;
     private double tellAt = Double.NEGATIVE_INFINITY;
-    /** When a running job must stop; read by the job's thread. */
+    /** The time at which a running job must stop. The job's thread reads it. */
     private volatile double stopAt = Double.POSITIVE_INFINITY;
 
-    /** @param clockS Unix seconds at this start, which need not be right */
+    /** @param clockS the Unix time of this start; the clock need not be right */
     Budget(Limits limits, Spent spent, long clockS) {
         limited = limits != null;
         Limits some = limited ? limits : Limits.DEFAULT;
@@ -88,7 +94,7 @@ final class Budget {
         drain(at == 0 ? 0 : Math.min(DAY_S, Math.max(0, clockS - at)));
     }
 
-    /** Takes other limits, which are stricter than the device's own, or those again. */
+    /** Changes the limits, to stricter ones than the device's own or back to its own. */
     void tighten(Limits limits) {
         orders.limit = limits.ordersPerHour;
         bytes.limit = limits.megabytesPerDay * 1e6;
@@ -114,7 +120,7 @@ final class Budget {
         stopAt = limited && net > 0 ? now + Math.max(0, training.limit - training.spent) / net : Double.POSITIVE_INFINITY;
     }
 
-    /** The device's Unix time, counted on from its clock at this start. */
+    /** Returns the device's Unix time: its clock at this start, plus the time that has passed since. */
     double clockS() {
         return clockS;
     }
@@ -124,17 +130,17 @@ final class Budget {
         newBytes += size;
     }
 
-    /** A job begins or ends. */
+    /** Call this when a job begins or ends. */
     void works(boolean begins) {
         working = begins;
     }
 
-    /** Whether frames of another start of the coordinator are still accepted. */
+    /** Returns true if the frames of a restarted coordinator may be accepted, and counts the restart. */
     boolean start() {
         return !limited || starts.take();
     }
 
-    /** The decision on an order: null accepts it, "" drops it, other text is the reason to decline. */
+    /** Decides about an order. Returns null to accept it, "" to drop it silently, or the reason to decline it. */
     String order() {
         if (!limited) {
             return null;
@@ -146,7 +152,7 @@ final class Budget {
                 + " orders in an hour, expected fewer, or a higher limit";
     }
 
-    /** Whether to log now that an order was refused: once an hour. */
+    /** Returns true if a refused order should be logged now, which is the case once an hour. */
     boolean tells() {
         if (now < tellAt) {
             return false;
@@ -155,7 +161,7 @@ final class Budget {
         return true;
     }
 
-    /** Why nothing may be fetched or begun now; empty if it may. */
+    /** Returns why nothing may be fetched or begun now, or "" if it may. */
     String closed() {
         double bytesS = limited ? bytes.closedS() : 0;
         double trainingS = limited ? training.closedS() : 0;
@@ -168,17 +174,17 @@ final class Budget {
         return String.format(Locale.ROOT, "the limit of %s for another %.1f hours", what, seconds / HOUR_S);
     }
 
-    /** Whether the running job has used up the training time; callable from any thread. */
+    /** Returns true if the running job has used up the training time. Any thread may call it. */
     boolean mustStop(double time) {
         return time >= stopAt;
     }
 
-    /** Whether enough was spent since the last commit to deserve a separate one. */
+    /** Returns true if enough was spent since the last commit to justify another one. */
     boolean owes() {
         return limited && (newBytes >= COMMIT_BYTES || newS >= COMMIT_S);
     }
 
-    /** The amounts spent, to be committed together with other state. */
+    /** Returns the amounts spent, which the caller must commit. */
     Spent commit() {
         newBytes = 0;
         newS = 0;

@@ -15,7 +15,7 @@ import org.sedge.edge.wire.Refusals;
 
 import java.util.logging.Level;
 
-/** Tells the coordinator and the device's owner which orders the device cannot do. */
+/** Tells the coordinator and the device's owner about orders that the device cannot do. */
 final class Declines {
     private static final int MAX_DETAIL = 1000;
 
@@ -36,13 +36,16 @@ final class Declines {
         listener.declined(run, (int) round, error.reason() + ": " + detail);
     }
 
-    /** The order cannot be done: tells the coordinator and the log. */
+    /** Declines an order that cannot be done, and logs the error. */
     void send(Order order, SedgeException error) {
         effects.note(Level.SEVERE, GlobalModel.where(order) + ": " + error.getMessage());
         send(order.run, order.round, error);
     }
 
-    /** Declines an order beyond the device's own limits, or drops it if {@code why} is empty; {@code tells}: logs it. */
+    /**
+     * Declines an order that exceeds the device's own limits, or drops it if {@code why} is empty. Logs it if
+     * {@code tells}.
+     */
     void beyondLimits(Order order, String why, boolean tells) {
         if (tells) {
             effects.note(Level.WARNING, GlobalModel.where(order) + ": "
@@ -53,7 +56,7 @@ final class Declines {
         }
     }
 
-    /** Declines an order that keeps killing the agent, so that other runs can continue. */
+    /** Declines an order that repeatedly crashes the agent, so that other runs can continue. */
     void exhausted(Order order) {
         SedgeException error =
                 new TooManyStarts(Refusals.tooManyStarts(GlobalModel.where(order), StateStore.MAX_STARTS));
@@ -61,18 +64,20 @@ final class Declines {
         send(order.run, order.round, error);
     }
 
-    /** The beginning of a text, as much as a message's detail can hold. */
+    /** Truncates a text to the length that a message's detail can have. */
     static String cut(String text) {
         int length = Math.min(MAX_DETAIL, text.codePointCount(0, text.length()));
         return text.substring(0, text.offsetByCodePoints(0, length));
     }
 
-    /** Declines an order with an unknown value; dropped silently, it would be sent again forever. */
+    /**
+     * Declines an order with an unknown value. If it were silently dropped, the coordinator would repeat it forever.
+     */
     void unreadable(BodyError error) {
         try {
             OrderName name = OrderName.SCHEMA.decode(error.order());
             send(name.run, name.round, error);
-        } catch (IllegalArgumentException unnamed) { // or not an order
+        } catch (IllegalArgumentException unnamed) { // not an order, or even its name is unreadable
             effects.note(Level.INFO, "dropped a message that cannot be answered");
         }
     }

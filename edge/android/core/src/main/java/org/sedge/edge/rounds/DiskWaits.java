@@ -5,7 +5,10 @@ import org.sedge.edge.wire.Backoff;
 
 import java.util.logging.Level;
 
-/** When to retry after the disk has refused: for all writes, and for jobs, whose work is expensive. */
+/**
+ * Decides when to retry after the disk has refused a write. Jobs have a wait of their own, because their work is
+ * expensive.
+ */
 final class DiskWaits {
     static final double RETRY_S = 30;
     private static final double MAX_JOB_BACKOFF_S = 1800;
@@ -20,12 +23,15 @@ final class DiskWaits {
         this.effects = effects;
     }
 
-    /** When the wait ends, or an earlier time at which there is something else to do; NaN: neither. */
+    /**
+     * Returns the time at which the next wait ends, or {@code otherwise} if that is earlier and the disk is usable; NaN
+     * if there is neither.
+     */
     double timer(double otherwise) {
         return Double.isNaN(diskAt) ? Backoff.earlier(otherwise, jobAt) : diskAt;
     }
 
-    /** Whether to leave the disk alone for now. */
+    /** Returns true while the disk should not be used. */
     boolean disk(double now) {
         return now < diskAt;
     }
@@ -34,17 +40,17 @@ final class DiskWaits {
         return now < jobAt;
     }
 
-    /** Whether the disk has refused and has not accepted anything since. */
+    /** Returns true if the disk has refused a write and none has succeeded since. */
     boolean untried() {
         return !Double.isNaN(diskAt);
     }
 
-    /** The disk's error; empty once it accepts writes again, as large as a job's if those were refused. */
+    /** Returns the disk's last error. It is empty once writes succeed again, including a job's if that was refused. */
     String why() {
         return why;
     }
 
-    /** The disk accepts writes again, but perhaps not yet one as large as a waiting job needs. */
+    /** Call this when a write has succeeded. A waiting job may still need more room than that. */
     void works(boolean hasJobs) {
         diskAt = Double.NaN;
         if (!hasJobs) {
@@ -55,7 +61,7 @@ final class DiskWaits {
         }
     }
 
-    /** A job may be tried at once: there may be room for it now. */
+    /** Ends the wait of jobs, because there may be room for one now. */
     void jobTried() {
         jobAt = Double.NaN;
     }
@@ -69,14 +75,17 @@ final class DiskWaits {
         why = "";
     }
 
-    /** The disk refused something. */
+    /** Call this when the disk has refused a write. */
     void begin(StorageError error, double now) {
         diskAt = now + RETRY_S;
         why = String.valueOf(error.getMessage());
         effects.note(Level.SEVERE, error.getMessage());
     }
 
-    /** The disk refused a job's input or outcome: the work was wasted, so each retry waits twice as long. */
+    /**
+     * Call this when the disk has refused a job's input or outcome. The work was wasted, so each wait is twice as long
+     * as the last.
+     */
     void beginJob(StorageError error, double now) {
         jobBackoffS = Math.min(Math.max(RETRY_S, 2 * jobBackoffS), MAX_JOB_BACKOFF_S);
         jobAt = now + jobBackoffS;

@@ -4,16 +4,19 @@ import org.sedge.edge.wire.Manifest;
 
 /** Fetches spans of blobs over HTTP, one at a time, and passes the results to the core. */
 public interface Downloader {
-    /** Whether a URL may be requested now. */
+    /** Returns true if this URL may be requested now. */
     boolean permits(String url);
 
-    /** GET these chunks; then call {@code fetched} for each, and {@code fetchEnded}, with the span's number. */
+    /**
+     * Requests these chunks. Passes each to the core's {@code fetched}, and finally calls {@code fetchEnded}, both with
+     * the span's number.
+     */
     void fetch(Span span);
 
-    /** Abandon the current request. */
+    /** Abandons the current request. */
     void stop();
 
-    /** Chunks of a blob, from {@code first} to {@code end} - 1, at a URL. */
+    /** The chunks of a blob from {@code first} to {@code end} - 1, available at a URL. */
     final class Span {
         public final int number;
         public final String url;

@@ -4,18 +4,23 @@ import org.sedge.edge.jobs.Job;
 
 import java.util.logging.Level;
 
-/** The core's requests to its shell, in order; the state that they announce is already on disk. */
+/**
+ * Carries out the core's requests, in order. The core calls these methods only after the corresponding state is on
+ * disk.
+ */
 public interface Effects {
-    /** Publish one frame at QoS 0: important frames are repeated until they are answered. */
+    /** Publishes one frame at QoS 0. The core repeats important frames until they are answered. */
     void send(String topic, byte[] payload);
 
     void subscribe(String topic);
 
     void unsubscribe(String topic);
 
-    /** Do this job in another thread, then call {@code finished}, {@code failed} or {@code interrupted}. */
+    /**
+     * Runs this job in another thread, then calls the core's {@code finished}, {@code failed} or {@code interrupted}.
+     */
     void start(Job job);
 
-    /** One line for the log. */
+    /** Logs one line. */
     void note(Level level, String text);
 }

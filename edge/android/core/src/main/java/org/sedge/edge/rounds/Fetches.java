@@ -29,7 +29,7 @@ import java.util.Random;
 import java.util.Set;
 import java.util.logging.Level;
 
-/** Downloads: the blobs that the orders need and the disk does not hold yet. Keys are transfer ids in hex. */
+/** Downloads the blobs that the orders need and that are not on disk yet. Keys are transfer ids in hex. */
 final class Fetches {
     private final String fleet;
     private final Blobs blobs;
@@ -41,7 +41,7 @@ final class Fetches {
     private final Set<String> listening = new HashSet<>();
     private final Map<String, Double> retryAt = new LinkedHashMap<>();
     private final Map<String, String> refused = new LinkedHashMap<>();
-    /** The blobs among them that come over HTTP. */
+    /** The downloads that use HTTP. */
     final Places places;
     private boolean connected;
 
@@ -63,7 +63,7 @@ final class Fetches {
         listen(effects);
     }
 
-    /** The coordinator is online: requests that it has left unanswered are due again. */
+    /** Call this when the coordinator is known to be online. Requests that it has not answered become due again. */
     void woken(double now) {
         for (Fetch fetch : active.values()) {
             fetch.woken(now);
@@ -72,13 +72,13 @@ final class Fetches {
 
     void disconnected() {
         connected = false;
-        places.halt(); // the fault may be the device's own network
+        places.halt(); // the device's own network may be at fault, not the servers
         for (Fetch fetch : active.values()) {
             fetch.disconnected();
         }
     }
 
-    /** The blobs that an order needs and that are not here yet. */
+    /** Returns the blobs that an order needs and that are not on disk yet. */
     List<Manifest> missing(Order order) {
         List<Manifest> found = new ArrayList<>();
         for (Manifest manifest : GlobalModel.needed(order, blobs)) {
@@ -89,12 +89,15 @@ final class Fetches {
         return found;
     }
 
-    /** Why the disk cannot take one of the blobs now; empty if it can take all. */
+    /** Returns why the disk has no room for one of the blobs, or "" if it has room for all. */
     String refused() {
         return refused.isEmpty() ? "" : refused.values().iterator().next();
     }
 
-    /** Fetches exactly the blobs that these orders need; without room ({@link #refused}), tries again later. */
+    /**
+     * Fetches the blobs that these orders need, and stops all other downloads. A blob for which there is no room
+     * ({@link #refused}) is tried again later.
+     */
     void sync(Collection<Order> orders, double now, Effects effects) throws StorageError {
         Map<String, Manifest> manifests = new LinkedHashMap<>();
         Map<String, String> urls = new HashMap<>();
@@ -126,7 +129,8 @@ final class Fetches {
             }
         }
         for (String transfer : new ArrayList<>(active.keySet())) {
-            if (active.get(transfer).complete()) { // a crash or a full disk came after the last chunk
+            // All chunks are here, but a crash or a full disk prevented assembling them.
+            if (active.get(transfer).complete()) {
                 complete(transfer, now, effects);
             }
         }
@@ -141,14 +145,18 @@ final class Fetches {
             if (connected) {
                 fetch.connected(now);
             }
-        } catch (StorageError error) { // one without room must not stop the downloads of other orders
+        } catch (StorageError error) { // a download without room must not hold back those of other orders
             retryAt.put(transfer, now + DiskWaits.RETRY_S);
             refused.put(transfer, error.getMessage());
             effects.note(Level.SEVERE, error.getMessage());
         }
     }
 
-    /** Stores a chunk. Returns whether its blob is being fetched; throws {@code FrameError} if it is not the blob's. */
+    /**
+     * Stores a chunk. Returns true if its blob is being fetched.
+     *
+     * @throws FrameError if the chunk does not belong to the blob
+     */
     boolean chunk(Frame frame, double now, Effects effects) throws StorageError, FrameError {
         String transfer = Hex.encode(frame.transfer);
         Fetch fetch = active.get(transfer);
@@ -175,14 +183,14 @@ final class Fetches {
         }
     }
 
-    /** The download to which a span over HTTP belongs; null for a span that was stopped. */
+    /** Returns the download to which an HTTP span belongs, or null if the span was stopped. */
     private Fetch spanned(int number) {
         Downloader.Span span = places.asked();
         boolean current = span != null && span.number == number;
         return current ? active.get(Hex.encode(span.manifest.transfer)) : null;
     }
 
-    /** Stores a chunk that has arrived over HTTP. Returns whether to poll again. */
+    /** Stores a chunk that has arrived over HTTP. Returns true if {@code poll} should be called again. */
     boolean fetched(int number, int index, byte[] data, double now, Effects effects) throws StorageError {
         Fetch fetch = spanned(number);
         if (fetch == null) {
@@ -196,12 +204,16 @@ final class Fetches {
         }
         places.heard(data.length, now);
         if (fetch.complete()) {
-            places.halt(); // a server without ranges may have more to send
+            places.halt(); // a server without range support may still be sending chunks that we already have
         }
         return fetch.complete();
     }
 
-    /** A span has ended. {@code error} says why; null if it is complete. */
+    /**
+     * Call this when an HTTP span has ended.
+     *
+     * @param error why it failed; null if it is complete
+     */
     void fetchEnded(int number, String error, double now, Effects effects) {
         if (spanned(number) != null && error != null) {
             overMqtt(error, now, effects);
@@ -210,7 +222,7 @@ final class Fetches {
         }
     }
 
-    /** The server failed: fetches the remaining chunks over MQTT. */
+    /** Fetches the remaining chunks over MQTT, because the web server failed. */
     private void overMqtt(String why, double now, Effects effects) {
         List<Fetch> left = new ArrayList<>();
         for (Map.Entry<String, Fetch> entry : active.entrySet()) {
@@ -227,7 +239,7 @@ final class Fetches {
         listen(effects);
     }
 
-    /** Sends the requests that are due, each in the name of the first order that needs the blob. */
+    /** Sends the requests that are due. Each names the first order that needs the blob. */
     void poll(double now, Effects effects) {
         if (places.stalled(now)) {
             overMqtt("no chunk arrived within " + Math.round(Places.STALL_S) + " s", now, effects);
@@ -256,7 +268,10 @@ final class Fetches {
         return due;
     }
 
-    /** Assembles the blob from its chunks; if its hash is wrong, starts over later: disk or manifest is at fault. */
+    /**
+     * Assembles the blob from its chunks. If its hash is wrong, starts over later: either the disk or the manifest is
+     * at fault.
+     */
     private void complete(String transfer, double now, Effects effects) throws StorageError {
         if (!blobs.finishPart(active.get(transfer).manifest)) {
             retryAt.put(transfer, now + DiskWaits.RETRY_S);
@@ -267,7 +282,10 @@ final class Fetches {
         active.remove(transfer);
     }
 
-    /** Computes the difference afresh each time, so that an error in between loses no subscription. */
+    /**
+     * Subscribes to the topics of running downloads, and unsubscribes from others. It computes the difference anew each
+     * time, so that no subscription is lost if an error interrupts it.
+     */
     private void listen(Effects effects) {
         if (!connected) {
             return;

@@ -19,20 +19,25 @@ import java.util.Deque;
 import java.util.Random;
 import java.util.logging.Level;
 
-/** Sends each connection's hello, and repeats it until the coordinator welcomes it. */
+/** Sends each connection's hello, and repeats it until the coordinator welcomes the device. */
 final class Handshake {
-    /** A coordinator that receives hellos answers well before this many have been sent, which takes about 20 seconds. */
+    /**
+     * Warn after this many unanswered hellos, which takes about 20 seconds. A running coordinator answers much earlier.
+     */
     private static final int WARN_AFTER_HELLOS = 6;
-    /** Other parties that can publish on our topic must not be able to fill the log. */
+    /** Limits a warning that anyone who may publish on our topic can trigger, so that they cannot fill the log. */
     private static final double WARN_EVERY_S = 3600;
-    /** A hint has no MAC: this many are answered at once, then no more for {@link #HINTS_S} seconds. */
+    /**
+     * The number of hints to answer within {@link #HINTS_S} seconds. It is limited because a hint has no MAC, so anyone
+     * can forge it.
+     */
     private static final int HINTS = 3;
     private static final double HINTS_S = 180;
-    /** Roughly how many hellos of a fleet arrive per second after a hint. */
+    /** Devices spread their answers to a hint so that about this many hellos arrive per second. */
     private static final double HELLOS_A_SECOND = 200;
     private static final DateTimeFormatter START_TIME =
             DateTimeFormatter.ofPattern("yyyy-MM-dd HH:mm:ss 'UTC'").withZone(ZoneOffset.UTC);
-    /** The prefix of the nonce in a doctor's hello. */
+    /** The prefix of the nonce in a hello from the command {@code doctor}. */
     private static final byte[] DOCTOR = {'d', 'o', 'c', 't', 'o', 'r', 0, 0};
 
     private Hello hello;
@@ -42,10 +47,10 @@ final class Handshake {
     private double due = Double.NaN;
     private int attempt;
     private boolean everWelcomed;
-    private long fleetDevices; // from the last welcome; 0: unknown
+    private long fleetDevices; // from the last welcome; 0 if unknown
     private double warnAt = Double.NEGATIVE_INFINITY;
-    private final Deque<Double> hinted = new ArrayDeque<>(); // when the last hints were answered, or will be
-    private boolean mayWarn = true; // of another process under our name; once per connection
+    private final Deque<Double> hinted = new ArrayDeque<>(); // when recent hints were or will be answered
+    private boolean mayWarn = true; // about another process under our name, once per connection
 
     Handshake(Hello hello, Peer peer, Random random) {
         this.hello = hello;
@@ -53,22 +58,22 @@ final class Handshake {
         this.random = random;
     }
 
-    /** Whether any hello since the agent started was welcomed. */
+    /** Returns true if any hello was welcomed since the agent started. */
     boolean everWelcomed() {
         return everWelcomed;
     }
 
-    /** The number of devices in the fleet; 0: the coordinator has not announced it. */
+    /** Returns the number of devices in the fleet, or 0 if the coordinator has not announced it. */
     long fleetDevices() {
         return fleetDevices;
     }
 
-    /** Whether this connection's hello has been welcomed. */
+    /** Returns true if this connection's hello has been welcomed. */
     boolean welcomed() {
         return Double.isNaN(due);
     }
 
-    /** The goodbye that the broker publishes when it loses us; begins a session. */
+    /** Begins a session. Returns its goodbye, which the broker publishes if the connection is lost. */
     byte[] will() {
         nonce = new byte[16];
         random.nextBytes(nonce);
@@ -80,16 +85,19 @@ final class Handshake {
         return peer.seal(Kind.GOODBYE, Goodbye.SCHEMA.empty().with(Goodbye.NONCE, nonce), null);
     }
 
-    /** Says hello: the link is up, or a coordinator has started and knows nobody. */
+    /** Makes a hello due now, because the link is up, or because the coordinator has restarted and knows no devices. */
     void begin(double now) {
         due = now;
         attempt = 0;
         mayWarn = true;
     }
 
-    /** The coordinator asks a shard's devices for a hello: says it soon, or once hints are answered again. */
+    /**
+     * Handles a hint, with which the coordinator asks all devices of a shard for a hello. The hello is due after a
+     * random delay, and later if too many hints have been answered recently.
+     */
     void hinted(double now) {
-        if (!welcomed()) { // one is on its way already
+        if (!welcomed()) { // a hello is already due
             return;
         }
         double at = now + random.nextDouble() * Math.max(1, fleetDevices) / HELLOS_A_SECOND;
@@ -101,8 +109,8 @@ final class Handshake {
     }
 
     /**
-     * Why the device does no work now, empty if it does: when that changes, says so in another hello. A change of
-     * numbers alone does not count.
+     * Notes why the device does no work now, or "" if it works. A change is announced in another hello, unless only
+     * numbers have changed.
      */
     void waits(String reason, double now, Effects effects) {
         String why = Declines.cut(reason);
@@ -117,12 +125,12 @@ final class Handshake {
         return reason.replaceAll("[0-9]+(?:[.,][0-9]+)*", "#");
     }
 
-    /** The name of the settings that the device has taken, for its hellos from now on. */
+    /** Notes the name of the settings in force, which later hellos will contain. */
     void follows(byte[] settings) {
         hello = hello.with(Hello.SETTINGS, settings);
     }
 
-    /** Whether a welcome answers this connection's hello. */
+    /** Returns true if a welcome answers this connection's hello. */
     boolean isAnswer(Welcome message) {
         return Arrays.equals(message.nonce, nonce);
     }
@@ -131,7 +139,11 @@ final class Handshake {
         return due;
     }
 
-    /** @param runs the runs whose models the device keeps */
+    /**
+     * Sends the hello if it is due.
+     *
+     * @param runs the runs whose models the device keeps
+     */
     void poll(double now, Collection<String> runs, Effects effects) {
         if (!(now >= due)) {
             return;
@@ -148,7 +160,10 @@ final class Handshake {
         }
     }
 
-    /** Handles the answer, or the welcome with which a coordinator announces its start. Returns true if newly welcomed. */
+    /**
+     * Handles a welcome, which answers our hello or announces that the coordinator has started. Returns true if it is
+     * the first answer to this connection's hello.
+     */
     boolean welcome(Welcome message, double now, Effects effects) {
         byte[] answered = message.nonce;
         fleetDevices = message.devices;
@@ -156,7 +171,7 @@ final class Handshake {
             begin(now);
             return false;
         }
-        if (!isAnswer(message)) { // a late answer, or one to a second process under our name
+        if (!isAnswer(message)) { // a late answer, or an answer to a second process under our name
             boolean doctors = Arrays.equals(Arrays.copyOf(answered, DOCTOR.length), DOCTOR);
             if (!doctors && mayWarn && welcomed()) {
                 mayWarn = false;
@@ -175,15 +190,21 @@ final class Handshake {
         return first;
     }
 
-    /** The time of a start by the sender's clock, for people: a start count is at least its Unix seconds. */
+    /**
+     * Formats the time of a start for people. A start count is at least the Unix time of the start by the sender's
+     * clock.
+     */
     private static String startTime(long incarnation) {
         return START_TIME.format(Instant.ofEpochSecond(incarnation));
     }
 
-    /** A frame that the replay window refused: warns if a coordinator may be waiting for an answer. */
+    /**
+     * Handles a frame that the replay window refused. Warns if it may come from a coordinator that is waiting for an
+     * answer.
+     */
     void replayed(Frame frame, double now, Effects effects) {
         long newest = peer.window.incarnation();
-        // A repeat within one start comes from the broker and is harmless.
+        // A frame repeated within one start comes from the broker and is harmless.
         if (frame.incarnation < newest && now >= warnAt) {
             warnAt = now + WARN_EVERY_S;
             effects.note(Level.WARNING, "ignored the coordinator: its start at " + startTime(frame.incarnation)

@@ -12,16 +12,17 @@ import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 
 /**
- * The secret of a device, and its successor (protocol/spec/enrolment.md, E14 to E17).
+ * A device's secret, and the secret that will replace it (protocol/spec/enrolment.md, E14 to E17).
  *
- * <p>The stored state belongs to the secret that the device was enrolled with: another secret invalidates it. It is five
- * lines of hex digits: that secret's fingerprint, the current secret, the coordinator's key, and the two halves of the
- * device's own key pair, from which the next secret is derived; a line is empty if there is no such value.
+ * <p>The stored state becomes invalid if the device is enrolled with another secret. It consists of five lines of hex
+ * digits: the fingerprint of the secret from the enrolment, the current secret, the coordinator's public key, and the
+ * public and private halves of the device's key pair. The next secret is derived from the keys. A line is empty if
+ * there is no such value.
  */
 public final class Keyring {
     private static final int LINES = 5;
 
-    /** The keys of the device's enrolment. */
+    /** The keys that follow from the secret of the device's enrolment. */
     public final DeviceKeys base;
     private final String fleet;
     private final String device;
@@ -31,7 +32,7 @@ public final class Keyring {
     private Agreement.Pair pair;
     private boolean usesNext;
 
-    /** The keys of a device that was enrolled with this secret of 32 bytes. */
+    /** Loads the keys of a device that was enrolled with this 32-byte secret. */
     public Keyring(byte[] enrolled, String fleet, String device, DurableBytes durable) throws StorageError {
         base = new DeviceKeys(enrolled);
         this.fleet = fleet;
@@ -47,29 +48,37 @@ public final class Keyring {
         }
     }
 
-    /** The keys in use. */
+    /** Returns the keys in use. */
     public DeviceKeys keys() {
         return new DeviceKeys(usesNext ? next().secret : secret);
     }
 
-    /** The JOIN that answers RENEW with this key of the coordinator; the key pair is already on disk. */
+    /**
+     * Returns the JOIN that answers a RENEW with this public key of the coordinator. The device's new key pair is on
+     * disk by then.
+     */
     Join answer(byte[] asked, String version) throws FrameError, StorageError {
         if (pair == null || !Arrays.equals(point, asked)) {
             Agreement.Pair made = Agreement.Pair.make();
-            new Agreement(made, asked, fleet, device); // throws for anything but a point on the curve
+            new Agreement(made, asked, fleet, device); // throws if the key is not a point on the curve
             save(secret, asked, made);
         }
         return Join.SCHEMA.empty().with(Join.POINT, pair.point).with(Join.DEVICE, device)
                 .with(Join.PROOF, next().asks(device)).with(Join.VERSION, version);
     }
 
-    /** Switches to the other keys, because the broker refuses these; false if there are none. */
+    /**
+     * Switches to the other keys, because the broker refuses the current ones. Returns false if there are no others.
+     */
     boolean turn() {
         usesNext = pair != null && !usesNext;
         return pair != null;
     }
 
-    /** The coordinator accepts the keys in use: keeps only those. */
+    /**
+     * Call this when the coordinator has accepted the keys in use. If those are the next keys, they replace the current
+     * ones.
+     */
     void welcomed() throws StorageError {
         if (usesNext) {
             save(next().secret, new byte[0], null);
@@ -90,7 +99,7 @@ public final class Keyring {
         try {
             return new Agreement(pair, point, fleet, device);
         } catch (FrameError error) {
-            throw new IllegalStateException(error); // it was checked before it was stored
+            throw new IllegalStateException(error); // the key was checked before it was stored
         }
     }
 }

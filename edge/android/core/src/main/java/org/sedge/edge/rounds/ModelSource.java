@@ -22,13 +22,13 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** The place of a run's model: the device's kept state, or an order whose blobs are all here. Read-only. */
+/** Where to read a run's model from: the device's kept state, or an order whose blobs are all on disk. Read-only. */
 public final class ModelSource {
-    /** The bundle, a blob. */
+    /** The name of the bundle's blob. */
     public final byte[] bundle;
     /** Whether the device has trained the model. */
     public final boolean trained;
-    /** A value that changes with the model. */
+    /** A value that changes whenever the model does. */
     public final String identity;
     private final Kept kept;
     private final Order order;
@@ -49,13 +49,17 @@ public final class ModelSource {
         identity = Hex.encode(Digests.sha256(order.encode()));
     }
 
-    /** The models of an agent's state. */
+    /** The models that an agent's state has, by run. */
     public static final class Sources {
         private final String where;
         private final Map<String, ModelSource> byRun = new LinkedHashMap<>();
         private final Set<String> bundles = new HashSet<>();
 
-        /** The models that the journal names now; {@code where} is their place, for people. */
+        /**
+         * Finds the models that the journal currently names.
+         *
+         * @param where the state's location, for messages
+         */
         public Sources(DurableBytes journal, String where, Blobs blobs) throws StorageError {
             this.where = where;
             byte[] saved = journal.load();
@@ -78,14 +82,17 @@ public final class ModelSource {
                 }
             }
             for (Map.Entry<String, Kept> run : state.runs.entrySet()) {
-                if (run.getValue().model != null) { // after the others, the newest last
+                if (run.getValue().model != null) { // trained models come last, the newest at the end
                     byRun.remove(run.getKey());
                     byRun.put(run.getKey(), new ModelSource(run.getValue()));
                 }
             }
         }
 
-        /** Whether all of its blobs are here: the order may still be waiting for conditions such as charging. */
+        /**
+         * Returns true if all blobs of the order are on disk. Such an order may still be waiting, for example for the
+         * phone to be charging.
+         */
         private static boolean complete(Order order, Blobs blobs) {
             boolean complete = true;
             for (Manifest manifest : GlobalModel.needed(order, blobs)) {
@@ -94,12 +101,15 @@ public final class ModelSource {
             return complete;
         }
 
-        /** The names of the bundles of all runs and orders, in hexadecimal digits. */
+        /** Returns the names of the bundles of all runs and orders, in hexadecimal digits. */
         public Set<String> bundles() {
             return bundles;
         }
 
-        /** A run's model; null: the newest that the device has trained or, without any, received. */
+        /**
+         * Returns the model of a run. If {@code run} is null, returns the model that the device has trained last or, if
+         * it has not trained any, the newest one received.
+         */
         public ModelSource find(String run) throws ConfigError {
             List<String> names = new ArrayList<>(byRun.keySet());
             String name = run == null && !names.isEmpty() ? names.get(names.size() - 1) : run;
@@ -111,7 +121,11 @@ public final class ModelSource {
         }
     }
 
-    /** The model (n,) in the bundle's layout of this size. */
+    /**
+     * Reads the model (n,).
+     *
+     * @param size the number n of parameters by the bundle's layout
+     */
     public float[] read(Blobs blobs, int size) throws StorageError, CodecError {
         if (order != null) {
             return StartVector.received(order, blobs, size);
@@ -124,7 +138,7 @@ public final class ModelSource {
         return trained ? kept.model : untrained;
     }
 
-    /** Whether both belong to the same bundle. */
+    /** Returns true if both models belong to the same bundle. */
     public boolean sameBundle(ModelSource other) {
         return Arrays.equals(bundle, other.bundle);
     }

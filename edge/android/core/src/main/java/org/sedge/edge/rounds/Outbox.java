@@ -27,19 +27,25 @@ import java.util.Random;
 import java.util.Set;
 import java.util.logging.Level;
 
-/** Uploads: every pending update is offered until its receipt arrives; only one of each run sends its chunks. */
+/**
+ * Uploads updates. Each pending update is offered until its receipt arrives, but per run only one update at a time
+ * sends its chunks.
+ */
 final class Outbox {
-    /** The largest size of an OFFER's packet without the digests. */
+    /** The maximum size of an OFFER's packet, not counting the digests. */
     private static final int OFFER_BYTES = 1024;
 
     private final StateStore store;
     private final Blobs blobs;
     private final Peer peer;
     private final Random random;
-    private final Map<String, Upload> uploads = new LinkedHashMap<>(); // by the update's hash in hex
+    private final Map<String, Upload> uploads = new LinkedHashMap<>(); // keyed by the update's hash in hex
     private final Map<String, Double> retryAt = new HashMap<>();
     private boolean connected;
-    /** The largest packet sizes that the broker announces, and that the coordinator's broker lets through. */
+    /**
+     * The largest packets that the broker announces to accept; {@link #welcomed}: that the coordinator's broker lets
+     * through.
+     */
     private int announced = Frame.MAX_PACKET;
     private int welcomed = Frame.MAX_PACKET;
 
@@ -58,7 +64,11 @@ final class Outbox {
         return Manifest.fittingChunk(maxPacket(), (int) store.state().chunkBytes);
     }
 
-    /** The link is up, to a broker that announces this maximum packet size: offers everything. */
+    /**
+     * Call this when the link is up. Offers all updates.
+     *
+     * @param maxPacket the maximum packet size that the broker announces
+     */
     void connected(double now, int maxPacket) {
         connected = true;
         announced = Math.min(maxPacket, Frame.MAX_PACKET);
@@ -68,13 +78,13 @@ final class Outbox {
         cutAgain();
     }
 
-    /** The coordinator's broker lets packets of this size through; 0: unknown. */
+    /** Limits packets to the size that the coordinator's broker lets through; 0 means that it is unknown. */
     void limit(long maxPacket) {
         welcomed = maxPacket == 0 ? Frame.MAX_PACKET : (int) Math.min(maxPacket, Frame.MAX_PACKET);
         cutAgain();
     }
 
-    /** Drops uploads whose chunks are now too large; {@link #poll} recreates them. */
+    /** Drops uploads whose chunks are now too large. {@link #poll} recreates them with smaller ones. */
     private void cutAgain() {
         for (Iterator<Upload> all = uploads.values().iterator(); all.hasNext();) {
             Manifest manifest = all.next().manifest;
@@ -84,7 +94,7 @@ final class Outbox {
         }
     }
 
-    /** The coordinator is online: offers that it has left unanswered are due again. */
+    /** Call this when the coordinator is known to be online. Offers that it has not answered become due again. */
     void woken(double now) {
         for (Upload upload : uploads.values()) {
             upload.woken(now);
@@ -115,7 +125,7 @@ final class Outbox {
         }
     }
 
-    /** Sends what is due. An update that the disk cannot read must not hold back the others. */
+    /** Sends everything that is due. An update that cannot be read from disk does not hold back the others. */
     void poll(double now, Effects effects) {
         Set<String> names = new HashSet<>();
         for (Pending waiting : store.state().outbox) {
@@ -154,8 +164,8 @@ final class Outbox {
     }
 
     /**
-     * The update to send for each run: one already begun, or else the newest. One that the coordinator has put off comes
-     * after the others: their open transfers may be what it is waiting for.
+     * Returns the update to send for each run: the one whose upload has begun, otherwise the newest. Updates that the
+     * coordinator has postponed come last, because it may be waiting for the transfers of the others.
      */
     private Map<String, Pending> sending() {
         Map<String, Pending> found = new HashMap<>();
@@ -202,7 +212,7 @@ final class Outbox {
         }
     }
 
-    /** No chunk size is small enough for this update: drops it, and reports that on both sides. */
+    /** Drops an update for which no chunk size is small enough, and reports that to the coordinator and in the log. */
     private void giveUp(Pending waiting, int size, int packet, Effects effects) throws StorageError {
         store.removeUpdate(waiting);
         uploads.remove(name(waiting));
@@ -225,12 +235,12 @@ final class Outbox {
     private byte[] chunk(Manifest manifest, int index) throws StorageError {
         byte[] data = blobs.readSpan(manifest.sha256, manifest.offset(index), manifest.length(index));
         if (!manifest.matches(index, data)) {
-            blobs.read(manifest.sha256); // damaged: reading the whole blob checks its hash and removes it
+            blobs.read(manifest.sha256); // damaged; reading the whole blob checks its hash and removes it
         }
         return peer.chunk(manifest.transfer, index, data);
     }
 
-    /** Tries again later; drops an update that is lost, which would otherwise block its round forever. */
+    /** Tries again later. Drops an update whose blob is lost, because it would otherwise block its round forever. */
     private void waitForDisk(Pending waiting, StorageError error, double now, Effects effects) {
         effects.note(Level.SEVERE, error.getMessage());
         try {

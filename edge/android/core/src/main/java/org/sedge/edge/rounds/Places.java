@@ -13,23 +13,25 @@ import java.util.Set;
 import java.util.logging.Level;
 
 /**
- * Blobs from HTTP servers: chooses which to download there, one at a time, and handles failures (spec/extensions.md, X19
- * to X22). Keys are transfer ids in hex.
+ * Decides which blobs to download from HTTP servers, one at a time, and handles failures (spec/extensions.md, X19 to
+ * X22). Keys are transfer ids in hex.
  */
 final class Places {
-    /** After this long without a whole chunk, MQTT may do better and does no worse. */
+    /**
+     * Give up on a server that has not delivered a whole chunk for this long: MQTT may be faster, and cannot be slower.
+     */
     static final double STALL_S = 60;
     private static final double PAUSE_FIRST_S = 60;
     private static final double PAUSE_MAX_S = 3600;
-    /** How many blobs with a wrong place are remembered. */
+    /** The number of blobs to remember for which a server's content was wrong. */
     private static final int MAX_DROPPED = 64;
 
-    /** Bytes that have arrived but have not been reported yet. */
+    /** The number of bytes received but not yet reported. */
     long received;
     private final Random random;
-    private final Map<String, String> chosen = new LinkedHashMap<>(); // the URL of each transfer that comes from a place
+    private final Map<String, String> chosen = new LinkedHashMap<>(); // URLs to download from, by transfer
     private final Set<String> seen = new HashSet<>();
-    private final Set<String> dropped = new LinkedHashSet<>(); // SHA-256 of blobs
+    private final Set<String> dropped = new LinkedHashSet<>(); // SHA-256 of blobs that servers delivered wrong
     private Downloader downloader;
     private Span span;
     private int number;
@@ -45,12 +47,12 @@ final class Places {
         this.downloader = downloader;
     }
 
-    /** Whether this blob comes from a web server, so that no part of it is requested over MQTT. */
+    /** Returns true if this blob is downloaded from a web server, so that none of it is requested over MQTT. */
     boolean takes(String transfer) {
         return chosen.containsKey(transfer);
     }
 
-    /** The current request; null: none. */
+    /** Returns the span that is being requested, or null if there is none. */
     Span asked() {
         return span;
     }
@@ -87,20 +89,20 @@ final class Places {
         downloader.fetch(span);
     }
 
-    /** A valid chunk has arrived. */
+    /** Call this when a valid chunk has arrived. */
     void heard(int size, double now) {
         received += size;
         failures = 0;
         stallAt = now + STALL_S;
     }
 
-    /** The requested span has ended, and all of it has arrived. */
+    /** Call this when the requested span has arrived completely. */
     void ended() {
         span = null;
         stallAt = Double.NaN;
     }
 
-    /** Stops the current request; it may be repeated later. */
+    /** Stops the current request, which may be repeated later. */
     void halt() {
         if (span != null) {
             ended();
@@ -108,7 +110,9 @@ final class Places {
         }
     }
 
-    /** The server failed: this blob is not requested by HTTP again, and no server is asked for a while. */
+    /**
+     * Call this when the server failed. This blob is not requested by HTTP again, and no server is asked for a while.
+     */
     void failed(String why, double now, Effects effects) {
         String sha256 = Hex.encode(span.manifest.sha256);
         chosen.clear();
@@ -123,12 +127,12 @@ final class Places {
         effects.note(Level.WARNING, "blob " + sha256.substring(0, 16) + ": " + why + "; fetching the rest over MQTT");
     }
 
-    /** Whether the server has been silent for too long. */
+    /** Returns true if the server has been silent for too long. */
     boolean stalled(double now) {
         return now >= stallAt;
     }
 
-    /** When silence counts as a failure; NaN: not before something happens. */
+    /** Returns the time at which the server's silence will count as a failure; NaN if no request is running. */
     double timer() {
         return stallAt;
     }

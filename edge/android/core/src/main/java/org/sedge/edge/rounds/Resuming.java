@@ -13,7 +13,7 @@ import java.util.logging.Level;
 final class Resuming {
     private Resuming() {}
 
-    /** The order's job; anything that the disk has lost is left out and noted. */
+    /** Returns the order's job. If the disk has lost some of its inputs, they are left out and the loss is logged. */
     static Job job(Order order, StateStore store, Blobs blobs, Effects effects, long httpBytes) {
         Kept found = store.keptFor(order);
         Kept kept = found == null ? Kept.SCHEMA.empty() : found;

@@ -28,20 +28,26 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** The durable state and every change to it. A change that throws {@code StorageError} has no effect. */
+/** Holds the durable state and makes every change to it. A change that throws {@code StorageError} has no effect. */
 public final class StateStore {
     static final int MAX_RUNS = 16;
-    /** An order is refused once this many starts have begun it and none has finished it: the job kills the agent. */
+    /**
+     * An order is refused once this many starts of the agent have begun it without finishing it, because the job then
+     * evidently crashes the agent.
+     */
     static final int MAX_STARTS = 3;
-    /** The number of runs whose policy versions are remembered, including runs that were given up. */
+    /** The number of runs whose policy versions are remembered, including runs that the device has given up. */
     private static final int MAX_POLICIES = 64;
 
     private final DurableBytes journal;
     private final Blobs blobs;
     private State state;
-    /** The amounts spent, which every commit records; null: unchanged. */
+    /** Provides the amounts spent, which every commit records; null to leave them unchanged. */
     private Budget budget;
-    /** The blobs of states that failed commits may have left on disk, where the next start would find them. */
+    /**
+     * The blobs that are named by states whose commit failed. Such a state may be on disk nevertheless, and the next
+     * start would load it.
+     */
     private final Set<String> uncertain = new HashSet<>();
     private String declined;
 
@@ -57,7 +63,7 @@ public final class StateStore {
         }
     }
 
-    /** The device's start count in a journal. */
+    /** Returns the device's start count from a journal. */
     public static long starts(DurableBytes journal) throws StorageError {
         return new StateStore(journal, null).state.incarnation;
     }
@@ -70,7 +76,10 @@ public final class StateStore {
         return state;
     }
 
-    /** Begins a new start. With new keys both start counts start over, because no old frame has their MAC. */
+    /**
+     * Starts the device anew. If the keys have changed, both start counts begin anew, because no old frame has a valid
+     * MAC under the new keys.
+     */
     void start(long clockS, byte[] key) throws StorageError {
         State begun = state;
         if (state.key.length > 0 && !Arrays.equals(state.key, key)) {
@@ -80,7 +89,7 @@ public final class StateStore {
         save(begun.with(State.INCARNATION, incarnation).with(State.KEY, key));
     }
 
-    /** Commits the unchanged state to test whether the disk works. */
+    /** Commits the state without changes, to test whether the disk works. */
     void probe() throws StorageError {
         save(state);
     }
@@ -89,9 +98,14 @@ public final class StateStore {
         save(state.with(State.SETTINGS, coded));
     }
 
-    /** Notes the signing keys that have taken the place of others. */
+    /**
+     * Records signing keys that have been replaced.
+     *
+     * @param replaced the new public keys, by the ids of the old ones
+     */
     void replaceKeys(Map<String, byte[]> replaced) throws StorageError {
-        if (!replaced.keySet().equals(state.replaced.keySet())) { // a replacement is final
+        // A replacement never changes, so comparing the ids is enough.
+        if (!replaced.keySet().equals(state.replaced.keySet())) {
             save(state.with(State.REPLACED, replaced));
         }
     }
@@ -102,7 +116,7 @@ public final class StateStore {
         }
     }
 
-    /** A round's update, if it still awaits its receipt; otherwise null. */
+    /** Returns a round's update if it still awaits its receipt, otherwise null. */
     Pending pending(String run, long round) {
         for (Pending waiting : state.outbox) {
             if (waiting.run.equals(run) && waiting.round == round) {
@@ -112,7 +126,10 @@ public final class StateStore {
         return null;
     }
 
-    /** The kept state of an order's run; null if there is none, or if it belongs to no version of its bundle. */
+    /**
+     * Returns the kept state of an order's run. Returns null if there is none, or if it belongs to another bundle that
+     * is no version of the order's.
+     */
     Kept keptFor(Order order) {
         Kept run = state.runs.get(order.run);
         boolean same = run != null && (Arrays.equals(run.bundle, order.bundle.sha256)
@@ -120,12 +137,12 @@ public final class StateStore {
         return same ? run : null;
     }
 
-    /** The SHA-256 of the first version of an order's bundle. */
+    /** Returns the SHA-256 of the first version of an order's bundle. */
     private static byte[] firstBundle(Order order) {
         return order.origin.length == 0 ? order.bundle.sha256 : order.origin;
     }
 
-    /** Whether the outcome of an order's job is still of use, if only as a late update. */
+    /** Returns true if the outcome of an order's job is still useful, even if only as a late update. */
     boolean stillWants(Order order) {
         Order current = state.orders.get(order.run);
         return current != null && (same(current, order) || current.round > order.round
@@ -142,7 +159,7 @@ public final class StateStore {
                 && last.incarnation != state.incarnation;
     }
 
-    /** The attempts at this very order; another coordinator may reuse its run's name. */
+    /** Returns the attempts at exactly this order. Another coordinator may reuse the name of its run. */
     private Attempt attempt(Order order) {
         Attempt last = state.attempts.get(order.run);
         boolean same = last != null && last.round == order.round
@@ -151,9 +168,10 @@ public final class StateStore {
     }
 
     /**
-     * Accepts an order, which replaces its run's older one. Returns the run that was evicted for it; null: none.
+     * Accepts an order, which replaces the run's older one.
      *
      * @param policy the policy that allows it; null if the device requires none
+     * @return the run that was evicted to make room; null if none was
      */
     String accept(Order order, TakenPolicy policy) throws StorageError, TooManyRuns {
         String run = order.run;
@@ -182,7 +200,10 @@ public final class StateStore {
         return evicted;
     }
 
-    /** The policies by run, newest last, with one more; those of the runs unused for longest are dropped. */
+    /**
+     * Returns the remembered policies by run, including this one, with the most recently used last. Those of the runs
+     * unused for longest are dropped.
+     */
     private Map<String, TakenPolicy> remembered(String run, TakenPolicy policy) {
         Map<String, TakenPolicy> found = new LinkedHashMap<>(without(state.policies, run));
         found.put(run, policy);
@@ -192,7 +213,7 @@ public final class StateStore {
         return found;
     }
 
-    /** Fetches an order's blobs in the chunks of its repetition; chunks already here are kept. */
+    /** Makes a kept order use the chunk sizes of its repetition. Chunks that have already arrived are kept. */
     void recut(Order order, Order repeated) throws StorageError {
         Order again = GlobalModel.recut(order, repeated);
         if (!Arrays.equals(again.encode(), order.encode())) {
@@ -200,13 +221,13 @@ public final class StateStore {
         }
     }
 
-    /** Discards the steps of an order, because some are wrong. */
+    /** Removes an order's steps, because some of them are wrong. */
     void strikeSteps(Order order) throws StorageError {
         Order bare = order.with(Order.STEPS, Collections.emptyList());
         save(state.with(State.ORDERS, with(state.orders, order.run, bare)));
     }
 
-    /** An order's job begins; counted once per start of the agent. */
+    /** Records that an order's job begins. It is counted once per start of the agent. */
     void begin(Order order) throws StorageError {
         Attempt last = attempt(order);
         if (last != null && last.incarnation == state.incarnation) {
@@ -223,7 +244,7 @@ public final class StateStore {
         save(state.with(State.ATTEMPTS, attempts));
     }
 
-    /** An order's job was stopped on purpose, which does not count against it. */
+    /** Records that an order's job was stopped on purpose, which does not count as a failed attempt. */
     void interrupt(Order order, byte[] checkpoint) throws StorageError {
         String run = order.run;
         Map<String, Stopped> stopped = without(state.stopped, run);
@@ -235,7 +256,7 @@ public final class StateStore {
         save(state.with(State.ATTEMPTS, without(state.attempts, run)).with(State.STOPPED, stopped));
     }
 
-    /** The blob to continue from; null if there is none. */
+    /** Returns the name of the blob from which the order's job continues, or null if there is none. */
     byte[] checkpoint(Order order) {
         return checkpoint(state, order);
     }
@@ -246,27 +267,27 @@ public final class StateStore {
         return same ? stopped.checkpoint : null;
     }
 
-    /** Gives up the order of a run. */
+    /** Removes the order of a run. */
     void drop(String run) throws StorageError {
         save(ended(state, run).with(State.ORDERS, without(state.orders, run)));
     }
 
-    /** Gives up an order that the device cannot do. */
+    /** Removes an order that the device cannot do. */
     void decline(Order order) throws StorageError {
         drop(order.run);
         declined = Hex.encode(order.bundle.sha256);
     }
 
-    /** Gives up the order of a run, now and whenever it is repeated. */
+    /** Removes the order of a run, and remembers to refuse it if it is repeated. */
     void refuse(String run) throws StorageError {
         save(state.with(State.ORDERS, without(state.orders, run)));
     }
 
-    /** An order is done: keeps its outcome, queues its update, and leaves a newer order alone. */
+    /** Records that an order is done: stores its outcome and queues its update. A newer order of the run stays. */
     void finish(Order order, Outcome outcome) throws StorageError {
         String run = order.run;
         Kept entry = state.runs.get(run);
-        // An evaluation with another bundle leaves the state that belongs to the last training's bundle.
+        // The evaluation of another bundle does not change the state, which belongs to the bundle trained last.
         if (order.task.equals("train") || entry == null || keptFor(order) != null) {
             entry = outcome.kept.with(Kept.BUNDLE, order.bundle.sha256).with(Kept.BASE, order.modelHash)
                     .with(Kept.ORIGIN, firstBundle(order)).with(Kept.LAYOUT, outcome.report.layoutHash);
@@ -284,7 +305,7 @@ public final class StateStore {
                 ? changed.with(State.ORDERS, without(state.orders, run)) : changed);
     }
 
-    /** An update has its receipt, or is lost. */
+    /** Removes an update that has its receipt, or that is lost. */
     void removeUpdate(Pending waiting) throws StorageError {
         List<Pending> outbox = new ArrayList<>(state.outbox);
         outbox.remove(waiting);
@@ -298,8 +319,8 @@ public final class StateStore {
     }
 
     /**
-     * The names of all blobs that are still needed. They include the bundle of the last declined order, because the next
-     * order may name it, too.
+     * Returns the names of all blobs that are still needed. They include the bundle of the last declined order, because
+     * the next order may use the same one.
      */
     Set<String> needed() {
         Set<String> names = needed(state);
@@ -339,7 +360,7 @@ public final class StateStore {
         return names;
     }
 
-    /** Every blob that an order may come to need. */
+    /** Returns every blob that an order may ever need. */
     private static List<Manifest> named(Order order) {
         List<Manifest> found = new ArrayList<>(Arrays.asList(order.bundle, order.model));
         for (Step step : order.steps) {

@@ -17,9 +17,9 @@ import java.util.Map;
 import java.util.logging.Level;
 
 /**
- * Settings that a device takes from its coordinator: they only tighten its own (spec/settings.md).
+ * Settings that a device accepts from its coordinator. They can only make its own settings stricter (spec/settings.md).
  *
- * <p>Of the keys, this client has those of the limits; Android's own conditions take the place of gates.
+ * <p>This client supports only the settings for limits. Instead of gates it has Android's own job conditions.
  */
 final class TakenSettings {
     private static final int NAME_BYTES = 8;
@@ -30,7 +30,7 @@ final class TakenSettings {
     private final Budget budget;
     private final Blobs blobs;
 
-    /** @param own the device's own limits; null: it takes no settings */
+    /** @param own the device's own limits; null if it accepts no settings */
     TakenSettings(Limits own, StateStore store, Handshake handshake, Budget budget, Blobs blobs) {
         this.own = own;
         this.store = store;
@@ -39,7 +39,7 @@ final class TakenSettings {
         this.blobs = blobs;
     }
 
-    /** Follows what an earlier start has taken. */
+    /** Applies the settings that an earlier start has accepted. */
     void begin() throws StorageError {
         if (own == null) {
             return;
@@ -53,7 +53,7 @@ final class TakenSettings {
         handshake.follows(name(coded));
     }
 
-    /** Takes other settings than before from the answer to this connection's hello. */
+    /** Accepts the settings in the answer to this connection's hello, if they have changed. */
     void welcomed(Welcome message, double now, Effects effects) throws RemoteError, StorageError {
         byte[] coded = message.settings;
         if (own == null || !handshake.isAnswer(message) || Arrays.equals(coded, store.state().settings)) {
@@ -100,7 +100,10 @@ final class TakenSettings {
         throw new BodyError("settings: expected an object of numbers, texts and truth values", new byte[0]);
     }
 
-    /** The stricter of the device's own limits and the given ones; what is ignored is added to the list. */
+    /**
+     * Returns, for each limit, the stricter one of the device's own and the given one. Adds settings that are ignored
+     * to the list.
+     */
     private Limits tightened(Map<?, ?> given, List<String> ignored) {
         Limits now = own;
         for (Map.Entry<?, ?> entry : given.entrySet()) {
@@ -120,7 +123,7 @@ final class TakenSettings {
         return now;
     }
 
-    /** Limits with one of them tightened; null for another key. */
+    /** Returns the limits with one of them tightened, or null if the key names no limit. */
     private static Limits with(Limits now, String key, double value) {
         switch (key) {
             case "limits.orders_per_hour":

@@ -6,7 +6,10 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.logging.Level;
 
-/** Passes effects to the shell and counts the bytes sent and received since a run's order arrived, for people. */
+/**
+ * Passes effects on to the shell. Also counts the bytes sent and received for each run since its order arrived, to show
+ * them to people.
+ */
 final class Traffic implements Effects {
     private final Effects shell;
     private final Map<String, long[]> began = new HashMap<>();
@@ -25,7 +28,10 @@ final class Traffic implements Effects {
         began.put(run, new long[] {up, down});
     }
 
-    /** Bytes sent and received since then, or since the start of the process. */
+    /**
+     * Returns the bytes sent and received since the run's order arrived or, if that was before, since the process
+     * started.
+     */
     long[] since(String run) {
         long[] then = began.containsKey(run) ? began.get(run) : new long[2];
         return new long[] {up - then[0], down - then[1]};

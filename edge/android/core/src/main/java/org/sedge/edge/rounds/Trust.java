@@ -19,7 +19,10 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** Decides whose orders the device accepts: those under a policy of a pinned key or its successor (spec/policy.md). */
+/**
+ * Decides whose orders the device accepts. Each needs a policy that was signed by a pinned key or by its successor
+ * (spec/policy.md).
+ */
 final class Trust {
     private static final int HEAD_BYTES = PinnedKeys.HEAD_BYTES;
     private static final byte[] CONTEXT = "sedge policy 1\n".getBytes(StandardCharsets.US_ASCII);
@@ -36,7 +39,7 @@ final class Trust {
         this.budget = budget;
     }
 
-    /** The policy of an order that was not refused; null without pinned keys. */
+    /** Returns the policy of an order that passed {@link #check}, or null if no keys are pinned. */
     TakenPolicy policyOf(Order order) throws PolicyError {
         if (keys.isEmpty()) {
             return null;
@@ -46,14 +49,18 @@ final class Trust {
         return TakenPolicy.SCHEMA.empty().with(TakenPolicy.VERSION, policy(order).version).with(TakenPolicy.KEY, key);
     }
 
-    /** Commits the replacements of keys that the policy of an order shows that was not refused. */
+    /** Commits the key replacements in the policy of an order that passed {@link #check}. */
     void learn(Order order) throws StorageError {
         if (!keys.isEmpty()) {
             store.replaceKeys(learned(order));
         }
     }
 
-    /** Throws {@code PolicyError} for an order that may not be done, as far as is known before its bundle is here. */
+    /**
+     * Checks an order's policy, as far as is possible before the bundle has arrived.
+     *
+     * @throws PolicyError if the order is not allowed
+     */
     void check(Order order) throws PolicyError, CodecError, StorageError {
         if (keys.isEmpty()) {
             return;
@@ -74,7 +81,10 @@ final class Trust {
         }
     }
 
-    /** The replacements, with those that a policy shows; one that cannot be read is refused for what it is later. */
+    /**
+     * Returns the known key replacements plus those in the order's policy. An unreadable policy adds none here; it is
+     * refused later.
+     */
     private Map<String, byte[]> learned(Order order) {
         Map<String, byte[]> replaced = store.state().replaced;
         try {
@@ -118,11 +128,11 @@ final class Trust {
 
     private void requireCurrent(String run, Policy policy, PinnedKeys counting) throws PolicyError {
         TakenPolicy last = store.state().policies.get(run);
-        // Policies of a key that no longer counts exclude nobody: the key may have been stolen.
+        // Policies of a replaced key do not count here, because that key may have been stolen.
         if (last != null && counting.has(Hex.encode(last.key)) && policy.version < last.version) {
             throw new PolicyError(Refusals.oldPolicy(policy.version, last.version));
         }
-        // A clock without a battery may start in the past, but not before an earlier start.
+        // A clock without a battery may start in the past, but the time cannot be before that of an earlier start.
         long clockS = Math.max((long) budget.clockS(), store.state().incarnation);
         if (policy.expires > 0 && clockS >= policy.expires) {
             throw new PolicyError(Refusals.expiredPolicy(clockS - policy.expires));
@@ -168,7 +178,9 @@ final class Trust {
         }
     }
 
-    /** This device announces no own model, so an order that {@link Abilities} let through has no other training. */
+    /**
+     * Returns the order's trainings. There are no others, because {@link Abilities} refuses orders with an own model.
+     */
     private static List<Training> trainings(Work work) {
         List<Training> found = new ArrayList<>(work.then);
         found.add(work.training == null ? Training.SCHEMA.empty() : work.training);

@@ -4,9 +4,12 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 
-/** The examples of each batch (spec/training.md, T4 and T7). */
+/** Chooses the examples of each batch (spec/training.md, T4 and T7). */
 public final class Batches {
-    /** One step: {@code rows} of the examples, the first {@code used} of them with weight 1, the others with 0. */
+    /**
+     * The batch of one step. {@code rows} are indices of examples. The first {@code used} of them have weight 1, the
+     * others weight 0.
+     */
     public static final class Batch {
         public final int[] rows;
         public final int used;
@@ -23,7 +26,7 @@ public final class Batches {
     private final long seed;
     private long epoch;
 
-    /** @param paddingIsSafe whether rows of weight 0 do not change a step */
+    /** @param paddingIsSafe whether rows of weight 0 leave a step unchanged */
     public Batches(int examples, int size, String lastBatch, boolean paddingIsSafe, long seed) {
         this.examples = examples;
         this.size = size;
@@ -32,13 +35,13 @@ public final class Batches {
         this.seed = seed;
     }
 
-    /** The number of batches in an epoch. */
+    /** Returns the number of batches in an epoch. */
     public int count() {
         boolean drops = lastBatch.equals("drop");
         return drops ? examples / size : (examples + size - 1) / size;
     }
 
-    /** The next epoch's batches. */
+    /** Returns the next epoch's batches. */
     public List<Batch> epoch() {
         int[] order = CounterStream.permutation(seed, epoch++, examples);
         List<Batch> found = new ArrayList<>();
@@ -55,7 +58,7 @@ public final class Batches {
         return found;
     }
 
-    /** Every example once, in order; the last batch padded. */
+    /** Returns batches that contain each example once, in order. The last batch is padded. */
     public static List<Batch> inOrder(int examples, int size) {
         List<Batch> found = new ArrayList<>();
         for (int start = 0; start < examples; start += size) {

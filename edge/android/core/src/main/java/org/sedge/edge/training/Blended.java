@@ -15,18 +15,23 @@ import org.sedge.edge.wire.Messages.Metrics;
 
 import java.util.Collections;
 
-/** The model that a device predicts with if the order blends (spec/extensions.md, X26 and X27); otherwise unchanged. */
+/**
+ * Computes the model that a device predicts with if its order blends models (spec/extensions.md, X26 and X27).
+ * Otherwise it returns models unchanged.
+ */
 final class Blended {
     private final Job job;
     private final Blobs blobs;
     private final Bundle bundle;
     private final Blend blend;
-    /** The bias to which the shares of the device's labels are added; null: none. */
+    /** The bias to which the shares of the device's labels are added; null if the order names none. */
     private final Tensor bias;
-    /** The start (n,) with the shares of the device's labels; null unless {@link #before} found it better. */
+    /**
+     * The start (n,) with the shares of the device's labels; null unless {@link #before} found that it predicts better.
+     */
     float[] informed;
 
-    /** Throws {@code CodecError} for a bias that the model lacks. */
+    /** @throws CodecError if the order names a bias that the model does not have */
     Blended(Job job, Blobs blobs, Bundle bundle) throws CodecError {
         this.job = job;
         this.blobs = blobs;
@@ -37,7 +42,10 @@ final class Blended {
         bias = named == null || named.to - named.from != bundle.numClasses ? null : named;
     }
 
-    /** The model before training: the start (n,), with the prior if that helps on its examples, blended with the last model. */
+    /**
+     * Returns the model (n,) with which the device predicts before training. It is the start (n,), with the shares of
+     * the device's labels if they improve it on the training examples, and blended with the device's last model.
+     */
     float[] before(float[] start, Trainer trainer, Examples train)
             throws StorageError, CodecError, TrainingDiverged {
         if (bias == null) {
@@ -51,7 +59,7 @@ final class Blended {
         return model(informed == null ? start : informed);
     }
 
-    /** Another model (n,) blended with the device's last one. */
+    /** Blends a model (n,) with the device's last one. */
     float[] model(float[] other) throws StorageError, CodecError {
         if (blend == null || blend.mix == 0 || job.kept.model == null) {
             return other;
@@ -65,7 +73,7 @@ final class Blended {
         return own;
     }
 
-    /** A copy of theta (n,) with the label shares added to its bias (C,). */
+    /** Returns a copy of theta (n,) with the shares of the labels added to its bias (C,). */
     private float[] informed(float[] theta, Rows labels) {
         int classes = bias.to - bias.from;
         long[] counts = new long[classes];

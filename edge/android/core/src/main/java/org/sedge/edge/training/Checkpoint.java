@@ -10,20 +10,22 @@ import org.sedge.edge.wire.Type;
 import java.util.Arrays;
 import java.util.List;
 
-/** The state of a stopped job, from which the next attempt continues bit for bit. */
+/** The state of a stopped job. The next attempt continues from it, with bit-identical results. */
 final class Checkpoint {
-    /** Changes whenever the meaning of a checkpoint or the shuffling of examples changes. */
+    /** Change this whenever the meaning of a checkpoint or the shuffling of examples changes. */
     static final String FORMAT = "checkpoint 2";
     private static final Type<byte[]> BYTES = Type.bytes(0, Integer.MAX_VALUE);
     static final Schema<Record> SCHEMA = Record.schema();
-    /** The hash of its job; other jobs cannot use it. */
+    /** The hash of its job. Other jobs must not continue from it. */
     static final Field<Record, byte[]> JOB = SCHEMA.required("job", Type.HASH);
     static final Field<Record, Metrics> BEFORE = SCHEMA.required("before", Metrics.SCHEMA);
-    /** The index of the stopped training, from 0, and the steps of the earlier ones. */
+    /** The index of the stopped training, from 0. The next field counts the steps of the trainings before it. */
     static final Field<Record, Long> PHASE = SCHEMA.required("phase", Type.COUNT);
     static final Field<Record, Long> EARLIER_STEPS = SCHEMA.required("earlier_steps", Type.COUNT);
     static final Field<Record, Double> SECONDS = SCHEMA.required("seconds", Type.FINITE);
-    /** The optimizer's state that the first training keeps for the next round ({@link Moments}); null: none. */
+    /**
+     * The optimizer's state that the first training keeps for the next round ({@link Moments}); nil if it keeps none.
+     */
     static final Field<Record, byte[]> MOMENTS = SCHEMA.required("moments", Type.orNil(BYTES));
     private static final Field<Record, Long> STEPS = SCHEMA.required("steps", Type.COUNT);
     private static final Field<Record, List<Double>> LOSSES =
@@ -45,7 +47,7 @@ final class Checkpoint {
                 Vectors.decoded(checkpoint.get(VECTORS)), mean == null ? null : Vectors.floats(mean));
     }
 
-    /** Decodes a checkpoint; null if it is invalid or belongs to another job. */
+    /** Decodes a checkpoint. Returns null if it is invalid or belongs to another job. */
     static Record decode(byte[] data, byte[] job) {
         try {
             Record found = SCHEMA.decode(data);

@@ -2,7 +2,10 @@ package org.sedge.edge.training;
 
 import java.util.Arrays;
 
-/** Random numbers that any language can reproduce (spec/training.md, T6 and T12): SplitMix64, seeded with a key. */
+/**
+ * Generates random numbers that are easy to reproduce in any language (spec/training.md, T6 and T12). The generator is
+ * SplitMix64, seeded with a key.
+ */
 public final class CounterStream {
     private static final int SHUFFLE = 0;
     private static final int NOISE = 1;
@@ -11,7 +14,7 @@ public final class CounterStream {
 
     private CounterStream() {}
 
-    /** The word of a key at a counter. */
+    /** Returns the pseudorandom word for a key and a counter. */
     private static long word(long key, long counter) {
         long z = key + (counter + 1) * 0x9e3779b97f4a7c15L;
         z = (z ^ z >>> 30) * 0xbf58476d1ce4e5b9L;
@@ -23,7 +26,7 @@ public final class CounterStream {
         return word(word(seed, purpose), part);
     }
 
-    /** The random numbers of a step: multiples of 2^-16 in [0, 1). */
+    /** Returns {@code count} random numbers for a step. They are multiples of 2^-16 in [0, 1). */
     public static float[] noise(long seed, long step, int count) {
         long key = key(seed, NOISE, step);
         float[] numbers = new float[count];
@@ -33,17 +36,20 @@ public final class CounterStream {
         return numbers;
     }
 
-    /** The seed of an order's {@code phase}-th further training, from 1. */
+    /** Returns the seed of an order's {@code phase}-th further training, counted from 1. */
     public static long furtherSeed(long seed, long phase) {
         return key(seed, FURTHER_TRAINING, phase) >>> 1;
     }
 
-    /** The rows 0 to {@code count} - 1 in an epoch's order: sorted by one 32-bit number each, then by row. */
+    /**
+     * Shuffles the rows 0 to {@code count} - 1 for an epoch. Each row gets a random 32-bit number, by which the rows
+     * are sorted; ties keep their order.
+     */
     public static int[] permutation(long seed, long epoch, int count) {
         return sorted(key(seed, SHUFFLE, epoch), count);
     }
 
-    /** The rows 0 to {@code count} - 1 in a split's order, the test part first. */
+    /** Shuffles the rows 0 to {@code count} - 1 for a split. The rows of the test part come first. */
     public static int[] split(long seed, int count) {
         return sorted(key(seed, SPLIT, 0), count);
     }

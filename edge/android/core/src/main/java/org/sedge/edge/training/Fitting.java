@@ -10,18 +10,22 @@ import org.sedge.edge.wire.Refusals;
 import java.util.Arrays;
 import java.util.Locale;
 
-/** Converts examples for a model, or says why it cannot; the texts are the Python agent's. */
+/**
+ * Converts examples to the types that a model takes, or says why this is impossible. The messages are the Python
+ * agent's.
+ */
 public final class Fitting {
-    /** float32 holds every integer up to this magnitude. */
+    /** The largest magnitude up to which float32 can represent every integer. */
     static final int MAX_INTEGER = 1 << 24;
-    /** The label, in rows of several, that counts in neither loss nor metric. */
+    /** A label with this value counts in neither loss nor metric. It is allowed only in rows with several labels. */
     static final long IGNORED = -100;
 
     private Fitting() {}
 
     /**
-     * The examples, converted to the model's types if that changes no value. Throws {@code DataError} for examples that
-     * do not fit the model.
+     * Converts the examples to the model's types if that changes no value.
+     *
+     * @throws DataError if the examples do not fit the model
      */
     static Examples fitted(Examples examples, Bundle bundle) throws SedgeException {
         if (examples.count() == 0) {
@@ -46,7 +50,7 @@ public final class Fitting {
         return new Examples(inputs, targets);
     }
 
-    /** In a row of several labels, some but not all may be {@link #IGNORED}. */
+    /** Checks integer labels. In a row of several labels some, but not all, may be {@link #IGNORED}. */
     private static void checkLabels(Rows targets, long classes) throws DataError {
         boolean several = targets.shape().length > 0;
         boolean[] counts = new boolean[targets.count];
@@ -65,7 +69,7 @@ public final class Fitting {
         }
     }
 
-    /** Labels that are floats are classes, too, before they are converted. */
+    /** Checks labels that are floats before they are converted: they, too, must be classes. */
     private static void checkFloats(Rows targets, long classes) throws DataError {
         boolean several = targets.shape().length > 0;
         for (int i = 0; i < targets.size(); i++) {
@@ -88,7 +92,11 @@ public final class Fitting {
         return String.valueOf(value).replace("NaN", "nan").replace("Infinity", "inf");
     }
 
-    /** Converts the rows called {@code name} to inputs of the model. Throws {@code DataError} if they do not fit. */
+    /**
+     * Converts the rows called {@code name} to inputs of the model.
+     *
+     * @throws DataError if they do not fit
+     */
     public static Rows inputs(Rows rows, Bundle bundle, String name) throws SedgeException {
         if (rows.count == 0) {
             throw new DataError(name + " has no rows, expected at least one");
@@ -104,7 +112,10 @@ public final class Fitting {
         return inputs;
     }
 
-    /** The rows in the model's type; unchanged if their shape is wrong, for which a later check has a better message. */
+    /**
+     * Converts the rows to the model's type. Rows of a wrong shape are returned unchanged, because a later check has a
+     * better message for them.
+     */
     private static Rows typed(Rows rows, Bundle.Row wanted, String name) throws SedgeException {
         if (type(rows).equals(wanted.dtype) || !Arrays.equals(rows.shape(), wanted.shape)) {
             return rows;
@@ -136,7 +147,7 @@ public final class Fitting {
         }
     }
 
-    /** Converts between single numbers (N,) and a column (N, 1), as the model requires. */
+    /** Converts single numbers (N,) to a column (N, 1) or vice versa, as the model requires. */
     private static Rows column(Rows targets, Bundle.Row wanted) throws SedgeException {
         boolean single = targets.rowSize == 1 && targets.shape().length + wanted.shape.length == 1
                 && (wanted.shape.length == 0 || wanted.shape[0] == 1);

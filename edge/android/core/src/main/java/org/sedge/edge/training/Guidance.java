@@ -11,15 +11,17 @@ import org.sedge.edge.wire.Messages.Work;
 import java.util.HashMap;
 import java.util.Map;
 
-/** The inputs of an order's guided loss; the texts are the Python agent's. */
+/** Assembles the inputs of an order's guided loss. The messages are the Python agent's. */
 final class Guidance {
     private static final String CONSTANTS = "constants";
 
     private Guidance() {}
 
     /**
-     * The inputs of the program "guided", by name; null for an order without a guided loss. {@code previous} (n,)
-     * is the device's last model, or null. Throws {@code CodecError} for a loss that the bundle does not have.
+     * Returns the inputs of the program "guided" by name, or null if the order has no guided loss.
+     *
+     * @param previous the device's last model (n,), or null
+     * @throws CodecError if the bundle does not have this loss
      */
     static Map<String, float[]> of(Work work, Bundle bundle, float[] start, float[] previous, Examples train)
             throws CodecError {
@@ -57,11 +59,11 @@ final class Guidance {
         return found;
     }
 
-    /** The number of labels of each class. */
+    /** Returns the number of labels in each class. */
     private static float[] counts(Rows targets, int classes) {
         float[] counts = new float[classes];
         for (int i = 0; i < targets.size(); i++) {
-            if (targets.longAt(i) >= 0) { // others do not count
+            if (targets.longAt(i) >= 0) { // ignored labels do not count
                 counts[(int) targets.longAt(i)]++;
             }
         }

@@ -45,10 +45,11 @@ import java.util.Map;
 import java.util.function.BooleanSupplier;
 
 /**
- * Works on one order: start vector, evaluation, training, evaluation, coded update (spec/training.md).
+ * Does the work of one order: assembles the start vector, evaluates, trains, evaluates again, and encodes the update
+ * (spec/training.md).
  *
- * <p>It reads and writes only blobs. Until the core commits the outcome, a crash leaves only unreferenced blobs, which
- * are deleted later.
+ * <p>It reads and writes only blobs. If it crashes before the core commits the outcome, all that remains are
+ * unreferenced blobs, which are deleted later.
  */
 public final class JobRunner {
     private final Blobs blobs;
@@ -63,7 +64,11 @@ public final class JobRunner {
         this.test = test;
     }
 
-    /** Runs the job; throws {@code JobStopped} once {@code stopped} returns true. */
+    /**
+     * Runs the job.
+     *
+     * @throws JobStopped once {@code stopped} returns true
+     */
     public Outcome run(Job job, BooleanSupplier stopped) throws SedgeException, JobStopped {
         try {
             return done(job, stopped);
@@ -116,7 +121,9 @@ public final class JobRunner {
         }
     }
 
-    /** The first training and those that follow it, with their names checked. */
+    /**
+     * Returns the order's trainings, the first one and those that follow it, after checking the tensor names in them.
+     */
     private static List<Training> trainings(Work work, Layout layout) throws CodecError {
         List<Training> trainings = new ArrayList<>(work.then);
         Training first = work.training;
@@ -127,7 +134,7 @@ public final class JobRunner {
         return trainings;
     }
 
-    /** Stores the checkpoint as a blob; null if the write fails, because a stop must not fail. */
+    /** Stores the checkpoint as a blob. Returns null if the write fails, because stopping must not fail. */
     private byte[] kept(Record checkpoint) {
         try {
             return blobs.write(checkpoint.encode());
@@ -136,7 +143,11 @@ public final class JobRunner {
         }
     }
 
-    /** The report, the coded update, and the device's new state: model (n,) to predict with, null for the global one. */
+    /**
+     * Encodes the update and assembles the device's new state.
+     *
+     * @param model the model (n,) to predict with; null for the global one
+     */
     private Outcome complete(Job job, Report report, Metric metric, float[] start, Trained trained,
             float[] model, List<Tensor> kept, byte[] moments) throws StorageError, CodecError, TrainingDiverged {
         Order order = job.order;
@@ -170,10 +181,10 @@ public final class JobRunner {
         return new Outcome(update, report, metric, left);
     }
 
-    /** Codes the chosen elements of delta (n,) and subtracts their decoded values from it (T10 and T11). */
+    /** Encodes the selected elements of delta (n,) and subtracts their decoded values from delta (T10 and T11). */
     private static byte[] coded(float[] delta, Order order, Coding coding) throws TrainingDiverged {
         Codec codec = order.codec;
-        // The order's codec is advice: this device has no zstd.
+        // The order's compression is only a suggestion, and this device does not support zstd.
         Compression compression = codec.compression.equals("none") ? Compression.NONE : Compression.ZLIB;
         try {
             SparseVector chosen = Selection.select(delta, codec.fraction, codec.threshold,
@@ -189,7 +200,10 @@ public final class JobRunner {
         }
     }
 
-    /** The hash that a checkpoint must match: of the order, the device's state, and the examples' targets. */
+    /**
+     * Returns the hash of everything that a checkpoint depends on: the order, the device's state, and the examples'
+     * targets.
+     */
     private static byte[] jobHash(Job job, Bundle bundle, Examples train) {
         List<Long> shape = new ArrayList<>();
         shape.add((long) train.count());
@@ -197,7 +211,8 @@ public final class JobRunner {
             shape.add(extent);
         }
         MessageDigest digest = Digests.sha256();
-        Order order = job.order.with(Order.PLACES, Collections.emptyList()); // these may have changed since
+        // Download locations may change between attempts.
+        Order order = job.order.with(Order.PLACES, Collections.emptyList());
         digest.update(MsgPack.pack(Arrays.asList(Checkpoint.FORMAT, order, job.kept.model, job.kept.residual,
                 job.kept.moments, shape)));
         Rows targets = bundle.target == null ? train.inputs : train.targets;

@@ -1,6 +1,6 @@
 package org.sedge.edge.training;
 
-/** A job was stopped on purpose. It can continue from the blob {@link #checkpoint}, if there is one. */
+/** A job was stopped on purpose. If there is a blob {@link #checkpoint}, the job can continue from it. */
 @SuppressWarnings("serial")
 public final class JobStopped extends Exception {
     public final transient byte[] checkpoint;

@@ -14,21 +14,24 @@ import java.util.Map;
 import java.util.function.BooleanSupplier;
 
 /**
- * A device's work between its start vector and its update: the trainings of an order, one after the other, between
- * two evaluations. It continues where an earlier attempt stopped.
+ * The work of a device between its start vector and its update: the trainings of an order, one after another, with an
+ * evaluation before and after. It can continue where an earlier attempt stopped.
  */
 final class LocalTraining {
     private final Trainer trainer;
     private final Order order;
     private final List<Training> trainings;
     private final long began = System.nanoTime();
-    /** The progress of an earlier attempt: trainings, their steps, seconds, and the unfinished training. */
+    /**
+     * The progress so far, including that of an earlier attempt: trainings, their steps and seconds, and the unfinished
+     * training.
+     */
     private int phase;
     private long steps;
     private double spent;
     private TrainingState state;
     private Metrics before;
-    /** The optimizer's state that the first training keeps for the next round; null: none. */
+    /** The optimizer's state that the first training keeps for the next round; null if it keeps none. */
     byte[] moments;
     private double trainingSeconds;
     private long ownSteps;
@@ -39,7 +42,7 @@ final class LocalTraining {
         this.trainings = trainings;
     }
 
-    /** Continues where an earlier attempt was stopped. */
+    /** Prepares to continue where an earlier attempt was stopped. */
     void resume(Record checkpoint) {
         before = checkpoint.get(Checkpoint.BEFORE);
         phase = checkpoint.get(Checkpoint.PHASE).intValue();
@@ -50,8 +53,11 @@ final class LocalTraining {
     }
 
     /**
-     * Evaluates the model that the device predicts with, (n,), and trains from the start vector (n,), with a correction
-     * (n,), the inputs of a guided loss, and the optimizer's state of the last round; each of these three may be null.
+     * Evaluates the model (n,) that the device predicts with, then trains from the start vector (n,).
+     *
+     * @param correction a vector (n,) to add to every gradient, or null
+     * @param guidance the inputs of a guided loss, or null
+     * @param kept the optimizer's encoded state from the last round, or null
      */
     Trained run(float[] start, float[] model, float[] correction, Map<String, float[]> guidance, byte[] kept,
             Examples train, Examples test, BooleanSupplier stopped)
@@ -78,14 +84,22 @@ final class LocalTraining {
         return trained;
     }
 
-    /** The checkpoint of a stopped training; {@code job} is the hash of its job. */
+    /**
+     * Returns the checkpoint of a stopped training.
+     *
+     * @param job the hash of its job
+     */
     Record checkpoint(byte[] job, TrainingState stopped) {
         return Checkpoint.with(Checkpoint.SCHEMA.empty().with(Checkpoint.JOB, job).with(Checkpoint.BEFORE, before)
                 .with(Checkpoint.PHASE, (long) phase).with(Checkpoint.EARLIER_STEPS, steps)
                 .with(Checkpoint.MOMENTS, moments).with(Checkpoint.SECONDS, seconds()), stopped);
     }
 
-    /** The report on the trainings, which made {@code trained}, and on the model (n,) that the device now predicts with. */
+    /**
+     * Evaluates the model (n,) that the device now predicts with. Returns the report on it and on the trainings.
+     *
+     * @param trained the result of the trainings
+     */
     Report report(Trained trained, float[] model, Examples test) throws CodecError, TrainingDiverged {
         Metrics after = trainer.evaluate(model, test);
         return Report.SCHEMA.empty().with(Report.BEFORE, before).with(Report.AFTER, after)
@@ -97,7 +111,7 @@ final class LocalTraining {
         return spent + (System.nanoTime() - began) / 1e9;
     }
 
-    /** The seed of a training: the order's own for the first, later ones as in spec/training.md (T6). */
+    /** Returns the seed of the current training: the order's own for the first one, a derived one (T6) for others. */
     private long seed() {
         return phase == 0 ? order.seed : CounterStream.furtherSeed(order.seed, phase);
     }

@@ -12,8 +12,8 @@ import java.util.List;
 import java.util.function.BooleanSupplier;
 
 /**
- * The loop of every training: one step per batch. The stepper (steppers) makes the step, and the backend feeds the
- * batch.
+ * The loop of every training, which makes one step per batch. The stepper (steppers) computes the step, and the backend
+ * feeds the batch.
  */
 public final class Loop {
     private final Stepper stepper;
@@ -25,7 +25,7 @@ public final class Loop {
     private final float[] mean;
     private long step;
 
-    /** Continues from {@code resume}; null: starts at the beginning. */
+    /** Continues from {@code resume}, or starts at the beginning if it is null. */
     public Loop(Stepper stepper, Training training, Batches batches, BooleanSupplier stopped, TrainingState resume) {
         this.stepper = stepper;
         this.training = training;
@@ -41,9 +41,9 @@ public final class Loop {
     }
 
     /**
-     * Makes all steps. Checks every loss after its step, and the model after its epoch.
+     * Makes all steps of the training. Every loss is checked after its step, and the model after each epoch.
      *
-     * @param differentiate receives the batches
+     * @param differentiate receives the batches and computes their gradients
      */
     public Trained run(Differentiate differentiate) throws CodecError, TrainingDiverged, TrainingStopped {
         long epochs = training.localEpochs;
@@ -54,7 +54,7 @@ public final class Loop {
         return stepper.trained(loss, step, mean);
     }
 
-    /** Makes the steps of an epoch. Returns its mean loss per example. */
+    /** Makes the steps of one epoch. Returns the mean loss per example. */
     private double epoch(Differentiate differentiate, String where)
             throws CodecError, TrainingDiverged, TrainingStopped {
         List<Double> losses = new ArrayList<>();
@@ -73,7 +73,7 @@ public final class Loop {
         return weighted / weights;
     }
 
-    /** The loss of a step made before the stop; NaN in an epoch that had ended. */
+    /** Returns the loss of a step made before the stop, or NaN if its epoch had already ended. */
     private double earlierLoss() {
         long place = step - resume.steps + resume.losses.size();
         return place >= 0 ? resume.losses.get((int) place) : Double.NaN;
@@ -94,7 +94,7 @@ public final class Loop {
         return loss;
     }
 
-    /** Throws {@code TrainingDiverged} for a number that is not finite. */
+    /** @throws TrainingDiverged if the number is not finite */
     public static void requireFinite(double value, String what) throws TrainingDiverged {
         if (Double.isNaN(value) || Double.isInfinite(value)) {
             throw new TrainingDiverged(what + " is " + (Double.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf"));

@@ -9,7 +9,7 @@ import org.sedge.edge.wire.Type;
 
 import java.util.List;
 
-/** An optimizer's state, kept across rounds (spec/extensions.md, X12a). */
+/** An optimizer's state, which is kept across rounds (spec/extensions.md, X12a). */
 public final class Moments {
     private static final Schema<Record> SCHEMA = Record.schema();
     private static final Field<Record, String> OPTIMIZER = SCHEMA.required("optimizer", Type.text(0, 64));
@@ -18,7 +18,7 @@ public final class Moments {
             SCHEMA.required("vectors", Type.list(Type.bytes(0, Integer.MAX_VALUE), 1, 2));
 
     private final String optimizer;
-    /** The number of steps made. */
+    /** The number of steps made so far. */
     public final long steps;
     /** (n,) each. */
     public final List<float[]> vectors;
@@ -33,7 +33,10 @@ public final class Moments {
         return SCHEMA.empty().with(OPTIMIZER, optimizer).with(STEPS, steps).with(VECTORS, Vectors.coded(vectors)).encode();
     }
 
-    /** Decodes the state for a model of n parameters; null to start over, for example with another optimizer. */
+    /**
+     * Decodes the state for a model of n parameters. Returns null if it must start anew, for example because the
+     * optimizer has changed.
+     */
     static Moments decode(byte[] data, Training training, int size) {
         Record found;
         try {

@@ -11,14 +11,18 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 
-/** Combines several named inputs into the one row that programs take: wire/parts.py of the protocol, with its messages. */
+/**
+ * Packs several named inputs into the single row that programs take. Does and says the same as the protocol's
+ * wire/parts.py.
+ */
 public final class NamedInputs {
     private NamedInputs() {}
 
     /**
-     * Rows (N, K) of a model that takes several inputs. Throws {@code DataError} unless the inputs are the model's.
+     * Packs the inputs into rows (N, K).
      *
      * @param given one array (N, ...) for each name
+     * @throws DataError unless these are the model's inputs
      */
     public static Rows packed(Map<String, Rows> given, Bundle bundle, String where) throws SedgeException {
         if (given.isEmpty()) {
@@ -62,7 +66,7 @@ public final class NamedInputs {
         }
     }
 
-    /** Whether the values have the part's type, or convert to it unchanged. */
+    /** Returns true if the values have the part's type, or can be converted to it unchanged. */
     private static boolean serves(Rows rows, Bundle.Row wanted) {
         for (int i = 0; rows.isFloat() && wanted.dtype.equals("int64") && i < rows.size(); i++) {
             if (rows.floatAt(i) != Math.rint(rows.floatAt(i))) {

@@ -5,14 +5,14 @@ import org.sedge.edge.wire.Messages.Training;
 import java.util.List;
 
 /**
- * Updates a model from a gradient: SGD and Adam in binary32, operation by operation as in spec/training.md (T5) and
- * spec/extensions.md (X13). The state is 0 at the beginning of every training.
+ * Updates a model from a gradient with SGD or Adam. The arithmetic is binary32, operation by operation as in
+ * spec/training.md (T5) and spec/extensions.md (X13). The state is 0 at the beginning of every training.
  */
 public final class Optimizer {
-    /** torch.nn.utils.clip_grad_norm_ adds this to the norm. */
+    /** torch.nn.utils.clip_grad_norm_ adds this number to the norm. */
     private static final double CLIP_EPSILON = 1e-6;
 
-    /** The velocity of SGD; mean and square of Adam. */
+    /** The optimizer's state, (n,) each: SGD's velocity, or Adam's mean and mean square of the gradient. */
     public final float[][] vectors;
     private long steps;
     private final String name;
@@ -36,7 +36,10 @@ public final class Optimizer {
         vectors = new float[name.equals("sgd") ? 1 : 2][size];
     }
 
-    /** The learning rate of a step, from 0, in a training of {@code steps} steps (spec/extensions.md, X18). */
+    /**
+     * Returns the learning rate of a step, counted from 0, in a training of {@code steps} steps (spec/extensions.md,
+     * X18).
+     */
     public static double rate(Training training, long step, long steps) {
         long warmup = training.warmupSteps;
         double warmth = warmup > 0 ? Math.min((step + 1) / (double) warmup, 1) : 1;
@@ -44,12 +47,16 @@ public final class Optimizer {
         return training.learningRate * warmth * (1 + (end - 1) * step / steps);
     }
 
-    /** The number of steps made. */
+    /** Returns the number of steps made so far. */
     public long steps() {
         return steps;
     }
 
-    /** Continues after the given number of steps, with the {@link #vectors} of that time. */
+    /**
+     * Restores the state after {@code made} steps.
+     *
+     * @param saved the {@link #vectors} at that time
+     */
     public void resume(long made, List<float[]> saved) {
         steps = made;
         for (int i = 0; i < vectors.length; i++) {
@@ -57,7 +64,7 @@ public final class Optimizer {
         }
     }
 
-    /** Moves theta (n,) in place by a gradient (n,), which is overwritten. */
+    /** Updates theta (n,) in place with a gradient (n,). The gradient is overwritten. */
     public void step(float[] theta, float[] gradient, double rate) {
         steps++;
         if (clipNorm > 0) {

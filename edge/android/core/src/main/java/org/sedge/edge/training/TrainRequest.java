@@ -4,18 +4,20 @@ import org.sedge.edge.wire.Messages.Training;
 
 import java.util.Map;
 
-/** One training: from theta (n,), which is not modified, with the steps that {@code training} specifies. */
+/** A request for one training, from theta (n,), which is not modified. {@code training} specifies the steps. */
 public final class TrainRequest {
     public final float[] theta;
     public final Training training;
     public final long seed;
-    /** The model (n,) that prox pulls towards. */
+    /** The model (n,) towards which the prox term pulls. */
     public final float[] anchor;
-    /** A vector (n,) added to the gradient of every step, except in statistics, which have none; null: none. */
+    /**
+     * A vector (n,) to add to the gradient of every step, except in statistics, which have no gradient; null for none.
+     */
     public final float[] correction;
-    /** The optimizer's initial state; null: zeros. */
+    /** The optimizer's initial state; null for zeros. */
     public final Moments moments;
-    /** The inputs of a guided loss, by the names of its program's inputs; null: the bundle's own loss. */
+    /** The inputs of the guided loss, by their names in its program; null to use the bundle's own loss. */
     public final Map<String, float[]> guidance;
 
     TrainRequest(float[] theta, Training training, long seed, float[] anchor, float[] correction, Moments moments,

@@ -16,21 +16,26 @@ public interface Trainer extends AutoCloseable {
     /** Opens a trainer for a bundle. */
     interface Opener {
         /**
-         * Throws {@code CodecError} for programs that are missing, refused or damaged, {@code ConfigError} for programs
-         * that crash in every backend, and {@code JobStopped} once {@code stopped} returns true.
+         * Opens a trainer.
+         *
+         * @throws CodecError if a program is missing, refused or damaged
+         * @throws ConfigError if the programs crash in every backend
+         * @throws JobStopped once {@code stopped} returns true
          */
         Trainer open(Bundle bundle, Job job, BooleanSupplier stopped)
                 throws CodecError, ConfigError, StorageError, JobStopped;
     }
 
     /**
-     * Runs a training on the examples; asks {@code stopped} before every step. It continues from {@code resume}, where
-     * the same training was stopped, with the same bits as without the stop; null: it starts at the beginning.
+     * Trains on the examples. Calls {@code stopped} before every step.
+     *
+     * @param resume the state of the same training when it was stopped; the result is bit-identical to that without the
+     *     stop. null to start at the beginning
      */
     Trained train(TrainRequest request, Examples examples, BooleanSupplier stopped, TrainingState resume)
             throws CodecError, TrainingDiverged, TrainingStopped;
 
-    /** Mean loss and metric of theta (n,). */
+    /** Returns the mean loss and metric of theta (n,). */
     Metrics evaluate(float[] theta, Examples examples) throws CodecError, TrainingDiverged;
 
     @Override

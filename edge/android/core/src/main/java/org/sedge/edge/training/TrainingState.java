@@ -2,13 +2,13 @@ package org.sedge.edge.training;
 
 import java.util.List;
 
-/** The state of a stopped training: its number of steps, and the losses of its unfinished epoch. */
+/** The state of a stopped training: its number of steps, the losses of the unfinished epoch, and its vectors. */
 public final class TrainingState {
     public final long steps;
     final List<Double> losses;
-    /** The model (n,) and its optimizer's state. */
+    /** The model (n,) and its optimizer's state, (n,) each. */
     public final List<float[]> vectors;
-    /** The mean (n,) of the models so far, if the training averages; otherwise null. */
+    /** The mean (n,) of the models so far if the training averages them, otherwise null. */
     final float[] mean;
 
     TrainingState(long steps, List<Double> losses, List<float[]> vectors, float[] mean) {

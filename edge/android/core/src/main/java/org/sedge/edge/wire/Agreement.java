@@ -20,9 +20,9 @@ import java.util.Arrays;
 
 import javax.crypto.KeyAgreement;
 
-/** Derives the secret that a device and its coordinator share, from each other's public keys (enrolment.md, E10). */
+/** Derives the secret shared by a device and its coordinator from their key pairs (enrolment.md, E10). */
 public final class Agreement {
-    /** A device's key pair: its public key as 65 bytes, and its private one in PKCS #8. */
+    /** A device's key pair. The public key has 65 bytes; the private key is in PKCS #8. */
     public static final class Pair {
         public final byte[] point;
         public final byte[] coded;
@@ -43,11 +43,11 @@ public final class Agreement {
                 put(at.getAffineY(), point, 33);
                 return new Pair(point, pair.getPrivate().getEncoded());
             } catch (GeneralSecurityException error) {
-                throw new IllegalStateException(error); // every Android has P-256
+                throw new IllegalStateException(error); // cannot happen: every Android supports P-256
             }
         }
 
-        /** The first 16 bytes of the public key's hash, which answers refer to. */
+        /** Returns the first 16 bytes of the public key's hash. Answers use them to name the request. */
         public byte[] name() {
             return Arrays.copyOf(Digests.sha256(point), 16);
         }
@@ -61,7 +61,7 @@ public final class Agreement {
 
     public final byte[] secret;
 
-    /** Throws {@code FrameError} if the other public key is not a point of the curve. */
+    /** @throws FrameError if the other public key is not a point on the curve */
     public Agreement(Pair own, byte[] other, String fleet, String token) throws FrameError {
         try {
             PrivateKey key = KeyFactory.getInstance("EC").generatePrivate(new PKCS8EncodedKeySpec(own.coded));
@@ -83,12 +83,12 @@ public final class Agreement {
         return DeviceKeys.derive(agreement.generateSecret(), "join " + Hex.encode(Digests.sha256(said)));
     }
 
-    /** The proof, in a JOIN with this name, that its sender has the private key. */
+    /** Returns the proof that the sender of a JOIN with this name has the private key. */
     public byte[] asks(String name) {
         return proof("join asks", name);
     }
 
-    /** The proof, in a JOINED with this name, that its sender is the coordinator. */
+    /** Returns the proof that the sender of a JOINED with this name is the coordinator. */
     public byte[] answers(String name) {
         return proof("join answers", name);
     }
@@ -108,7 +108,7 @@ public final class Agreement {
         return ((ECPublicKey) generator().generateKeyPair().getPublic()).getParams();
     }
 
-    /** The point in these bytes; checks that it is on the curve, because not every platform does. */
+    /** Decodes a point. Also checks that it is on the curve, because not every platform does that. */
     private static ECPoint checked(byte[] bytes) throws GeneralSecurityException {
         if (bytes.length != 65 || bytes[0] != 4) {
             throw new GeneralSecurityException("not an uncompressed point");

@@ -2,24 +2,27 @@ package org.sedge.edge.wire;
 
 import java.util.Random;
 
-/** Waiting times in seconds: the silence before a repetition, and the backoff of WIRE.md, section 7. */
+/** Computes waiting times in seconds: how long to wait for an answer, and the backoff of WIRE.md, section 7. */
 public final class Backoff {
     public static final double SILENCE_S = 2.0;
     public static final double MAX_S = 60.0;
 
     private Backoff() {}
 
-    /** Seconds before retry {@code attempt}, from 0: full jitter below a ceiling that doubles up to a limit. */
+    /**
+     * Returns the seconds to wait before retry {@code attempt}, counted from 0. The ceiling doubles up to a limit, and
+     * the jitter is nearly full.
+     */
     public static double after(int attempt, Random random) {
         return jittered(Math.min(MAX_S, 0.5 * Math.pow(2, Math.min(attempt, 10))), random);
     }
 
-    /** Uniform between a tenth of the ceiling and the ceiling. */
+    /** Returns a uniformly random number between a tenth of the ceiling and the ceiling. */
     public static double jittered(double ceiling, Random random) {
         return ceiling * (0.1 + 0.9 * random.nextDouble());
     }
 
-    /** The earlier of two times; NaN means none. */
+    /** Returns the earlier of two times, where NaN means that there is none. */
     public static double earlier(double a, double b) {
         return Double.isNaN(a) ? b : Double.isNaN(b) ? a : Math.min(a, b);
     }

@@ -8,13 +8,13 @@ import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.Map;
 
-/** Writes a model into an ONNX program: wire/binding.py of the protocol, byte by byte. */
+/** Writes a model into an ONNX program. The bytes are the same as from the protocol's wire/binding.py. */
 public final class BoundProgram {
-    private static final int GRAPH = 7; // of ModelProto
+    private static final int GRAPH = 7; // fields of ModelProto
     private static final int METADATA = 14;
-    private static final int INITIALIZER = 5; // of GraphProto
+    private static final int INITIALIZER = 5; // fields of GraphProto
     private static final int INPUT = 11;
-    private static final byte[] DIMS = {1 << 3}; // of TensorProto, with its wire type
+    private static final byte[] DIMS = {1 << 3}; // fields of TensorProto; these two with their wire types
     private static final byte[] FLOAT = {2 << 3, 1};
     private static final int NAME = 8;
     private static final int RAW_DATA = 9;
@@ -23,10 +23,10 @@ public final class BoundProgram {
     private BoundProgram() {}
 
     /**
-     * Replaces the program's input {@code name} (n,) with constant values, and adds facts for people. Throws
-     * {@code CodecError} if the program has no such input.
+     * Replaces the program's input {@code name} (n,) with constant values, and adds metadata for people.
      *
      * @param values little-endian float32
+     * @throws CodecError if the program has no such input
      */
     public static byte[] of(byte[] program, String name, byte[] values, Map<String, String> facts) throws CodecError {
         ByteArrayOutputStream made = new ByteArrayOutputStream(program.length + values.length + 1024);
@@ -56,7 +56,7 @@ public final class BoundProgram {
         return made.toByteArray();
     }
 
-    /** The graph without the input; null if it has no input of this name. */
+    /** Returns the graph without one of its inputs, or null if it has no input of this name. */
     private static byte[] without(byte[] graph, String name) {
         ByteArrayOutputStream kept = new ByteArrayOutputStream(graph.length);
         for (Part part = Part.first(graph); part != null; part = part.next()) {
@@ -76,7 +76,7 @@ public final class BoundProgram {
         return false;
     }
 
-    /** An initializer of the graph. */
+    /** Encodes a tensor as an initializer of the graph. */
     private static byte[] tensor(String name, byte[] values) {
         ByteArrayOutputStream head = new ByteArrayOutputStream();
         head.write(DIMS, 0, DIMS.length);
@@ -110,7 +110,7 @@ public final class BoundProgram {
         out.write((int) rest);
     }
 
-    /** One field of a message in bytes that {@link OnnxProgram} accepts: a varint, or bytes with a length. */
+    /** One field of a protobuf message that {@link OnnxProgram} has accepted. Its value is a varint or has a length. */
     private static final class Part {
         final byte[] data;
         final int from;

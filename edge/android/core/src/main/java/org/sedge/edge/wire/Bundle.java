@@ -15,7 +15,9 @@ import java.util.Map;
 public final class Bundle {
     private static final long FORMAT = 1;
     private static final int MAX_BYTES = 1 << 26;
-    /** Parsed JSON takes twenty times its size in memory. A layout of 4096 tensors has a fifth of this limit. */
+    /**
+     * Parsed JSON takes twenty times its size in memory. The layout of 4096 tensors takes only a fifth of this limit.
+     */
     private static final int MAX_MANIFEST_BYTES = 1 << 22;
     private static final int MAX_FILES = 64;
     private static final Schema<Record> PACKED = Record.schema();
@@ -35,7 +37,7 @@ public final class Bundle {
     private static final Field<Record, String> FILE = PROGRAM.required("file", Type.text(1, MAX_BYTES));
     private static final Field<Record, String> SHA256 = PROGRAM.required("sha256", Type.text(64, 64));
 
-    /** The bytes that the coded vector of frozen data may have beyond 4 per value: its header and five lengths. */
+    /** The coded vector of frozen data has 4 bytes per value plus at most this many: a header and five lengths. */
     private static final int MAX_DENSE_OVERHEAD = 32;
 
     private static final Schema<Record> FROZEN = Record.schema();
@@ -48,7 +50,7 @@ public final class Bundle {
     private static final Field<Record, List<Long>> PART_SHAPE =
             PART.required("shape", Type.list(Type.integer(1, 1 << 28), 0, 32));
 
-    /** The loss, which only devices with their own training code compute. */
+    /** The description of the loss. It is only checked here, because the programs compute the loss. */
     private static final Schema<Record> LOSS = Record.schema();
 
     static {
@@ -85,7 +87,7 @@ public final class Bundle {
         SCHEMA.required("verification", Type.ANY);
     }
 
-    /** One row of x or y: its element type by numpy's name, and its shape. */
+    /** One row of x or y: its element type, named as in numpy, and its shape. */
     public static final class Row {
         public final String dtype;
         public final long[] shape;
@@ -102,7 +104,7 @@ public final class Bundle {
             }
         }
 
-        /** The number of values in it. */
+        /** Returns the number of values in a row. */
         public long size() {
             long size = 1;
             for (long extent : shape) {
@@ -112,7 +114,7 @@ public final class Bundle {
         }
     }
 
-    /** One of several inputs: its name and the type of its row. */
+    /** One of a model's several inputs: its name, and the type of its row. */
     public static final class Part {
         public final String name;
         public final Row row;
@@ -127,23 +129,26 @@ public final class Bundle {
     public final Layout layout;
     public final int batchSize;
     public final Row input;
-    /** null: the input is the target. */
+    /** null if the input is also the target */
     public final Row target;
-    /** The number of classes; 0 for a model that does not classify. */
+    /** The number of classes, or 0 for a model that is not a classifier. */
     public final long numClasses;
-    /** Integers of x are below this; 0 if unknown. */
+    /** The number of tokens: integers in x must be below it. It is 0 if unknown. */
     public final long vocabulary;
     public final boolean usesBatchStatistics;
-    /** The number of random numbers that a step takes. */
+    /** The number of random numbers that a training step uses. */
     public final int noise;
-    /** The tensors that no device trains; null: there are none. */
+    /** The tensors that no device trains; null if there are none. */
     public final Layout frozenLayout;
     public final Metric metric;
-    /** The guide of the guided loss; null: there is none. */
+    /** Describes the inputs of the guided loss; null if the bundle has no such loss. */
     public final Guide guide;
-    /** The classes' names, for people; may be empty. */
+    /** The names of the classes, to show to people. The list may be empty. */
     public final List<String> labels;
-    /** The inputs of a model that has several, in their order in a row of {@code input}; otherwise empty. */
+    /**
+     * If the model has several inputs: the inputs in the order in which a row of {@code input} packs them. Otherwise
+     * empty.
+     */
     public final List<Part> parts;
     private final List<Record> programs;
     private final Map<String, byte[]> files;
@@ -225,7 +230,11 @@ public final class Bundle {
         }
     }
 
-    /** Unpacks the bundle in a blob. Throws {@code CodecError} if it breaks a rule. */
+    /**
+     * Unpacks the bundle in a blob.
+     *
+     * @throws CodecError if the bundle breaks a rule
+     */
     public static Bundle unpack(byte[] blob) throws CodecError {
         try {
             Record packed = PACKED.decode(Compression.inflate(blob, MAX_BYTES));
@@ -240,22 +249,25 @@ public final class Bundle {
         }
     }
 
-    /** A copy of the SHA-256 of the manifest's bytes, by which a policy names the bundle. */
+    /** Returns a copy of the SHA-256 of the manifest's bytes, with which policies refer to the bundle. */
     public byte[] manifestHash() {
         return manifestHash.clone();
     }
 
-    /** Whether a row's outputs (C, ...) have the classes first; otherwise they are (..., C), with the labels' extents. */
+    /**
+     * Returns true if a row's outputs have the shape (C, ...), with the classes first, and false if it is (..., C). The
+     * labels of the row have the shape (...).
+     */
     public boolean classesFirst(long[] outputs) {
         return target == null || Arrays.equals(Arrays.copyOfRange(outputs, 1, outputs.length), target.shape);
     }
 
-    /** Whether a step may be padded with rows of weight 0. */
+    /** Returns true if padding a batch with rows of weight 0 does not change a step. */
     public boolean paddingIsSafe() {
         return !usesBatchStatistics && noise == 0;
     }
 
-    /** The SHA-256 of every program for a backend, in hexadecimal digits, in the manifest's order. */
+    /** Returns the SHA-256 of every program for a backend, in hexadecimal digits and in the manifest's order. */
     public List<String> programHashes(String backend) {
         List<String> found = new ArrayList<>();
         for (Record program : programs) {
@@ -266,7 +278,7 @@ public final class Bundle {
         return found;
     }
 
-    /** The file of one program for a backend; null if there is none. */
+    /** Returns the file of one program for a backend, or null if there is none. */
     public byte[] program(String kind, String backend) {
         for (Record program : programs) {
             if (program.get(PROGRAM_NAME).equals(kind) && program.get(BACKEND).equals(backend)) {

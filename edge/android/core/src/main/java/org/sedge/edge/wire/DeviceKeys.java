@@ -17,7 +17,7 @@ public final class DeviceKeys {
         password = Hex.encode(derived(extracted, "mqtt password"));
     }
 
-    /** Identifies these keys without revealing anything about them. */
+    /** Returns bytes that identify these keys without revealing anything about them. */
     public byte[] fingerprint() {
         return Arrays.copyOf(Digests.sha256(up), 16);
     }

@@ -6,11 +6,11 @@ import java.security.MessageDigest;
 import javax.crypto.Mac;
 import javax.crypto.spec.SecretKeySpec;
 
-/** SHA-256 and HMAC-SHA256, which every Java platform provides. */
+/** Computes SHA-256 and HMAC-SHA256, which every Java platform provides. */
 public final class Digests {
     private Digests() {}
 
-    /** A new SHA-256. */
+    /** Returns a new SHA-256 digest. */
     public static MessageDigest sha256() {
         try {
             return MessageDigest.getInstance("SHA-256");
@@ -19,12 +19,12 @@ public final class Digests {
         }
     }
 
-    /** The SHA-256 of some bytes. */
+    /** Returns the SHA-256 of the data. */
     public static byte[] sha256(byte[] data) {
         return sha256().digest(data);
     }
 
-    /** The HMAC-SHA256 of the concatenated parts. */
+    /** Returns the HMAC-SHA256 of the concatenated parts. */
     public static byte[] hmac(byte[] key, byte[]... parts) {
         try {
             Mac mac = Mac.getInstance("HmacSHA256");

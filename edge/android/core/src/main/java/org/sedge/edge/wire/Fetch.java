@@ -5,7 +5,10 @@ import org.sedge.edge.SedgeException.FrameError;
 import java.util.BitSet;
 import java.util.Random;
 
-/** The receiving end of a download: requests missing chunks, and repeats the request after every silence (WIRE.md, 8.3). */
+/**
+ * The receiving side of a download. It requests missing chunks, and repeats the request when none arrive for a while
+ * (WIRE.md, 8.3).
+ */
 public final class Fetch {
     public final Manifest manifest;
     /** The chunks that are on disk. */
@@ -15,7 +18,7 @@ public final class Fetch {
     private int attempt;
     private double due = Double.NaN;
     private boolean heard;
-    private double unansweredSince = Double.NaN; // since the last request
+    private double unansweredSince = Double.NaN; // the time of the last request
     private double waitingSince = Double.NaN;
     private double patience = Backoff.SILENCE_S;
 
@@ -25,12 +28,12 @@ public final class Fetch {
         this.random = random;
     }
 
-    /** Whether every chunk is present. */
+    /** Returns true if every chunk is present. */
     public boolean complete() {
         return have.cardinality() == manifest.count;
     }
 
-    /** The link is up (again): requests at once. */
+    /** Call this when the link is up. The missing chunks are requested at once. */
     public void connected(double now) {
         attempt = 0;
         due = now;
@@ -41,25 +44,31 @@ public final class Fetch {
         patience = Backoff.SILENCE_S;
     }
 
-    /** The sender is online: repeats at once a request that it has not answered within the silence. */
+    /**
+     * Call this when the sender is known to be online. A request that it has not answered in time is repeated at once.
+     */
     public void woken(double now) {
         if (Double.isNaN(due) || Double.isNaN(unansweredSince)) {
             return;
         }
         attempt = 0;
         double again = unansweredSince + patience;
-        if (now >= again) { // it was away, so that time does not show how fast chunks come
+        if (now >= again) { // the sender was away, so this wait says nothing about the speed of the link
             waitingSince = Double.NaN;
         }
         due = Math.min(due, Math.max(now, again));
     }
 
-    /** The link is down. */
+    /** Call this when the link is down. */
     public void disconnected() {
         due = Double.NaN;
     }
 
-    /** Whether this chunk is valid and new. Throws {@code FrameError} for an invalid one, and changes nothing. */
+    /**
+     * Checks a chunk. Returns true if it is valid and new.
+     *
+     * @throws FrameError if it is invalid, which changes nothing
+     */
     public boolean chunk(long index, byte[] data, double now) throws FrameError {
         manifest.check(index, data);
         boolean fresh = !have.get((int) index);
@@ -78,7 +87,7 @@ public final class Fetch {
         return fresh;
     }
 
-    /** The chunks to request, if a request is due; otherwise null. */
+    /** Returns the chunks to request if a request is due, otherwise null. */
     public BitSet poll(double now) {
         if (!(now >= due) || complete()) {
             return null;
@@ -97,7 +106,7 @@ public final class Fetch {
         return asked;
     }
 
-    /** When {@link #poll} is next due; NaN: not before the next event. */
+    /** Returns the time at which {@link #poll} is next due, or NaN if it is not due before the next event. */
     public double timer() {
         return complete() ? Double.NaN : due;
     }

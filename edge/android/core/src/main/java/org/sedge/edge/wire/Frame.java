@@ -11,17 +11,17 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 
-/** One frame: a header of 64 bytes with a MAC, and a body (WIRE.md, section 3). */
+/** A frame: a header of 64 bytes, which contains a MAC, and a body (WIRE.md, section 3). */
 public final class Frame {
     public static final int HEADER_BYTES = 64;
     public static final int MAX_BODY_BYTES = 1 << 18;
-    /** The largest packet of this protocol (WIRE.md, 1.8). */
+    /** The size of the largest packet in this protocol (WIRE.md, 1.8). */
     public static final int MAX_PACKET = 266304;
     private static final byte[] NO_TRANSFER = new byte[16];
     private static final int MAC_OFFSET = 48;
     private static final int UNKEYED = 1;
     private static final long MAX_INCARNATION = 0xffffffffL;
-    /** A clock later than this is wrong or leaves too few start counts. */
+    /** A clock that shows a later time than this is wrong, and would leave too few start counts. */
     private static final long LATEST_CLOCK_S = MAX_INCARNATION - (1 << 24);
 
     public final Kind kind;
@@ -42,12 +42,17 @@ public final class Frame {
         this.index = index;
     }
 
-    /** The maximum size of a message as an MQTT packet. */
+    /** Returns an upper bound on the size of a message as an MQTT packet. */
     public static int packetBytes(String topic, byte[] payload) {
         return payload.length + topic.length() + 64;
     }
 
-    /** The frame's bytes for one topic, in this version unless its kind is frozen. A null key makes an UNKEYED chunk. */
+    /**
+     * Encodes the frame for one topic.
+     *
+     * @param key null for an UNKEYED chunk
+     * @param version the protocol version, which frozen kinds ignore
+     */
     public byte[] seal(String topic, byte[] key, int version) {
         ByteBuffer out = ByteBuffer.allocate(HEADER_BYTES + body.length).order(ByteOrder.LITTLE_ENDIAN);
         out.put((byte) 'S').put((byte) 'G').put((byte) (kind.frozen ? 1 : version)).put((byte) kind.number());
@@ -63,9 +68,11 @@ public final class Frame {
     }
 
     /**
-     * Decodes a frame; with a null key only UNKEYED chunks are accepted.
+     * Decodes a frame.
      *
      * <p>Lengths and limits are checked before the MAC, and the MAC before anything else is used.
+     *
+     * @param key null to accept only UNKEYED chunks
      */
     public static Frame open(byte[] data, String topic, byte[] key, List<Long> versions) throws FrameError {
         if (data.length < HEADER_BYTES) {
@@ -102,7 +109,11 @@ public final class Frame {
                 in.getInt(32) & 0xffffffffL);
     }
 
-    /** Decodes the message in the body. Throws {@code BodyError} if it breaks its schema. */
+    /**
+     * Decodes the message in the body.
+     *
+     * @throws BodyError if it breaks its schema
+     */
     public Struct<?> message() throws BodyError {
         try {
             return kind.schema.decode(body);
@@ -111,12 +122,12 @@ public final class Frame {
         }
     }
 
-    /** The start count in the header of a frame with a correct length and MAC. */
+    /** Returns the start count from the header of a frame whose length and MAC have been checked. */
     static long incarnationOf(byte[] data) {
         return ByteBuffer.wrap(data).order(ByteOrder.LITTLE_ENDIAN).getInt(8) & 0xffffffffL;
     }
 
-    /** A new start count: above the last one, and at least the clock's Unix seconds if these are plausible. */
+    /** Returns a new start count. It is above the last one, and at least the clock's Unix time if that is plausible. */
     public static long nextIncarnation(long last, long clockS) {
         return Math.min(Math.max(last + 1, clockS <= LATEST_CLOCK_S ? clockS : 0), MAX_INCARNATION);
     }

@@ -6,7 +6,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 
-/** The inputs of a bundle's guided loss besides outputs and targets (spec/extensions.md, X28). */
+/** Describes which inputs a bundle's guided loss takes besides outputs and targets (spec/extensions.md, X28). */
 public final class Guide {
     static final Schema<Record> SCHEMA = Record.schema();
     private static final Field<Record, String> NAME = SCHEMA.required("name", Type.text(1, 256));
@@ -16,11 +16,11 @@ public final class Guide {
     private static final Field<Record, Boolean> COUNTS = SCHEMA.optional("counts", Type.BOOL, false);
 
     public final String name;
-    /** Reference models by name. */
+    /** The names of the reference models. */
     public final List<String> models;
-    /** The number of constants that an order supplies. */
+    /** The number of constants that an order must supply. */
     public final int constants;
-    /** Whether it takes the device's number of examples per class. */
+    /** Whether the loss takes the device's number of examples in each class. */
     public final boolean counts;
 
     Guide(Record guide) {
@@ -30,7 +30,7 @@ public final class Guide {
         counts = guide.get(COUNTS);
     }
 
-    /** The inputs of its program beyond those of "gradient", in order. */
+    /** Returns the inputs of the program "guided" that "gradient" does not have, in order. */
     public List<String> inputs() {
         List<String> inputs = new ArrayList<>(models);
         if (constants > 0) {

@@ -1,12 +1,12 @@
 package org.sedge.edge.wire;
 
-/** Converts bytes to lower-case hexadecimal digits, and back. */
+/** Converts bytes to lower-case hexadecimal digits and back. */
 public final class Hex {
     private static final String DIGITS = "0123456789abcdef";
 
     private Hex() {}
 
-    /** Two digits for each byte. */
+    /** Encodes each byte as two digits. */
     public static String encode(byte[] data) {
         StringBuilder text = new StringBuilder(2 * data.length);
         for (byte b : data) {
@@ -15,7 +15,11 @@ public final class Hex {
         return text.toString();
     }
 
-    /** Decodes digits of either case. Throws {@code IllegalArgumentException} for anything else. */
+    /**
+     * Decodes digits of either case.
+     *
+     * @throws IllegalArgumentException for anything else
+     */
     public static byte[] decode(String text) {
         byte[] data = new byte[text.length() / 2];
         for (int i = 0; i < text.length(); i++) {

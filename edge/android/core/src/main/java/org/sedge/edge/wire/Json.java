@@ -6,9 +6,11 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Strict JSON (RFC 8259): objects as maps, arrays as lists, integers as Long and other numbers as Double.
+ * Parses strict JSON (RFC 8259). Objects become maps, arrays become lists, integers become Long, and other numbers
+ * become Double.
  *
- * <p>Android's own parser is in a package that a JVM lacks; manifests and join texts need no more than this.
+ * <p>Android has its own parser, but in a package that desktop JVMs do not have. This one is enough for manifests and
+ * join texts.
  */
 public final class Json {
     private static final int MAX_DEPTH = 64;
@@ -20,7 +22,11 @@ public final class Json {
         this.text = text;
     }
 
-    /** Parses the text. Throws {@code IllegalArgumentException} with the place of an error. */
+    /**
+     * Parses the text.
+     *
+     * @throws IllegalArgumentException for invalid JSON; the message says where
+     */
     public static Object parse(String text) {
         Json json = new Json(text);
         Object value = json.value(0);
@@ -31,7 +37,7 @@ public final class Json {
         return value;
     }
 
-    /** Reads a string, up to its closing quotation mark. */
+    /** Reads a string up to its closing quotation mark. */
     public static String escaped(String text) {
         StringBuilder found = new StringBuilder();
         for (char c : text.toCharArray()) {

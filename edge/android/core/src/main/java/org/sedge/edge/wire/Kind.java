@@ -1,6 +1,6 @@
 package org.sedge.edge.wire;
 
-/** The kinds of frames (WIRE.md, section 4), in the order of their numbers, from 1. */
+/** The kinds of frames (WIRE.md, section 4), in the order of their numbers, which begin at 1. */
 public enum Kind {
     HELLO(Messages.Hello.SCHEMA, true),
     WELCOME(Messages.Welcome.SCHEMA, true),
@@ -20,9 +20,9 @@ public enum Kind {
     JOINED(Messages.Joined.SCHEMA, true),
     RENEW(Messages.Renew.SCHEMA, false);
 
-    /** The body's schema; null for a chunk. */
+    /** The schema of the body; null for a chunk, which has none. */
     public final Schema<?> schema;
-    /** Whether it keeps its version 1 format for ever (3.4). */
+    /** Whether its format stays that of protocol version 1 forever (3.4). */
     final boolean frozen;
 
     Kind(Schema<?> schema, boolean frozen) {
@@ -30,12 +30,12 @@ public enum Kind {
         this.frozen = frozen;
     }
 
-    /** The number in the header. */
+    /** Returns the kind's number in a frame header. */
     public int number() {
         return ordinal() + 1;
     }
 
-    /** The kind with a number; null if there is none. */
+    /** Returns the kind with a number, or null if there is none. */
     public static Kind of(int number) {
         return number >= 1 && number <= values().length ? values()[number - 1] : null;
     }

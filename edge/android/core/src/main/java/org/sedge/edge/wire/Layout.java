@@ -11,7 +11,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 
-/** The position of every tensor in theta, one vector of n float32 (spec/bundle.md, B6 to B8). */
+/** The position of every tensor in theta, the vector of all n float32 parameters (spec/bundle.md, B6 to B8). */
 public final class Layout {
     private static final int MAX_PARAMETERS = 1 << 28;
     private static final Schema<Record> TENSOR = Record.schema();
@@ -32,13 +32,13 @@ public final class Layout {
         }
     };
 
-    /** One named slice of theta: the elements from {@code from} up to, but not including, {@code to}. */
+    /** A named slice of theta: the elements from {@code from} up to, but not including, {@code to}. */
     public static final class Tensor {
         public final String name;
         public final List<Long> shape;
         public final int from;
         public final int to;
-        /** Whether it is a running mean or variance, which is not trained. */
+        /** Whether the tensor is a running mean or variance, which is not trained. */
         public final boolean statistic;
 
         Tensor(String name, List<Long> shape, int from, int to, boolean statistic) {
@@ -53,7 +53,7 @@ public final class Layout {
     public final List<Tensor> tensors = new ArrayList<>();
     /** n. */
     public final int size;
-    /** SHA-256 of names, shapes and roles. */
+    /** The SHA-256 of the names, shapes and roles of all tensors. */
     public final byte[] hash;
 
     private Layout(List<Record> rows) {
@@ -83,7 +83,7 @@ public final class Layout {
         hash = Digests.sha256(MsgPack.pack(hashed));
     }
 
-    /** The tensor with a name; null if there is none. */
+    /** Returns the tensor with a name, or null if there is none. */
     public Tensor find(String name) {
         for (Tensor tensor : tensors) {
             if (tensor.name.equals(name)) {
@@ -93,7 +93,12 @@ public final class Layout {
         return null;
     }
 
-    /** The tensors that a key names, in order. Throws {@code CodecError} for an unknown name. */
+    /**
+     * Returns the tensors with these names, in the layout's order.
+     *
+     * @param key the setting that the names come from, for messages
+     * @throws CodecError for an unknown name
+     */
     public List<Tensor> named(Collection<String> names, String key) throws CodecError {
         Set<String> wanted = new HashSet<>(names);
         List<Tensor> found = new ArrayList<>();
@@ -103,7 +108,8 @@ public final class Layout {
             }
         }
         if (!wanted.isEmpty()) {
-            String line = Collections.min(wanted).replace("\n", "\\n"); // from the coordinator, for one log line
+            // Comes from the coordinator; log it as one line.
+            String line = Collections.min(wanted).replace("\n", "\\n");
             throw new CodecError(key + ": no tensor named '" + line + "'");
         }
         return found;

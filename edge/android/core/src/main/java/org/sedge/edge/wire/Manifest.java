@@ -8,13 +8,13 @@ import java.util.BitSet;
 import java.util.HashMap;
 import java.util.Map;
 
-/** A blob's size and hash, and a digest of every chunk (WIRE.md, section 6). */
+/** A blob's size and hash, and a digest of each of its chunks (WIRE.md, section 6). */
 public final class Manifest extends Struct<Manifest> {
     public static final int DIGEST_BYTES = 16;
     public static final int MIN_CHUNK_BYTES = 1 << 12;
     public static final int MAX_CHUNK_BYTES = 1 << 18;
     public static final int MAX_CHUNKS = 4096;
-    /** Room for topic, MQTT's own bytes and our header in a chunk's packet. */
+    /** The bytes of a chunk's packet that MQTT, the topic and our header may take. */
     private static final int PACKET_OVERHEAD = Frame.HEADER_BYTES + 4096;
 
     /** Reads a manifest and checks its consistency. */
@@ -48,7 +48,7 @@ public final class Manifest extends Struct<Manifest> {
     public final int chunkBytes;
     /** The number of chunks. */
     public final int count;
-    /** The transfer id, 16 bytes: a hash of the manifest itself. */
+    /** The transfer id: the first 16 bytes of the manifest's own hash. */
     public final byte[] transfer;
     private final byte[] digests;
 
@@ -68,7 +68,10 @@ public final class Manifest extends Struct<Manifest> {
         transfer = Arrays.copyOf(Digests.sha256(encode()), 16);
     }
 
-    /** The chunk size for a blob of {@code size} bytes: {@code wanted}, or larger if 4096 such chunks would not hold it. */
+    /**
+     * Returns the chunk size for a blob of {@code size} bytes. It is {@code wanted}, or larger if 4096 such chunks
+     * could not hold the blob.
+     */
     public static int chunkSize(int size, int wanted) {
         int chunk = wanted;
         while (size > (long) MAX_CHUNKS * chunk) {
@@ -77,7 +80,10 @@ public final class Manifest extends Struct<Manifest> {
         return chunk;
     }
 
-    /** {@code wanted}, halved until a chunk's MQTT packet has at most {@code maxPacket} bytes, or down to the minimum. */
+    /**
+     * Returns the largest chunk size whose MQTT packet has at most {@code maxPacket} bytes, found by halving
+     * {@code wanted}. It is never below the protocol's minimum.
+     */
     public static int fittingChunk(int maxPacket, int wanted) {
         int chunk = wanted;
         while (chunk > Math.max(maxPacket - PACKET_OVERHEAD, MIN_CHUNK_BYTES)) {
@@ -86,7 +92,10 @@ public final class Manifest extends Struct<Manifest> {
         return chunk;
     }
 
-    /** The manifest of a non-empty blob; chunks are larger if 4096 chunks of {@code chunkBytes} would not hold it. */
+    /**
+     * Creates the manifest of a non-empty blob. Chunks are larger than {@code chunkBytes} if 4096 such chunks could not
+     * hold the blob.
+     */
     public static Manifest describe(byte[] blob, int chunkBytes) {
         int chunk = chunkSize(blob.length, chunkBytes);
         int count = (blob.length + chunk - 1) / chunk;
@@ -98,23 +107,23 @@ public final class Manifest extends Struct<Manifest> {
         return new Manifest(new Object[] {Digests.sha256(blob), (long) blob.length, (long) chunk, digests});
     }
 
-    /** The offset of a chunk. */
+    /** Returns the offset of a chunk in bytes. */
     public int offset(int index) {
         return index * chunkBytes;
     }
 
-    /** The length of a chunk. */
+    /** Returns the length of a chunk in bytes. */
     public int length(int index) {
         return Math.min(chunkBytes, size - offset(index));
     }
 
-    /** Whether the bytes are this chunk's. */
+    /** Returns true if the data is that of the chunk with this index. */
     public boolean matches(int index, byte[] data) {
         byte[] digest = Arrays.copyOf(Digests.sha256(data), DIGEST_BYTES);
         return Arrays.equals(digest, Arrays.copyOfRange(digests, index * DIGEST_BYTES, (index + 1) * DIGEST_BYTES));
     }
 
-    /** Throws {@code FrameError} unless the bytes are this chunk's. */
+    /** @throws FrameError unless the data is that of the chunk with this index */
     public void check(long index, byte[] data) throws FrameError {
         if (index >= count) {
             throw new FrameError("chunk " + index + " of a blob of " + count + " chunks");
@@ -127,12 +136,16 @@ public final class Manifest extends Struct<Manifest> {
         }
     }
 
-    /** The bitmap of the given chunks. */
+    /** Encodes a set of chunks as a bitmap. */
     public static byte[] toBitmap(BitSet chunks, int count) {
         return Arrays.copyOf(chunks.toByteArray(), (count + 7) / 8);
     }
 
-    /** The chunks in a bitmap. Throws {@code FrameError} for a wrong length or bits past the end. */
+    /**
+     * Decodes the set of chunks in a bitmap.
+     *
+     * @throws FrameError for a wrong length or bits past the end
+     */
     public static BitSet fromBitmap(byte[] bitmap, int count) throws FrameError {
         BitSet chunks = BitSet.valueOf(bitmap);
         if (bitmap.length != (count + 7) / 8) {

@@ -4,7 +4,7 @@ import org.sedge.edge.wire.Schema.Field;
 
 import java.util.Locale;
 
-/** A model's quality measure for people, with its name. */
+/** The name and kind of the metric with which people judge a model. */
 public final class Metric extends Struct<Metric> {
     public static final Schema<Metric> SCHEMA = new Schema<Metric>(true) {
         @Override
@@ -18,12 +18,12 @@ public final class Metric extends Struct<Metric> {
     private static final Field<Metric, String> BETTER =
             SCHEMA.optional("better", Type.oneOf("higher", "lower"), "higher");
 
-    /** The metric of a bundle that names none. */
+    /** The metric of a bundle that does not name one. */
     public static final Metric ACCURACY = new Metric("accuracy", true);
 
-    /** For example {@code mean_absolute_error}. */
+    /** The metric's name, for example {@code mean_absolute_error}. */
     public final String name;
-    /** Whether it is in [0, 1] and shown in per cent. */
+    /** Whether values are in [0, 1] and shown in percent. */
     public final boolean share;
 
     public Metric(String name, boolean share) {
@@ -36,17 +36,19 @@ public final class Metric extends Struct<Metric> {
         share = SHARE.in(values);
     }
 
-    /** Whether a value is better than another. */
+    /** Returns true if a value is better than another. */
     public boolean isBetter(double value, double other) {
         return get(BETTER).equals("higher") ? value > other : value < other;
     }
 
-    /** The reported value if the rows' values have this mean. */
+    /** Returns the value to report if the mean over the rows is {@code mean}. */
     public double reported(double mean) {
         return name.equals("perplexity") ? Math.exp(mean) : mean;
     }
 
-    /** A value with the metric's name, for people: {@code accuracy 81.3 %}, {@code mean absolute error 0.0421}. */
+    /**
+     * Formats a value with the metric's name, such as {@code accuracy 81.3 %} or {@code mean absolute error 0.0421}.
+     */
     public String said(double value) {
         return name.replace('_', ' ') + " "
                 + (share ? String.format(Locale.ROOT, "%.1f %%", 100 * value) : String.format(Locale.ROOT, "%.3g", value));

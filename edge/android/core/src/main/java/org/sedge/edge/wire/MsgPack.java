@@ -12,7 +12,7 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * The subset of MessagePack that the protocol uses: written in its shortest form, read strictly.
+ * The subset of MessagePack that the protocol uses. It is written in its shortest form and read strictly.
  *
  * <p>Values are Long, Double, Boolean, String, byte[], null, List, Map with text keys, and {@link Struct}. The library
  * of the same name would save a hundred lines here, but add 130 kB to every app.
@@ -22,7 +22,7 @@ public final class MsgPack {
 
     private MsgPack() {}
 
-    /** The bytes of a value. */
+    /** Encodes a value. */
     public static byte[] pack(Object value) {
         Writer writer = new Writer();
         writer.value(value);
@@ -30,8 +30,10 @@ public final class MsgPack {
     }
 
     /**
-     * Decodes the bytes and drops values that the type does not know: lists and maps of one byte each would take thirty
-     * times as much memory. Throws {@code IllegalArgumentException} unless the bytes are exactly one value.
+     * Decodes the bytes. Values that the type does not know are dropped, because lists and maps of one byte each would
+     * take thirty times as much memory.
+     *
+     * @throws IllegalArgumentException unless the bytes are exactly one value
      */
     public static Object unpack(byte[] data, Type<?> type) {
         Reader reader = new Reader(ByteBuffer.wrap(data));
@@ -42,7 +44,7 @@ public final class MsgPack {
         return value;
     }
 
-    /** Writes consecutive values. */
+    /** Writes values one after another. */
     static final class Writer {
         final ByteArrayOutputStream out = new ByteArrayOutputStream();
 
@@ -98,7 +100,10 @@ public final class MsgPack {
             bytes(value, 1 << power);
         }
 
-        /** Writes a size: within the tag below {@code short}, otherwise in 8 (if {@code tag} allows), 16 or 32 bits. */
+        /**
+         * Writes a size. A size below {@code fixed} is part of the tag; others take 8 bits (if {@code tag} allows
+         * that), 16 or 32 bits.
+         */
         private void head(int size, int fixed, int fixedTag, int tag) {
             boolean hasEight = tag == 0xc4 || tag == 0xd9;
             if (size < fixed) {
@@ -128,7 +133,7 @@ public final class MsgPack {
             this.in = in;
         }
 
-        /** Reads the next value; without a type, only checks that it is one. */
+        /** Reads the next value. Without a type, only checks that the value is well-formed. */
         Object value(int depth, Type<?> type) {
             if (depth > MAX_DEPTH) {
                 throw new IllegalArgumentException("nested deeper than " + MAX_DEPTH);
@@ -215,7 +220,7 @@ public final class MsgPack {
             return data;
         }
 
-        /** Reads text; text without a type may have any encoding. */
+        /** Reads text. Text without a type is dropped, so its encoding is not checked. */
         private String text(long count, Type<?> type) {
             byte[] data = bytes(count);
             try {
@@ -226,14 +231,14 @@ public final class MsgPack {
             }
         }
 
-        /** Skips an extension type, because only an unknown key can hold one. */
+        /** Skips a value of an extension type, which can only belong to an unknown key. */
         private Object extension(long count) {
             bytes(count + 1);
             return Reader.class;
         }
 
         private List<Object> list(long count, int depth, Type<?> type) {
-            require(count); // each item has at least one byte
+            require(count); // each item takes at least one byte
             Type<?> item = type == null ? null : type.part(null);
             List<Object> found = new ArrayList<>();
             for (long i = 0; i < count; i++) {

@@ -14,7 +14,10 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** Checks ONNX programs before a runtime reads them: only the fields and operators of B13, used as B16 allows. */
+/**
+ * Checks ONNX programs before a runtime reads them. They may only have the fields and operators of B13, used as B16
+ * allows.
+ */
 public final class OnnxProgram {
     private static final String SCAN = "Scan";
     private static final String BODY = "body";
@@ -28,12 +31,12 @@ public final class OnnxProgram {
 
     private OnnxProgram() {}
 
-    /** Throws {@code CodecError} for a program that no runtime may read. */
+    /** @throws CodecError if the program is not allowed */
     public static void check(byte[] program) throws CodecError {
         new OnnxProgram().model(program);
     }
 
-    /** The text as one line, whatever characters a program's names contain. */
+    /** Returns an error with the text on one line, whatever characters the program's names contain. */
     private static CodecError refused(String text) {
         String line = text.replaceAll("[^ -~]", "?");
         return new CodecError("program: " + line.substring(0, Math.min(line.length(), MAX_TEXT)));
@@ -42,10 +45,10 @@ public final class OnnxProgram {
     private static final class Field {
         int number;
         long value;
-        byte[] data; // null: a varint
+        byte[] data; // null if the value is a varint
     }
 
-    /** An attribute: its fields, its whole numbers, and the element type of its tensor, 0 for none. */
+    /** A node's attribute: its fields, its integers, and the element type of its tensor, or 0 if it has none. */
     private static final class Attribute {
         String name = "";
         final Map<Integer, Field> fields = new HashMap<>();
@@ -53,7 +56,7 @@ public final class OnnxProgram {
         long kind;
     }
 
-    /** A node, its names and its attributes by name. */
+    /** A node of a graph: the names of its inputs and outputs, and its attributes by name. */
     private static final class Node {
         String operator = "";
         final List<String> inputs = new ArrayList<>();
@@ -69,7 +72,7 @@ public final class OnnxProgram {
         String name = "";
         long kind;
         final List<Long> dims = new ArrayList<>();
-        byte[] raw; // null unless the elements are only here
+        byte[] raw; // null if the elements are in another field, too
     }
 
     /** The names that a graph and its outer graphs define, with their element types, and the constants. */
@@ -153,7 +156,11 @@ public final class OnnxProgram {
         return graph;
     }
 
-    /** The element types of a node's inputs. Throws {@code CodecError} for inputs that B16 does not allow. */
+    /**
+     * Returns the element types of a node's inputs.
+     *
+     * @throws CodecError for inputs that B16 does not allow
+     */
     private static List<Long> given(Node node, Graph graph) throws CodecError {
         for (Attribute attribute : node.attributes.values()) {
             if (!OnnxTables.OTHER_ATTRIBUTES.contains(attribute.name)) {
@@ -196,7 +203,7 @@ public final class OnnxProgram {
         }
     }
 
-    /** Dividing the smallest int64 by -1 raises a signal on some processors, as dividing by 0 does. */
+    /** Checks a divisor, because dividing by 0, or the smallest int64 by -1, crashes on some processors. */
     private static void checkDivisor(Constant by, Node node) throws CodecError {
         boolean good = by != null && by.kind == OnnxTables.INT64 && by.raw != null && by.raw.length % 8 == 0;
         if (good) {
@@ -211,7 +218,7 @@ public final class OnnxProgram {
         }
     }
 
-    /** The element types of the outputs of a node without a body, from those of its inputs. */
+    /** Returns the element types of a node's outputs, given those of its inputs. The node must not have a body. */
     private static List<Long> made(Node node, List<Long> kinds) throws CodecError {
         long kind = kinds.get(0);
         if (OnnxTables.BOOLEAN.contains(node.operator)) {
@@ -233,7 +240,7 @@ public final class OnnxProgram {
         return made;
     }
 
-    /** The element types of the outputs of a loop over a known number of steps. */
+    /** Returns the element types of the outputs of a loop, after checking that its number of steps is fixed. */
     private List<Long> scan(Node node, List<Long> kinds, Graph graph) throws CodecError {
         Constant last = graph.constant(node.inputs.get(node.inputs.size() - 1));
         long steps = last == null || last.dims.isEmpty() ? 0 : last.dims.get(0);
@@ -334,7 +341,7 @@ public final class OnnxProgram {
         return constant;
     }
 
-    /** The name and the element type of an input or output: a tensor of a fixed shape. */
+    /** Reads the name and the element type of an input or output, which must be a tensor of a fixed shape. */
     private Constant declared(byte[] data) throws CodecError {
         Map<Integer, Field> value = only(OnnxTables.VALUE, data);
         Map<Integer, Field> type = only(OnnxTables.TYPE, bytes(value.get(2)));
@@ -357,7 +364,7 @@ public final class OnnxProgram {
         return declared;
     }
 
-    /** The product of unsigned extents; above every limit if it overflows. */
+    /** Returns the product of unsigned extents. If it overflows, the result is above every limit. */
     private static long elements(List<Long> dims) throws CodecError {
         if (dims.size() > OnnxTables.MAX_RANK) {
             throw refused("more than " + OnnxTables.MAX_RANK + " dimensions");
@@ -376,7 +383,11 @@ public final class OnnxProgram {
         return kind == 1 ? 4 : kind == 7 ? 8 : 1;
     }
 
-    /** The fields of a message, by number; none may repeat. */
+    /**
+     * Reads the fields of a message by their numbers.
+     *
+     * @param allowed the permitted fields, each of which may occur once
+     */
     private Map<Integer, Field> only(Map<Integer, String> allowed, byte[] data) throws CodecError {
         Map<Integer, Field> found = new HashMap<>();
         for (Field field : read(allowed, data)) {

@@ -8,13 +8,13 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 
-/** The device's end of its control channel: seals outgoing frames, opens and checks incoming ones. */
+/** The device's end of its channel to the coordinator. It seals outgoing frames, and opens and checks incoming ones. */
 public final class Peer {
-    /** A frame with its message; a chunk has none. */
+    /** A frame that was opened, with its message. A chunk has no message. */
     public static final class Opened {
         public final Frame frame;
         public final Struct<?> message;
-        /** Whether the replay window has refused it; then there is no message. */
+        /** Whether the replay window has refused the frame. Its message is not decoded then. */
         public final boolean replayed;
 
         Opened(Frame frame, Struct<?> message, boolean replayed) {
@@ -26,7 +26,7 @@ public final class Peer {
 
     public final String topic;
     public final ReplayWindow window;
-    /** The connection's nonce until a welcome has answered it, then null. */
+    /** The nonce of this connection; null once a welcome has answered it. */
     public byte[] awaited;
     private DeviceKeys keys;
     private final long incarnation;
@@ -35,12 +35,15 @@ public final class Peer {
     private long seq;
     private long version;
 
-    /** Takes this side's start count, and the newest start count received from the coordinator. */
+    /**
+     * @param incarnation this side's start count
+     * @param heard the newest start count received from the coordinator
+     */
     public Peer(String topic, DeviceKeys keys, long incarnation, long heard) {
         this(topic, keys, incarnation, heard, Frame.VERSIONS);
     }
 
-    /** The same, with other protocol versions. */
+    /** @param versions the protocol versions to support instead of {@link Frame#VERSIONS} */
     public Peer(String topic, DeviceKeys keys, long incarnation, long heard, List<Long> versions) {
         this.versions = versions;
         this.topic = topic;
@@ -50,23 +53,23 @@ public final class Peer {
         version = Collections.min(versions);
     }
 
-    /** Seals and opens with other keys from now on; counts and window stay. */
+    /** Uses other keys from now on. The frame counter and the replay window stay as they are. */
     public void change(DeviceKeys others) {
         keys = others;
     }
 
-    /** A control frame's bytes. */
+    /** Returns the bytes of a control frame. */
     public byte[] seal(Kind kind, Struct<?> message, byte[] transfer) {
         seq++;
         return new Frame(kind, message.encode(), incarnation, seq, transfer, 0).seal(topic, keys.up, (int) version);
     }
 
-    /** A chunk's frame: idempotent, and therefore without a number. */
+    /** Returns the bytes of a chunk's frame. It has no number, because receiving a chunk twice does no harm. */
     public byte[] chunk(byte[] transfer, int index, byte[] data) {
         return new Frame(Kind.CHUNK, data, incarnation, 0, transfer, index).seal(topic, keys.up, 1);
     }
 
-    /** Switches to the highest version that the coordinator also supports. */
+    /** Switches to the highest protocol version that both sides support. */
     public void agree(List<Long> theirs) throws FrameError {
         List<Long> common = new ArrayList<>(versions);
         common.retainAll(theirs);
@@ -76,7 +79,11 @@ public final class Peer {
         version = Collections.max(common);
     }
 
-    /** Opens a frame and decodes its message. Throws {@code FrameError} for a frame that is not from our peer. */
+    /**
+     * Opens a frame and decodes its message.
+     *
+     * @throws FrameError if the frame does not come from the coordinator, or is malformed
+     */
     public Opened open(byte[] payload, String from) throws FrameError {
         Frame frame = Frame.open(payload, from, keys.down, versions);
         if (frame.kind == Kind.CHUNK) {
@@ -92,8 +99,8 @@ public final class Peer {
     }
 
     /**
-     * Whether a frame of an older start is the awaited welcome. Its nonce is random and new, so it is not a replay: the
-     * newer count was forged, or the coordinator has lost its count.
+     * Returns true if a frame with an older start count is the welcome that we are waiting for. Its nonce is random and
+     * new, so it cannot be a replay. Either the newer count was forged, or the coordinator has lost its count.
      */
     private boolean answers(Frame frame) throws FrameError {
         return frame.kind == Kind.WELCOME && awaited != null && frame.incarnation < window.incarnation()

@@ -19,29 +19,30 @@ import java.util.Map;
 import java.util.TreeMap;
 
 /**
- * The public keys, one of which must have signed an order's policy (spec/policy.md); without keys every order is accepted.
+ * The public keys that a device trusts. One of them must have signed an order's policy (spec/policy.md). Without keys,
+ * every order is accepted.
  *
  * <p>Ed25519 comes from the platform or, on an Android without it, from Bouncy Castle, which the app must then include.
  */
 public final class PinnedKeys {
-    /** No keys: every order is accepted. */
+    /** No keys, so that every order is accepted. */
     public static final PinnedKeys NONE = new PinnedKeys();
     public static final int ID_BYTES = 8;
-    /** The bytes before what is signed: the key's id and the signature. */
+    /** The number of bytes in front of what is signed: the key's id and the signature. */
     public static final int HEAD_BYTES = ID_BYTES + 64;
-    /** The number of replacements that a device remembers; it learns no more. */
+    /** The number of key replacements that a device can remember. It ignores further ones. */
     private static final int MAX_REPLACED = 64;
     private static final byte[] CONTEXT = "sedge key 1\n".getBytes(StandardCharsets.US_ASCII);
     private static final String ALGORITHM = "Ed25519";
     private static final String BOUNCY_CASTLE = "org.bouncycastle.jce.provider.BouncyCastleProvider";
-    /** The prefix of a key's SubjectPublicKeyInfo (RFC 8410); its 32 bytes follow. */
+    /** The bytes in front of a key's own 32 bytes in its SubjectPublicKeyInfo (RFC 8410). */
     private static final byte[] HEAD = Hex.decode("302a300506032b6570032100");
 
     /** The keys as written in a file or a join text. */
     public final List<String> texts;
-    /** The public keys of 32 bytes each, by id. */
+    /** The public keys, 32 bytes each, by their ids. */
     private final Map<String, byte[]> keys;
-    /** null: the platform's provider. */
+    /** The provider of Ed25519; null for the platform's default. */
     private final Provider provider;
 
     private PinnedKeys() {
@@ -56,7 +57,11 @@ public final class PinnedKeys {
         this.keys = keys;
     }
 
-    /** Reads keys of 64 hex digits each. Throws {@code ConfigError} for an invalid key, or if Ed25519 is unavailable. */
+    /**
+     * Parses keys of 64 hex digits each.
+     *
+     * @throws ConfigError for an invalid key, or if Ed25519 is unavailable
+     */
     public PinnedKeys(List<String> texts) throws ConfigError {
         this.texts = Collections.unmodifiableList(new ArrayList<>(texts));
         keys = new TreeMap<>();
@@ -72,12 +77,16 @@ public final class PinnedKeys {
         }
     }
 
-    /** The 8 bytes that name a public key, in hex digits. */
+    /** Returns the id of a public key: 8 bytes in hex digits. */
     private static String id(byte[] key) {
         return Hex.encode(Arrays.copyOf(Digests.sha256(key), ID_BYTES));
     }
 
-    /** The keys that count: the newest in the place of each pinned one. {@code replaced} has public keys by id. */
+    /**
+     * Returns the keys that are valid now: each pinned key, or the newest one that has replaced it.
+     *
+     * @param replaced the new public keys, by the ids of the old ones
+     */
     public PinnedKeys after(Map<String, byte[]> replaced) {
         Map<String, byte[]> found = new TreeMap<>();
         for (String pinned : keys.keySet()) {
@@ -90,7 +99,7 @@ public final class PinnedKeys {
         return new PinnedKeys(this, found);
     }
 
-    /** The replacements that lead on from a key, in order. */
+    /** Returns a key's successive replacements, in order. */
     private static Map<String, byte[]> line(String id, Map<String, byte[]> replaced) {
         Map<String, byte[]> found = new LinkedHashMap<>();
         for (String old = id; replaced.containsKey(old); old = id(replaced.get(old))) {
@@ -99,7 +108,9 @@ public final class PinnedKeys {
         return found;
     }
 
-    /** The id of the newest key in the place of one; its own if it was not replaced. */
+    /**
+     * Returns the id of the newest key that has replaced the given one, or the given id if the key was not replaced.
+     */
     public static String newest(String id, Map<String, byte[]> replaced) {
         String found = id;
         for (byte[] newer : line(id, replaced).values()) {
@@ -108,7 +119,10 @@ public final class PinnedKeys {
         return found;
     }
 
-    /** The replacements that lead from a pinned key, with those that a chain adds (P8); its other statements are skipped. */
+    /**
+     * Returns the known replacements that start from a pinned key, plus those that the statements in a chain prove
+     * (P8). Other statements are ignored.
+     */
     public Map<String, byte[]> learned(Map<String, byte[]> replaced, List<byte[]> chain) {
         Map<String, byte[]> found = new LinkedHashMap<>();
         for (String pinned : keys.keySet()) {
@@ -139,12 +153,12 @@ public final class PinnedKeys {
         return keys.containsKey(id);
     }
 
-    /** The keys' ids, for people. */
+    /** Lists the keys' ids for messages. */
     public String ids() {
         return String.join(", ", keys.keySet());
     }
 
-    /** Whether a signature of 64 bytes is the signature of these bytes by one of the keys. */
+    /** Returns true if the 64-byte signature of these bytes was made with the key {@code id}. */
     public boolean verify(String id, byte[] signature, byte[] signed) {
         try {
             Signature verifier = provider == null ? Signature.getInstance(ALGORITHM)
@@ -152,7 +166,7 @@ public final class PinnedKeys {
             verifier.initVerify(publicKey(keys.get(id)));
             verifier.update(signed);
             return verifier.verify(signature);
-        } catch (GeneralSecurityException error) { // not a signature, or a replaced key's successor is no key
+        } catch (GeneralSecurityException error) { // a malformed signature, or a malformed new key
             return false;
         }
     }

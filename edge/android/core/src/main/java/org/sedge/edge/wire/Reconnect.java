@@ -3,28 +3,34 @@ package org.sedge.edge.wire;
 import java.util.HashMap;
 import java.util.Map;
 
-/** Decides how long a link waits before its next connection (WIRE.md, 1.9), and what it logs about an outage. */
+/** Decides how long to wait before the next connection (WIRE.md, 1.9), and what to log about an outage. */
 public final class Reconnect {
     private static final double FIRST_S = 1;
     private static final double SOON_S = 5;
-    /** The wait extends an outage of t seconds by at most t / 36 seconds for a device. */
+    /** The wait extends an outage of t seconds by at most t / 36 seconds for each device. */
     private static final double OUTAGE_PART = 36;
-    /** Roughly the number of devices that reconnect per second, after a short and after a longer outage. */
+    /**
+     * About how many of the fleet's devices reconnect per second after a short outage; the next constant is for longer
+     * ones.
+     */
     private static final double FIRST_DEVICES_A_SECOND = 100;
     private static final double DEVICES_A_SECOND = 10;
-    /** The assumed fleet size if the coordinator has not reported it. */
+    /** The fleet size to assume if the coordinator has not announced it. */
     private static final long UNKNOWN_DEVICES = 100;
     private static final double LOG_EVERY_S = 3600;
 
-    /** How a connection or an attempt ended, and the longest wait after it; costlier endings have longer waits. */
+    /**
+     * How a connection or an attempt ended, with the longest wait that follows. Endings that cost the broker more have
+     * longer waits.
+     */
     public enum Ended {
-        /** It had brought a message, or we closed it because of its silence. */
+        /** The connection had delivered a message, or we closed it because of its silence. */
         HEARD(30),
-        /** The network answered that nothing listens there. */
+        /** The network replied that nothing listens at the address. */
         REFUSED(30),
-        /** No CONNACK came, for any other reason. */
+        /** There was no CONNACK, for any other reason. */
         UNANSWERED(60),
-        /** The broker refused us, or accepted us and sent no message. */
+        /** The broker refused us, or accepted us but sent no message. */
         TURNED_AWAY(300);
 
         private final double ceiling;
@@ -38,7 +44,12 @@ public final class Reconnect {
     private double since = Double.NaN;
     private final Map<String, Double> logged = new HashMap<>();
 
-    /** The longest wait before the next connection, after one has ended, in a fleet of this size (0: unknown). */
+    /**
+     * Returns the longest wait before the next connection.
+     *
+     * @param ended how the last one ended
+     * @param devices the number of devices in the fleet; 0 if unknown
+     */
     public double longest(Ended ended, double now, long devices) {
         if (ended == Ended.HEARD) {
             failures = 0;
@@ -60,7 +71,9 @@ public final class Reconnect {
         return Math.min(ended.ceiling, Math.min(soon, first));
     }
 
-    /** Whether to log this reason: it was not logged in this outage, or not for an hour. */
+    /**
+     * Returns true if this reason should be logged, because it was not logged in this outage or within the last hour.
+     */
     public boolean isNews(String reason, double now) {
         Double before = logged.get(reason);
         if (before != null && now < before + LOG_EVERY_S) {

@@ -1,6 +1,8 @@
 package org.sedge.edge.wire;
 
-/** Accepts each control frame of one sender once, by start count and number (WIRE.md, 3.6). */
+/**
+ * Accepts each control frame of one sender only once. Frames are identified by start count and number (WIRE.md, 3.6).
+ */
 public final class ReplayWindow {
     private static final int WIDTH = 64;
 
@@ -8,7 +10,7 @@ public final class ReplayWindow {
     private long top;
     private long seen;
 
-    /** Takes the newest start count received before. */
+    /** @param incarnation the newest start count received before */
     public ReplayWindow(long incarnation) {
         this.incarnation = incarnation;
     }
@@ -17,7 +19,7 @@ public final class ReplayWindow {
         return incarnation;
     }
 
-    /** The highest number seen in this start. */
+    /** Returns the highest frame number received since the sender's current start. */
     public long top() {
         return top;
     }
@@ -29,7 +31,7 @@ public final class ReplayWindow {
         seen = 1;
     }
 
-    /** Whether the frame is new; marks it as seen. */
+    /** Returns true if the frame is new, and marks it as received. */
     public boolean accept(long frameIncarnation, long seq) {
         if (frameIncarnation < incarnation) {
             return false;

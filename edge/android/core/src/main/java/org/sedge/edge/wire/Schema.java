@@ -4,13 +4,13 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 
-/** The fields of a class of structs, in the order in which they are encoded. */
+/** The fields of a struct class, in the order in which they are encoded. */
 public abstract class Schema<S extends Struct<S>> extends Type<S> {
-    /** One field of the structs {@code S}. {@code T} is the type of its value. */
+    /** A field of the structs {@code S} with values of type {@code T}. */
     public static final class Field<S, T> {
         public final String key;
         final Type<T> type;
-        /** The value in a struct that lacks the field; for a required field, a placeholder. */
+        /** The default value. For a required field, a placeholder until it is set. */
         final T fallback;
         final boolean required;
         final int place;
@@ -23,22 +23,22 @@ public abstract class Schema<S extends Struct<S>> extends Type<S> {
             this.place = place;
         }
 
-        /** The field's value among a struct's values. */
-        @SuppressWarnings("unchecked") // only the field's own type puts values in
+        /** Returns this field's value, given the values of all fields. */
+        @SuppressWarnings("unchecked") // only values of the field's own type are stored there
         public T in(Object[] values) {
             return (T) values[place];
         }
     }
 
     final List<Field<S, ?>> fields = new ArrayList<>();
-    /** Whether fields that have their default are omitted. */
+    /** Whether fields that have their default value are left out when encoding. */
     final boolean omits;
 
     public Schema(boolean omits) {
         this.omits = omits;
     }
 
-    /** Creates the struct from its values, one for each field. */
+    /** Creates a struct from the values of all fields. */
     protected abstract S make(Object[] values);
 
     /** Adds a required field. */
@@ -65,12 +65,16 @@ public abstract class Schema<S extends Struct<S>> extends Type<S> {
         return values;
     }
 
-    /** A struct with the defaults; required fields must still be set. */
+    /** Returns a struct in which all fields have their defaults. Required fields must still be set. */
     public S empty() {
         return make(defaults());
     }
 
-    /** Decodes a struct from MessagePack. Throws {@code IllegalArgumentException} for anything else. */
+    /**
+     * Decodes a struct from MessagePack.
+     *
+     * @throws IllegalArgumentException for anything else
+     */
     public S decode(byte[] data) {
         return read(MsgPack.unpack(data, this));
     }

@@ -5,7 +5,10 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 
-/** A program's name, and the names of its inputs and outputs, in order: wire/programs.py of the protocol. */
+/**
+ * The name of a program and the names of its inputs and outputs, in order. It corresponds to the protocol's
+ * wire/programs.py.
+ */
 public final class Signature {
     private static final List<String> BATCH = Arrays.asList("theta", "x", "y", "w");
     public static final Signature EVALUATE =
@@ -23,12 +26,17 @@ public final class Signature {
         this.outputs = outputs;
     }
 
-    /** The signature of "gradient", for a layout with statistics and a model that takes random numbers. */
+    /**
+     * Returns the signature of "gradient".
+     *
+     * @param statistics whether the layout has statistics
+     * @param noise whether the model uses random numbers
+     */
     public static Signature gradient(boolean statistics, boolean noise) {
         return training("gradient", statistics, noise, Collections.<String>emptyList());
     }
 
-    /** The signature of "guided", which also takes the guide's inputs. */
+    /** Returns the signature of "guided", which also takes the guide's inputs. */
     public static Signature guided(boolean statistics, boolean noise, Guide guide) {
         return training("guided", statistics, noise, guide.inputs());
     }

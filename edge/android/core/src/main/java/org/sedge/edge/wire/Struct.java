@@ -4,7 +4,10 @@ import org.sedge.edge.wire.Schema.Field;
 
 import java.util.Arrays;
 
-/** An immutable record with a schema; each schema has its own class. Two records are equal if their bytes are. */
+/**
+ * An immutable record. Its class has a schema, which lists its fields. Two records are equal if their encoded bytes
+ * are.
+ */
 public abstract class Struct<S extends Struct<S>> {
     private final Schema<S> schema;
     private final Object[] values;
@@ -14,19 +17,19 @@ public abstract class Struct<S extends Struct<S>> {
         this.values = values;
     }
 
-    /** The value of a field. */
+    /** Returns the value of a field. */
     public <T> T get(Field<S, T> field) {
         return field.in(values);
     }
 
-    /** This struct with another value in one field. */
+    /** Returns a copy of this struct with another value in one field. */
     public <T> S with(Field<S, T> field, T value) {
         Object[] changed = values.clone();
         changed[field.place] = value;
         return schema.make(changed);
     }
 
-    /** Whether a field's value differs from its default. */
+    /** Returns true if a field's value differs from its default. */
     public boolean has(Field<S, ?> field) {
         return !same(values[field.place], field.fallback);
     }

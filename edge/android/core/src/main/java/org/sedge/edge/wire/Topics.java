@@ -6,17 +6,17 @@ import java.nio.charset.StandardCharsets;
 public final class Topics {
     private Topics() {}
 
-    /** The topic on which a device sends. */
+    /** Returns the topic on which a device sends. */
     public static String up(String fleet, String device) {
         return "sedge/1/" + fleet + "/device/" + shard(device) + "/" + device + "/up";
     }
 
-    /** The topic on which a device receives. */
+    /** Returns the topic on which a device receives. */
     public static String down(String fleet, String device) {
         return "sedge/1/" + fleet + "/device/" + shard(device) + "/" + device + "/down";
     }
 
-    /** The topic on which the coordinator asks all devices of a device's shard for a hello. */
+    /** Returns the topic on which the coordinator asks a whole shard of devices, including this one, for a hello. */
     public static String hint(String fleet, String device) {
         return "sedge/1/" + fleet + "/shard/" + shard(device);
     }
@@ -26,7 +26,7 @@ public final class Topics {
         return Hex.encode(new byte[] {(byte) first});
     }
 
-    /** The topic of the chunks of a shared blob. */
+    /** Returns the topic for the chunks of a blob that several devices receive. */
     public static String blob(String fleet, byte[] transfer) {
         return "sedge/1/" + fleet + "/blob/" + Hex.encode(transfer);
     }

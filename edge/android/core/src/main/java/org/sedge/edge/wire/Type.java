@@ -12,7 +12,7 @@ import java.util.regex.Pattern;
 /**
  * The type of a field.
  *
- * <p>The core has no lambdas: Android's own runtime does not support them, and Debian's dexer refuses them.
+ * <p>The core has no lambdas, because Android's own runtime does not support them and Debian's dexer rejects them.
  */
 public abstract class Type<T> {
     private static final Pattern ID_PATTERN = Pattern.compile("[a-z0-9][a-z0-9-]{0,47}");
@@ -46,28 +46,32 @@ public abstract class Type<T> {
     public static final Type<Long> COUNT = integer(0, 1L << 40);
     public static final Type<Long> ROUND = integer(1, 1L << 31);
 
-    /** Converts a decoded MessagePack value. Throws {@code IllegalArgumentException} that says what is wrong. */
+    /**
+     * Converts a decoded MessagePack value.
+     *
+     * @throws IllegalArgumentException if it does not have this type; the message says what is wrong
+     */
     public abstract T read(Object value);
 
     /**
-     * The type of a container's parts: of a list's items, or of the value of a map's key. null: they are dropped, as for
-     * an unknown key, whose value may have any size.
+     * Returns the type of a list's items, or of a map's value for a key. Returns null if such parts are dropped, as
+     * those of unknown keys are, which may have any size.
      */
     Type<?> part(String key) {
         return null;
     }
 
-    /** The value of a field that is not set yet. */
+    /** Returns the value of a field that has not been set. */
     T blank() {
         return null;
     }
 
-    /** The maximum number of a map's entries; more are refused before they take memory. */
+    /** Returns the maximum number of entries in a map. Maps with more are refused before they take memory. */
     int most() {
         return Integer.MAX_VALUE;
     }
 
-    /** Bytes whose length is within these limits. */
+    /** Returns a type for bytes whose length is within these limits. */
     public static Type<byte[]> bytes(final int least, final int most) {
         return new Type<byte[]>() {
             @Override
@@ -81,7 +85,7 @@ public abstract class Type<T> {
         };
     }
 
-    /** Any value, unchanged. */
+    /** Accepts any value, unchanged. */
     static final Type<Object> ANY = new Type<Object>() {
         @Override
         public Object read(Object value) {
@@ -93,7 +97,7 @@ public abstract class Type<T> {
             return this;
         }
     };
-    /** Bytes in JSON, as base64. */
+    /** Bytes that JSON represents as base64. */
     static final Type<byte[]> BASE64 = new Type<byte[]>() {
         @Override
         public byte[] read(Object value) {
@@ -104,7 +108,7 @@ public abstract class Type<T> {
         }
     };
 
-    /** Text with a number of code points within these limits. */
+    /** Returns a type for text whose number of code points is within these limits. */
     public static Type<String> text(final int least, final int most) {
         return new Type<String>() {
             @Override
@@ -119,7 +123,7 @@ public abstract class Type<T> {
         };
     }
 
-    /** An integer within these limits. */
+    /** Returns a type for integers within these limits. */
     public static Type<Long> integer(final long least, final long most) {
         return new Type<Long>() {
             @Override
@@ -137,7 +141,10 @@ public abstract class Type<T> {
         };
     }
 
-    /** A finite number from {@code least}, or above it if {@code open}, to {@code most}. */
+    /**
+     * Returns a type for finite numbers from {@code least} to {@code most}. If {@code open}, {@code least} itself is
+     * excluded.
+     */
     public static Type<Double> number(final double least, final boolean open, final double most) {
         return new Type<Double>() {
             @Override
@@ -157,7 +164,7 @@ public abstract class Type<T> {
         };
     }
 
-    /** The first of these types that reads a value. */
+    /** Returns a type that tries these types in turn and uses the first that can read a value. */
     public static Type<Object> either(final Type<?>... types) {
         return new Type<Object>() {
             @Override
@@ -174,7 +181,7 @@ public abstract class Type<T> {
         };
     }
 
-    /** One of these words. */
+    /** Returns a type that accepts only these words. */
     public static Type<String> oneOf(final String... words) {
         return new Type<String>() {
             @Override
@@ -187,7 +194,7 @@ public abstract class Type<T> {
         };
     }
 
-    /** A list of {@code least} to {@code most} items of a type. */
+    /** Returns a type for lists of {@code least} to {@code most} items. */
     public static <T> Type<List<T>> list(final Type<T> item, final int least, final int most) {
         return new Type<List<T>>() {
             @Override
@@ -210,7 +217,7 @@ public abstract class Type<T> {
         };
     }
 
-    /** A map from texts to at most {@code most} items of a type. */
+    /** Returns a type for maps with text keys and at most {@code most} entries. */
     public static <T> Type<Map<String, T>> map(final Type<T> item, final int most) {
         return new Type<Map<String, T>>() {
             @Override
@@ -234,7 +241,7 @@ public abstract class Type<T> {
         };
     }
 
-    /** A type, or nil. */
+    /** Returns a type that accepts nil in addition to the given type. */
     public static <T> Type<T> orNil(final Type<T> type) {
         return new Type<T>() {
             @Override
@@ -256,7 +263,10 @@ public abstract class Type<T> {
         return (Map<?, ?>) value;
     }
 
-    /** Characters that end a line or are invisible: the text comes from a peer, and the error is logged. */
+    /**
+     * Characters that end a line or are invisible. They are not shown, because the text comes from a peer and the error
+     * is logged.
+     */
     private static final String NOT_SHOWN = "[\\p{C}\\p{Zl}\\p{Zp}]";
 
     private static IllegalArgumentException wrong(Object value, String expected) {

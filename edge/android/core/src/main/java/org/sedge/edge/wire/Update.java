@@ -7,7 +7,10 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.util.Arrays;
 
-/** The blob that a device sends at the end of a round: report and coded delta (WIRE.md, section 9). */
+/**
+ * The blob that a device sends at the end of a round. It consists of a report and an encoded delta (WIRE.md, section
+ * 9).
+ */
 public final class Update {
     private static final int MAX_REPORT_BYTES = 4096;
 
@@ -26,7 +29,7 @@ public final class Update {
                 .putInt(head.length).put(head).put(payload).array();
     }
 
-    /** Splits a blob into its report and its payload, which stays coded. */
+    /** Splits a blob into its report and its payload, without decoding the payload. */
     public static Update decode(byte[] blob) throws CodecError {
         long length = blob.length < 4 ? -1
                 : ByteBuffer.wrap(blob).order(ByteOrder.LITTLE_ENDIAN).getInt() & 0xffffffffL;

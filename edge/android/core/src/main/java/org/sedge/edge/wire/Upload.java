@@ -7,19 +7,19 @@ import java.util.BitSet;
 import java.util.List;
 import java.util.Random;
 
-/** The sending end of one blob (WIRE.md, section 7). */
+/** The sending side of an upload (WIRE.md, section 7). */
 public final class Upload {
-    /** In {@link #poll}'s answer: the offer, instead of a chunk's number. */
+    /** Stands for the offer in the result of {@link #poll}, in place of a chunk number. */
     public static final int OFFER = -1;
 
     public final Manifest manifest;
     private final Random random;
     private final BitSet have = new BitSet();
-    private final List<long[]> inFlight = new ArrayList<>(); // chunk, number of the offer before it
+    private final List<long[]> inFlight = new ArrayList<>(); // pairs of a chunk and the number of the offer before it
     private long number;
     private int fruitless;
     private double due = Double.NaN;
-    private double unansweredSince = Double.NaN; // when the newest offer went out
+    private double unansweredSince = Double.NaN; // when the newest offer was sent
     private int attempt;
     private boolean answered = true;
     private boolean tried;
@@ -32,33 +32,33 @@ public final class Upload {
         this.random = random;
     }
 
-    /** The number of the newest offer. */
+    /** Returns the number of the newest offer. */
     public long number() {
         return number;
     }
 
-    /** Whether every chunk was lost twice in a row: complete chunks do not get through. */
+    /** Returns true if all chunks were lost twice in a row, which means that chunks of this size do not get through. */
     public boolean wantsSmallerChunks() {
         return fruitless >= 2
                 && manifest.chunkBytes > Manifest.chunkSize(manifest.size, Manifest.MIN_CHUNK_BYTES);
     }
 
-    /** Whether the receiver is known to hold part of it. */
+    /** Returns true if the receiver is known to have some of the chunks. */
     public boolean begun() {
         return !have.isEmpty();
     }
 
-    /** Whether the receiver's last answer was that it cannot accept the blob now. */
+    /** Returns true if the receiver's last answer was that it cannot accept the blob now. */
     public boolean putOff() {
         return putOff;
     }
 
-    /** Whether the newest offer carries the whole blob: the first offer does if the blob is small. */
+    /** Returns true if the newest offer contains the whole blob, as the first offer of a small blob does. */
     public boolean inline() {
         return number == 1 && manifest.size <= Math.min(Messages.MAX_INLINE_BYTES, manifest.chunkBytes);
     }
 
-    /** The link is up (again): offers at once. */
+    /** Call this when the link is up. The blob is offered at once. */
     public void connected(double now) {
         if (progress) {
             fruitless = 0;
@@ -75,8 +75,8 @@ public final class Upload {
     }
 
     /**
-     * The receiver is online: an unanswered offer is repeated as if it were the first. A working link therefore carries
-     * nothing twice.
+     * Call this when the receiver is known to be online. An unanswered offer is then repeated as if it were the first,
+     * but not before an answer is overdue, so that a working link carries nothing twice.
      */
     public void woken(double now) {
         if (!Double.isNaN(due) && !Double.isNaN(unansweredSince)) {
@@ -85,17 +85,21 @@ public final class Upload {
         }
     }
 
-    /** The link is down: chunks in flight are lost. */
+    /** Call this when the link is down. Chunks in flight count as lost. */
     public void disconnected() {
         due = Double.NaN;
         credit = 0;
         inFlight.clear();
     }
 
-    /** The receiver reports the chunks that it holds, in answer to an offer or, with 0, unasked. */
+    /**
+     * Handles the receiver's report on which chunks it has.
+     *
+     * @param answers the number of the offer that it answers; 0 if it is unsolicited
+     */
     public void receive(long answers, byte[] bitmap, int newCredit, double now) throws FrameError {
         BitSet received = Manifest.fromBitmap(bitmap, manifest.count);
-        if (Double.isNaN(due) || answers > number) { // answers an earlier start
+        if (Double.isNaN(due) || answers > number) { // answers an offer from before our restart
             return;
         }
         BitSet fresh = (BitSet) received.clone();
@@ -106,7 +110,7 @@ public final class Upload {
             tried = false;
             attempt = 0;
             fruitless = 0;
-        } else if (first && tried) { // the answer to a later offer does not include these chunks
+        } else if (first && tried) { // the answer to a later offer shows that these chunks were lost
             fruitless++;
             tried = false;
         }
@@ -128,7 +132,7 @@ public final class Upload {
         unansweredSince = Double.NaN;
     }
 
-    /** The receiver cannot accept the blob now. */
+    /** Call this when the receiver cannot accept the blob now. */
     public void busy(double retryS, double now) {
         if (!Double.isNaN(due)) {
             credit = 0;
@@ -138,7 +142,7 @@ public final class Upload {
         }
     }
 
-    /** What to send now: {@link #OFFER} or chunk numbers. */
+    /** Returns what to send now: {@link #OFFER} or chunk numbers. */
     public List<Integer> poll(double now) {
         List<Integer> sends = new ArrayList<>();
         if (Double.isNaN(due)) {
@@ -166,7 +170,7 @@ public final class Upload {
         return sends;
     }
 
-    /** When {@link #poll} is next due; NaN: not before the link is up. */
+    /** Returns the time at which {@link #poll} is next due, or NaN if it is not due before the link is up. */
     public double timer() {
         return due;
     }

@@ -1,15 +1,18 @@
 package org.sedge.edge.training.steppers;
 
 /**
- * The mean of the last models that a training passes through (spec/extensions.md, X23): the device evaluates, keeps and
- * predicts with it, and sends the last model.
+ * The mean of the models that a training passes through last (spec/extensions.md, X23). The device evaluates, keeps and
+ * predicts with the mean, but sends the last model.
  *
  * <p>Sources: Polyak and Juditsky 1992; Izmailov et al. 2018, Averaging weights leads to wider optima.
  */
 public final class Average {
     private Average() {}
 
-    /** Adds theta (n,) after step {@code step}, from 0, to the mean (n,) of the last {@code share} of all steps. */
+    /**
+     * Adds the model theta (n,) after step {@code step}, counted from 0, to the mean (n,), which covers the last
+     * {@code share} of all steps.
+     */
     public static void add(float[] mean, float[] theta, double share, long step, long steps) {
         long number = step + 1 - (steps - Math.max(1, (long) (share * steps)));
         float weight = (float) (1.0 / number);

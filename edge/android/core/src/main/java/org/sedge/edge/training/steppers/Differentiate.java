@@ -3,19 +3,19 @@ package org.sedge.edge.training.steppers;
 import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.training.Batches;
 
-/** The part of a backend that differentiates a batch's mean loss. */
+/** The part of a backend that computes the gradient of a batch's mean loss. */
 public interface Differentiate {
-    /** Feeds the batch of a step, from 0, for the gradients until the next batch. */
+    /** Sets the batch of a step, counted from 0. Gradients are computed on it until the next call. */
     void feed(long step, Batches.Batch batch);
 
-    /** The gradient at theta (n,), with loss and statistics. */
+    /** Computes gradient, loss and statistics at theta (n,). */
     Differentiated at(float[] theta) throws CodecError;
 
-    /** A batch's gradient (n,), which the caller may overwrite, its mean loss, and the new statistics (s,). */
+    /** A batch's gradient (n,), which the caller may overwrite, its mean loss, and the new statistics. */
     final class Differentiated {
         final float[] gradient;
         final double loss;
-        /** The new values of the layout's statistics, concatenated; null: there are none. */
+        /** The new values (s,) of the layout's statistics, concatenated; null if there are none. */
         final float[] statistics;
 
         public Differentiated(float[] gradient, double loss, float[] statistics) {

@@ -1,7 +1,7 @@
 package org.sedge.edge.training.steppers;
 
 /**
- * FedProx: the gradient of mu / 2 |theta - anchor|^2, which pulls every step towards a model.
+ * The term that FedProx adds: the gradient of mu / 2 |theta - anchor|^2, which pulls every step towards the anchor.
  *
  * <p>Source: Li et al. 2020, Federated Optimization in Heterogeneous Networks, equation 2.
  */

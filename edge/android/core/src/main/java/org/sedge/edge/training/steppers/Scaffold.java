@@ -1,7 +1,7 @@
 package org.sedge.edge.training.steppers;
 
 /**
- * SCAFFOLD: corrects the drift of a device's gradients by adding c - c_i to each of them.
+ * The term that SCAFFOLD adds to correct the drift of a device's gradients: c - c_i.
  *
  * <p>Source: Karimireddy et al. 2020, SCAFFOLD, algorithm 1 line 10: g(y) - c_i + c.
  */

@@ -13,7 +13,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 
-/** A training of one model. Gradients, added terms and weight decay do not change statistics and frozen tensors. */
+/** Trains one model. Gradients, added terms and weight decay do not change statistics or frozen tensors. */
 public final class Single implements Stepper {
     private final Differentiate differentiate;
     private final TrainRequest request;
@@ -23,7 +23,7 @@ public final class Single implements Stepper {
     private final List<Tensor> frozen;
     private final List<Tensor> statistics = new ArrayList<>();
 
-    /** Throws {@code CodecError} for frozen tensors that the model does not have. */
+    /** @throws CodecError if the request freezes tensors that the model does not have */
     public Single(Differentiate differentiate, Layout layout, TrainRequest request) throws CodecError {
         this.differentiate = differentiate;
         this.request = request;
@@ -35,7 +35,7 @@ public final class Single implements Stepper {
                 statistics.add(tensor);
             }
         }
-        // float32 sums depend on this order.
+        // Keep this order, because float32 sums depend on it.
         if (request.training.prox > 0) {
             terms.add(new Prox(request.training.prox, request.anchor));
         }
@@ -65,7 +65,7 @@ public final class Single implements Stepper {
             System.arraycopy(found.statistics, at, theta, tensor.from, tensor.to - tensor.from);
             at += tensor.to - tensor.from;
         }
-        for (Tensor tensor : frozen) { // weight decay changes them even without a gradient
+        for (Tensor tensor : frozen) { // weight decay changes them even if the gradient is 0
             System.arraycopy(request.theta, tensor.from, theta, tensor.from, tensor.to - tensor.from);
         }
         return found.loss;

@@ -6,20 +6,24 @@ import org.sedge.edge.training.TrainingState;
 
 import java.util.List;
 
-/** The models that a training changes, and how a step changes them. */
+/** Holds the models that a training changes, and makes its steps. */
 public interface Stepper {
-    /** Makes one step on the batch that was fed last. Returns the loss. */
+    /** Makes one step on the batch that was fed last. Returns the batch's loss. */
     double step(double rate) throws CodecError;
 
-    /** The model (n,) that is reported, and must be finite; a step changes it. */
+    /** Returns the live model (n,) whose loss is reported. The training fails if it is not finite. */
     float[] theta();
 
-    /** The current models and their optimizers' state; a step changes them. */
+    /** Returns the live models and their optimizers' state, (n,) each. The next step changes them. */
     List<float[]> vectors();
 
-    /** Continues from a state of this training. */
+    /** Restores a state of the same training. */
     void resume(TrainingState state);
 
-    /** The result of the training: its steps, its loss, and the mean (n,) of its models or null. */
+    /**
+     * Returns the training's result.
+     *
+     * @param mean the mean (n,) of its models, or null
+     */
     Trained trained(double loss, long steps, float[] mean);
 }

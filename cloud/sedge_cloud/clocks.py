@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-# From a time of the loop to the wall-clock time, in seconds.
+# Converts a time of the loop to wall-clock time, both in seconds.
 Wall: TypeAlias = Callable[[float], float]
 
 
 def as_it_is(now: float) -> float:
-    """For virtual time, where the loop's clock is the only one."""
+    """Returns ``now`` unchanged: under virtual time, the loop's clock is the only one."""
     return now

@@ -1,4 +1,6 @@
-"""What travels in a run, and how it is coded: [codec], [broadcast] and [patch] of a run file."""
+"""The sections [codec], [broadcast] and [patch] of a run file, which say how a run's vectors are encoded.
+encoded.
+"""
 
 from typing import Annotated
 
@@ -8,18 +10,18 @@ from msgspec import Meta
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.wire.work import Codec
 
-# The minimum number of elements to send by default: a small model is sent in full, in about 20 kB, the size
-# of a large model's update.
+# A device sends at least this many elements by default. A small model is thus sent in full, in about 20 kB,
+# the size of a large model's update.
 FEWEST_ELEMENTS = 10_000
-# The default share of a change's elements in a broadcast.
+# The default share of a change's elements that a broadcast sends.
 _BROADCAST = 0.05
 
 
 class CodecConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[codec]: how each device encodes its update.
 
-    docs/strategies.md lists what each strategy needs. With ``error_feedback``, bf16 sends a ``fraction``
-    below 1 rounded to multiples (codec/grid.py). A device that does not know ``values`` sends int8.
+    docs/strategies.md lists what each strategy needs. With ``error_feedback`` and a ``fraction`` below 1,
+    bf16 values are rounded to a grid (codec/grid.py). A device that does not support ``values`` sends int8.
     """
 
     values: ValueCoding | None = None
@@ -36,7 +38,7 @@ class CodecConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Add what was not sent to the next round's change, so that nothing is lost for good."""
 
     def completed(self, suited: Codec, size: int) -> Codec:
-        """This configuration, with values and fraction of ``suited`` if the file leaves them out.
+        """Returns this configuration, with values and fraction from ``suited`` if the file has none.
 
         ``size`` is the number of elements of the device's model.
         """
@@ -49,31 +51,33 @@ class CodecConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-# A device sends every element of its change, exactly.
+# The codec with which a device sends every element of its change, exactly.
 EXACT = CodecConfig(values=ValueCoding.FP32, fraction=1.0)
 
 
 def at_least(fraction: float, size: int) -> float:
-    """A share of ``size`` elements, or the share that ``FEWEST_ELEMENTS`` are if that is larger."""
+    """Returns the larger of ``fraction`` and the share that ``FEWEST_ELEMENTS`` are of ``size`` elements.
+    elements.
+    """
     return max(fraction, min(1.0, FEWEST_ELEMENTS / max(size, 1)))
 
 
 class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[broadcast]: how the next global model travels to the devices.
+    """[broadcast]: how the next global model is sent to the devices.
 
-    Each round sends part of the change; the next rounds send the rest. The cloud adopts the decoded values,
-    so it and the devices hold the same model. A device that is new, or has missed too many changes, gets
-    the exact whole model.
+    Each round sends part of the change; later rounds send the remainder. The cloud adopts the decoded
+    values, so it and the devices hold the same model. A device that is new, or has missed too many changes,
+    gets the exact whole model.
 
     With bf16 and a ``fraction`` below 1, the model stays on a grid (versions.py), on which the whole model
     takes 5 to 7 bits per element. The first model is rounded to the grid, unless it comes from another run
-    (``start --from``) and therefore stays as it is. Off the grid, and with other ``values``, the whole
-    model takes about 25 bits per element: a newcomer downloads five times as much.
+    (``start --from``): then it stays exact and off the grid. Off the grid, and with other ``values``, the
+    whole model takes about 25 bits per element, so a newcomer downloads five times as much. With fp32 and a
+    ``fraction`` of 1, every round sends the exact whole model.
 
-    With fp32 and a ``fraction`` of 1, every round sends the exact whole model. After a round in which a
-    strategy replaces the model (fedcac, fedpurin, subflot), a part of the change would not add up to a
-    model, so every element is sent: on the grid, in 5 to 6 bits per element; with fp32, the exact whole
-    model.
+    After a round in which a strategy replaces the model (fedcac, fedpurin, subflot), a part of the change
+    would not make a valid model, so every element is sent: on the grid, in 5 to 6 bits per element; with
+    fp32, the exact whole model.
     """
 
     values: ValueCoding = ValueCoding.BF16
@@ -87,33 +91,33 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def sends_all(self) -> bool:
-        """Whether every round sends every element as it is."""
+        """Returns True if every round sends all elements."""
         return self.fraction == 1.0
 
     @property
     def whole(self) -> bool:
-        """Whether every round sends the model whole and exact."""
+        """Returns True if every round sends the exact whole model."""
         return self.values is ValueCoding.FP32 and self.sends_all
 
     @property
     def on_grid(self) -> bool:
-        """Whether every version of the model is on a grid."""
+        """Returns True if every version of the model is on a grid."""
         return self.values is ValueCoding.BF16 and not self.sends_all
 
     def count(self, size: int) -> int:
-        """How many of ``size`` elements a round sends."""
+        """Returns how many of ``size`` elements a round sends."""
         return max(1, round((self.fraction or at_least(_BROADCAST, size)) * size))
 
 
-# Every round sends the whole model, exactly.
+# The broadcast that sends the exact whole model in every round.
 WHOLE = BroadcastConfig(values=ValueCoding.FP32, fraction=1.0)
 
 
 class PatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[patch]: how per-device data (patches, start vectors) is encoded.
 
-    The cloud adopts what the devices decode. A vector with a value that ``values`` cannot hold, such as 1e6
-    in fp16, travels in fp32, which every device knows.
+    The cloud uses the same decoded values as the devices. A vector with a value that ``values`` cannot
+    hold, such as 1e6 in fp16, travels in fp32, which every device knows.
     """
 
     values: ValueCoding | None = None

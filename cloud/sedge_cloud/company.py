@@ -1,8 +1,8 @@
-"""This process's share of the fleet's shards, as its shell handles it: topics, frames, hand-overs, signals.
+"""Takes over and hands over shards of the fleet between processes: topics, frames and signals of this one.
 
 For an arriving shard, the process first subscribes and keeps the frames until the shard is its own. For a
 departing shard, it unsubscribes, and hands the shard over once the broker has confirmed that and all frames
-sent before are processed. A process that is unsure of its lease, or has no broker, takes nothing.
+sent before are processed. A process that is unsure of its lease, or has no broker, accepts no frames.
 """
 
 import time
@@ -19,30 +19,31 @@ from sedge_cloud.store.leases import LEASE_S
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.topics import ITSELF, cloud, first_version_up, shard_in, up
 
-# At most this many frames of arriving shards are kept; further ones are lost, and devices repeat them.
+# At most this many frames of arriving shards are kept. Further ones are lost, and devices send them again.
 MAX_EARLY = 1000
-# A planned stop waits at most RETIRE_S for its heirs, and checks every STEP_S whether they have everything.
+# A planned stop waits up to RETIRE_S for the processes that take over, and checks every STEP_S whether they
+# have.
 RETIRE_S, STEP_S = 10.0, 0.02
 
 
 class Link(Protocol):
-    """The methods needed from the link to the broker."""
+    """The methods of the link to the broker that this module needs."""
 
     subscriptions: tuple[str, ...]
 
     @property
     def up(self) -> bool:
-        """Whether the broker has accepted the connection."""
+        """Returns True if the broker has accepted the connection."""
         ...
 
     @property
     def is_settled(self) -> bool:
-        """Whether the broker has confirmed our subscriptions."""
+        """Returns True if the broker has confirmed our subscriptions."""
         ...
 
 
 class Recorder(Protocol):
-    """The methods needed from the recorder."""
+    """The method of the recorder that this module needs."""
 
     def flush(self, now: float) -> None:
         """Write all changes now."""
@@ -50,9 +51,9 @@ class Recorder(Protocol):
 
 
 class Company:
-    """The processes that serve a fleet, of which this one's core is ``core``.
+    """This process's membership among the processes that serve a fleet; ``core`` is its coordinator.
 
-    It is ``alone`` if the state is on this machine's disk.
+    It is ``alone`` if the state is on this machine's disk, where no other process can serve it.
     """
 
     def __init__(self, core: Coordinator, members: Membership, alone: bool) -> None:
@@ -75,16 +76,16 @@ class Company:
 
     @property
     def may_grow(self) -> bool:
-        """Whether other processes may serve the fleet."""
+        """Returns True if other processes may serve the fleet."""
         return not self._alone
 
     @property
     def answers(self) -> bool:
-        """Whether this process answers a doctor."""
+        """Returns True if this process answers a doctor."""
         return self._members.leads
 
     def timer(self) -> float:
-        """The time at which ``poll`` must next be called."""
+        """Returns the time at which ``poll`` must next be called."""
         return self._members.timer()
 
     def poll(self, now: float) -> list[CloudEffect]:
@@ -104,11 +105,13 @@ class Company:
         return [*effects, *self._members.take_notes()]
 
     def disconnected(self, now: float) -> None:
-        """The link is down."""
+        """Note that the link is down."""
         self._down_since = now if self._down_since is None else self._down_since
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
-        """Whether this process must handle a frame; one of an arriving shard is kept for later."""
+        """Returns True if this process must handle a frame. A frame of an arriving shard is kept for later.
+        later.
+        """
         if not self._members.is_sure(now):
             self._core.counters["unsure"] += 1
             return False
@@ -118,7 +121,7 @@ class Company:
         return True
 
     def signals(self, now: float) -> list[CloudEffect]:
-        """The signals to other processes about this turn."""
+        """Returns this turn's signals to other processes."""
         signals, self._core.signals = self._core.signals, []
         if self._members.is_alone:
             return []
@@ -134,7 +137,7 @@ class Company:
         return isinstance(signal, Changed), []
 
     def retire(self, step: Callable[[], None]) -> None:
-        """Hand everything over if other processes are there, calling ``step`` meanwhile."""
+        """Hand all shards over if there are other processes, calling ``step`` while waiting."""
         if self._members.is_alone:
             return
         self._members.retire(True)
@@ -146,7 +149,7 @@ class Company:
             time.sleep(STEP_S)
 
     def leave(self) -> None:
-        """Stop serving."""
+        """Give up this process's lease, so that it no longer serves the fleet."""
         self._members.leave()
 
     def _take(self, now: float) -> list[CloudEffect]:
@@ -191,9 +194,10 @@ class Company:
         return effects
 
     def _rest(self, now: float) -> None:
-        """Without a broker this process serves nobody: others take its shards until it is connected."""
+        """Give all shards to other processes while this one has no connection to the broker."""
         rests = self._down_since is not None and now > self._down_since + LEASE_S
-        # It stops resting even if there are others: after an outage of the broker all of them may rest.
+        # It takes shards again even if others serve them: during an outage of the broker, all processes may
+        # have given them up.
         if rests != self._rests and not (rests and self._members.is_alone):
             self._members.retire(rests)
             self._rests = rests

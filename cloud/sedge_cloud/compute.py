@@ -1,6 +1,6 @@
-"""Connects to the Ray cluster that a coordinator or an emulation names, or refuses it in one line.
+"""Connects to the Ray cluster named by a coordinator or an emulation, or reports why it cannot.
 
-Ray is imported only when it is needed, as it is in the extra ``scale``.
+Ray is imported only when it is needed, as it belongs to the optional extra ``scale``.
 """
 
 import logging
@@ -22,18 +22,18 @@ from sedge_protocol.errors import ConfigError, NotInstalled
 LOCAL = "local"
 # The name of the key in cloud.toml.
 KEY = "compute.ray"
-# How long a cluster's address may take to accept a connection; Ray itself would try for minutes.
+# How long to wait for a cluster's address to accept a connection; Ray itself would try for minutes.
 _REACH_S = 5.0
 
 
 def connected_ray(address: str, key: str, processors: int) -> ModuleType:
-    """Ray, connected to the cluster at ``address`` (host:port) or, with "local", to one it starts itself.
+    """Returns Ray, connected to the cluster at ``address`` (host:port), or to a new local one for "local".
 
     ``processors`` is the size of a local cluster, and ``key`` the setting that named the address. Raises
-    ``ConfigError`` without Ray, for an address where nothing answers, and for a cluster with another
-    version of Ray or Python.
+    ``ConfigError`` if Ray is not installed, if nothing answers at the address, and for a cluster with
+    another version of Ray or Python.
     """
-    # Ray reports its usage to its makers unless told otherwise; so does a cluster that it starts.
+    # Ray, and a cluster that it starts, report usage to Ray's makers unless told otherwise.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     require_ray(address, key)
     own: dict[str, Any] = {"num_cpus": processors, "include_dashboard": False}
@@ -47,16 +47,16 @@ def connected_ray(address: str, key: str, processors: int) -> ModuleType:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except (RuntimeError, OSError, ValueError, RayError) as exc:
-        # Ray's error about another version of Ray or Python spans several lines.
+        # Joined into one line, as Ray's error about a wrong version of Ray or Python spans several.
         expected = f"a Ray cluster that takes this process ({' '.join(str(exc).split())})"
         raise ConfigError(key, address, expected) from exc
     finally:
-        signal.signal(signal.SIGTERM, before)  # Ray has already consumed it
+        signal.signal(signal.SIGTERM, before)  # Ray has replaced the handler
     return ray
 
 
 def require_ray(address: str, key: str) -> None:
-    """Raise ``ConfigError``, which says what to install, without Ray."""
+    """Raise ``ConfigError``, which says what to install, if Ray is missing."""
     if find_spec("ray") is None:
         raise NotInstalled(f"{key} {address!r}", "Ray", "scale")
 
@@ -76,9 +76,9 @@ R = TypeVar("R")
 
 
 class ComputeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[compute]: a cluster that helps to compare devices in rounds of thousands.
+    """[compute]: a cluster that helps to compare devices in rounds with thousands of them.
 
-    FedCAC and FedPURIN compare devices (pip install 'sedge-fl[scale]').
+    Only FedCAC and FedPURIN compare devices. Needs pip install 'sedge-fl[scale]'.
     """
 
     ray: Annotated[str, Meta(min_length=1)] | None = None
@@ -86,7 +86,9 @@ class ComputeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     used."""
 
     def compute(self) -> Compute:
-        """Where slices are computed. Raises ``ConfigError`` without Ray."""
+        """Returns the object that computes slices. Raises ``ConfigError`` if Ray is configured but missing.
+        missing.
+        """
         if self.ray is None:
             return IN_PLACE
         require_ray(self.ray, KEY)
@@ -94,7 +96,7 @@ class ComputeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RayCompute:
-    """The processors of a cluster, for as long as a task takes.
+    """Computes slices on the processors of a cluster.
 
     It connects for each task separately, so the coordinator does not depend on the cluster in between.
     """
@@ -103,7 +105,9 @@ class RayCompute:
         self._address = address
 
     def map(self, function: Callable[[S, T], R], shared: S, slices: Iterable[T]) -> Iterator[R]:
-        """``function(shared, slice)`` of each slice, in order; computed here if the cluster is gone."""
+        """Yield ``function(shared, slice)`` for each slice, in order; computed here if the cluster is gone.
+        gone.
+        """
         try:
             ray = connected_ray(self._address, KEY, os.cpu_count() or 1)
         except ConfigError as exc:
@@ -119,15 +123,15 @@ class RayCompute:
 def _mapped(
     ray: ModuleType, function: Callable[[S, T], R], shared: S, slices: Iterable[T]
 ) -> Iterator[R]:
-    """Run as many slices at a time as there are processors, with as many again queued.
+    """Compute as many slices at a time as there are processors, with as many again queued.
 
-    A slice that fails in Ray is computed here, where an error of its own shows as well.
+    A slice that fails in Ray is computed again here, which also raises the function's own errors.
     """
     pending: deque[tuple[T, Any]] = deque()
     is_warned = False
 
     def attempt(step: Callable[..., Any], *given: object) -> Any:
-        """Ray's result; None if it fails, whatever its parts or the network raise."""
+        """Returns the result of a call to Ray; None if it raises anything."""
         nonlocal is_warned
         try:
             return step(*given)
@@ -156,6 +160,6 @@ def _mapped(
 
 
 def _line(error: Exception) -> str:
-    """The first line of an error; for a task's error, which includes the worker's trace, of its cause."""
+    """Returns the first line of an error, or of its cause if it is a task's error with a long trace."""
     cause = getattr(error, "cause", None) or error
     return f"{type(cause).__name__}: {str(cause).strip().split(chr(10))[0]}"

@@ -25,12 +25,12 @@ from sedge_protocol.host.signing import TrustConfig
 from sedge_protocol.wire.messages import Id
 from sedge_protocol.wire.training import Training
 
-# The ends of those keys in cloud.toml that are paths.
+# A key in cloud.toml with one of these suffixes is a path.
 _PATHS = ("_file", "_dir")
-# Characters that need no escape in a TOML string, without spaces, which no host name has.
+# Characters that need no escaping in a TOML string. Spaces are excluded, as no host name has them.
 _PLAIN = re.compile(r"[!#-\[\]-~]+")
 
-# The use of an update that arrives after its round: it updates the client model, or counts as well.
+# An update that arrives after its round only changes the client model, or also counts in the next round.
 LateUpdates = Literal["remember", "count"]
 T = TypeVar("T", bound=msgspec.Struct)
 Option = bool | int | float | str | list[bool | int | float | str]
@@ -45,7 +45,7 @@ class RobustConfig(Robust, frozen=True, forbid_unknown_fields=True):
 
 
 class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[schedule]: the learning rate of each training round, relative to ``training.learning_rate``.
+    """[schedule]: the learning rate of each training round, as a share of ``training.learning_rate``.
 
     The half cosine is SGDR's (arXiv 1608.03983, equation 5, without restarts).
     """
@@ -61,9 +61,10 @@ class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Change the rate at every step within a round, instead of only between rounds."""
 
     def share(self, number: int, rounds: int) -> float:
-        """The share of the full rate in training round ``number`` (from 0) of ``rounds``; above 0.
+        """Returns the share of the full rate in training round ``number`` (from 0) of ``rounds``.
 
-        For ``number`` = ``rounds`` it may be 0: that is where the last round's steps lead.
+        It is above 0, except perhaps for ``number`` = ``rounds``, the rate that the last round's steps
+        approach.
         """
         if number < self.warmup_rounds:
             return (number + 1) / self.warmup_rounds
@@ -88,10 +89,10 @@ class CohortConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A run's rounds before it was resumed.
+    """The rounds of a run before it was resumed.
 
-    They go up to ``last``; ``trained`` of them are training rounds that count. ``num_rounds`` was the
-    number planned then.
+    They end with round ``last``; ``trained`` of them are training rounds that count. ``num_rounds`` is the
+    number that was planned for them.
     """
 
     num_rounds: int
@@ -102,9 +103,9 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One run: its strategy, and when its rounds open and close.
 
-    Waiting devices are not asked, and devices that declined twice for the same reason are asked less often,
-    so that a round may be smaller than ``fraction_train`` says. A run fails if every device of a round has
-    answered and fewer than ``min_updates`` sent an update.
+    Devices that wait are not asked, and devices that declined twice for the same reason are asked less
+    often, so a round may have fewer devices than ``fraction_train`` says. A run fails if all devices of a
+    round have answered and fewer than ``min_updates`` sent an update.
     """
 
     strategy: str
@@ -154,15 +155,18 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A run as it is stored: the contents of its file and, if it was resumed, its earlier stages.
+    """A run as it is stored: the contents of its file, and the stages before it was resumed, if any.
 
-    Evaluation rounds are counted anew in each stage.
+    Evaluation rounds are counted from the beginning of each stage.
     """
 
     earlier: tuple[Stage, ...] = ()
 
     def training_in(self, number: int) -> Training:
-        """How devices train in round ``number``, from 1; in an evaluation as in the next training round."""
+        """Returns how devices train in round ``number``, from 1.
+
+        An evaluation uses the next training round's values.
+        """
         done = min(self.training_rounds(number - 1), self.num_rounds - 1)
         share, end = self.schedule.share(done, self.num_rounds), self.training.end_factor
         if self.schedule.steps:
@@ -172,17 +176,17 @@ class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def evaluates(self) -> bool:
-        """Whether the run has evaluation rounds."""
+        """Returns True if the run has evaluation rounds."""
         return self.evaluate and self.fraction_evaluate > 0 and not self.withholds
 
     @property
     def withholds(self) -> bool:
-        """Whether the devices' measurements are withheld from everyone."""
+        """Returns True if the devices' measurements are withheld from everyone."""
         return self.privacy is not None and self.privacy.reports == "withheld"
 
     @property
     def total_rounds(self) -> int:
-        """The number of training and evaluation rounds."""
+        """Returns the number of training and evaluation rounds."""
         trained, last = (
             (self.earlier[-1].trained, self.earlier[-1].last) if self.earlier else (0, 0)
         )

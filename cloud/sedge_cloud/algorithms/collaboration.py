@@ -64,7 +64,7 @@ class Grouped(Strategy, frozen=True):
 
     @property
     def patch_values(self) -> ValueCoding:
-        """int8: a patch is half of the model."""
+        """Returns int8, as a patch has about half of the model's elements."""
         return ValueCoding.INT8
 
     def masks(self, context: Context) -> "Masks":
@@ -74,7 +74,7 @@ class Grouped(Strategy, frozen=True):
 
 @dataclass
 class Masks:
-    """The masks of a round's devices, collected as the updates are iterated: packed words by device."""
+    """Collects a round's masks, as packed words by device, while the updates are iterated."""
 
     size: int
     sample: int
@@ -92,9 +92,9 @@ class Masks:
 
 @dataclass(frozen=True)
 class MaskRecorder:
-    """A round's updates; iterating them adds the ``critical`` elements of each to ``masks``.
+    """Wraps a round's updates; iterating it also records the ``critical`` elements of each in ``masks``.
 
-    Can be iterated as often as ``updates`` can. An update without a delta has no mask.
+    It can be iterated as often as ``updates`` can. An update without a delta gets no mask.
     """
 
     updates: Iterable[Update]
@@ -109,7 +109,7 @@ class MaskRecorder:
 
 
 def sampled_places(size: int, sample: int) -> Places | None:
-    """The places at which models of n = ``size`` are compared, ascending; None for all."""
+    """Returns the places, ascending, at which models of ``size`` elements are compared; None means all."""
     if size <= sample:
         return None
     edges = np.arange(sample + 1) * size // sample
@@ -118,7 +118,7 @@ def sampled_places(size: int, sample: int) -> Places | None:
 
 
 def packed(bits: NDArray[np.bool_]) -> Words:
-    """Bits (n,) packed into ceil(n / 64) words, padded with zeros."""
+    """Pack bits (n,) into ceil(n / 64) words, padded with zeros."""
     words = np.zeros(-(-bits.size // 64), np.uint64)
     octets = np.packbits(bits, bitorder="little")
     words.view(np.uint8)[: octets.size] = octets
@@ -126,7 +126,7 @@ def packed(bits: NDArray[np.bool_]) -> Words:
 
 
 def overlaps(masks: list[Words], compute: Compute = IN_PLACE) -> NDArray[np.float64]:
-    """O (N, N) of masks that are not empty; the diagonal is 1."""
+    """Compute the overlaps O (N, N) of non-empty masks; the diagonal is 1."""
     count = len(masks)
     apart = np.zeros((count, count), np.int32)
     is_large = count * count * masks[0].size >= _LARGE
@@ -141,20 +141,24 @@ def overlaps(masks: list[Words], compute: Compute = IN_PLACE) -> NDArray[np.floa
 
 
 def _of_equal_work(count: int, slices: int) -> list[tuple[int, int]]:
-    """Slices of rows 0 to ``count`` with about equal work: later ones have more rows with fewer pairs."""
+    """Split rows 0 to ``count`` into slices of about equal work; later rows have fewer pairs."""
     ends = [count - round(count * (1 - part / slices) ** 0.5) for part in range(slices + 1)]
     return [(low, high) for low, high in pairwise(ends) if low < high]
 
 
 def _apart(masks: list[Words], rows: tuple[int, int]) -> NDArray[np.int32]:
-    """|m_i xor m_j| (rows, N - low) for i in ``rows``, low to high, and j from low; 0 up to i = j."""
+    """Count differing bits |m_i xor m_j| as (rows, N - low), for i in ``rows`` and j from their low end.
+
+    Entries up to i = j are 0, as each pair is counted once.
+    """
     low, high = rows
     apart = np.zeros((high - low, len(masks) - low), np.int32)
     for start in range(0, masks[0].size, _BLOCK):
         block = np.stack([words[start : start + _BLOCK] for words in masks[low:]])
         for i in range(high - low):
             differing = np.bitwise_count(block[i] ^ block[i + 1 :])
-            # A block has at most 2**15 bits; a wider type would take three times as long to sum.
+            # A block has at most 2**15 bits, which fits in uint16; a wider type would take three times as
+            # long to sum.
             apart[i, i + 1 :] += differing.sum(axis=1, dtype=np.uint16)
     return apart
 
@@ -187,7 +191,7 @@ def collaborators(
 
 
 def next_groups(context: Context, masks: Masks, beta: int) -> Groups:
-    """The groups after the round that follows ``context``."""
+    """Returns the groups that apply after the round that follows ``context``."""
     number = context.round + 1
     if number > beta:
         return {}
@@ -197,13 +201,13 @@ def next_groups(context: Context, masks: Masks, beta: int) -> Groups:
 
 
 def places(vector: SparseVector) -> Places:
-    """The places of a vector's elements, ascending."""
+    """Returns the places of a vector's elements, ascending."""
     where = vector.where
     return np.arange(vector.size, dtype=np.intp) if isinstance(where, slice) else where
 
 
 def trained_models(clients: Iterable[ClientModel]) -> Iterator[tuple[Theta, SparseVector]]:
-    """The models (n,) of the clients with an update, each with the change that it sent."""
+    """Yield the trained model (n,) and the change sent, for each client that has sent an update."""
     for client in clients:
         if client.trained is not None and client.sent is not None:
             yield client.trained, client.sent
@@ -212,10 +216,11 @@ def trained_models(clients: Iterable[ClientModel]) -> Iterator[tuple[Theta, Spar
 def group_mean(
     critical: Places, models: Iterable[tuple[Theta, Places | slice | None]], counted: bool
 ) -> NDArray[np.float32]:
-    """d (k,): the mean of the models (n,) at the first one's ``critical`` places (k,).
+    """Compute d (k,), the mean of the models (n,) at the first one's ``critical`` places (k,).
 
-    Each model comes with the places that its device sent, None for all. Elements that were not sent count
-    as zero or, if ``counted``, not at all. The first device must have sent all of its critical elements.
+    Each model comes with the places that its device sent; None means all. At the other places a model
+    counts as zero if not ``counted``; if ``counted``, it is left out of the mean there. The first device
+    must have sent all of its critical elements.
     """
     total, count = np.zeros(critical.size, np.float64), np.zeros(critical.size, np.float64)
     for theta, sent in models:

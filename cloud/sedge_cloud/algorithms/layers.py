@@ -1,7 +1,7 @@
-"""The parts of a network that methods treat differently: head, body, normalisation.
+"""Finds the parts of a network that methods treat differently: head, body and normalisation layers.
 
-A layout has only names, shapes and roles. A tensor's module is its name up to the last dot: ``fc.weight``
-and ``fc.bias`` are in the module ``fc``.
+A layout has only names, shapes and roles, so the parts are told apart by these. A tensor's module is its
+name up to the last dot: ``fc.weight`` and ``fc.bias`` are in the module ``fc``.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,10 @@ Names = tuple[str, ...]
 
 
 def head(layout: Layout, names: Sequence[str] = ()) -> Names:
-    """The parameters with these names or in these modules; without names, those of the last module.
+    """Returns the parameters with these names or in these modules; without names, those of the last module.
 
-    Raises ``ConfigError`` for a name that is neither, and if no parameter is left for the body.
+    Raises ``ConfigError`` for a name that is neither a parameter nor a module, and if the body would be
+    empty.
     """
     every = parameters(layout)
     for name in names:
@@ -31,30 +32,30 @@ def head(layout: Layout, names: Sequence[str] = ()) -> Names:
 
 
 def body(layout: Layout, names: Sequence[str] = ()) -> Names:
-    """The parameters outside ``head``."""
+    """Returns the parameters outside ``head``."""
     top = head(layout, names)
     return tuple(name for name in parameters(layout) if name not in top)
 
 
 def parameters(layout: Layout) -> Names:
-    """The tensors that are not statistics."""
+    """Returns the names of the tensors that are not statistics."""
     return tuple(t.name for t in layout.tensors if t.role is Role.PARAMETER)
 
 
 def norms(layout: Layout) -> Names:
-    """Scale and shift of every normalisation: modules whose parameters are all vectors.
+    """Returns scale and shift of every normalisation layer: a module whose parameters are all vectors.
 
-    These are BatchNorm, GroupNorm and LayerNorm; a linear or convolutional layer has a matrix.
+    These are BatchNorm, GroupNorm and LayerNorm; linear and convolutional layers also have a matrix.
     """
     matrices = {module(t.name) for t in layout.tensors if len(t.shape) > 1}
     return tuple(name for name in parameters(layout) if module(name) not in matrices)
 
 
 def module(name: str) -> str:
-    """The module of a tensor."""
+    """Returns the name of a tensor's module."""
     return name.rpartition(".")[0]
 
 
 def inside(tensor: str, name: str) -> bool:
-    """Whether a tensor has this name or is in, or below, the module of this name."""
+    """Returns True if ``name`` is this tensor, its module or an enclosing module."""
     return tensor == name or tensor.startswith(f"{name}.")

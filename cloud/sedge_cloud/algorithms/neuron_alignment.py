@@ -1,22 +1,23 @@
-"""Expressing one model in the neurons of another: optimal transport along a network's axes, in order.
+"""Aligns one model's neurons with another's by optimal transport, one axis of the network after another.
 
 The plan T of an axis maps channels of the source model to channels of the target. It follows from the
 distances between their features, once the plans of the axes before it are known:
 
-    W^   = the tensors that make the axis's channels, their inputs carried along by the earlier plans
-    C_jk = || W^_j - W_k ||,  features of channel j: what it has in all of W^, biases and norms among them
+    W^   = the tensors that output the axis's channels, with inputs mapped by the earlier plans
+    C_jk = || W^_j - W_k ||,  the features of channel j are its elements in all of W^, also in biases and norms
     T    = argmin <C, T>, uniform marginals                                        optimal_transport.py
 
-and every tensor is then carried along all of its axes:
+Every tensor is then mapped along all of its axes:
 
-    where it makes channels    (T diag(1 / columns of T))^T W^     a mean of the channels merged
-    where it takes them        W (diag(1 / rows of T) T)           each source's weights shared out
+    where it outputs channels    (T diag(1 / columns of T))^T W^     a mean of the channels merged
+    where it reads them        W (diag(1 / rows of T) T)           each source's weights shared out
 
 The second line preserves the function: the outgoing weights of merged channels add up, and those of a split
 channel are divided. ``literal`` normalises both sides by columns, as OTFusion's code does. A residual
-stream is one axis and gets one plan. The axes of a cycle, such as block convolutions from stream to stream,
-are solved from the plans known so far, and all axes once more when every plan is known. Group normalisation
-is carried like any other tensor, although a channel that leaves its group is no longer normalised with it.
+stream is one axis and gets one plan. If axes form a cycle, such as block convolutions from stream to
+stream, each is solved from the plans known so far, and all axes are solved again once every plan is known.
+Group normalisation is mapped like any other tensor, although a channel that moves to another group is then
+normalised with that group.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ from sedge_protocol.layout import Role, Theta
 Normalisation = Literal["mass", "literal"]
 Values: TypeAlias = NDArray[np.float32]
 
-# In place of a dimension, for a tensor that makes no channels.
+# Stands for the dimension in a tensor that outputs no channels.
 NONE = -1
 
 
@@ -46,9 +47,9 @@ class AxisPlan(NamedTuple):
 
 
 class Aligned(NamedTuple):
-    """A model in another's neurons, in the other's layout.
+    """A model aligned with another's neurons, in the other's layout.
 
-    ``cover`` is 0 for elements that no source channel became, or None if there are none.
+    ``cover`` is 0 for elements to which no source channel was mapped; None if there are none.
     """
 
     theta: Theta
@@ -57,7 +58,7 @@ class Aligned(NamedTuple):
 
 @dataclass(frozen=True)
 class Aligner:
-    """Aligns one model with another's neurons."""
+    """Aligns models with the neurons of others, with these options of the solver."""
 
     solver: Solver = "emd"
     reg: float = 0.01
@@ -66,7 +67,7 @@ class Aligner:
     def align(self, theta: Theta, source: Form, target: Theta, form: Form) -> Aligned:
         """Match the neurons of ``theta``, of form ``source``, to those of ``target``, of form ``form``.
 
-        Statistics move with their channels. Raises ``StrategyError`` for a model that is not finite and
+        Statistics move with their channels. Raises ``StrategyError`` for a model that is not finite, and
         ``ConfigError`` when the solver is not installed.
         """
         walk = _Alignment(self, theta, source, target, form)
@@ -77,7 +78,7 @@ class Aligner:
         return Aligned(made, _cover(form, plans))
 
     def axis_plan(self, cost: Matrix) -> AxisPlan:
-        """The plan for an axis with this cost (M, m), normalised for each side."""
+        """Solve for the plan of an axis with this cost (M, m), normalised for outputs and for inputs."""
         plan = plan_between(cost, self.solver, self.reg)
         makes = _shares(plan, plan.sum(axis=0))
         if self.normalisation == "literal":
@@ -86,10 +87,11 @@ class Aligner:
 
 
 def made_along(axes: Axes) -> tuple[int, ...]:
-    """For every tensor the dimension along which it makes channels, or ``NONE``.
+    """Returns for every tensor the dimension along which it outputs channels, or ``NONE``.
 
-    It is the first dimension of biases, normalisations, linear layers and convolutions. If no weight then
-    makes an axis's channels, the axis's first tensor does: an embedding, a transposed convolution.
+    For biases, normalisations, linear layers and convolutions it is the first dimension. An axis that no
+    weight outputs in this way is output by its first tensor, such as an embedding or a transposed
+    convolution.
     """
     made = [0 if dims and dims[0] != FIXED else NONE for dims in axes.dims]
     for places in axes.used:
@@ -101,13 +103,14 @@ def made_along(axes: Axes) -> tuple[int, ...]:
 
 
 def in_order(axes: Axes, made: Sequence[int]) -> tuple[tuple[int, ...], bool]:
-    """The axes in topological order, each after its inputs, and whether there is a cycle.
+    """Sort the axes topologically, inputs first. Returns the order, and whether there is a cycle.
 
-    The order of the tensors that make the channels decides ties, and where a cycle starts.
+    Ties, and the place where a cycle is entered, are decided by the order of the tensors that output
+    channels.
     """
     makers: list[list[set[int]]] = [
         [] for _ in axes.channels
-    ]  # of each axis: what feeds each weight
+    ]  # per axis: for each tensor that outputs it, the axes which that tensor reads
     first = [len(axes.dims)] * len(axes.channels)
     for tensor, (dims, dim) in enumerate(zip(axes.dims, made, strict=True)):
         if dim == NONE:
@@ -130,7 +133,7 @@ def in_order(axes: Axes, made: Sequence[int]) -> tuple[tuple[int, ...], bool]:
 
 
 class _Alignment:
-    """One alignment, tensor by tensor."""
+    """The alignment of one source model with one target, tensor by tensor."""
 
     def __init__(
         self, aligner: Aligner, theta: Theta, source: Form, target: Theta, form: Form
@@ -144,7 +147,7 @@ class _Alignment:
         self._target = list(form.layout.views(target).values())
 
     def plans(self) -> dict[int, AxisPlan]:
-        """The plan of every axis."""
+        """Solve for the plan of every axis."""
         order, is_cyclic = in_order(self._form.axes, self._made)
         plans: dict[int, AxisPlan] = {}
         for axis in [*order, *(order if is_cyclic else ())]:
@@ -152,7 +155,7 @@ class _Alignment:
         return plans
 
     def carried(self, number: int, plans: dict[int, AxisPlan], but: int = NONE) -> Values:
-        """A source tensor carried along all its dimensions except ``but``."""
+        """Map a source tensor to target channels along all its dimensions except ``but``."""
         values = self._source[number]
         for place, axis in enumerate(self._dims[number]):
             if axis != FIXED and place != but:
@@ -162,7 +165,9 @@ class _Alignment:
         return values
 
     def _cost(self, axis: int, plans: dict[int, AxisPlan]) -> Matrix:
-        """The distances (M, m) of source and target channels, by the tensors whose inputs have plans."""
+        """Compute the distances (M, m) between source and target channels from tensors with known inputs.
+        inputs.
+        """
         sources: list[Values] = []
         targets: list[Values] = []
         for number, place in self._form.axes.used[axis]:
@@ -178,7 +183,7 @@ class _Alignment:
 
 
 def distances(sources: Values, targets: Values) -> Matrix:
-    """The Euclidean distances (M, m) of the rows of (M, f) and (m, f)."""
+    """Compute the Euclidean distances (M, m) between the rows of (M, f) and those of (m, f)."""
     left, right = sources.astype(np.float64), targets.astype(np.float64)
     squares = np.square(left).sum(axis=1)[:, None] + np.square(right).sum(axis=1)
     result: Matrix = np.sqrt(np.maximum(squares - 2 * (left @ right.T), 0))
@@ -186,12 +191,12 @@ def distances(sources: Values, targets: Values) -> Matrix:
 
 
 def _shares(plan: Matrix, sums: Matrix) -> Values:
-    """The plan divided by ``sums``; 0 where these are 0."""
+    """Divide the plan by ``sums``; the result is 0 where these are 0."""
     return np.divide(plan, sums, out=np.zeros_like(plan), where=sums > 0).astype(np.float32)
 
 
 def _along(values: Values, place: int, matrix: Values) -> Values:
-    """Values whose c channels along one dimension, p elements each, are carried by a matrix (c, m)."""
+    """Map the c channels along one dimension of a tensor, p elements each, by a matrix (c, m)."""
     shape = values.shape
     sources, targets = matrix.shape
     extent = shape[place] // sources * targets
@@ -201,12 +206,12 @@ def _along(values: Values, place: int, matrix: Values) -> Values:
 
 
 def _rows(values: Values, place: int, channels: int) -> Values:
-    """The features (c, f) of the channels along one dimension."""
+    """Reshape a tensor to the features (c, f) of its channels along one dimension."""
     return np.moveaxis(values, place, 0).reshape(channels, -1)
 
 
 def _cover(form: Form, plans: dict[int, AxisPlan]) -> Theta | None:
-    """1 for elements whose channels all come from a source, 0 for others; None if all are 1."""
+    """Returns 1 for elements all of whose channels come from a source, 0 for others; None if all are 1."""
     covered = {axis: plan.makes.any(axis=0) for axis, plan in plans.items()}
     if all(reached.all() for reached in covered.values()):
         return None

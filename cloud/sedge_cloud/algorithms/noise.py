@@ -26,7 +26,7 @@ from sedge_cloud.strategy import Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Theta
 
-# The number of noise elements to draw at once; even, as they come in pairs.
+# The number of noise elements to draw at once; even, as the transform yields pairs.
 BLOCK = 1 << 16
 
 
@@ -34,8 +34,8 @@ BLOCK = 1 << 16
 class Noise:
     """The clip, noise and divisor of a round's sum.
 
-    ``deviation`` is the standard deviation (z C) of each element of the sum, ``expected`` the m above, and
-    ``key`` names the noise.
+    ``deviation`` is the standard deviation (z C) of the noise on each element, ``expected`` is the divisor
+    m, and ``key`` seeds the noise.
     """
 
     clip: float
@@ -47,9 +47,9 @@ class Noise:
 def private_update(
     updates: Iterable[Update], theta: Theta, noise: Noise, still: Sequence[slice] = ()
 ) -> Update:
-    """The mean of the updates of theta (n,), as if from one device: anything computed from it is private.
+    """Combine the updates of theta (n,) into one that has their noisy mean and nothing else of them.
 
-    The elements in ``still`` neither move nor count towards a length.
+    The elements in ``still`` do not change, and do not count towards an update's length.
     """
     total = np.zeros(theta.size)
     for update in updates:
@@ -69,7 +69,7 @@ def _without(vector: NDArray[np.float64], still: Sequence[slice]) -> NDArray[np.
 
 
 def gaussian(key: bytes, size: int) -> NDArray[np.float64]:
-    """Standard normal numbers (size,), the same for the same key, by Box and Muller's transform."""
+    """Generate standard normal numbers (size,) from a key by the Box-Muller transform."""
     values = np.empty(size + size % 2)
     for start in range(0, values.size, BLOCK):
         block = values[start : start + BLOCK]
@@ -83,7 +83,7 @@ def gaussian(key: bytes, size: int) -> NDArray[np.float64]:
 
 
 def drawn(secret: bytes, share: float, number: int, able: Iterable[str]) -> list[str]:
-    """The devices of a round, each drawn by its own coin, which does not depend on the other devices.
+    """Draw the devices of a round, each by a coin of its own that does not depend on the other devices.
 
     If no device is drawn, all coins are tossed again.
     """
@@ -96,6 +96,6 @@ def drawn(secret: bytes, share: float, number: int, able: Iterable[str]) -> list
 
 
 def _coin(secret: bytes, what: str) -> float:
-    """Uniform in [0, 1)."""
+    """Derive a number from the secret that is uniform in [0, 1)."""
     digest = hashlib.blake2b(what.encode(), key=secret, digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 11) * 2.0**-53

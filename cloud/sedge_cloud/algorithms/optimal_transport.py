@@ -1,11 +1,11 @@
-"""Optimal transport between two sets of neurons: matches sources to targets.
+"""Matches two sets of neurons, sources and targets, by optimal transport.
 
-Both sets have total weight 1, shared equally (uniform marginals mu, nu). The plan T (M, m) says how much of
-each source goes to each target at the least total cost <C, T>:
+Each set has a total weight of 1, shared equally among its neurons (uniform marginals mu, nu). The plan T
+(M, m) says how much of each source goes to each target, at minimal total cost <C, T>:
 
     emd        the exact optimum: neurons are merged or split where the sets differ in size
-    sinkhorn   the optimum of cost - reg * max(C) * entropy(T): fast and smooth, never quite a hard choice
-    assign     each member of the smaller set has one partner, the others in the larger set have none
+    sinkhorn   the optimum of cost - reg * max(C) * entropy(T): fast and smooth, but never a one-to-one match
+    assign     one-to-one: the larger set has neurons without a partner
 
 SciPy solves the exact problems and is imported only for them. For 512 to 384 neurons one core takes 2 ms
 (assign), 6 ms (sinkhorn) and 0.3 s (emd); emd of sizes without a small common multiple, such as 512 and
@@ -25,30 +25,30 @@ from sedge_protocol.errors import ConfigError, StrategyError
 Solver = Literal["emd", "sinkhorn", "assign"]
 Matrix = NDArray[np.float64]
 
-# Below it the smallest exp(-C / reg) underflows float64.
+# For a smaller reg, the smallest exp(-C / reg) underflows float64.
 MIN_REG = 0.002
-# Sinkhorn ends when each source's weight is met to this relative precision, or after this many steps.
+# Sinkhorn stops when every row sum has this relative precision, or after this many steps.
 _PRECISION = 1e-6
 _STEPS = 1000
-# Sizes with a small common multiple are solved as an assignment of copies: for 512 to 384 neurons in a
-# quarter of the time of a linear program.
+# If the sizes have a small common multiple, the problem is solved as an assignment of copies of the
+# neurons. For 512 to 384 neurons this takes a quarter of the time of a linear program.
 _COPIES = 4
 _LARGEST_ASSIGNMENT = 4096
 
 
 def require_solver(solver: Solver) -> None:
-    """Raise ``ConfigError``, which says what to install, when the solver is not available here."""
+    """Raise ``ConfigError``, which says what to install, if the solver is not available."""
     if solver != "sinkhorn" and find_spec("scipy") is None:
         expected = "SciPy, which it needs: pip install 'sedge-fl[subflot]', or solver = 'sinkhorn'"
         raise ConfigError("solver", solver, expected)
 
 
 def plan_between(cost: Matrix, solver: Solver, reg: float = 0.01) -> Matrix:
-    """The plan T (M, m), of sum 1, for a ``cost`` (M, m) of 0 or more; ``reg`` is for sinkhorn.
+    """Returns the plan T (M, m), of sum 1, for a ``cost`` (M, m) of 0 or more; ``reg`` is for sinkhorn.
 
-    Every row of T sums to 1/M and every column to 1/m; with ``assign`` those without a partner sum to 0 and
-    the others to 1/min(M, m). Raises ``StrategyError`` for a cost that is negative or not finite, and
-    ``ConfigError`` without SciPy.
+    Every row of T sums to 1/M and every column to 1/m; with ``assign``, rows and columns without a partner
+    sum to 0 and the others to 1/min(M, m). Raises ``StrategyError`` for a cost that is negative or not
+    finite, and ``ConfigError`` without SciPy.
     """
     if cost.ndim != 2 or not cost.size or not np.isfinite(cost).all() or cost.min() < 0:
         raise StrategyError(f"cost: {cost.shape}, expected (M, m) of finite numbers of 0 or more")
@@ -65,7 +65,7 @@ def plan_between(cost: Matrix, solver: Solver, reg: float = 0.01) -> Matrix:
 
 
 def _assignment(cost: Matrix) -> Matrix:
-    """The plan (M, m) before scaling: 1 where a source and a target are partners."""
+    """Returns the unscaled plan (M, m), which is 1 where a source and a target are partners."""
     from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 
     plan = np.zeros(cost.shape)
@@ -74,7 +74,7 @@ def _assignment(cost: Matrix) -> Matrix:
 
 
 def _by_copies(cost: Matrix, common: int) -> Matrix:
-    """The exact plan from the assignment of copies, ``common`` in all on each side."""
+    """Compute the exact plan by an assignment of copies, ``common`` of them in total on each side."""
     sources, targets = cost.shape
     copies = cost.repeat(common // sources, axis=0).repeat(common // targets, axis=1)
     pairs = _assignment(copies).reshape(sources, common // sources, targets, common // targets)
@@ -83,10 +83,10 @@ def _by_copies(cost: Matrix, common: int) -> Matrix:
 
 
 def _by_program(cost: Matrix) -> Matrix:
-    """The exact plan from the transport problem as a linear program.
+    """Compute the exact plan by solving the transport problem as a linear program.
 
-    With m units at each source and M wanted at each target, a vertex consists of whole numbers, so rounding
-    gives it exactly.
+    With m units at each source and M wanted at each target, every vertex of the program is integral, so
+    rounding makes the solution exact.
     """
     from scipy.optimize import linprog
     from scipy.sparse import csc_array  # type: ignore[import-untyped]
@@ -97,7 +97,7 @@ def _by_program(cost: Matrix) -> Matrix:
     variable = np.tile(np.arange(cost.size), 2)
     sums = csc_array((np.ones(both.size), (both, variable)))  # (M + m, M m)
     units = np.repeat([targets, sources], [sources, targets])
-    # The solver's tolerances are absolute: for costs below 1e-7 any plan would be good enough.
+    # The solver's tolerances are absolute: without scaling, costs below 1e-7 would all look optimal.
     scaled = cost.ravel() / (cost.max() or 1.0)
     solution = linprog(scaled, A_eq=sums, b_eq=units, bounds=(0, None), method="highs-ds")
     if not solution.success:
@@ -107,7 +107,10 @@ def _by_program(cost: Matrix) -> Matrix:
 
 
 def _sinkhorn(cost: Matrix, reg: float) -> Matrix:
-    """The entropic plan; column sums are exact, row sums as near as _PRECISION or _STEPS allow."""
+    """Compute the entropic plan.
+
+    Its column sums are exact; its row sums are within _PRECISION, or as after _STEPS.
+    """
     sources, targets = cost.shape
     highest = cost.max()
     if highest == 0:

@@ -1,20 +1,19 @@
-"""The outlier filter between a round's updates and its strategy: norm clipping, direction, Krum.
+"""Filters outliers from a round's updates before its strategy sees them: norm clipping, direction, Krum.
 
-An update with a receipt is finite and belongs to its order. Here the updates of a round are compared with
-each other (``robust.py``). A change that is longer than the others', or points elsewhere, is shortened; one
-that points against them is left out. Krum keeps only updates with near neighbours. An update that
-claims far more examples than the others has its weight capped, but is not distrusted for it. Two
-lengths are compared, each with its own median: that of the trained delta, and that of the patch with which
-the device started, which comes from its own past. The filter works on any update, so strategies need not
-know of it.
+Every update is known to be finite and to match its order. Here the updates of a round are compared with
+each other (``robust.py``). A change that is longer than the others, or points elsewhere, is shortened; one
+that points in the opposite direction is dropped. Krum keeps only updates close to others. An update that
+claims far more examples than the others has its weight capped, but its device is not distrusted for that.
+Two lengths are compared, each with its own median: the trained delta's, and that of the patch with which
+the device started, which comes from its own earlier training. Strategies need not know of the filter.
 
-The patches' median is taken over trusted client models (``ClientModel.trusted``); without any it is the
-median of the deltas. Otherwise, where most devices are newcomers without a patch, a device that was
-shortened in its last round would be its own measure in the next. If a round has only one patch of a trusted
-model, it is left unchanged: its parts were filtered in their own rounds, and no bound from this round would
-fit. Honest patches grow while changes shrink: they reached 13 times the median change after 60 rounds of
-FedOBP with q = .9995, and 130 times with FedPURIN. Starts are not measured: they are the cloud's own, or
-made of trusted models. d = updates, n = parameters.
+The patches' median is taken over trusted client models (``ClientModel.trusted``); if there are none, the
+median of the deltas is used instead. Without that rule, where most devices are newcomers without a patch, a
+device that was shortened in one round would itself set the standard in the next. If a round has only one
+patch of a trusted model, that patch is not shortened: its parts were filtered in earlier rounds, and this
+round offers no bound that suits it. Honest patches grow while changes shrink: they reached 13 times the
+median change after 60 rounds of FedOBP with q = .9995, and 130 times with FedPURIN. Start vectors are not
+measured: the cloud makes them, from its own model or from trusted ones. d = updates, n = parameters.
 """
 
 from collections import defaultdict
@@ -38,18 +37,19 @@ from sedge_cloud.strategy import Update
 from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Theta
 
-# Columns of a block that are multiplied at once in float64.
+# The columns of a block that are multiplied at once in float64.
 COLUMNS = 4096
-# Weiszfeld's step divides by a distance between directions; its square counts as at least this.
+# Weiszfeld's step divides by the distance between directions. The squared distance is at least this, to
+# avoid division by zero.
 NEAREST = 1e-6
 
 
 @dataclass(frozen=True)
 class Filtered:
-    """The updates whose factor is not 0, shortened where it is below 1.
+    """A round's updates after filtering: a factor of 0 drops an update, and one below 1 shortens it.
 
-    ``examples`` has the number of examples with which each update counts, ``shortened`` the factors below 1
-    by device. Can be iterated as often as ``updates`` can.
+    ``examples`` has each update's number of examples after capping, ``shortened`` the factors below 1 by
+    device. It can be iterated as often as ``updates`` can.
     """
 
     updates: Iterable[Update]
@@ -59,7 +59,7 @@ class Filtered:
 
     @property
     def distrusted(self) -> dict[str, float]:
-        """The factors below ``TRUSTED``, by device."""
+        """Returns the factors below ``TRUSTED``, by device."""
         return distrusted(self.shortened)
 
     def __iter__(self) -> Iterator[Update]:
@@ -73,7 +73,7 @@ class Filtered:
 
 
 class Measured(NamedTuple):
-    """The properties of an update that are compared; ``patch`` and ``delta`` are lengths."""
+    """The properties by which the filter compares updates; ``patch`` and ``delta`` are lengths."""
 
     device: str
     num_examples: int
@@ -85,7 +85,7 @@ class Measured(NamedTuple):
 
 
 def measure(update: Update) -> Measured:
-    """The properties of an update that are compared."""
+    """Measure the properties by which the filter compares updates."""
     return Measured(
         update.device,
         update.num_examples,
@@ -99,10 +99,11 @@ def measure(update: Update) -> Measured:
 def filter_outliers(
     updates: Iterable[Update], robust: Robust, measured: Sequence[Measured] | None = None
 ) -> Filtered:
-    """The updates that a strategy may aggregate. An iterator is read into memory, else they are reiterated.
+    """Returns the updates that a strategy may aggregate, shortened where necessary.
 
-    ``measured`` has their measures, if known, which saves a pass over the vectors: lengths alone decide
-    unless the rule compares directions or changes. Raises ``StrategyError`` when Krum is to
+    If ``updates`` is an iterator, it is read into memory; otherwise it is iterated several times.
+    ``measured`` has the updates' measures, if known. That saves a pass over the vectors, and all passes if
+    the rule compares neither directions nor changes. Raises ``StrategyError`` when Krum would have to
     compare updates of different widths.
     """
     updates = repeatable(updates)
@@ -130,7 +131,7 @@ def filter_outliers(
 
 
 def _factors(measured: Sequence[Measured], clip: float) -> list[float]:
-    """The factor of each update: the smaller of those for its two lengths."""
+    """Returns the clip factor of each update: the smaller of the factors for its two lengths."""
     deltas = [each.delta for each in measured]
     trusted = [each.patch for each in measured if each.trusted]
     is_any = any(0 < patch < np.inf for patch in trusted)
@@ -139,13 +140,14 @@ def _factors(measured: Sequence[Measured], clip: float) -> list[float]:
 
 
 def _agreements(updates: Iterable[Update], measured: Sequence[Measured]) -> list[float]:
-    """How well each update's direction agrees with the others of its width; NaN if it has none.
+    """Measure how well each update's direction agrees with the others of its width; NaN if it has none.
 
-    It is the product of the direction with the geometric median of all directions: their mean, improved by
-    one step of Weiszfeld's algorithm (Pillutla et al. 2022). Takes three passes, and two vectors (n,) for
-    each width.
+    The measure is the inner product of the direction with the geometric median of all directions, which is
+    approximated by their mean and one step of Weiszfeld's algorithm (Pillutla et al. 2022). Takes three
+    passes, and two vectors (n,) for each width.
     """
-    moved = [0 < each.delta < np.inf for each in measured]  # by a finite amount that is not zero
+    # finite and not zero, so that the change has a direction
+    moved = [0 < each.delta < np.inf for each in measured]
     centres = _centres(updates, measured, moved, {})
     centres = _centres(updates, measured, moved, centres)
     return [
@@ -160,7 +162,9 @@ def _centres(
     moved: Sequence[bool],
     before: Mapping[int, NDArray[np.float64]],
 ) -> dict[int, NDArray[np.float64]]:
-    """For each width the mean (n,) of the directions, weighted by their nearness to that ``before``."""
+    """Returns each width's mean direction (n,), weighted by the inverse distance from ``before`` if given.
+    given.
+    """
     sums: dict[int, NDArray[np.float64]] = {}
     weights: defaultdict[int, float] = defaultdict(float)
     squares = {width: float(np.square(centre).sum()) for width, centre in before.items()}
@@ -179,25 +183,29 @@ def _centres(
 
 
 def _along(update: Update, length: float, centre: NDArray[np.float64]) -> float:
-    """The product of an update's direction with the centre (n,); ``length`` is its delta's."""
+    """Compute the inner product of an update's direction with the centre (n,); ``length`` is its delta's.
+    delta's.
+    """
     if update.delta is None:
         return 0.0
-    # Not by BLAS: its rounding depends on the number of threads, and threads wait on a busy host.
+    # BLAS is avoided: its rounding depends on the number of threads, and its threads stall on a busy host.
     product = np.einsum("i,i", update.delta.values.astype(np.float64), centre[update.delta.where])
     return float(product) / length
 
 
 def lengths(update: Update) -> tuple[float, float]:
-    """The Euclidean lengths of an update's two parts: from ``base`` to its patch, and of its delta."""
+    """Compute the Euclidean lengths of an update's two parts: from ``base`` to its patch, and of its delta.
+    delta.
+    """
     patch, delta = update.patch, update.delta
     moved = patch if patch is None else patch.values - update.base[patch.where]
     return _length(moved), _length(delta if delta is None else delta.values)
 
 
 def products(updates: Iterable[Update], sizes: Sequence[int]) -> NDArray[np.float64]:
-    """The inner products (d, d) of all pairs of changes, each from its own ``base``.
+    """Compute the inner products (d, d) of all pairs of changes, each relative to its own ``base``.
 
-    Raises ``StrategyError`` unless all have one size.
+    Raises ``StrategyError`` unless all have the same size.
     """
     gram = np.zeros((len(sizes), len(sizes)))
     if len(set(sizes)) > 1:
@@ -206,7 +214,9 @@ def products(updates: Iterable[Update], sizes: Sequence[int]) -> NDArray[np.floa
         for block in blocks(updates, len(sizes), size):
             for start in range(0, block.shape[1], COLUMNS):
                 wide = block[:, start : start + COLUMNS].astype(np.float64)
-                with np.errstate(invalid="ignore"):  # products of an infinite change are not used
+                with np.errstate(
+                    invalid="ignore"
+                ):  # an infinite change gives NaN, which is never used
                     gram += wide @ wide.T
     return gram
 
@@ -216,7 +226,10 @@ def _length(vector: Theta | None) -> float:
 
 
 def _sum_of_squares(vector: Theta) -> float:
-    """``np.square(vector, dtype=np.float64).sum()`` to the bit, in less memory (halved as in numpy)."""
+    """Returns ``np.square(vector, dtype=np.float64).sum()`` bit for bit, with less memory.
+
+    Like numpy, it halves the vector recursively.
+    """
     if vector.size <= COLUMNS:
         return float(np.square(vector, dtype=np.float64).sum())
     half = vector.size // 2

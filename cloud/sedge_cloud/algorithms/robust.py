@@ -1,15 +1,15 @@
-"""Robust aggregation, which a few hostile devices cannot subvert: the rules, on plain arrays.
+"""The rules of robust aggregation, which a few hostile devices cannot subvert, on plain arrays.
 
     clip           a change is shortened to ``clip`` times the median length of the round's changes
     max_weight     no device counts for more than this multiple of the median number of examples
-    direction      a change that points elsewhere than the round's others is shortened, or left out
-    krum           the one update nearest to its neighbours           (Blanchard et al. 2017)
-    multi_krum     the d - f - 2 nearest ones                         (Blanchard et al. 2017)
-    trimmed_mean   of each coordinate, without the f largest and f smallest values   (Yin et al. 2018)
+    direction      a change that points elsewhere than the others of the round is shortened or dropped
+    krum           only the update that is nearest to its neighbours           (Blanchard et al. 2017)
+    multi_krum     the d - f - 2 updates nearest to theirs                         (Blanchard et al. 2017)
+    trimmed_mean   the mean of each coordinate without its f largest and f smallest values   (Yin et al. 2018)
     median         of each coordinate                                 (Yin et al. 2018)
 
-d = updates of a round, f = how many of them may be wrong, b = coordinates of a block. ``outliers.py`` and
-``averaging.py`` apply the rules to updates.
+d = updates of a round, f = the number of them that may be hostile, b = coordinates of a block.
+``outliers.py`` and ``averaging.py`` apply the rules to updates.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,34 +23,36 @@ from numpy.typing import NDArray
 from sedge_protocol.decimal_shares import floor_of
 
 Rule: TypeAlias = Literal["direction", "mean", "trimmed_mean", "median", "krum", "multi_krum"]
-# Rules that combine updates coordinate by coordinate; the others leave out whole updates.
+# Rules that combine updates coordinate by coordinate; the other rules drop whole updates.
 COORDINATE_RULES: tuple[Rule, ...] = ("trimmed_mean", "median")
 
 Block: TypeAlias = NDArray[np.float32]  # (d, b)
 
-# A device is distrusted when its change is shortened to less than this: with the default clip, when it is
-# five times as long as the median. Above that, what others learn from it is shortened as well.
+# A device is distrusted when its change is shortened to less than this factor: with the default clip, when
+# it is more than five times as long as the median. At this factor or above, its model's influence on other
+# devices is reduced by the same factor.
 TRUSTED = 0.2
-# A change counts in full if its direction's agreement is at least this share of the median agreement.
+# A change is not shortened if its direction's agreement is at least this share of the median agreement.
 AGREES = 0.5
 
 
 class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far the coordinator trusts a single device: its claims cannot be checked.
+    """How far the coordinator trusts a single device, whose claims cannot be checked.
 
     A device's influence is its update's length times its weight: by default at most that of the median
-    device, so that two of ten cannot outweigh the others, whatever they send. With 3 times 4, the defaults
-    until November 2026, two that knew the rule ruined the model. `tools.bench attacks` measures the effect
-    of two of ten under each attack. The limits hurt if honest devices have few classes in common: one round
-    then cannot tell a reversed change from an honest one. Use ``rule = "mean"`` for such a fleet if its
-    devices can be trusted. A device that is left out, shortened to less than ``TRUSTED``, or too late to be
-    compared becomes untrusted: others get no share of its model (``ClientModel.trusted``) until one of its
-    updates counts again. If it is shortened less, their share of its model is shortened equally.
+    device, so that two hostile devices of ten cannot outweigh the others, whatever they send. With the
+    defaults before November 2026, a clip of 3 and a weight of 4, two devices that knew the rule ruined the
+    model. `tools.bench attacks` measures the effect of two hostile devices of ten under each attack. The
+    limits hurt if honest devices have few classes in common: one round then cannot tell a reversed change
+    from an honest one. Use ``rule = "mean"`` for such a fleet if its devices can be trusted. A device
+    becomes untrusted if its update is dropped, shortened to less than ``TRUSTED``, or too late to be
+    compared. Until one of its updates counts again, its model does not influence other devices
+    (``ClientModel.trusted``). If it is shortened less, that influence is reduced equally.
 
-    Agreement is relative to the round's median (``agreement_factors``). A share ``byzantine`` of d updates
-    is f = floor(byzantine * d). ``median`` and ``trimmed_mean`` work by coordinate, ignore the claimed
-    numbers of examples, and need dense updates: if fewer than half of the devices send an element, its
-    median is 0, no change.
+    Agreement is relative to the round's median (``agreement_factors``). ``byzantine`` is the share of
+    updates that may be hostile: f = floor(byzantine * d). ``median`` and ``trimmed_mean`` work by
+    coordinate, ignore the claimed numbers of examples, and need dense updates: an element that fewer than
+    half of the devices send has a median of 0 and does not change.
     """
 
     clip: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
@@ -69,22 +71,22 @@ class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
     limit."""
 
     def wrong(self, count: int) -> int:
-        """f, the number of updates among ``count`` that may be wrong."""
+        """Returns f, the number of updates among ``count`` that may be hostile."""
         return floor_of(self.byzantine, count)
 
 
 def distrusted(factors: Mapping[str, float]) -> dict[str, float]:
-    """The factors below ``TRUSTED``, by device."""
+    """Returns the factors below ``TRUSTED``, by device."""
     return {device: factor for device, factor in factors.items() if factor < TRUSTED}
 
 
 def clip_factors(
     lengths: Sequence[float], clip: float, among: Sequence[float] | None = None
 ) -> list[float]:
-    """The factor of each change; 0 for one that is not finite. ``clip`` 0 shortens nothing.
+    """Returns the factor of each change; 0 for one that is not finite. A ``clip`` of 0 shortens nothing.
 
-    The median is that of ``among``, by default of all lengths. Zeros are not counted: where a codec lets
-    most devices send nothing, the others must not be clipped to nothing.
+    The median length is that of ``among``, by default of all ``lengths``. It ignores lengths of zero: if a
+    codec lets most devices send nothing, the others must not be clipped to nothing.
     """
     compared = lengths if among is None else among
     real = [length for length in compared if np.isfinite(length) and length > 0]
@@ -96,7 +98,7 @@ def clip_factors(
 
 
 def counted_examples(claimed: Sequence[int], max_weight: float) -> list[int]:
-    """The claimed numbers of examples, each at most ``max_weight`` times their median; 0: no limit."""
+    """Cap the claimed numbers of examples at ``max_weight`` times their median; 0 means no cap."""
     if max_weight == 0 or not claimed:
         return list(claimed)
     most = max(1, int(max_weight * float(np.median(claimed))))
@@ -104,11 +106,11 @@ def counted_examples(claimed: Sequence[int], max_weight: float) -> list[int]:
 
 
 def agreement_factors(agreements: Sequence[float]) -> list[float]:
-    """The factor of each change by how far its direction agrees with the others'; NaN: unknown.
+    """Returns the factor of each change by how well its direction agrees with the others; NaN is unknown.
 
-    It is 1 down to ``AGREES`` of the median agreement, then proportional, and 0 for a change that points
-    against the others. Of two changes neither can be said to be wrong, and none if the median itself is not
-    above 0.
+    The factor is 1 for an agreement of at least ``AGREES`` times the median, proportional below that, and 0
+    for a change that points against the others. Nothing is shortened if there are only two changes, as
+    neither can be called wrong, or if the median is 0 or less.
     """
     finite = [agreement for agreement in agreements if np.isfinite(agreement)]
     enough = AGREES * float(np.median(finite)) if len(finite) > 2 else 0.0
@@ -121,7 +123,7 @@ def agreement_factors(agreements: Sequence[float]) -> list[float]:
 
 
 def krum_scores(gram: NDArray[np.float64], wrong: int) -> NDArray[np.float64]:
-    """Krum's score (d,) of every update, from the inner products (d, d) of the changes; small is good.
+    """Compute Krum's score (d,) of every update from the inner products (d, d) of the changes; low is good.
 
     A score is the sum of the squared distances to the d - f - 2 nearest others.
     """
@@ -134,10 +136,10 @@ def krum_scores(gram: NDArray[np.float64], wrong: int) -> NDArray[np.float64]:
 
 
 def krum(gram: NDArray[np.float64], wrong: int, rule: Rule) -> list[int]:
-    """The updates that the rule keeps, ascending, from the inner products (d, d) of the changes.
+    """Returns the updates that the rule keeps, ascending, from the inner products (d, d) of the changes.
 
-    Fewer than 3 updates are all kept: none has two others to be compared with. f is at most (d - 3) / 2,
-    the limit of Krum's proof. Of equal scores the first wins.
+    With fewer than 3 updates all are kept, as none has two others to be compared with. f is at most (d - 3)
+    / 2, the limit of Krum's proof. If scores are equal, the first update wins.
     """
     count = len(gram)
     if count < 3:
@@ -149,9 +151,9 @@ def krum(gram: NDArray[np.float64], wrong: int, rule: Rule) -> list[int]:
 
 
 def coordinate_wise(values: Block, rule: Rule, wrong: int) -> NDArray[np.float64]:
-    """The median or trimmed mean (b,) of each column of ``values`` (d, b), which is sorted in place.
+    """Compute the median or trimmed mean (b,) of each column of ``values`` (d, b), which it sorts in place.
 
-    f is at most (d - 1) / 2, so that at least one value remains.
+    f is capped at (d - 1) / 2, so that at least one value remains.
     """
     count = len(values)
     if rule == "median":

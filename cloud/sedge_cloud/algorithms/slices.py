@@ -1,7 +1,7 @@
-"""Work in slices, done here one after another or wherever the coordinator sends them.
+"""Splits work into slices, computed in this process or on the coordinator's cluster.
 
-The slices, and the order in which their results are combined, depend on the task alone, never on who works
-on it. So the bytes are the same with one process and with many hosts.
+The slices, and the order in which their results are combined, depend on the task alone, never on who
+computes them. So the bytes are the same with one process and with many hosts.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,18 +13,18 @@ R = TypeVar("R")
 
 
 class Compute(Protocol):
-    """Where slices are computed."""
+    """Computes slices somewhere."""
 
     def map(self, function: Callable[[S, T], R], shared: S, slices: Iterable[T]) -> Iterator[R]:
-        """``function(shared, slice)`` of each slice, in their order; each host gets ``shared`` once."""
+        """Yield ``function(shared, slice)`` for each slice, in order; each host gets ``shared`` once."""
         ...
 
 
 class InPlace:
-    """This process."""
+    """Computes slices in this process, one after another."""
 
     def map(self, function: Callable[[S, T], R], shared: S, slices: Iterable[T]) -> Iterator[R]:
-        """``function(shared, slice)`` of each slice, in their order."""
+        """Yield ``function(shared, slice)`` for each slice, in order."""
         return (function(shared, one) for one in slices)
 
 

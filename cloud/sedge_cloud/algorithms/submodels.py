@@ -1,8 +1,9 @@
-"""Sub-models: some channels of every axis of a model, cut out of its theta and put back.
+"""Sub-models: cuts some channels of every axis out of a model's theta, and puts them back.
 
-A choice of channels is one index set per axis. It selects elements of every tensor along these axes; a
-sub-model is theta at these places, in the layout of a narrower form. HeteroFL, FedRolex and the fixed
-slices of SubFLOT differ only in the index sets. n, m = elements of the whole model and of a form.
+A sub-model is chosen by one set of channel indices per axis. The sets select elements of every tensor along
+its axes; the sub-model is theta at these places, in the layout of a narrower form. HeteroFL, FedRolex and
+the fixed slices of SubFLOT differ only in the index sets. n, m = elements of the whole model and of a
+narrower form.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,9 +18,9 @@ from sedge_protocol.axes import FIXED, Axes
 from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Layout, Theta
 
-# Where a sub-model's elements lie in the whole theta.
+# The places of a sub-model's elements in the whole theta.
 Places: TypeAlias = NDArray[np.intp] | slice
-# The channels that a form has of every axis of the whole model, in the form's order.
+# For each axis, the whole model's channels that a form has, in the form's order.
 Channels: TypeAlias = Sequence[NDArray[np.intp]]
 
 WHOLE = slice(None)
@@ -27,14 +28,14 @@ WHOLE = slice(None)
 
 @dataclass(frozen=True)
 class Form:
-    """One form of a run's model: its layout, and its axes with its numbers of channels."""
+    """One form of a run's model: its layout, and its axes with their numbers of channels."""
 
     layout: Layout
     axes: Axes
 
 
 def form_of(context: Context, width: int) -> Form:
-    """The form of ``Context.widths[width]``; in a model without axes every dimension is fixed.
+    """Returns the form of ``Context.widths[width]``. In a model without axes, every dimension is fixed.
 
     Raises ``StrategyError`` for a width that the run does not have.
     """
@@ -46,12 +47,12 @@ def form_of(context: Context, width: int) -> Form:
 
 
 def prefix(form: Form) -> Channels:
-    """The first channels of every axis."""
+    """Returns the first channels of every axis, as many as the form has."""
     return [np.arange(channels) for channels in form.axes.channels]
 
 
 def rolled(form: Form, whole: Axes, shift: int) -> Channels:
-    """As many neighbouring channels of every axis as the form has, from ``shift`` on, cyclically."""
+    """Returns as many adjacent channels of every axis as the form has, from ``shift`` on, cyclically."""
     return [
         (np.arange(kept) + shift) % channels
         for kept, channels in zip(form.axes.channels, whole.channels, strict=True)
@@ -59,7 +60,7 @@ def rolled(form: Form, whole: Axes, shift: int) -> Channels:
 
 
 def places_of(whole: Form, form: Form, channels: Channels) -> NDArray[np.intp]:
-    """The places in the whole theta (n,) of the elements (m,) of the form with these channels."""
+    """Returns the places in the whole theta (n,) of the elements (m,) of a form with these channels."""
     places = np.empty(form.layout.size, np.intp)
     for tensor, target, axes in zip(
         whole.layout.tensors, form.layout.tensors, whole.axes.dims, strict=True
@@ -67,7 +68,7 @@ def places_of(whole: Form, form: Form, channels: Channels) -> NDArray[np.intp]:
         flat = np.array(0)
         for axis, extent in zip(axes, tensor.shape, strict=True):
             chosen = np.arange(extent)
-            if axis != FIXED:  # each channel has p neighbouring elements
+            if axis != FIXED:  # each channel has p adjacent elements
                 by_channel = chosen.reshape(whole.axes.channels[axis], -1)
                 chosen = by_channel[channels[axis]].ravel()
             flat = np.add.outer(flat * extent, chosen)
@@ -76,7 +77,7 @@ def places_of(whole: Form, form: Form, channels: Channels) -> NDArray[np.intp]:
 
 
 class ElementMean:
-    """The mean of each element over the devices that have it.
+    """Accumulates the mean of each element over the devices that have it.
 
         theta'_k = theta_k + sum_{i has k} w_i (theta_i,k - theta_k) / sum_{i has k} w_i
 
@@ -89,7 +90,7 @@ class ElementMean:
         self._weights = np.zeros(theta.size)
 
     def add(self, update: Update, weight: float, places: Places) -> None:
-        """Add an update whose elements are at ``places``; a slice stands for the whole model."""
+        """Add an update whose elements are at ``places``; a slice means the whole model."""
         if isinstance(places, slice):
             self._weights += weight
             update.add_change(self._total, weight, self._theta)
@@ -106,7 +107,7 @@ class ElementMean:
         self._weights[places] += weights
 
     def change(self) -> NDArray[np.float64]:
-        """theta' - theta (n,)."""
+        """Returns theta' - theta (n,)."""
         np.divide(self._total, self._weights, out=self._total, where=self._weights > 0)
         return self._total
 
@@ -117,9 +118,9 @@ def count_change(
     places: Callable[[int], Places],
     weight: Callable[[Update], float],
 ) -> NDArray[np.float64]:
-    """The change (n,) to the mean of every element over the models that trained it.
+    """Compute the change (n,) from the global model to each element's mean over the models that trained it.
 
-    ``places`` gives the places of a width's elements; it is called once for each width.
+    ``places`` returns the places of a width's elements, and is called once per width.
     """
     mean = ElementMean(context.theta)
     by_width: dict[int, Places] = {0: WHOLE}

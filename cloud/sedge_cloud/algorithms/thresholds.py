@@ -1,7 +1,8 @@
-"""Alternatives to FedOBP's quantile: the scores themselves decide how many elements are personal.
+"""An alternative to FedOBP's quantile: the scores themselves decide how many elements are personal.
 
 With the option ``energy`` a device keeps the fewest elements whose scores add up to the share eta of all
-scores. Sets depend on values only: elements with equal scores are in or out together. s = scored elements.
+scores. The choice depends on the scores only: elements with equal scores are all kept or all left out. s =
+scored elements.
 """
 
 import numpy as np
@@ -16,18 +17,20 @@ Indices = NDArray[np.uint32]
 
 
 def by_energy(scores: Scores, energy: float, most: float) -> Indices:
-    """Sorted indices of the fewest largest scores (s,) that add up to the share ``energy`` of all.
+    """Returns sorted indices of the fewest largest scores (s,) that add up to the share ``energy`` of all.
 
-    Elements that tie with the last of them are in, too. There are at most a share ``most`` of the elements;
-    beyond it, only scores above the first one that would exceed it are in. All zeros select nothing. Raises
-    ``LocalError`` for a score that is not finite.
+    Elements that tie with the last of these are included. The result has at most a share ``most`` of the
+    elements; if it would exceed that, it has only the scores above the first one that does not fit. If all
+    scores are zero, nothing is selected. Raises ``LocalError`` for a score that is not finite.
     """
     if not np.isfinite(scores).all():
         raise LocalError(f"scores: index {int(np.argmin(np.isfinite(scores)))} is not finite")
     limit = floor_of(most, scores.size)
     if limit == 0:
         return np.empty(0, np.uint32)
-    first = np.sort(scores[largest(scores, limit + 1)])[::-1]  # (limit + 1,), or all above 0
+    first = np.sort(scores[largest(scores, limit + 1)])[
+        ::-1
+    ]  # (limit + 1,), or fewer if fewer are above 0
     sums = np.cumsum(first, dtype=np.float64)
     k = int(np.searchsorted(sums, energy * scores.sum(dtype=np.float64))) + 1
     if k <= min(limit, first.size):

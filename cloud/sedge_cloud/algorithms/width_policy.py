@@ -1,7 +1,7 @@
 """Chooses each device's width: the options of every strategy with sub-models.
 
 A device has one width for the whole run. It follows from the device's hello or is assigned by the run file,
-and is kept in the device's ``ClientModel.arrays``. Evaluation rounds change no width.
+and is stored in the device's ``ClientModel.arrays``. It never changes in evaluation rounds.
 """
 
 import re
@@ -17,20 +17,21 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout
 from sedge_protocol.wire.arrays import Arrays
 
-# The index (1,) into ``Context.widths`` in ``ClientModel.arrays``.
+# The key in ``ClientModel.arrays`` of the device's index (1,) into ``Context.widths``.
 WIDTH = "width"
 
 _NUMBER = re.compile(r"\d+$")
 
 
 class WidthPolicy(Strategy, frozen=True):
-    """The options that decide a device's width; by default the widest that fits into its memory.
+    """The options that decide a device's width; by default the widest model that fits into its memory.
 
     With ``dropped``, hellos are ignored; an id without a number at its end counts by its CRC-32. By
-    ``memory_mb`` a device gets the widest model for which it has enough, the one after the last if it has
-    enough for none, and the whole model if its memory is unknown. ``step_s`` takes effect from a device's
-    second training round on: its past in the wider form is then dropped, and evaluation rounds use the
-    wider form until then. Raises ``ConfigError`` for options that exclude each other.
+    ``memory_mb`` a device gets the widest model for which it has enough memory, the model after the last
+    one in the list if it has enough for none, and the whole model if its memory is unknown. ``step_s``
+    takes effect from a device's second training round on: its earlier model in the wider form is then
+    dropped, and evaluation rounds use the wider form until then. Raises ``ConfigError`` for options that
+    exclude each other.
     """
 
     dropped: tuple[Annotated[float, Meta(ge=0, lt=1)], ...] = ()
@@ -53,17 +54,17 @@ class WidthPolicy(Strategy, frozen=True):
             raise ConfigError("memory_mb, step_s", both, "neither of them together with dropped")
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """A remark if there is nothing to choose from."""
+        """Returns a remark if the run has only one width, so that there is nothing to choose from."""
         text = f"{self.name}: the run has one form of the model, so every device trains the whole of it"
         return () if len(layouts) > 1 else (text,)
 
     @property
     def widths_vary(self) -> bool:
-        """True, as these options assign widths."""
+        """Returns True, as these options assign widths."""
         return True
 
     def width_of(self, context: Context, client: ClientModel) -> tuple[int, Arrays]:
-        """A device's width, and the arrays that keep it.
+        """Returns a device's width, and the arrays that store it.
 
         Raises ``ConfigError`` for an option that does not suit the run's bundles.
         """

@@ -1,4 +1,4 @@
-"""The broker's access list: who may write and read which topics; and whether the broker's file has it."""
+"""The broker's access list: who may write and read which topics. Also checks that the broker has it."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -9,7 +9,8 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.privileges import as_caller
 
-# The last two lines are for devices of protocol version 1, which are notified there that they are refused.
+# The last two lines are for devices of protocol version 1, which are told on that topic that they are
+# refused.
 ACL = """\
 user {user}
 topic readwrite sedge/1/{fleet}/#
@@ -22,23 +23,23 @@ pattern read sedge/1/{fleet}/blob/#
 pattern write sedge/1/{fleet}/device/%u/up
 pattern read sedge/1/{fleet}/device/%u/down
 """
-# A token's account, which may use its own topics as a device may, and none that devices share.
+# A token's account may use its own topics, as a device may, but none of the topics that devices share.
 TOKEN = """\
 user {token}
 topic deny sedge/1/{fleet}/blob/#
 topic deny sedge/1/{fleet}/shard/+
 """
-# The file's name from ``init``, with and without --service; it lies next to the devices' passwords.
+# The names that ``init`` gives the file, with and without --service. It is in the password file's folder.
 NAMES = ("acl", "broker-acl")
 
 
 def access_list(fleet: str) -> str:
-    """The access list of a fleet."""
+    """Returns the access list of a fleet."""
     return ACL.format(user=f"{COORDINATOR}{fleet}", fleet=fleet)
 
 
 def shut_in(cloud: CloudConfig, token: str) -> bool:
-    """Deny a token's account the topics that devices share. Returns False if the list is not kept here.
+    """Deny a token's account the topics that devices share. Returns False if the list is kept elsewhere.
 
     Raises ``StorageError``.
     """
@@ -69,16 +70,16 @@ def forget_tokens(cloud: CloudConfig, tokens: Collection[str]) -> None:
 
 
 def access_file(cloud: CloudConfig) -> Path | None:
-    """The broker's access list, if it is kept here."""
+    """Returns the path of the broker's access list, or None if it is not on this machine."""
     passwords = cloud.broker.device_password_file
     files = [] if passwords is None else [Path(passwords).with_name(name) for name in NAMES]
     return next((path for path in files if path.exists()), None)
 
 
 def access_is_whole(cloud: CloudConfig) -> str:
-    """Check that the file has every line that ``init`` writes.
+    """Check that the file has every line that ``init`` writes. Returns a line for the operator.
 
-    Raises ``StorageError`` with the missing lines, which an older version of Sedge did not write.
+    Raises ``StorageError`` with the missing lines, as a file from an older version of Sedge lacks some.
     """
     with as_caller():
         path = access_file(cloud)

@@ -1,4 +1,4 @@
-"""Mosquitto's password file, one line per device, and whether it agrees with the store."""
+"""Mosquitto's password file, with one line per device, and a check that it agrees with the store."""
 
 import base64
 import contextlib
@@ -19,19 +19,19 @@ from sedge_protocol.host.probe import probe
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.topics import down
 
-# mosquitto_passwd's own format and count: $7$ is PBKDF2-SHA512. The password is 256 random bits, so the
-# count need not slow down guessing.
+# The format and iteration count of mosquitto_passwd: $7$ is PBKDF2-SHA512. The password is 256 random bits,
+# so the count need not slow down guessing.
 _ITERATIONS = 101
 
 
 def add_passwords(path: Path, passwords: Mapping[str, str]) -> list[str]:
-    """Write a line for each user into a Mosquitto password file. Returns the lines that they replace."""
+    """Write a line for each user into a Mosquitto password file. Returns the lines that were replaced."""
     with translated("add passwords to", path):
         return _replace_lines(path, passwords, [_line(*each) for each in passwords.items()])
 
 
 def put_back(path: Path, users: Collection[str], lines: list[str]) -> None:
-    """Restore the lines that ``add_passwords`` replaced; users who had none lose theirs."""
+    """Restore the lines that ``add_passwords`` replaced, and remove the users that had none."""
     with translated("put passwords back into", path):
         _replace_lines(path, users, lines)
 
@@ -63,7 +63,7 @@ def _replace_lines(path: Path, users: Collection[str], lines: list[str]) -> list
 
 
 def passwords_agree(cloud: CloudConfig) -> str:
-    """Compare the file with the store, then try the last added and a revoked device at the broker.
+    """Compare the file with the store, then try to connect as the last added device and as a revoked one.
 
     Raises ``StorageError`` with the command that fixes the problem.
     """
@@ -78,7 +78,7 @@ def passwords_agree(cloud: CloudConfig) -> str:
         rows = {row.device: row for row in store.devices()}
         between = {
             row.device for row in store.renewals()
-        }  # the store knows two passwords, of which the broker has one
+        }  # during a secret change the store has two passwords, and the broker either
     for name, row in rows.items():
         if row.revoked and name in users:
             text = f"{name} is revoked, and still in {path}"
@@ -96,10 +96,13 @@ def passwords_agree(cloud: CloudConfig) -> str:
 
 
 def _let_in(cloud: CloudConfig, row: DeviceRow) -> bool:
-    """Whether the broker accepts the device's password, tried with a separate client id."""
+    """Returns True if the broker accepts the device's password.
+
+    The test connects with a client id of its own.
+    """
     broker, name = cloud.broker, row.device
     password = DeviceKeys.of(row.secret).password
-    # Any certificate of the fleet's will do: it is the password that says who connects.
+    # Any certificate of the fleet's authority will do, as the password identifies the client.
     files = broker.ca_file, broker.cert_file, broker.key_file
     settings = BrokerSettings(broker.url, name, name, password, *files)
     try:

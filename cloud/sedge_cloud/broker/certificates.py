@@ -1,7 +1,7 @@
-"""The fleet's certificate authority: certificates of broker, coordinator, devices and tokens.
+"""The fleet's certificate authority, which certifies the broker, coordinator, devices and tokens.
 
-It signs and revokes; who has which certificate is in the store (store/certificates.py). ``cryptography`` is
-imported when first needed, as a coordinator that signs nothing should not spend memory on it.
+It signs and revokes; the store records who has which certificate (store/certificates.py). ``cryptography``
+is imported when first needed, as a coordinator that signs nothing should not spend memory on it.
 """
 
 import ipaddress
@@ -22,30 +22,31 @@ if TYPE_CHECKING:
     )
 
 # The lifetime of the authority's, the broker's and the coordinator's certificates, long because nothing
-# renews them. To replace the authority, replace ca.pem on every device.
+# renews them. Replacing the authority means replacing ca.pem on every device.
 DAYS = 3650
 HERE = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
-# Certificates are valid from the day before, so that a broker whose clock is behind accepts them.
+# Certificates are valid from the day before they are issued, so that a broker whose clock is behind accepts
+# them.
 _BEFORE = timedelta(days=1)
 
 
 def check_hosts(hosts: Sequence[str]) -> None:
-    """Raise ``ConfigError`` for a name that no certificate can have."""
+    """Raise ``ConfigError`` for a host name that cannot be in a certificate."""
     for host in hosts:
         if not _is_address(host) and not _HOST.fullmatch(host):
             raise ConfigError("--tls", host, "a host name or an IP address, without a port")
 
 
 class Authority:
-    """Signs with the key of an authority, whose certificate is ``own``."""
+    """A certificate authority: signs with its key; ``own`` is its certificate."""
 
     def __init__(self, key: "EllipticCurvePrivateKey", own: "x509.Certificate") -> None:
         self._key, self._own = key, own
 
     @classmethod
     def made(cls, fleet: str) -> "Authority":
-        """A new authority."""
+        """Create an authority with a new key."""
         from cryptography import x509
 
         key, name = _new_key(), _name(f"Sedge {fleet}")
@@ -56,7 +57,10 @@ class Authority:
 
     @classmethod
     def read(cls, key: str, certificate: str) -> "Authority":
-        """The authority with this key and certificate (PEM). Raises ``ValueError`` if they do not match."""
+        """Load the authority with this key and certificate (PEM).
+
+        Raises ``ValueError`` if they do not match.
+        """
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -70,13 +74,13 @@ class Authority:
         return cls(private, own)
 
     def texts(self) -> tuple[str, str]:
-        """Its certificate and its key, in PEM."""
+        """Returns its certificate and its key, in PEM."""
         return _pem(self._own), _key_pem(self._key)
 
     def broker(self, hosts: Sequence[str]) -> tuple[str, str]:
-        """Certificate and key of a broker that is reached under these names, in PEM.
+        """Returns certificate and key, in PEM, of a broker that is reached under these names.
 
-        This machine's own names for itself are always among them.
+        The names by which this machine reaches itself are always included.
         """
         from cryptography import x509
 
@@ -89,12 +93,12 @@ class Authority:
         return _pem(self._leaf("broker", key.public_key(), _in(DAYS), extension)), _key_pem(key)
 
     def coordinator(self, name: str) -> tuple[str, str]:
-        """Certificate and key of a coordinator, in PEM."""
+        """Returns certificate and key of a coordinator, in PEM."""
         key = _new_key()
         return _pem(self._leaf(name, key.public_key(), _in(DAYS))), _key_pem(key)
 
     def certify(self, name: str, secret: bytes, until: float) -> CertificateRow:
-        """A certificate for the key that follows from a secret, valid until then (on the wall clock)."""
+        """Issue a certificate for the key derived from a secret, valid until ``until`` (wall clock)."""
         from cryptography.hazmat.primitives.asymmetric import ec
 
         point = public_key(certificate_key(secret))
@@ -102,7 +106,7 @@ class Authority:
         return self._row(name, self._leaf(name, public, _at(until)), until)
 
     def renew(self, row: CertificateRow, until: float) -> CertificateRow:
-        """A later certificate for the same key."""
+        """Issue a new certificate for the same key, valid until ``until`` (wall clock)."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -111,7 +115,9 @@ class Authority:
         return self._row(row.name, self._leaf(row.name, public, _at(until)), until)
 
     def revocations(self, serials: Collection[bytes]) -> str:
-        """The list of revoked certificates, in PEM. A broker lets nobody in after the list's last day."""
+        """Sign the list of revoked certificates, in PEM. Once the list has expired, a broker admits nobody.
+        nobody.
+        """
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.serialization import Encoding
@@ -131,7 +137,9 @@ class Authority:
         until: datetime,
         names: "x509.SubjectAlternativeName | None" = None,
     ) -> "x509.Certificate":
-        """A certificate of a broker, which has ``names``, or of one of its clients."""
+        """Issue a certificate for a broker, which has ``names``, or for one of its clients, which has none.
+        none.
+        """
         from cryptography import x509
         from cryptography.x509.oid import ExtendedKeyUsageOID
 

@@ -1,4 +1,4 @@
-"""A broker as a child process, ready once constructed, and ended with its parent, however that ends."""
+"""A broker as a child process, which is ready once constructed, and always ends when its parent does."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ HOW_TO_INSTALL = (
     "Mosquitto (Debian, Ubuntu, Raspberry Pi OS: apt-get install mosquitto; "
     "macOS: brew install mosquitto)"
 )
-# Where packages put the daemon outside most users' PATH.
+# The folders where packages install the daemon; most users' PATH does not have them.
 _FOLDERS = (
     "/usr/sbin",
     "/usr/local/sbin",
@@ -33,18 +33,20 @@ def find_mosquitto() -> str | None:
 
 
 class BrokerProcess:
-    """A broker that this process has started on a port; its output goes to the end of a log.
+    """A broker that this process has started on a port; its output is appended to a log.
 
-    At the end of this process ``folders`` are deleted, too. Returns once the broker accepts connections.
-    Raises ``LinkError`` with the log's last line.
+    The constructor returns once the broker accepts connections, and raises ``LinkError`` with the log's
+    last line if it does not. When this process ends, ``folders`` are deleted.
     """
 
     def __init__(
         self, command: Sequence[str], port: int, log_path: Path, folders: Sequence[Path] = ()
     ) -> None:
-        # Our own descriptor: started by root, Mosquitto becomes another user who may not open the file.
+        # We open the log: if started by root, Mosquitto switches to another user, who may not open the
+        # file.
         with log_path.open("ab") as log:
-            # A separate session: Ctrl-C must not take the broker from under devices that say goodbye.
+            # The broker gets a session of its own. Otherwise Ctrl-C would stop it before the devices have
+            # said goodbye.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -62,14 +64,14 @@ class BrokerProcess:
             raise LinkError(f"{exc}; {command[0]} said: {last_words or 'nothing'}") from exc
 
     def stop(self) -> None:
-        """Ask the broker to end, and end it if it does not."""
+        """Ask the broker to exit, and kill it if it does not."""
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_S)
         self.kill()
 
     def kill(self) -> None:
-        """End the broker as a power cut would: no goodbye to anyone."""
+        """Kill the broker as a power cut would: its clients get no goodbye."""
         self._guard.revoke()
         self._process.kill()
         self._process.wait()

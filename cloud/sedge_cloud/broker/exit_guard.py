@@ -1,8 +1,8 @@
-"""Ends another process once this one has ended, in whatever way: a kill -9 leaves no chance to clean up.
+"""Ends another process once this one has ended, for whatever reason, including a kill -9.
 
-A small process waits for the end of a pipe that nobody writes to. The end comes when this process, which
-holds the other end, is gone. On Linux only: there a process can be named so that a later one with the
-same number is not hit. Elsewhere nothing is watched.
+A small watcher process waits for the end of a pipe that nobody writes to. The end comes when this process,
+which holds the other end, is gone. It works on Linux only, where a pidfd ensures that the signal cannot hit
+a later process with the same PID. On other systems nothing is watched.
 """
 
 import os
@@ -21,7 +21,7 @@ for folder in sys.argv[2:]:
 
 
 class ExitGuard:
-    """At the end of this process ``pid`` gets SIGTERM and ``folders`` are deleted, unless it is revoked."""
+    """When this process ends, sends SIGTERM to ``pid`` and deletes ``folders``, unless revoked before."""
 
     def __init__(self, pid: int, *folders: Path) -> None:
         self._watcher: subprocess.Popen[bytes] | None = None
@@ -29,12 +29,12 @@ class ExitGuard:
             self._watcher = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _CODE, str(pid), *map(str, folders)],
                 stdin=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # the process may have ended already
+                stderr=subprocess.DEVNULL,  # the watcher complains if the process has ended already
                 start_new_session=True,  # Ctrl-C is for this process to handle
             )
 
     def revoke(self) -> None:
-        """Cancel: nothing happens at the end of this process."""
+        """Cancel the guard, so that nothing happens when this process ends."""
         if self._watcher is not None:
             self._watcher.kill()
             self._watcher.communicate()

@@ -1,4 +1,4 @@
-"""Rewrites one of Mosquitto's files, which a running Mosquitto reads as its own user."""
+"""Rewrites the files that a running Mosquitto reads as its own user."""
 
 import contextlib
 import os
@@ -11,11 +11,13 @@ from sedge_protocol.host.posix import lock
 
 
 def change_lines(path: Path, change: Callable[[list[str]], list[str]]) -> None:
-    """Rewrite one of the broker's files, keeping owner and mode. Raises ``OSError``."""
+    """Rewrite one of the broker's files atomically, keeping owner and mode. Raises ``OSError``."""
     with _locked(path.parent):
         text = "\n".join([*change(path.read_text().splitlines() if path.exists() else []), ""])
         fresh = path.with_name(path.name + ".new")
-        fresh.unlink(missing_ok=True)  # left by a crash, or a link that somebody placed
+        fresh.unlink(
+            missing_ok=True
+        )  # may be left from a crash, or be a link that somebody planted
         with opened(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
             if path.exists():
                 status = path.stat()
@@ -29,7 +31,7 @@ def change_lines(path: Path, change: Callable[[list[str]], list[str]]) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Generator[None]:
-    """Hold a lock on the folder: one process at a time. Raises ``OSError``."""
+    """Hold a lock on the folder, so that one process at a time changes its files. Raises ``OSError``."""
     with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         lock(descriptor)
         yield

@@ -1,4 +1,4 @@
-"""Finds a free port of this machine, and waits until a server accepts connections there."""
+"""Finds a free port on this machine, and waits until a server accepts connections on a port."""
 
 import socket
 import time
@@ -13,9 +13,10 @@ _PORT_TRIES = 5
 
 
 def on_free_port(start: Callable[[int], None], wanted: int | None = None) -> int:
-    """Start something on a port that was just free, or on another if that has been taken since.
+    """Call ``start`` with a free port, and with another one if that port has been taken meanwhile.
 
-    Returns the port: ``wanted`` if it works. Raises the last ``LinkError`` if none of a few ports works.
+    Returns the port, which is ``wanted`` if that works. Raises the last ``LinkError`` if all of several
+    tries fail.
     """
     if wanted is not None and is_free(wanted):
         with suppress(LinkError):
@@ -42,8 +43,8 @@ def wait_until_accepting(
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         accepts = _accepts(host, port)
-        # Checked after the connection: if another program took the port, ours has exited, and that program
-        # must not pass for it.
+        # Checked after connecting: if another program took the port, our broker has exited, and that
+        # program must not be mistaken for it.
         if not is_alive():
             raise LinkError(f"broker on {host}:{port}: exited while starting")
         if accepts:
@@ -54,7 +55,8 @@ def wait_until_accepting(
 
 def is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As brokers do: recently closed connections must not prevent listening again.
+        # Brokers set this, too: connections that were closed recently do not keep them from listening
+        # again.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -66,7 +68,8 @@ def is_free(port: int) -> bool:
 def _accepts(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), timeout=1) as connection:
-            # If nobody listens, TCP may connect an ephemeral port to itself: that is no server.
+            # If nobody listens, TCP may connect an ephemeral port to itself, which must not count as a
+            # server.
             connected: bool = connection.getsockname() != connection.getpeername()
             return connected
     except OSError:

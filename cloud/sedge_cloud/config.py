@@ -194,7 +194,7 @@ class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return last + left + self.evaluates * -(-left // (self.evaluate_every or left))
 
     def training_rounds(self, number: int) -> int:
-        """How many of the first ``number`` rounds are training rounds."""
+        """Returns how many of the first ``number`` rounds are training rounds."""
         trained = last = 0
         most, planned = math.inf, self.num_rounds
         for stage in self.earlier:
@@ -209,7 +209,7 @@ class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[broker]: how the coordinator reaches the broker, and how devices do."""
+    """[broker]: how the coordinator and the devices reach the broker."""
 
     url: str = "mqtt://127.0.0.1:1883"
     """Address of the broker: mqtt://host[:port], mqtts:// with TLS, or ws:// and wss:// for MQTT over
@@ -243,10 +243,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[keep]: what the coordinator keeps of runs; by default, everything.
+    """[keep]: how much of ended runs the coordinator keeps; by default, everything.
 
-    Running runs are never deleted, nor is the newest finished one, from which newcomers get their model.
-    `sedge-cloud prune --dry-run` lists what would be deleted; a running coordinator does it automatically.
+    Running runs are never deleted, nor is the run that finished last, as newcomers get their model from it.
+    `sedge-cloud prune --dry-run` lists what would be deleted; a running coordinator deletes it
+    automatically.
     """
 
     runs: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
@@ -260,7 +261,7 @@ class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The coordinator of one fleet. Relative paths start at the folder of the file."""
+    """cloud.toml: the settings of a fleet's coordinator. Relative paths start at the folder of the file."""
 
     fleet: Id
     """Name of the fleet, 1 to 48 of a-z, 0-9 and ``-``; it is part of every MQTT topic."""
@@ -285,17 +286,17 @@ class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """The coordinator's name at the broker."""
+        """Returns the coordinator's client name at the broker."""
         return f"{COORDINATOR}{self.fleet}"
 
     @property
     def username(self) -> str:
-        """The coordinator's account at the broker."""
+        """Returns the coordinator's user name at the broker."""
         return self.broker.username or self.name
 
 
 def load_cloud(path: Path) -> CloudConfig:
-    """Read cloud.toml; its relative paths start at its own folder. Raises ``ConfigError``."""
+    """Read cloud.toml, and resolve its relative paths from its own folder. Raises ``ConfigError``."""
     cloud, where = config.load(path, CloudConfig), str(path)
     for key in ("url", "device_url"):
         _require_url(f"broker.{key}", getattr(cloud.broker, key), path)
@@ -305,9 +306,9 @@ def load_cloud(path: Path) -> CloudConfig:
 
 
 def _rebased(settings: T, base: Path, where: str, prefix: str = "") -> T:
-    """The settings with their relative paths resolved from ``base``.
+    """Returns the settings with relative paths resolved from ``base``.
 
-    Raises ``ConfigError`` for one with NUL.
+    Raises ``ConfigError`` for NUL in a path.
     """
     changed: dict[str, object] = {}
     for name in settings.__struct_fields__:
@@ -322,7 +323,7 @@ def _rebased(settings: T, base: Path, where: str, prefix: str = "") -> T:
 
 
 def _require_url(key: str, url: str | None, path: Path) -> None:
-    """Raise ``ConfigError`` for a malformed URL, also for one that a device's edge.toml would garble."""
+    """Raise ``ConfigError`` for a malformed URL, or one with characters that need escaping in edge.toml."""
     if url is None:
         return
     try:
@@ -335,7 +336,9 @@ def _require_url(key: str, url: str | None, path: Path) -> None:
 
 
 def broker_settings(cloud: CloudConfig) -> BrokerSettings:
-    """How to connect to the broker. Raises ``ConfigError`` when the password file cannot be read."""
+    """Returns how to connect to the broker. Raises ``ConfigError`` when the password file cannot be read.
+    read.
+    """
     broker = cloud.broker
     password = broker.password_file
     if password is not None:

@@ -1,10 +1,11 @@
-"""The coordinator: ingest and leader in one process, single-threaded over a durable store.
+"""The coordinator: runs ingest and leader in one process, single-threaded over a durable store.
 
-It takes frames and the time, and returns effects. Whatever an effect mentions is already in the store,
-and a store method returns only once its write is durable. So the process can be killed between any two
-effects and restarts from the store alone. ingest.py handles frames and leader.py handles rounds; this
-module passes their hints (hints.py) to each other. Where several processes serve a fleet, each has an
-ingest for its shards, and one has the leader: the others are notified that rows have changed, and reload.
+Its methods take frames and the time, and return effects. Whatever an effect mentions is already in the
+store, and a store method returns only once its write is durable. So the process can be killed between any
+two effects and can restart from the store alone. ingest.py handles frames and leader.py handles rounds;
+this module passes their hints (hints.py) to each other. Where several processes serve a fleet, each has an
+ingest for its shards, and one has the leader: when rows change, the other processes are notified and reload
+them.
 """
 
 from collections import Counter
@@ -38,11 +39,11 @@ from sedge_protocol.wire.topics import shard_of
 
 
 class Coordinator:
-    """The core of one fleet's coordinator. ``draw`` chooses a round's devices.
+    """One fleet's coordinator, without network and timers. ``draw`` selects a round's devices.
 
     ``versions`` are the protocol versions that it speaks, ``keep`` says how much to keep of ended runs,
-    ``memory`` bounds its caches, and ``wall`` converts loop time to wall-clock time. It serves all shards
-    and leads, unless it is ``shared``: then ``take`` sets its shards and whether it leads.
+    ``memory`` bounds its caches, and ``wall`` converts loop time to wall-clock time. By default it serves
+    all shards and leads. If ``shared``, ``take`` sets its shards and whether it leads.
 
     ``signals`` are the messages to be sent to other processes.
     """
@@ -79,27 +80,29 @@ class Coordinator:
         if shared:
             self.devices.lose(self.devices.shards)
             self.ingest.broadcast.is_here = False
-        self._heard_at = store.coordinator().heard  # the previous process's last sign of life
+        self._heard_at = (
+            store.coordinator().heard
+        )  # when the previous process was last known to be alive
         self._version: int | None = None
         self._load_at = 0.0
 
     @property
     def devices(self) -> Fleet:
-        """The devices."""
+        """Returns the devices of this process."""
         return self.ingest.devices
 
     @property
     def runs(self) -> dict[str, Run]:
-        """Every loaded run, by name."""
+        """Returns all loaded runs, by name."""
         return {} if self._leader is None else self._leader.runs
 
     @property
     def open(self) -> dict[str, OpenRound]:
-        """The open rounds, by run."""
+        """Returns the open rounds, by run."""
         return {} if self._leader is None else self._leader.open
 
     def load(self, now: float) -> list[CloudEffect]:
-        """Load devices and runs from the store: at startup, and when another process has changed them.
+        """Load devices and runs from the store: at startup, and whenever another process has changed them.
 
         Raises ``StorageError`` when the store cannot be read at startup; a later failure is retried.
         """
@@ -124,12 +127,15 @@ class Coordinator:
         return effects
 
     def listen(self, shards: frozenset[str], now: float) -> set[str]:
-        """Listen to these shards. Returns the topics to subscribe to on a new connection of the link."""
+        """Set the shards whose frames this process receives.
+
+        Returns the topics to subscribe to on connecting.
+        """
         self.ingest.muting.listen(shards, now)
         return self.ingest.muting.wildcards()
 
     def traffic_for_leader(self) -> list[TrafficRow]:
-        """The bytes of this process's devices in open rounds, for a leader in another process to read."""
+        """Returns the bytes of this process's devices in open rounds, if the leader is another process."""
         rows = list[TrafficRow]()
         for current in self.ingest.open.rounds() if self._leader is None else ():
             names = [name for name in current.orders if self._is_ours(name)]
@@ -138,7 +144,7 @@ class Coordinator:
         return rows
 
     def take(self, shards: frozenset[str], leads: bool, now: float) -> list[CloudEffect]:
-        """Take over these shards, and start or stop leading. Raises ``StorageError``."""
+        """Set the shards to serve, and whether to lead. Raises ``StorageError``."""
         effects = self._passed_on(self.ingest.take(shards, now), now)
         if leads != (self._leader is not None):
             self._leader = self._everywhere = None
@@ -152,7 +158,7 @@ class Coordinator:
         return effects + self.load(now)
 
     def connected(self, now: float, max_packet: int = MAX_PACKET_BYTES) -> list[CloudEffect]:
-        """The link is up; ``max_packet`` is the largest MQTT packet that the broker passes on."""
+        """Handle a new connection to a broker that passes on MQTT packets of up to ``max_packet`` bytes."""
         silent_s = self._wall(now) - (self._heard_at or self._wall(now))
         effects = self.ingest.connected(now, silent_s, max_packet)
         if self._leader is not None:
@@ -160,25 +166,25 @@ class Coordinator:
         return self._passed_on(effects, now)
 
     def disconnected(self, now: float) -> None:
-        """The link is down: every device is offline until its next hello."""
+        """Handle the loss of the connection: every device is offline until its next hello."""
         self.ingest.disconnected(now)
         if self._leader is not None:
             self._leader.disconnected()
 
     def timer(self) -> float | None:
-        """The time at which ``poll`` must next be called; None if nothing is due."""
+        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
         due = self.ingest.timer(), None if self._leader is None else self._leader.timer()
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float, room: int) -> list[CloudEffect]:
-        """Do everything that is due. Sends at most ``room`` chunks."""
+        """Do everything that is due, sending at most ``room`` chunks."""
         effects = self._passed_on(self.ingest.poll(now), now)
         if self._leader is not None:
             effects += self._passed_on(self._leader.poll(now), now)
         return effects + self._passed_on(self.ingest.serve(now, room), now)
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
-        """Whether to process a frame; call it exactly once per frame."""
+        """Returns True if a frame is to be processed. Call it exactly once per frame."""
         return self.ingest.admits(topic, payload, now)
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[CloudEffect]:
@@ -186,7 +192,7 @@ class Coordinator:
         return self._passed_on(self.ingest.receive(topic, payload, now), now)
 
     def commit(self, now: float) -> list[CloudEffect]:
-        """End a turn: store the updates that ``receive`` took, and only then answer them."""
+        """End a turn: store the updates that ``receive`` accepted, and only then answer them."""
         return self._passed_on(self.ingest.commit(now), now)
 
     def _new_leader(self, devices: Reach, traffic: Meter) -> Leader:
@@ -196,7 +202,9 @@ class Coordinator:
         )  # fmt: skip
 
     def _lead(self, leader: Leader, runs: Sequence[RunRow], now: float) -> list[CloudEffect]:
-        """Load runs, the answers other processes have received, and the devices connected to them."""
+        """Let the leader load the runs, and what other processes have stored: answers and devices online.
+        online.
+        """
         effects = list[CloudEffect]()
         for hint in self._everywhere.load() if self._everywhere is not None else ():
             effects += self._passed_on(leader.hear(hint, now), now)
@@ -206,7 +214,7 @@ class Coordinator:
         return shard_of(device) in self.devices.shards
 
     def wanted(self, asker: int, wanted: Wanted, now: float) -> list[CloudEffect]:
-        """Devices of another process lack chunks of a broadcast that this process sends."""
+        """Queue chunks of a broadcast that devices of another process lack."""
         lacking = Lacking(f"process {asker}", wanted.sha256, wanted.chunk_bytes, wanted.missing)
         try:
             self.ingest.broadcast.want(lacking, now)
@@ -217,7 +225,7 @@ class Coordinator:
         return []
 
     def lacks(self, lacks: Lacks, now: float) -> list[CloudEffect]:
-        """The leader, in another process, excludes a device, which may be one of ours."""
+        """Handle the leader's message, from another process, that a device lacks features for a run."""
         hint = LeftOut(lacks.run, lacks.device, frozenset(lacks.features))
         try:
             return self._passed_on(self.ingest.hear(hint, now), now)
@@ -225,7 +233,7 @@ class Coordinator:
             return [disk_error(self.counters, exc)]
 
     def _tell(self, hint: Hint) -> None:
-        """Signal the other processes that rows have changed, or what devices lack."""
+        """Queue a signal to other processes: that rows have changed, or what devices lack."""
         if isinstance(hint, Lacking):
             self.signals.append(Wanted(hint.sha256, hint.chunk_bytes, hint.missing))
         elif isinstance(hint, LeftOut):
@@ -235,14 +243,19 @@ class Coordinator:
             self.signals.append(Changed())
 
     def _is_news(self, hint: Hint) -> bool:
-        """Whether other processes must hear of it now: of answers, only the last one due here."""
+        """Returns True if other processes must learn of this now.
+
+        Of answers, only the last due here counts.
+        """
         if not isinstance(hint, Answered | Declined):
             return True
         current = self.ingest.open.round(hint.run)
         return current is None or not current.present - current.excused
 
     def _passed_on(self, found: Iterable[CloudEffect | Hint], now: float) -> list[CloudEffect]:
-        """The effects found, plus those that result from passing on the hints among them."""
+        """Pass the hints in ``found`` to leader or ingest. Returns the effects in it and those that result.
+        result.
+        """
         effects: list[CloudEffect] = []
         for one in found:
             if isinstance(one, ToLeader):

@@ -10,7 +10,7 @@ from sedge_protocol.wire.update import Report
 
 @dataclass(frozen=True)
 class RoundOpened:
-    """A round began with this cohort."""
+    """A round was opened with this cohort."""
 
     run: str
     round: int
@@ -32,7 +32,7 @@ class UpdateReceived:
 
 @dataclass(frozen=True)
 class RoundClosed:
-    """A round ended."""
+    """A round was closed."""
 
     summary: Summary
 

@@ -1,14 +1,14 @@
-"""Immediate messages between ingest and leader, so that within one process neither has to poll the rows.
+"""Hints: messages between ingest and leader in one process, so that neither has to poll the rows.
 
-Every hint may be lost: the same facts are in rows, which are read when another process has changed
-something. The columns show which rows those are, and who reads them.
+A hint may be lost without harm: the same facts are in rows, which are reloaded when another process has
+changed something. The columns show the hint, these rows, and who reads them.
 
     DeviceOnline    sessions (online, waits), devices (hello, incarnation)   leader
     Left       sessions (online)                                        leader
     Answered   updates (a receipt, good or bad)                         leader
     Declined   orders (declined)                                        leader
     Lacking    (chunks of a blob that go to all; devices ask again)
-    DiskFailed (a collection of garbage is due; the leader has its own)
+    DiskFailed (the ingest's disk may be full, so garbage should be collected)
     Ordered    rounds (open), orders                                    ingest
     Over       rounds (open), runs (status)                             ingest
     Begun      runs (status, config)                                    ingest
@@ -25,7 +25,7 @@ from sedge_protocol.wire.messages import Order
 
 @dataclass(frozen=True)
 class DeviceOnline:
-    """A device has said hello; ``renewed`` if its agent has restarted or has different abilities."""
+    """A device has said hello; ``renewed`` if its agent has restarted or has different capabilities."""
 
     device: str
     renewed: bool
@@ -40,7 +40,9 @@ class Left:
 
 @dataclass(frozen=True)
 class Answered:
-    """A device has a receipt for an order, new or repeated; ``counts`` says that it accepts the update."""
+    """A device has a receipt for an order, new or repeated; ``counts`` is True if the update was accepted.
+    accepted.
+    """
 
     run: str
     round: int
@@ -60,7 +62,7 @@ class Declined:
 
 @dataclass(frozen=True)
 class Lacking:
-    """Devices of a process lack chunks of a shared blob: ``missing`` is a bitmap of these."""
+    """Devices of a process lack chunks of a shared blob; ``missing`` is a bitmap of these chunks."""
 
     asker: str
     sha256: bytes
@@ -75,11 +77,11 @@ class DiskFailed:
 
 @dataclass(frozen=True)
 class Ordered:
-    """Orders of an open round are to be sent, for the first time or again.
+    """Orders of an open round must be sent, for the first time or again.
 
-    ``orders`` has all of the round's orders; ``settled`` devices have answered theirs. The orders of the
-    devices in ``to`` are to be sent; ``made`` has those that are made already. ``is_new`` says that the
-    round has just opened.
+    ``orders`` has all orders of the round; the ``settled`` devices have answered theirs. The orders of the
+    devices in ``to`` are to be sent, and ``made`` has those of them that are built already. ``is_new`` is
+    True if the round has just opened.
     """
 
     row: RoundRow
@@ -92,7 +94,7 @@ class Ordered:
 
 @dataclass(frozen=True)
 class Over:
-    """A run's open round is over; unless empty, ``why`` is sent to devices that still work for it."""
+    """A run's open round is over. A non-empty ``why`` is sent to devices that still work on it."""
 
     run: str
     why: str = ""
@@ -100,14 +102,14 @@ class Over:
 
 @dataclass(frozen=True)
 class Begun:
-    """A run starts or resumes, perhaps with another configuration."""
+    """A run starts or resumes, perhaps with a changed configuration."""
 
     run: str
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A device lacks features that its order of a run would need."""
+    """A device was excluded from a run because it lacks features that its order would need."""
 
     run: str
     device: str

@@ -164,9 +164,9 @@ def _apart(masks: list[Words], rows: tuple[int, int]) -> NDArray[np.int32]:
 
 
 def threshold(overlap: NDArray[np.float64], number: int, beta: int) -> float:
-    """The overlap from which two devices collaborate after round ``number``, 1 to beta; O is (N, N).
+    """Returns the overlap from which two devices collaborate after round ``number``, from 1 to beta.
 
-    It moves in a straight line from the mean of O off its diagonal to the maximum.
+    The threshold rises linearly from the mean of the overlaps O (N, N) off the diagonal to their maximum.
     """
     pairs = overlap[~np.eye(len(overlap), dtype=np.bool_)]
     mean, largest = float(pairs.mean()), float(pairs.max())
@@ -176,7 +176,9 @@ def threshold(overlap: NDArray[np.float64], number: int, beta: int) -> float:
 def collaborators(
     masks: Mapping[str, Words], number: int, beta: int, compute: Compute = IN_PLACE
 ) -> dict[str, tuple[str, ...]]:
-    """C of every device for which it is not empty, after round ``number``; names in ``masks``' order."""
+    """Returns C of every device that has collaborators after round ``number``, in the order of ``masks``.
+    ``masks``.
+    """
     names = [name for name, words in masks.items() if words.any()]
     if number > beta or len(names) < 2:
         return {}

@@ -4,13 +4,13 @@ The plan T of an axis maps channels of the source model to channels of the targe
 distances between their features, once the plans of the axes before it are known:
 
     W^   = the tensors that output the axis's channels, with inputs mapped by the earlier plans
-    C_jk = || W^_j - W_k ||,  the features of channel j are its elements in all of W^, also in biases and norms
+    C_jk = || W^_j - W_k ||,  channel j's features are its elements in all of W^ (biases and norms, too)
     T    = argmin <C, T>, uniform marginals                                        optimal_transport.py
 
 Every tensor is then mapped along all of its axes:
 
     where it outputs channels    (T diag(1 / columns of T))^T W^     a mean of the channels merged
-    where it reads them        W (diag(1 / rows of T) T)           each source's weights shared out
+    where it reads them          W (diag(1 / rows of T) T)           each source's weights shared out
 
 The second line preserves the function: the outgoing weights of merged channels add up, and those of a split
 channel are divided. ``literal`` normalises both sides by columns, as OTFusion's code does. A residual
@@ -40,7 +40,7 @@ NONE = -1
 
 
 class AxisPlan(NamedTuple):
-    """An axis's plan as two matrices (M, m): for tensors that make its channels, and that take them."""
+    """An axis's plan as matrices (M, m): one for tensors that output its channels, one for readers."""
 
     makes: Values
     takes: Values

@@ -1,16 +1,11 @@
-"""The Gaussian mechanism on a round's updates, protecting whole devices.
+"""Applies the Gaussian mechanism to a round's updates, for differential privacy of whole devices.
 
     sum     S = sum_i c_i min(1, C / |c_i|) + N(0, (z C)^2 I)     c_i = theta_i - theta, C the clip    (n,)
     change  S / m                                                 m fixed before the run begins
-    draw    each device by itself with probability q              by a secret coin for each round
+    draw    each device independently with probability q          by a secret coin for each round
 
 (McMahan et al. 2018, Learning differentially private recurrent language models, with a fixed denominator.)
-Each device counts the same, and one that does not answer counts as no change. So a device moves S by at
-most C, however it codes and whatever it claims: the coordinator clips the decoded update.
-
-Coins and noise are functions of the run's secret. The noise also depends on the updates that it covers: a
-round that is aggregated again after a crash gets the same bytes, but the same noise never covers two
-different sums, for example after a backup was restored: their difference would carry no noise. The
+@@different sums, for example after a backup was restored: their difference would carry no noise. The
 generator is SHAKE256, because generators for simulations can be predicted from their output.
 """
 

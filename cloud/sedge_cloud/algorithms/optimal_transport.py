@@ -4,7 +4,7 @@ Each set has a total weight of 1, shared equally among its neurons (uniform marg
 (M, m) says how much of each source goes to each target, at minimal total cost <C, T>:
 
     emd        the exact optimum: neurons are merged or split where the sets differ in size
-    sinkhorn   the optimum of cost - reg * max(C) * entropy(T): fast and smooth, but never a one-to-one match
+    sinkhorn   the optimum of cost - reg * max(C) * entropy(T): fast and smooth, never one-to-one
     assign     one-to-one: the larger set has neurons without a partner
 
 SciPy solves the exact problems and is imported only for them. For 512 to 384 neurons one core takes 2 ms

@@ -3,10 +3,10 @@
     clip           a change is shortened to ``clip`` times the median length of the round's changes
     max_weight     no device counts for more than this multiple of the median number of examples
     direction      a change that points elsewhere than the others of the round is shortened or dropped
-    krum           only the update that is nearest to its neighbours           (Blanchard et al. 2017)
-    multi_krum     the d - f - 2 updates nearest to theirs                         (Blanchard et al. 2017)
-    trimmed_mean   the mean of each coordinate without its f largest and f smallest values   (Yin et al. 2018)
-    median         of each coordinate                                 (Yin et al. 2018)
+    krum           only the update that is nearest to its neighbours      (Blanchard et al. 2017)
+    multi_krum     the d - f - 2 updates nearest to their neighbours      (Blanchard et al. 2017)
+    trimmed_mean   each coordinate's mean without the f largest and f smallest values (Yin et al. 2018)
+    median         each coordinate's median                               (Yin et al. 2018)
 
 d = updates of a round, f = the number of them that may be hostile, b = coordinates of a block.
 ``outliers.py`` and ``averaging.py`` apply the rules to updates.

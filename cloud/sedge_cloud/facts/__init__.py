@@ -1,1 +1,1 @@
-"""The state of a fleet: one set of facts for commands, page, JSON, metrics and notices."""
+"""The state of a fleet as facts, shared by commands, status page, JSON, metrics and notices."""

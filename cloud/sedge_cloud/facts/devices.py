@@ -1,4 +1,4 @@
-"""One device as facts: from its row, its session, and its histories in the existing runs."""
+"""Builds the facts about a device from its row, its session, and its histories in the existing runs."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,19 +24,19 @@ from sedge_protocol import VERSION
 from sedge_protocol.wire.messages import Hello
 
 UNSEEN = SessionRow("")
-# A release number within a version text.
+# Matches the release number in a version text.
 _NUMBERS = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
-# The number of values to average.
+# A device's trend compares means of this many values.
 RECENT = 3
 
 
-# A run that has not ended, or the round in which one that has ended serves newcomers.
+# Work in progress: a running run, or the round in which an ended run serves newcomers.
 Going: TypeAlias = str | tuple[str, int]
 
 
 @dataclass
 class KnownDevice:
-    """A reader's knowledge of a device; the most recently accounted run is the last in ``pasts``."""
+    """What a reader knows of a device; ``pasts`` ends with the run whose round was closed most recently."""
 
     row: DeviceRow
     hello: Hello | None = None
@@ -45,23 +45,23 @@ class KnownDevice:
     paused: float | None = None
 
     def take_row(self, row: DeviceRow) -> None:
-        """Apply its changed row."""
+        """Update the device from its changed row."""
         self.row, self.hello = row, row.read_hello()
 
     def take_history(self, row: HistoryRow) -> None:
-        """Apply its changed history in a run."""
+        """Update the device's history in a run."""
         self.pasts.pop(row.run, None)
         self.pasts[row.run] = msgspec.msgpack.decode(row.past, type=DevicePast)
 
     def forget(self, runs: Iterable[str]) -> None:
-        """Drop its histories in these deleted runs."""
+        """Drop the device's histories in these deleted runs."""
         for run in runs:
             self.pasts.pop(run, None)
 
     def facts(self, running: bool, going: Collection[Going]) -> DeviceFacts:
-        """The facts; who is online is not known unless the service is ``running``.
+        """Build the facts. Whether the device is online is only known if the service is ``running``.
 
-        It works for what is ``going`` on only.
+        The device is shown as working only if its order belongs to work in ``going``.
         """
         hello, session, pasts = self.hello, self.session, list(self.pasts.values())
         works = session.run in going or (session.run, session.round) in going
@@ -110,7 +110,7 @@ class KnownDevice:
         return "online" if self.session.online else "offline"
 
     def _trouble(self, past: DevicePast) -> Problem | None:
-        """Why its last update did not count, or not in full."""
+        """Returns the problem if the device's last update did not count, or not in full."""
         why = past.shortfall
         if why is None:
             return None
@@ -123,7 +123,7 @@ class KnownDevice:
 
 
 def versions_of(counts: Mapping[str, int]) -> tuple[AgentVersion, ...]:
-    """The agents' versions with the number of devices that have each, most common first."""
+    """Returns the agents' versions with the number of devices that have each, most common first."""
     order = sorted(counts, key=lambda version: (-counts[version], version))
     return tuple(
         AgentVersion(version=printable(one), devices=counts[one], behind=_is_behind(one))
@@ -132,7 +132,7 @@ def versions_of(counts: Mapping[str, int]) -> tuple[AgentVersion, ...]:
 
 
 def _is_behind(version: str) -> bool:
-    """Whether an agent, such as ``0.1.0`` or ``java 0.1.0``, is older than this coordinator."""
+    """Returns True if an agent's version, such as ``0.1.0`` or ``java 0.1.0``, is older than ours."""
     here, there = _NUMBERS.search(VERSION), _NUMBERS.search(version)
     if here is None or there is None:
         return False
@@ -140,7 +140,7 @@ def _is_behind(version: str) -> bool:
 
 
 def states_of(census: Census, running: bool) -> dict[DeviceState, int]:
-    """How many devices are in each state."""
+    """Count the devices in each state."""
     heard = census.all - census.revoked - census.never - census.paused
     online = census.online - census.paused_online if running else 0
     return {
@@ -154,7 +154,7 @@ def states_of(census: Census, running: bool) -> dict[DeviceState, int]:
 
 
 def read_devices(store: Seen, names: Collection[str]) -> dict[str, KnownDevice]:
-    """The existing devices among these, by id, from their current rows."""
+    """Read the rows of these devices. Returns those that exist, by id."""
     known = {name: KnownDevice(row) for name, row in store.devices_named(names).items()}
     paused = store.paused() if known else dict[str, float]()
     for device in known.values():
@@ -170,7 +170,10 @@ def read_devices(store: Seen, names: Collection[str]) -> dict[str, KnownDevice]:
 def lots_of(
     store: Seen, names: Sequence[str], running: bool, going: Collection[Going], size: int
 ) -> Iterator[list[DeviceFacts]]:
-    """The facts about these devices, in batches of one moment each; ``going`` as in ``facts``."""
+    """Yield facts about these devices in batches of ``size``; those of a batch are of the same moment.
+
+    ``running`` and ``going`` are as in ``facts``.
+    """
     for start in range(0, len(names), size):
         some = names[start : start + size]
         with store.reading():
@@ -179,7 +182,9 @@ def lots_of(
 
 
 def change(past: DevicePast) -> float | None:
-    """How much the mean of the last values improves on the best earlier mean; None with too few values."""
+    """Returns how much the latest mean improves on the best earlier mean; None if there are too few values.
+    values.
+    """
     ends = range(RECENT, len(past.before) + 1)
     means = [sum(past.before[end - RECENT : end]) / RECENT for end in ends]
     if len(means) <= RECENT:
@@ -197,7 +202,7 @@ def refusals(
     rejected: Mapping[str, str],
     distrusted: Mapping[str, float],
 ) -> Iterator[Problem]:
-    """The devices whose update did not count, or not in full, each with the reason."""
+    """Yield a problem for each device whose update did not count, or not in full, with the reason."""
     found: list[tuple[Code, str, str]] = [
         *(
             ("device_revoked" if why == "revoked" else "device_declined", name,
@@ -223,5 +228,5 @@ def refusals(
 
 
 def counted(factor: float) -> str:
-    """How much a distrusted update counted."""
+    """Format how much a distrusted update counted."""
     return f"{factor:.2g} times" if factor >= 0.001 else "next to nothing"

@@ -1,4 +1,4 @@
-"""The disk of the state folder: how much is used, how fast that grows, and when the disk will be full."""
+"""The disk of the state folder: how much is used, how fast usage grows, and when the disk will be full."""
 
 import shutil
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _DAY_S, _HOUR_S = 86_400.0, 3600.0
 def disk_of(
     row: CoordinatorRow, running: bool, folder: Path, measured: Sequence[DiskRow]
 ) -> DiskFacts:
-    """The disk as the service measured it, or as measured here if the service is not running."""
+    """Returns the disk's facts as the service measured them, or measured now if it is not running."""
     free, total = row.free, row.total
     if not running:
         disk = shutil.disk_usage(folder)
@@ -33,9 +33,11 @@ def disk_of(
 
 
 def daily_growth(samples: Sequence[tuple[float, int]]) -> tuple[float | None, float]:
-    """The slope of the last week's (time, bytes) samples, in bytes per day, and the time they span, in s.
+    """Fit the growth of the last week's (time, bytes) samples.
 
-    None if they span less than an hour: garbage that has not been collected yet would count as growth.
+    Returns bytes per day, and the seconds spanned.
+
+    Returns None if the samples span less than an hour: garbage not yet collected would count as growth.
     """
     if not samples:
         return None, 0.0

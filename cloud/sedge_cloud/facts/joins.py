@@ -1,4 +1,4 @@
-"""Devices that ask to join with a token, tokens that have refused one, expiring certificates."""
+"""Problems with joining and certificates: waiting devices, refused tokens, and expiring certificates."""
 
 import time
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from sedge_cloud.facts.records import Code, Problem, when
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import JoinRow
 
-# More devices than this are summed up in one line.
+# If there are more devices than this, one line sums them up.
 MAX_NAMED = 8
-# An accepted device has its account at the broker within this many seconds.
+# An accepted device normally gets its broker account within this many seconds.
 ACCOUNT_S = 30.0
 
 
 def join_problems(store: Store, now: float) -> Iterator[Problem]:
-    """Joins that an operator has to decide or repair, at a time on the wall clock."""
+    """Yield joins that the operator has to decide on or repair, as of ``now`` (wall clock)."""
     joins = store.joins(["pending", "accepted"])
     pending = [join for join in joins if join.state == "pending"]
     late = [join for join in joins if join.state == "accepted" and now > join.asked + ACCOUNT_S]
@@ -31,7 +31,7 @@ def join_problems(store: Store, now: float) -> Iterator[Problem]:
 
 
 def certificate_problems(store: Store, now: float) -> Iterator[Problem]:
-    """Certificates for the broker that end soon, as their devices have long not connected."""
+    """Yield broker certificates that expire soon because their devices have not connected for long."""
     for row in store.certificates_late(now):
         text = "has not connected to get its next certificate; the one that it has ends"
         if row.until < now:

@@ -1,4 +1,4 @@
-"""Which devices an open round, or a run between rounds, is waiting for, why, and since when."""
+"""Explains which devices an open round, or a run between rounds, is waiting for, why, and since when."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,23 +15,24 @@ from sedge_cloud.store.rows import RoundRow, RunRow
 from sedge_cloud.store.selector import Choice, parse
 
 NEVER = "has never been heard: is its agent running, with this fleet's name and broker, and the right time?"
-# A message dropped this shortly before its device went offline counts as the reason.
+# If a device's message was dropped this shortly before it went offline, that is taken as the reason.
 RESOLUTION = timedelta(seconds=2)
-# A device is slow once half of the cohort has answered and it has taken this much longer than they did.
+# A device is slow if half of the cohort has answered and it has taken SLOW_TIMES as long and SLOW_S longer.
 SLOW_TIMES, SLOW_S = 3.0, 3.0
 
 
 class _Took(msgspec.Struct, frozen=True):
-    """The field of a device's report that says how long its training took."""
+    """A device's report, reduced to how long its training took."""
 
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Waits:
-    """The state of a run's open round ``now``, by the wall clock; ``unable`` devices have no work in it.
+    """Builds the facts of a run's open round as of ``now`` (wall clock).
 
-    ``devices`` gives the facts of at least these devices, by id.
+    ``devices`` returns the facts of at least the given devices, by id. ``unable`` devices cannot do the
+    run's work.
     """
 
     terms: Terms
@@ -40,7 +41,7 @@ class Waits:
     now: float
 
     def open_round(self, store: Seen, run: RunRow, row: RoundRow) -> RoundFacts:
-        """The open round in the store; a finished run's serves newcomers, any other ended run's is void."""
+        """Build the facts of an open round, or of the round in which a finished run serves newcomers."""
         orders, came = store.answers(row.run, row.round), store.received(row.run, row.round)
         updates = came.counted
         rejected = {
@@ -126,7 +127,7 @@ class Waits:
 def _doing(
     device: DeviceFacts, order: tuple[str, int], opened: datetime | None
 ) -> tuple[str, datetime | None]:
-    """An online device's progress with its order, as part of a sentence, and since when."""
+    """Returns an online device's progress with its order, as part of a sentence, and since when."""
     if device.order != order:
         return "has not been asked yet", opened
     match device.doing.split(" ", 1):
@@ -143,7 +144,7 @@ def _doing(
 def run_waits(
     terms: Terms, devices: Iterable[DeviceFacts], unable: Mapping[str, str], store: Seen
 ) -> str:
-    """Why a running run has no open round, if its devices are the reason."""
+    """Explain why a running run has no open round, if that is due to its devices."""
     devices, which = list(devices), "online"
     online = [device for device in devices if device.state == "online"]
     paused = sum(device.state == "paused" for device in devices)
@@ -166,7 +167,9 @@ def run_waits(
 
 
 def last_message_dropped(device: DeviceFacts) -> bool:
-    """Whether a device's last message was dropped: the device may believe that it is connected."""
+    """Returns True if a device's last message was dropped, so that it may wrongly believe it is connected.
+    connected.
+    """
     if device.error_since is None:
         return False
     return device.since is None or device.error_since >= device.since - RESOLUTION

@@ -1,7 +1,7 @@
-"""The problems of a fleet, from its facts: what is stuck, dead, hostile or full, each with its reason.
+"""Derives the problems of a fleet from its facts: what is stuck, dead, hostile or full, and why.
 
-Every rule is here, and each names its code (records.py). Commands, page, alerts and notices all show this
-list.
+All rules are here, and each names its code (records.py). Commands, page, alerts and notices all show the
+same list.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -27,22 +27,23 @@ from sedge_cloud.runs.terms import its_limit
 from sedge_protocol.wire.frame import LEAST_PACKET_BYTES
 
 ENOUGH_FREE_BYTES = 10**9
-# Blobs are refused below this (blobs.py).
+# With less free space than this, no blobs are written (blobs.py).
 FULL_BYTES = 64 * 2**20
 SOON_FULL_DAYS = 30.0
-# How long an error of the coordinator, or a dropped message, is shown.
+# How long an error of the coordinator, or a dropped message, is listed as a problem.
 RECENT = timedelta(minutes=10)
-# While a run is active, a device that owes no answer is reported missing after this long.
+# While a run is active, an offline device that owes no answer is reported after this long.
 LOST = timedelta(minutes=10)
-# A device that has never connected is reported this long after its enrolment, time enough to set it up.
+# A device that has never connected is reported this long after its enrolment, which leaves time to set it
+# up.
 DEPLOYED = timedelta(hours=1)
-# A device counts as worse when its accuracy before training falls by more than this.
+# A device is reported as getting worse when its accuracy before training falls by more than this.
 WORSE = 0.05
 # A round is stuck when it takes this many times as long as usual, and at least this many seconds.
 STUCK_TIMES, STUCK_S = 5.0, 60.0
-# The most devices to name that keep a round from its quorum, or that have never connected.
+# At most this many devices are named as missing from a quorum, or as never connected.
 MAX_NAMED = 4
-# A device with one of these is at work; with any other code, no update can be expected for now.
+# A device with one of these codes is at work; with any other code, no update is to be expected for now.
 _COMING: frozenset[Code] = frozenset({"device_working", "device_slow"})
 _ABSENT: Mapping[Code, str] = {
     "device_lost": "is offline",
@@ -55,14 +56,14 @@ _MILD: frozenset[Code] = frozenset({"device_waits", "device_slow"})
 
 
 def problems(facts: Fleet, of_devices: Iterable[Problem] | None = None) -> tuple[Problem, ...]:
-    """All problems, errors first, then by duration.
+    """Yield all problems: errors first, then the longest-lasting first.
 
-    ``of_devices`` is the result of ``device_problems``, if already known.
+    ``of_devices`` is the result of ``device_problems``, if it is known.
     """
     found = [*_of_coordinator(facts), *_of_disk(facts)]
     named = set[tuple[str, str]]()
     found += _of_rollout(facts.settings, "settings")
-    for run in reversed(facts.runs):  # newest first: an older run's failure is no news
+    for run in reversed(facts.runs):  # newest first, as only the newest run's failure is reported
         found += _of_run(facts, run, newest=run is facts.runs[-1])
     for problem in found:
         named.add((problem.subject, problem.code))
@@ -72,7 +73,7 @@ def problems(facts: Fleet, of_devices: Iterable[Problem] | None = None) -> tuple
 
 
 def health(found: Sequence[Problem]) -> str:
-    """The problems in a few words: ``Everything works``, ``1 error, 3 warnings``."""
+    """Sum up the problems: ``Everything works``, ``1 error, 3 warnings``."""
     errors = sum(problem.severity == "error" for problem in found)
     counts = ((errors, "error"), (len(found) - errors, "warning"))
     words = [quantity(n, what) for n, what in counts if n]
@@ -162,7 +163,7 @@ def _of_open(facts: Fleet, it: RoundFacts) -> Iterator[Problem]:
 
 
 def _below_quorum(it: RoundFacts, reachable: int, now: datetime) -> str:
-    """Which devices keep the round from its quorum of updates, and when it closes anyway."""
+    """Say which devices keep the round below its quorum, and when it closes anyway."""
     absent = [f"{name} declined" for name in it.declined]
     absent += [f"{name} was rejected" for name in it.rejected]
     absent += [f"{w.device} {_ABSENT[w.code]}" for w in it.waiting if w.code in _ABSENT]
@@ -187,7 +188,7 @@ def _of_waiting(it: RoundFacts, waiting: Waiting) -> Iterator[Problem]:
 
 
 def device_problems(facts: Fleet) -> Iterator[Problem]:
-    """The problems of devices, whether or not a round waits for them."""
+    """Yield the problems of devices, whether or not a round waits for them."""
     running = [run for run in facts.runs if run.status == "running"]
     if running:
         yield from _never_connected(facts)
@@ -226,9 +227,10 @@ def _trouble(facts: Fleet, device: DeviceFacts, running: Container[str]) -> Iter
 
 
 def _never_connected(facts: Fleet) -> Iterator[Problem]:
-    """Name a few devices, but sum up many in one line, as a fleet is often enrolled before deployment.
+    """Yield a problem for each overdue device, or one for all of them if there are many.
 
-    For devices that are only counted, as in large fleets, the time since enrolment is unknown.
+    Whole fleets are often enrolled before deployment. In large fleets some devices are only counted, and
+    the time since their enrolment is unknown.
     """
     never = [device for device in facts.devices if device.state == "never"]
     overdue = [device for device in never if _is_overdue(facts, device)]
@@ -243,19 +245,19 @@ def _never_connected(facts: Fleet) -> Iterator[Problem]:
 
 
 def _is_overdue(facts: Fleet, device: DeviceFacts) -> bool:
-    """Whether a device that has never connected could have by now."""
+    """Returns True if a device that has never connected has had enough time to."""
     recent = device.enrolled is not None and facts.at - device.enrolled < DEPLOYED
     return not (recent or _is_unheard(facts, device))
 
 
 def _is_unheard(facts: Fleet, device: DeviceFacts) -> bool:
-    """Whether a message from the device was dropped recently."""
+    """Returns True if a message from the device was dropped recently."""
     recent = device.error_since is not None and facts.at - device.error_since < RECENT
     return recent and (device.state == "never" or last_message_dropped(device))
 
 
 def _is_over(facts: Fleet, device: DeviceFacts, trouble: Problem) -> bool:
-    """Whether the problem concerns a device that was revoked a while ago."""
+    """Returns True if a problem is no longer worth reporting, as its device was revoked a while ago."""
     is_old = trouble.since is None or facts.at - trouble.since > RECENT
     return device.state == "revoked" and is_old
 

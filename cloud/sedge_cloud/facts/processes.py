@@ -1,4 +1,4 @@
-"""The processes that serve a fleet, from their rows: their shards, which one leads, and their counters."""
+"""The processes that serve a fleet: their shards, which of them leads, and their counters."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from sedge_cloud.store.leases import LeaseRow, ProcessRow
 from sedge_cloud.store.rows import CoordinatorRow
 from sedge_cloud.store.schema import LEADER
 
-# The service counts as silent after this long without a sign of life.
+# The service counts as silent after this many seconds without a heartbeat.
 SILENT_S = 6.0
 
 
@@ -20,8 +20,8 @@ def processes_of(
     coordinators: Sequence[CoordinatorRow],
     now: float,
 ) -> tuple[ProcessFacts, ...]:
-    """Every process whose lease has not expired or that gives signs of life, oldest first."""
-    # A process that is alone renews no lease.
+    """Returns every process that holds a lease or has sent a recent heartbeat, oldest first."""
+    # A process that serves a fleet alone renews no lease, so its heartbeat counts instead.
     heard = {row.id for row in coordinators if _is_heard(row, now)}
     shards = Counter(lease.token for lease in leases if lease.name != LEADER)
     leaders = {lease.token for lease in leases if lease.name == LEADER}
@@ -40,7 +40,7 @@ def processes_of(
 
 
 def coordinator_of(rows: Sequence[CoordinatorRow], now: float) -> CoordinatorFacts:
-    """The leading process, with the counters of all processes summed up."""
+    """Returns the facts of the leading process, with the counters of all processes added up."""
     row, counters = rows[0], Counter[str]()
     running = _is_heard(row, now)
     for one in rows:

@@ -1,7 +1,7 @@
-"""Reads the facts about a fleet from its store: a consistent set of rows, bundles, free space on disk.
+"""Reads the facts about a fleet from its store: consistent rows, bundles, and free disk space.
 
-A reader keeps the rows that it has read, and asks only for later changes: for an idle fleet, none. It works
-alongside a running service, in the same process or another, and is read-only.
+A reader caches the rows that it has read and queries only later changes, so an idle fleet costs nothing. It
+is read-only, and works alongside a running service, in the same process or another.
 """
 
 import statistics
@@ -54,22 +54,22 @@ from sedge_cloud.store.rows import (
 from sedge_cloud.store.selector import ALL, Choice, Condition, parse
 from sedge_protocol.errors import StorageError
 
-# Device problems also change with time alone, so they are computed again after this long.
+# Problems of devices also change as time passes, so they are computed again after this long.
 AGAIN_S = 60.0
-# The number of a run's most recent closed rounds to read.
+# By default, this many of a run's most recent closed rounds are read.
 LAST_ROUNDS = 400
-# The number of recent rounds whose durations tell how long a round usually takes.
+# The usual duration of a round is derived from this many recent rounds.
 _USUAL = 9
 _ALL = 2**31 - 1
-# In a larger fleet a reader knows only the MAX_DEVICES most recently changed devices, and counts all
-# devices again every COUNT_S.
+# In a fleet of more than MAX_DEVICES, a reader caches only the devices that changed most recently, and
+# recounts all devices every COUNT_S.
 MAX_DEVICES = 20_000
 COUNT_S = 10.0
 
 
 @dataclass
 class _KnownRun:
-    """A reader's knowledge of a run: its closed rounds up to ``read``, and its constant facts."""
+    """What a reader knows of a run: its closed rounds up to ``read``, and facts that never change."""
 
     created: float
     closed: list[RoundFacts] = field(default_factory=list[RoundFacts])
@@ -78,13 +78,13 @@ class _KnownRun:
     terms: Terms = field(default_factory=Terms)
     unable: dict[str, str] = field(default_factory=dict[str, str])
     groups: tuple[bytes, dict[str, tuple[str, ...]]] = (b"", {})
-    # Why it has no open round, and the devices from which that was determined.
+    # The reason why no round is open, and the devices from which it was derived.
     waits: tuple[tuple[DeviceFacts, ...] | None, str] = (None, "")
 
 
 @dataclass(frozen=True)
 class _Wrong:
-    """The devices' problems as last computed, and the inputs that they were computed from."""
+    """The devices' problems as last computed, and the inputs from which they were computed."""
 
     devices: tuple[DeviceFacts, ...]
     runs: list[tuple[str, str, bool]]
@@ -94,9 +94,9 @@ class _Wrong:
 
 @dataclass
 class Reader:
-    """The facts about the fleet with this name, whose state is in ``folder``; ``store`` is opened on it.
+    """Reads the facts about the named fleet, whose state is in ``folder``; ``store`` is opened on it.
 
-    Of each run it reads the ``last`` closed rounds; None means all of them.
+    It reads the ``last`` closed rounds of each run; None means all of them.
     """
 
     fleet: str
@@ -109,7 +109,7 @@ class Reader:
     _runs: dict[str, _KnownRun] = field(default_factory=dict[str, _KnownRun])
     _devices: dict[str, KnownDevice] = field(default_factory=dict[str, KnownDevice])
     _facts: dict[str, DeviceFacts] = field(default_factory=dict[str, DeviceFacts])
-    # The facts of all devices, rebuilt when one has changed.
+    # The facts of all cached devices, rebuilt when one has changed.
     _all: tuple[DeviceFacts, ...] = ()
     _wrong: "_Wrong | None" = None
     _states: dict[DeviceState, int] = field(default_factory=dict[DeviceState, int])
@@ -117,7 +117,7 @@ class Reader:
     _counted: tuple[float, int, bool] = (0.0, -1, False)
 
     def read(self, now: float | None = None) -> Fleet:
-        """All facts, by default as of now. Raises ``StorageError`` when the store cannot be read."""
+        """Read all facts, by default as of now. Raises ``StorageError`` when the store cannot be read."""
         with self.store.reading():
             now = self.store.clock() if now is None else now
             rows, runs = self.store.coordinators() or [CoordinatorRow()], self.store.runs()
@@ -142,7 +142,7 @@ class Reader:
         return msgspec.structs.replace(facts, problems=found)
 
     def choose(self, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-        """The wanted devices, at most ``MAX_DEVICES``, and their number on all pages.
+        """Returns one page of the wanted devices, at most ``MAX_DEVICES``, and how many match on all pages.
 
         Raises ``ConfigError`` for an invalid condition, or for a tag that no device has.
         """
@@ -151,9 +151,9 @@ class Reader:
         return next(lots, []), found
 
     def lots(self, facts: Fleet, wanted: Wanted) -> tuple[Iterator[list[DeviceFacts]], int]:
-        """As ``choose``, but all of the devices, in batches of ``MAX_DEVICES``.
+        """Like ``choose``, but returns all of the devices, in batches of ``MAX_DEVICES``.
 
-        The devices are selected now; their facts are as of the time when their batch is read.
+        The devices are selected now; their facts are read batch by batch.
         """
         running, condition = facts.coordinator.running, ALL
         if wanted.where:
@@ -169,12 +169,12 @@ class Reader:
         return lots_of(self.store, names, running, self._going, MAX_DEVICES), found
 
     def device(self, name: str) -> DeviceFacts | None:
-        """One device, in a large fleet too."""
+        """Returns a device's facts, even if it is not cached; None if there is no such device."""
         with self.store.reading():
             return self._facts_of([name]).get(name)
 
     def _matching(self, facts: Fleet, condition: Condition) -> Sequence[DeviceFacts]:
-        """The matching devices of a fleet that is not large."""
+        """Returns the devices that match the condition, in a fleet that is not large."""
         if condition is ALL:
             return facts.devices
         choice = Choice(None, "", facts.coordinator.running, condition)
@@ -182,7 +182,7 @@ class Reader:
         return [device for device in facts.devices if device.device in names]
 
     def _count(self, running: bool, now: float) -> dict[DeviceState, int]:
-        """The number of devices in each state; the numbers by version are updated as well."""
+        """Count the devices in each state, and update the numbers by version."""
         if len(self._devices) < MAX_DEVICES:
             states: Counter[DeviceState] = Counter(device.state for device in self._all)
             self._states = {state: states[state] for state in get_args(DeviceState)}
@@ -198,7 +198,7 @@ class Reader:
         return self._states
 
     def _device_problems(self, facts: Fleet) -> tuple[Problem, ...]:
-        """The problems of devices, updated when a device has changed, and regularly as time passes."""
+        """Returns the problems of devices, recomputed when a device has changed or some time has passed."""
         at, last = facts.at.timestamp(), self._wrong
         runs = [(run.run, run.status, bool(run.why)) for run in facts.runs]
         is_new = last is None or last.devices is not facts.devices or last.runs != runs
@@ -207,7 +207,7 @@ class Reader:
         return last.found
 
     def _read_devices(self, running: bool, runs: Sequence[RunRow]) -> set[str]:
-        """Read the devices that have changed. Returns the names of those with a new row."""
+        """Read the devices that have changed. Returns the ids of those with a new row."""
         gone, since = self._runs.keys() - {run.run for run in runs}, self._since
         going: frozenset[Going] = frozenset(run.run for run in runs if not run.has_ended)
         if len(going) < len(runs):
@@ -237,7 +237,7 @@ class Reader:
         for history in accounted:
             if history.device in self._devices:
                 self._devices[history.device].take_history(history)
-        for name in drawn:  # the last changed are evicted last
+        for name in drawn:  # moved to the end, as the first ones are evicted first
             if name in self._devices:
                 self._devices[name] = self._devices.pop(name)
         changed = set(names) | self._take(fresh[-MAX_DEVICES:])
@@ -247,13 +247,13 @@ class Reader:
         return changed & self._devices.keys()
 
     def _take(self, names: Collection[str]) -> set[str]:
-        """Read devices that are not known yet. Returns those that exist."""
+        """Read devices that are not cached. Returns those that exist."""
         known = read_devices(self.store, names)
         self._devices.update((name, known[name]) for name in names if name in known)
         return set(known)
 
     def _draw(self, names: Iterable[str], gone: Collection[str] = ()) -> None:
-        """Rebuild the facts about devices; the runs ``gone`` no longer exist."""
+        """Rebuild the facts of these devices; the runs in ``gone`` were deleted."""
         found, running = [name for name in names if name in self._devices], bool(self._running)
         is_longer = any(name not in self._facts for name in found)
         for name in found:
@@ -265,7 +265,7 @@ class Reader:
             self._all = tuple(self._facts.values())
 
     def _facts_of(self, names: Sequence[str]) -> Mapping[str, DeviceFacts]:
-        """The facts of at least these devices."""
+        """Returns the facts of at least these devices, by id."""
         missing = [name for name in names if name not in self._facts]
         if missing:
             self._take(missing)
@@ -290,7 +290,8 @@ class Reader:
             current = Waits(terms, self._facts_of, unable, now).open_round(self.store, row, opened)
             current = msgspec.structs.replace(current, usual_s=_usual(known.closed))
         if running and current is None:
-            # A new tag does not change the facts of a device.
+            # A run that selects by tags is checked every time, as a new tag does not change a device's
+            # facts.
             if terms.select or known.waits[0] is not self._all:
                 known.waits = self._all, run_waits(terms, self._all, unable, self.store)
             why = known.waits[1]
@@ -321,7 +322,7 @@ class Reader:
         )
 
     def _find_unable(self, known: _KnownRun, changed: set[str]) -> None:
-        """Find the devices that lack something for a run, among those whose hello or run is new."""
+        """Update which of the changed devices lack something that the run needs."""
         for name in changed:
             device = self._devices[name]
             lacks = [] if device.hello is None else known.terms.missing(device.hello)
@@ -331,15 +332,16 @@ class Reader:
                 known.unable.pop(name, None)
 
     def _read_rounds(self, row: RunRow, known: _KnownRun) -> RoundRow | None:
-        """Take in the rounds that have closed since the last reading. Returns the open one."""
+        """Read the rounds that have closed since the last reading. Returns the open round, if any."""
         most = _ALL if self.last is None else self.last + 1
         for one in self.store.last_rounds(row.run, known.read, most):
             if one.open:
                 return one
-            if one.closed and not one.parts:  # closed by an earlier version, not accounted for yet
+            # closed by an earlier version of Sedge, and not accounted for yet
+            if one.closed and not one.parts:
                 return None
             known.read = one.round
-            if one.parts:  # otherwise it served newcomers
+            if one.parts:  # a round without parts only served newcomers
                 known.closed.append(_closed(one))
         if self.last is not None:
             del known.closed[: -self.last]
@@ -349,7 +351,7 @@ class Reader:
         if blob and blob != known.groups[0]:
             try:
                 coded = self.store.blobs.read(blob)
-            except StorageError:  # collected meanwhile: the next reading has the next groups
+            except StorageError:  # deleted meanwhile; the next reading finds newer groups
                 return {}
             groups = msgspec.msgpack.decode(coded, type=dict[str, tuple[str, ...]])
             known.groups = blob, groups
@@ -376,7 +378,7 @@ def _closed(row: RoundRow) -> RoundFacts:
 
 
 def _usual(closed: Sequence[RoundFacts]) -> float | None:
-    """The median duration of the last rounds, in seconds; None if unknown."""
+    """Returns the median duration of recent rounds, in seconds; None if unknown."""
     took = [
         (r.closed - r.opened).total_seconds()
         for r in closed[-_USUAL:]

@@ -1,7 +1,8 @@
-"""The facts about a fleet, as records: what commands, page, JSON, metrics and notices all read.
+"""The records of facts about a fleet, which commands, page, JSON, metrics and notices all read.
 
-Times are aware datetimes, durations are in seconds, sizes in bytes, and accuracies are shares of 1. Fields
-may be added; none changes its meaning. The record of a closed round never changes.
+Times are timezone-aware datetimes, durations are in seconds, sizes in bytes, and accuracies are shares of
+1. Later versions may add fields, but never change what one means. The record of a closed round never
+changes.
 """
 
 from dataclasses import dataclass, field
@@ -15,8 +16,8 @@ from sedge_cloud.store.records import RoundParts, RunSums
 from sedge_cloud.store.rollouts import RolloutState
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
-# The names of all problems, used as labels of metrics and by notices and filters. The last one is not a
-# problem: a round waits for a device that is at work.
+# The codes of all problems, used as labels of metrics and by notices and filters. The last one is not a
+# problem: a round is waiting for a device that is at work.
 Code = Literal[
     "coordinator_silent",
     "coordinator_error",
@@ -51,7 +52,7 @@ DeviceState = Literal["online", "offline", "never", "paused", "revoked", "unknow
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that an operator should know: what, about whom, why, and since when if known."""
+    """A problem that an operator should know of: whom it concerns, why, and since when if known."""
 
     code: Code
     severity: Severity
@@ -62,7 +63,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that owes a round its answer, and why there is none yet."""
+    """A device that has not yet answered in a round, and the reason."""
 
     device: str
     code: Code
@@ -71,13 +72,13 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoundFacts(RoundParts, frozen=True, kw_only=True, omit_defaults=False):
-    """One round. ``RoundParts`` is complete for a closed round, and partial for an open one.
+    """One round. The fields of ``RoundParts`` are complete for a closed round, and partial for an open one.
 
-    In the ``phase`` open, a round waits for ``needed`` updates, or for ``least`` at its ``deadline``;
-    ``extended`` counts the deadlines that passed with fewer. In the phase ``grace`` it has its quorum, in
-    ``offline`` every online device has answered: then it closes at ``ends_at``. ``why`` says what closed
-    it, and ``usual_s`` how long recent rounds took. ``link_up`` and ``link_down`` are what the coordinator
-    sent and received meanwhile.
+    In the ``phase`` open, a round waits for ``needed`` updates, or until its ``deadline`` for ``least``;
+    ``extended`` counts the deadlines that passed with fewer. In the phase ``grace`` it has its quorum, and
+    in ``offline`` every online device has answered; in both it closes at ``ends_at``. ``why`` says what
+    closed it, and ``usual_s`` how long recent rounds took. ``link_up`` and ``link_down`` are the bytes that
+    the coordinator sent and received meanwhile.
     """
 
     run: str
@@ -100,13 +101,12 @@ class RoundFacts(RoundParts, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest rollout of a run, as it stood when its last round was planned; or that of settings.
+    """The newest rollout of a run, as it stood when its last round was planned, or the newest of settings.
 
-    It gives devices the ``bundle`` of this name and ``sha256``; of settings these are the file's name and
-    their own. It is in ``phase`` (from 1) of ``phases``, a ``share`` of the devices that match. Of the
-    ``devices`` in it some have ``succeeded`` and some ``failed``; the others are ``waiting`` to train with
-    it. ``where`` is the condition that they match, and ``failures`` says why each failed. ``why`` says why
-    it was aborted or rolled back.
+    ``bundle`` and ``sha256`` name what it delivers: a bundle, or a file of settings. It is in ``phase``
+    (from 1) of ``phases``, which covers a ``share`` of the devices that match ``where``. Of its ``devices``
+    some have ``succeeded``, some have ``failed``, and others are ``waiting`` to train with it. ``failures``
+    says why each failed. ``why`` says why the rollout was aborted or rolled back.
     """
 
     number: int
@@ -128,9 +128,9 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrivacyFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The budget of a private run: ``spent`` of the ``rounds`` of training for which it lasts.
+    """The budget of a private run: ``spent`` of the ``rounds`` of training that it allows.
 
-    All of them together cost ``epsilon`` at ``delta``; ``noise`` is relative to the ``clip``.
+    All of these rounds together cost ``epsilon`` at ``delta``; ``noise`` is a multiple of the ``clip``.
     """
 
     epsilon: float
@@ -144,10 +144,10 @@ class PrivacyFacts(msgspec.Struct, frozen=True, kw_only=True):
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One run. ``why`` says why it failed, or what it waits for while no round is open.
 
-    Of its ``total_rounds`` all but ``training_rounds`` evaluate. ``rounds`` are its last closed rounds,
-    ``sums`` the totals of all closed rounds. ``groups`` are the devices that learn with each other, if the
-    strategy has groups; ``unable`` are devices that it has no work for, and what they lack. ``tensors``
-    gives the size of each tensor of the model.
+    Of its ``total_rounds``, ``training_rounds`` train and the others evaluate. ``rounds`` are its last
+    closed rounds, and ``sums`` the totals of all closed rounds. ``groups`` lists the devices that learn
+    from each other, if the strategy forms groups. ``unable`` lists devices that cannot do its work, and
+    what they lack. ``tensors`` gives the size of each tensor of the model.
     """
 
     run: str
@@ -170,21 +170,20 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def progress(self) -> str:
-        """How far it is, in words."""
+        """Describe how far the run has got."""
         return rounds_text(self.closed_rounds, self.total_rounds, self.training_rounds)
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One device.
+    """One device. ``before`` and ``after`` are its latest values of ``metric``, before and after training.
 
-    ``before`` and ``after`` are its last values of ``metric``, ``history`` those before training in its
-    last rounds; ``change`` says how much better the mean of the last three is than the best such mean
-    earlier, as a share of that mean unless the metric is itself a share. ``strikes`` counts the rounds in
-    which its update was rejected or distrusted; ``up`` and ``down`` are its bytes in all closed rounds.
-    ``seconds`` is how long its last training took. ``doing`` is its progress with its last ``order`` (run
-    and round): asked, fetching (with ``done`` of ``total`` chunks), training or sending. ``trouble`` is why
-    its last update did not count, or not in full. ``enrolled`` is when it last got a secret from the
-    coordinator.
+    ``history`` has the values before training in its last rounds. ``change`` says how much better the mean
+    of the last three is than the best such mean earlier, as a share of that mean unless the metric is
+    itself a share. ``strikes`` counts the rounds in which its update was rejected or distrusted; ``up`` and
+    ``down`` are its bytes in all closed rounds. ``seconds`` is how long its last training took. ``doing``
+    is its progress with its last ``order`` (run and round): asked, fetching (with ``done`` of ``total``
+    chunks), training or sending. ``trouble`` says why its last update did not count, or not in full.
+    ``enrolled`` is when it last got a secret from the coordinator.
     """
 
     device: str
@@ -221,7 +220,7 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
 class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The disk of the state folder.
 
-    ``daily`` is its growth per day, None until it has been measured for a while.
+    ``daily`` is its growth in bytes per day; None until measured for a while.
     """
 
     path: str
@@ -234,7 +233,7 @@ class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The service: ``heard`` is its last sign of life, ``link`` says whether it is connected to its broker.
+    """The service: ``heard`` is its last heartbeat, ``link`` says whether it is connected to its broker.
 
     ``max_packet`` is the largest message that the broker lets through, in bytes; 0: not measured yet.
     """
@@ -252,7 +251,9 @@ class CoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that serves the fleet: its start, its number of ``shards``, and whether it leads."""
+    """A process that serves the fleet: when it started, how many ``shards`` it has, and whether it leads.
+    leads.
+    """
 
     process: int
     host: str
@@ -263,7 +264,7 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """How many active devices run this agent version; ``behind`` if it is older than the coordinator's."""
+    """An agent version, and how many active devices run it; ``behind`` if older than the coordinator's."""
 
     version: str
     devices: int
@@ -292,25 +293,25 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_large(self) -> bool:
-        """Whether there are more devices than ``devices`` has."""
+        """Returns True if the fleet has more devices than are in ``devices``."""
         return len(self.devices) < sum(self.states.values())
 
     @property
     def online(self) -> int:
-        """How many devices are online."""
+        """Returns how many devices are online."""
         return self.states["online"]
 
     @property
     def active(self) -> int:
-        """How many devices are not revoked."""
+        """Returns how many devices are not revoked."""
         return sum(self.states.values()) - self.states["revoked"]
 
     def run(self, name: str) -> RunFacts | None:
-        """A run by its name."""
+        """Returns the run with this name, or None."""
         return next((run for run in self.runs if run.run == name), None)
 
     def shown(self, name: str | None = None) -> RunFacts | None:
-        """The run of this name, otherwise the newest that is running, otherwise the newest."""
+        """Returns the run with this name, or else the newest running run, or else the newest run."""
         running = [run for run in self.runs if run.status == "running"]
         named = None if name is None else self.run(name)
         return named or next(reversed(running or self.runs), None)
@@ -318,7 +319,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ChangeKey:
-    """The facts whose change calls for redrawing; ``states`` are those of ``devices``."""
+    """The facts that require redrawing the page when they change; ``states`` are those of ``devices``."""
 
     devices: tuple[DeviceFacts, ...] = field(compare=False)
     states: tuple[object, ...]
@@ -326,7 +327,7 @@ class ChangeKey:
 
 
 def change_key(facts: Fleet, last: ChangeKey | None) -> ChangeKey:
-    """The key of these facts; it equals ``last`` if only ages and counters have changed."""
+    """Returns the key of these facts, which equals ``last`` if only ages and counters have changed."""
     it = facts.coordinator
     rest = facts.problems, facts.runs, it.running, it.link
     if last is not None and last.devices is facts.devices:
@@ -336,10 +337,10 @@ def change_key(facts: Fleet, last: ChangeKey | None) -> ChangeKey:
 
 
 def printable(text: str) -> str:
-    """A device's text, escaped so that it can do no harm in the operator's terminal."""
+    """Escape a device's text so that it can do no harm in the operator's terminal."""
     return " ".join(ascii(text)[1:-1].split())
 
 
 def when(epoch_s: float) -> datetime | None:
-    """A point in time, to the millisecond; None for 0, which is unknown."""
+    """Convert a time to a datetime, to the millisecond; None for 0, which means unknown."""
     return datetime.fromtimestamp(round(epoch_s, 3), UTC) if epoch_s > 0 else None

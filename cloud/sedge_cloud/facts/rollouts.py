@@ -1,4 +1,4 @@
-"""The newest rollout of a run or of settings as facts, from its row alone; and what a device has."""
+"""The newest rollout of a run or of settings as facts, and which bundle or settings a device has."""
 
 from sedge_cloud.facts.records import RolloutFacts, RunFacts, printable, when
 from sedge_cloud.store.database import Store
@@ -7,7 +7,9 @@ from sedge_protocol.wire.settings import listed, name_of
 
 
 def rollout_of(store: Store, run: str) -> RolloutFacts | None:
-    """The newest rollout of a run, or of settings, if there is one. Raises ``StorageError``."""
+    """Returns the newest rollout of a run, or of settings; None if there is none. Raises ``StorageError``.
+    ``StorageError``.
+    """
     rows = store.rollouts(run)
     if not rows:
         return None
@@ -35,7 +37,9 @@ def rollout_of(store: Store, run: str) -> RolloutFacts | None:
 
 
 def version_of(store: Store, run: RunFacts, device: str) -> str:
-    """The bundle of a device's last closed round, in a few words; empty without one or a rollout."""
+    """Describe the bundle that a device had in its last closed round; empty if unknown or never rolled out.
+    out.
+    """
     last = store.last_bundle(run.run, device) if run.rollout else None
     if run.rollout is None or last is None:
         return ""
@@ -45,7 +49,7 @@ def version_of(store: Store, run: RunFacts, device: str) -> str:
 
 
 def settings_of(store: Store, device: str) -> str:
-    """The settings that a device said it has, in a few words; empty for none."""
+    """Describe the settings that a device last reported; empty if it has none."""
     row = store.device(device)
     hello = None if row is None else row.read_hello()
     if hello is None or not hello.settings:

@@ -1,4 +1,6 @@
-"""The few fields of a run's state and configuration that facts need, read without the rest of them."""
+"""Reads only those fields of a run's state and configuration that facts need, as the whole rows are large.
+large.
+"""
 
 import msgspec
 
@@ -8,21 +10,21 @@ from sedge_cloud.store.rows import RunRow
 
 
 class StateFields(msgspec.Struct, frozen=True):
-    """Which devices learn with which (a blob), and the budget of a private run."""
+    """Fields of a run's state: the blob of its groups, and the budget of a private run."""
 
     groups: bytes = b""
     budget: Budget | None = None
 
 
 class ConfigFields(msgspec.Struct, frozen=True):
-    """The number of rounds that train, and the bound of a private run."""
+    """Fields of a run's configuration: how many rounds train, and the privacy settings."""
 
     num_rounds: int
     privacy: PrivacyConfig | None = None
 
 
 def fields_of(row: RunRow) -> tuple[StateFields, ConfigFields]:
-    """The fields in a run's row."""
+    """Decode these fields from a run's row."""
     return (
         msgspec.msgpack.decode(row.state, type=StateFields),
         msgspec.msgpack.decode(row.config, type=ConfigFields),
@@ -30,7 +32,7 @@ def fields_of(row: RunRow) -> tuple[StateFields, ConfigFields]:
 
 
 def privacy_of(state: StateFields, config: ConfigFields) -> PrivacyFacts | None:
-    """The budget of a private run; None for any other, and before its first round."""
+    """Returns the budget of a private run; None for other runs, and before the first round."""
     bound, budget = config.privacy, state.budget
     if bound is None or budget is None:
         return None

@@ -1,4 +1,4 @@
-"""A page of a fleet's devices that match a search and have one state, in a chosen order."""
+"""Selects a page of a fleet's devices by search text, state and condition, in a chosen order."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, get_args
@@ -11,10 +11,10 @@ from sedge_cloud.figures.numbers import natural
 from sedge_cloud.store.selector import MAX_TEXT
 
 Sort = Literal["device", "state", "before", "change", "updates", "seconds", "bytes", "version"]
-# Values of one key compare with each other.
+# A sort key of a device; the values of one key are comparable.
 Key: TypeAlias = Callable[[DeviceFacts], Any]
 _STATES = get_args(DeviceState)
-# The devices that most need attention come first; those with an unknown value come last.
+# Keys that put the devices needing most attention first, and unknown values last.
 _KEYS: Mapping[Sort, Key] = {
     "device": lambda d: natural(d.device),
     "state": lambda d: -_STATES.index(d.state),
@@ -30,8 +30,8 @@ _KEYS: Mapping[Sort, Key] = {
 class Wanted(msgspec.Struct, frozen=True):
     """A selection: devices in this ``state``, with ``search`` in their id, that match ``where``.
 
-    Of these it takes ``limit`` (None: all), from ``offset`` on. ``sort`` puts the devices first that most
-    need attention by that key; a fleet of more than 20,000 devices is always sorted by id.
+    ``limit`` (None: no limit) and ``offset`` choose the page. ``sort`` puts the devices that need most
+    attention by that key first; a fleet of more than 20,000 devices is always sorted by id.
     """
 
     state: DeviceState | None = None
@@ -43,7 +43,10 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def choose(devices: Sequence[DeviceFacts], wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-    """The matching devices, ignoring ``where``, in the given order unless sorted, and their number."""
+    """Returns a page of the matching devices and the number of all matches; ``where`` is not applied.
+
+    The devices keep the given order unless ``sort`` is set.
+    """
     text = wanted.search.lower()
     found = [
         device

@@ -1,7 +1,7 @@
-"""The facts as last read, shared by everything in the service's process that uses them.
+"""The facts as last read, shared by all parts of the service's process that use them.
 
-Reading occupies the interpreter, which the coordinator's loop needs. So the facts of a large fleet are read
-less often: reading and processing them takes at most ``SHARE`` of a processor.
+Reading takes time from the coordinator's loop, as both need the interpreter. So the facts of a large fleet
+are read less often: reading and processing them takes at most ``SHARE`` of a processor.
 """
 
 import threading
@@ -13,16 +13,16 @@ from sedge_cloud.facts.records import ChangeKey, DeviceFacts, Fleet, RunFacts, c
 from sedge_cloud.facts.rollouts import settings_of, version_of
 from sedge_cloud.facts.selection import Wanted
 
-# Facts are read again at this age at the earliest, however many readers ask;
+# Facts younger than this are never read again, however many readers ask.
 FRESH_S = 1.0
-# later if readers would take more than SHARE of a processor, but at STALE_S in any case.
+# If reading would take more than SHARE of a processor, older facts are returned, up to this age.
 SHARE, STALE_S = 0.005, 3.0
 
 
 class Snapshot:
-    """The facts of a fleet, and how often they have changed. Threads may share it.
+    """Caches the facts of a fleet and counts how often they have changed. It is thread-safe.
 
-    ``open_reader`` is called once, by the first thread that asks; any thread may then use its store.
+    The first thread that asks calls ``open_reader``; any thread may then use its store.
     """
 
     def __init__(self, open_reader: Callable[[], Reader]) -> None:
@@ -32,16 +32,19 @@ class Snapshot:
         self._facts: Fleet | None = None
         self._change_key: ChangeKey | None = None
         self._at = 0.0
-        self._spent = 0.0  # processor time since the last reading, in seconds
-        self._cpu: dict[int, float] = {}  # by thread, at its last look
+        self._spent = 0.0  # processor seconds spent on facts since the last reading
+        self._cpu: dict[int, float] = {}  # by thread: its processor time at its last call
         self._changes = 0
 
     def facts(self) -> Fleet:
-        """The facts, up to ``FRESH_S`` old, or ``STALE_S`` for a large fleet. Raises ``SedgeError``."""
+        """Returns facts that are up to ``FRESH_S`` old, or ``STALE_S`` in a large fleet.
+
+        Raises ``SedgeError``.
+        """
         return self.look()[0]
 
     def look(self) -> tuple[Fleet, int]:
-        """The facts, and how often they have changed so far. Raises ``SedgeError``."""
+        """Returns the facts, and how often they have changed so far. Raises ``SedgeError``."""
         with self._lock:
             self._charge()
             age = max(FRESH_S, min(self._spent / SHARE, STALE_S))
@@ -54,32 +57,38 @@ class Snapshot:
             return self._facts, self._changes
 
     def choose(self, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-        """The wanted devices, and their number on all pages. Raises ``SedgeError``."""
+        """Returns a page of the wanted devices, and how many match on all pages. Raises ``SedgeError``."""
         with self._lock:
             return self._opened().choose(facts, wanted)
 
     def device(self, name: str) -> DeviceFacts | None:
-        """One device, in a large fleet too. Raises ``SedgeError``."""
+        """Returns a device's facts, even in a large fleet; None if there is no such device.
+
+        Raises ``SedgeError``.
+        """
         with self._lock:
             return self._opened().device(name)
 
     def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
-        """The tags of these devices, if they have any, by device and key. Raises ``SedgeError``."""
+        """Returns the tags of those of these devices that have any, by device and key.
+
+        Raises ``SedgeError``.
+        """
         with self._lock:
             return self._opened().store.tags_of(devices)
 
     def version_of(self, run: RunFacts | None, device: str) -> str:
-        """Which bundle a device has, where a run has had a rollout. Raises ``SedgeError``."""
+        """Describe the bundle that a device has, if the run has had a rollout. Raises ``SedgeError``."""
         with self._lock:
             return version_of(self._opened().store, run, device) if run else ""
 
     def settings_of(self, device: str) -> str:
-        """The settings that a device has from rollouts. Raises ``SedgeError``."""
+        """Describe the settings that a device has from rollouts. Raises ``SedgeError``."""
         with self._lock:
             return settings_of(self._opened().store, device)
 
     def expire(self) -> None:
-        """Read again at the next look, after an action has changed something."""
+        """Force the next call to read the facts again, as an action has changed something."""
         with self._lock:
             self._at = 0.0
 
@@ -95,7 +104,7 @@ class Snapshot:
         return self._reader
 
     def _charge(self) -> None:
-        """Count the time that this thread has spent on reading and processing facts since its last look."""
+        """Add the processor time that this thread has spent on facts since its last call."""
         thread, now = threading.get_ident(), time.thread_time()
         self._spent += now - self._cpu.get(thread, now)
         self._cpu[thread] = now

@@ -1,1 +1,1 @@
-"""Presents numbers: words, plots and page templates, for the page and the reports."""
+"""Formats numbers and draws plots and page templates, for the status page and the reports."""

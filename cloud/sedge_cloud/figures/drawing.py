@@ -1,6 +1,7 @@
-"""A plot as SVG paths: data in, pixels out; ``templates/macros.html`` writes the element.
+"""Draws plots as SVG paths in pixels from data; ``templates/macros.html`` writes the elements.
 
-Colours are names of classes in ``templates/style.css``, so that the page has one palette, light and dark.
+Colours are names of classes in ``templates/style.css``, so that the page has one palette, in light and dark
+mode.
 """
 
 import math
@@ -17,7 +18,7 @@ from sedge_protocol.wire.objective import ACCURACY, Metric
 
 Floats: TypeAlias = NDArray[np.float64]
 
-# Series of the style sheet, s1 to s6; a seventh strategy starts over.
+# The style sheet has the colours s1 to s6; a seventh strategy gets s1 again.
 NUM_SERIES = 6
 GREY, RED = "grey", "red"
 WIDTH, HEIGHT = 500.0, 280.0
@@ -26,13 +27,13 @@ _TIME_UNITS = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "s
 
 
 def series(i: int) -> str:
-    """The colour of the i-th strategy."""
+    """Returns the colour of the i-th strategy."""
     return f"s{i % NUM_SERIES + 1}"
 
 
 @dataclass(frozen=True)
 class Axis:
-    """The range of one axis, and its ticks as places and texts."""
+    """The range of one axis, and its ticks as positions with texts."""
 
     low: float
     high: float
@@ -41,7 +42,7 @@ class Axis:
     log: bool = False
 
     def share(self, values: ArrayLike) -> Floats:
-        """How far along the axis these lie, 0 at its low end and 1 at its high end."""
+        """Map values to positions on the axis: 0 at its low end and 1 at its high end."""
         ends = np.array([self.low, self.high])
         at = np.asarray(values, float)
         if self.log:
@@ -51,7 +52,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Path:
-    """A path with the class of its colour; an area where it has no ``width``."""
+    """A path in a colour class: a line, or a filled area if ``width`` is 0."""
 
     d: str
     colour: str
@@ -62,7 +63,7 @@ class Path:
 
 @dataclass(frozen=True)
 class Label:
-    """A text at a place in pixels; ``anchor`` is SVG's."""
+    """A text at a position in pixels; ``anchor`` is SVG's text-anchor."""
 
     x: float
     y: float
@@ -73,7 +74,10 @@ class Label:
 
 @dataclass
 class Plot:
-    """One plot: its contents in the units of its axes; ``keys`` name the colours below it."""
+    """One plot.
+
+    Its methods take data in the units of its axes; ``keys`` label the colours in the legend below.
+    """
 
     title: str
     x: Axis
@@ -84,11 +88,11 @@ class Plot:
     keys: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
     def px(self, x: ArrayLike) -> Floats:
-        """Pixels from the left."""
+        """Convert x values to pixels from the left."""
         return LEFT + self.x.share(x) * (WIDTH - LEFT - RIGHT)
 
     def py(self, y: ArrayLike) -> Floats:
-        """Pixels from the top."""
+        """Convert y values to pixels from the top."""
         return self.height - BOTTOM - self.y.share(y) * (self.height - BOTTOM - TOP)
 
     def line(
@@ -100,13 +104,13 @@ class Plot:
         opacity: float = 1.0,
         dashed: bool = False,
     ) -> None:
-        """A line through these points."""
+        """Add a line through these points."""
         points = self._points(x, y)
         if points:
             self.paths.append(Path(f"M{' '.join(points)}", colour, width, opacity, dashed))
 
     def dots(self, x: ArrayLike, y: ArrayLike, colour: str, width: float) -> None:
-        """A dot at each of these points."""
+        """Add a dot at each of these points."""
         self.strokes((x, y), (x, y), colour, width)
 
     def strokes(
@@ -117,7 +121,7 @@ class Plot:
         width: float,
         opacity: float = 1.0,
     ) -> None:
-        """One path of strokes: 1,000 of them stay a few kilobytes."""
+        """Add many strokes as one path, so that 1,000 of them take only a few kilobytes."""
         pairs = zip(self._points(*begins), self._points(*ends), strict=True)
         d = "".join(f"M{begin}h0" if begin == end else f"M{begin} {end}" for begin, end in pairs)
         if d:
@@ -126,12 +130,12 @@ class Plot:
     def area(
         self, x: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str, opacity: float
     ) -> None:
-        """The area between two lines."""
+        """Fill the area between two lines."""
         points = self._points(x, high) + self._points(x, low)[::-1]
         self.paths.append(Path(f"M{' '.join(points)}z", colour, opacity=opacity))
 
     def rule(self, y: float, text: str, shift: float = -6.0) -> None:
-        """A dashed horizontal line, with its label ``shift`` pixels lower."""
+        """Add a dashed horizontal line at ``y``, with a label ``shift`` pixels below it."""
         at = float(self.py(y))
         self.paths.append(
             Path(f"M{pixels(LEFT)} {pixels(at)}H{pixels(WIDTH - RIGHT)}", GREY, 1.2, dashed=True)
@@ -157,14 +161,17 @@ class Plot:
 
 
 def pixels(value: float) -> str:
-    """A coordinate as it is written: a tenth of a pixel is enough."""
+    """Format a coordinate to a tenth of a pixel."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def ticks(
     low: float, high: float, most: int, steps: Sequence[float] = (1, 2, 2.5, 5)
 ) -> list[float]:
-    """Round numbers from ``low`` to ``high``, about ``most`` of them at a distance of one of the steps."""
+    """Returns about ``most`` round numbers from ``low`` to ``high``, evenly spaced.
+
+    The spacing is one of ``steps`` times a power of ten.
+    """
     rough = max(high - low, 1e-9) / most
     decade = 10.0 ** math.floor(math.log10(rough))
     step = next(s * decade for s in (*steps, 10) if s * decade >= rough * 0.999)
@@ -174,9 +181,10 @@ def ticks(
 
 
 def metric_axis(values: Sequence[float], metric: Metric = ACCURACY) -> Axis:
-    """An axis for shares, zoomed to tenths, as differences are near the top.
+    """Returns an axis that fits the values of a metric.
 
-    For any other metric it runs from the lowest value to the highest.
+    For shares its ends are tenths, so that small differences near the top remain visible. For any other
+    metric it runs from the lowest value to the highest.
     """
     if not metric.share:
         low, high = min(values, default=0.0), max(values, default=1.0)
@@ -188,20 +196,20 @@ def metric_axis(values: Sequence[float], metric: Metric = ACCURACY) -> Axis:
 
 
 def count_axis(low: float, high: float, label: str = "", margin: float = 0.0) -> Axis:
-    """Whole numbers."""
+    """Returns an axis of whole numbers."""
     marks = [(at, f"{at:,.0f}") for at in ticks(low, high, 8, (1, 2, 5)) if at == int(at)]
     return Axis(low - margin, max(high, low + 1e-3) + margin, marks, label)
 
 
 def round_axis(rounds: Sequence[int]) -> Axis:
-    """The rounds of all strategies."""
+    """Returns an axis that covers the rounds of all strategies."""
     numbers = rounds or [1]
     margin = max(0.5, 0.02 * len(set(numbers)))
     return count_axis(min(numbers), max(numbers), "round", margin)
 
 
 def time_axis(longest_s: float) -> Axis:
-    """Seconds from 0 on, written in a unit that gives small numbers."""
+    """Returns an axis of times from 0 on, in a unit that gives small numbers."""
     unit_s, name = next((u for u in _TIME_UNITS if longest_s >= 2 * u[0]), _TIME_UNITS[-1])
     high = 1.03 * max(longest_s, 1e-3)
     marks = [(at * unit_s, f"{at:g}") for at in ticks(0, high / unit_s, 8, (1, 2, 5))]
@@ -209,7 +217,7 @@ def time_axis(longest_s: float) -> Axis:
 
 
 def bytes_axis(low: float, high: float, label: str = "") -> Axis:
-    """Sizes, logarithmic: the powers of ten around them, at least two."""
+    """Returns a logarithmic axis of sizes that covers at least two powers of ten."""
     bottom = math.floor(math.log10(max(low, 1)))
     top = max(math.ceil(math.log10(max(high, 1) * 1.3)), bottom + 1)
     decades = [10.0**exponent for exponent in range(bottom, top + 1)]

@@ -1,4 +1,4 @@
-"""Numbers as people read them, the same in the terminal and in the report."""
+"""Formats numbers for people, the same way in the terminal and in reports."""
 
 import re
 from collections.abc import Sequence
@@ -6,27 +6,27 @@ from datetime import datetime
 
 from sedge_protocol.wire.objective import Metric
 
-# Decimal, as network equipment and data plans count.
+# Decimal units, as used for network equipment and data plans.
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """0.9312 -> ``93.1 %``."""
+    """Format a share as a percentage: 0.9312 -> ``93.1 %``."""
     return f"{100 * share:.{digits}f} %"
 
 
 def measured(value: float, metric: Metric) -> str:
-    """A share in per cent, any other metric with four significant digits."""
+    """Format a share as a percentage, and any other metric with four significant digits."""
     return percent(value) if metric.share else f"{value:.4g}"
 
 
 def change(value: float, metric: Metric, sign: str = "+") -> str:
-    """A difference of two measured values: 0.0131 -> ``+1.3``, in points for a share."""
+    """Format the difference of two measured values, in points for a share: 0.0131 -> ``+1.3``."""
     return f"{100 * value:{sign}.1f}" if metric.share else f"{value:{sign}.3g}"
 
 
 def size(num_bytes: float) -> str:
-    """2328104 -> ``2.33 MB``: three significant digits."""
+    """Format a size with three significant digits: 2328104 -> ``2.33 MB``."""
     value = float(num_bytes)
     for unit in _BYTE_UNITS[:-1]:
         if value < 999.5:
@@ -36,7 +36,7 @@ def size(num_bytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """75 -> ``1:15``, 3700 -> ``1:01:40``, 4.2 -> ``4.2 s``, 200,000 -> ``2 d 8 h``."""
+    """Format a duration: 75 -> ``1:15``, 3700 -> ``1:01:40``, 4.2 -> ``4.2 s``, 200,000 -> ``2 d 8 h``."""
     if seconds < 9.95:
         return f"{max(seconds, 0):.1f} s"
     whole = round(seconds)
@@ -52,7 +52,7 @@ def duration(seconds: float) -> str:
 
 
 def age(since: datetime | None, now: datetime) -> str:
-    """How long ago: ``12 s``, ``4 min``, ``3 h``, ``2 d``; empty where that is unknown."""
+    """Format how long ago ``since`` was: ``12 s``, ``4 min``, ``3 h``, ``2 d``; empty for None."""
     if since is None:
         return ""
     seconds = max(0.0, (now - since).total_seconds())
@@ -63,7 +63,7 @@ def age(since: datetime | None, now: datetime) -> str:
 
 
 def clock(at: datetime | None, now: datetime) -> str:
-    """Local time: ``14:05:31``, with the day before it unless that is today's; empty for None."""
+    """Format a local time: ``14:05:31``, preceded by the date unless it is today; empty for None."""
     if at is None:
         return ""
     local = at.astimezone()
@@ -73,25 +73,25 @@ def clock(at: datetime | None, now: datetime) -> str:
 
 
 def quantity(count: int, what: str) -> str:
-    """``1 device``, ``2,000 devices``."""
+    """Format a count with its noun: ``1 device``, ``2,000 devices``."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def rounds_text(closed: int, total: int, training: int) -> str:
-    """How far a run is: ``2 of 6 (5 train)``; the others evaluate."""
+    """Format how far a run has got: ``2 of 6 (5 train)``, where the other round evaluates."""
     return f"{closed} of {total}{f' ({training} train)' if training != total else ''}"
 
 
 def natural(name: str) -> tuple[tuple[str | int, ...], str]:
-    """A sort key in natural order: ``pi-2`` comes before ``pi-10``."""
+    """Returns a sort key for natural order: ``pi-2`` comes before ``pi-10``."""
     parts = re.split(
         r"([0-9]+)", name
-    )  # text and digits alternate, so that text meets text and numbers meet numbers
+    )  # text and digits alternate, so comparisons never mix text and numbers
     return tuple(int(part) if i % 2 else part for i, part in enumerate(parts)), name
 
 
 def listed(words: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
+    """Join words as in a sentence: ``a``, ``a and b``, ``a, b and c``."""
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} and {words[-1]}"

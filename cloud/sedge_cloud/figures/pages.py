@@ -1,6 +1,7 @@
-"""The templates that every page of Sedge is made from: one look, and one way to write numbers.
+"""The templates shared by all HTML pages of Sedge, so that all look the same and format numbers alike.
 
-All text is escaped, so that a hostile name is text. ``templates/macros.html`` draws tables and plots.
+All text is escaped, so that a hostile name cannot inject markup. ``templates/macros.html`` draws tables and
+plots.
 """
 
 from collections.abc import Iterable
@@ -26,7 +27,7 @@ _OURS = PackageLoader("sedge_cloud", "figures/templates")
 def environment(
     names: dict[str, Any], filters: dict[str, Any] | None = None, *others: PackageLoader
 ) -> Environment:
-    """A Jinja environment for the templates of this folder and others, with number filters and names."""
+    """Create a Jinja environment for the templates in this folder and ``others``, with number filters."""
     made = Environment(
         loader=ChoiceLoader([_OURS, *others]),
         autoescape=True,
@@ -40,12 +41,12 @@ def environment(
 
 
 def percent_text(share: float) -> str:
-    """A share as a percentage; no line break parts the number from its sign."""
+    """Format a share as a percentage that no line break can separate from its sign."""
     return _unbroken(percent(share))
 
 
 def natural_order(names: Iterable[str]) -> list[str]:
-    """Names as people count them: ``pi-2`` before ``pi-10``."""
+    """Sort names in natural order: ``pi-2`` before ``pi-10``."""
     return sorted(names, key=natural)
 
 
@@ -58,7 +59,7 @@ def _size(num_bytes: float) -> str:
 
 
 def _unbroken(text: str) -> str:
-    """A number that a line break does not part from its unit."""
+    """Replace the space between a number and its unit with a no-break space."""
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 

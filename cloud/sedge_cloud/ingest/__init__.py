@@ -1,1 +1,1 @@
-"""The ingest: sessions of devices, their uploads and downloads, and what bounds them."""
+"""The ingest: the devices' sessions, uploads and downloads, and the limits on them."""

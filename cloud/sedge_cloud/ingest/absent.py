@@ -1,8 +1,9 @@
-"""After an outage, asks devices that may be online unnoticed for a hello, at growing intervals.
+"""After an outage, asks for a hello from devices that may be online without the coordinator knowing.
 
-When the link comes up, the whole fleet is asked with one message per shard. Each may be lost, and so may a
-request to a single device; and a device that has been welcomed says nothing unasked while its connection
-and its broker's last. Devices that really are away receive nothing, so requests end after about an hour.
+When the connection is restored, one message per shard asks the whole fleet. Each message may be lost, as
+may a request to a single device. A device that has been welcomed does not say hello again by itself as long
+as it and its broker stay connected. So requests are repeated, at growing intervals, and end after about an
+hour, as devices that really are gone receive nothing.
 """
 
 import math
@@ -12,33 +13,36 @@ from sedge_cloud.disk_errors import DISK_RETRY_S
 from sedge_cloud.ingest.sessions import Fleet
 from sedge_protocol.wire.effects import Send
 
-# The first request is followed by others after 1, 3, 7, 15, 31 and 63 minutes.
+# The first request is repeated after 1, 3, 7, 15, 31 and 63 minutes.
 AGAIN_S, QUESTIONS = 60.0, 7
-# At most this many devices are asked at a time; the others follow the next time.
+# At most this many devices are asked per repetition; the remaining ones follow in the next.
 MAX_ASKED = 1000
 
 
 class Absent:
-    """Which of a process's ``devices`` are asked, and when."""
+    """Decides which of a process's ``devices`` are asked for a hello, and when."""
 
     def __init__(self, devices: Fleet) -> None:
         self._devices = devices
         self._names: list[str] = []
-        self._is_listed = False  # whether the names include all other devices
+        self._is_listed = False  # whether all other devices have been added to the names
         self._asked = 0
         self._at = math.inf
 
     def begin(self, names: Iterable[str], now: float) -> None:
-        """Start asking: these devices first, in this order, then all others that may be online."""
+        """Start asking: first the named devices, in this order, then all others that may be online."""
         self._names, self._is_listed = list(names), False
         self._asked, self._at = 0, now
 
     def timer(self) -> float | None:
-        """The time at which ``poll`` must next be called; infinite if nothing is due."""
+        """Returns the time at which ``poll`` must next be called; infinite if nothing is due."""
         return None if math.isinf(self._at) else self._at
 
     def poll(self, now: float) -> list[Send]:
-        """The requests that are due. Raises ``StorageError``; they are then due again a little later."""
+        """Returns the requests that are due.
+
+        Raises ``StorageError``; in that case they are due again a bit later.
+        """
         if now < self._at:
             return []
         self._at = now + DISK_RETRY_S

@@ -1,4 +1,4 @@
-"""Decides which frames to receive at all, before a frame is queued or its MAC checked."""
+"""Decides which frames to accept at all, before a frame is queued or its MAC is checked."""
 
 import logging
 from collections import Counter
@@ -11,7 +11,7 @@ from sedge_protocol.wire.effects import Note
 
 
 class Admission:
-    """Refuses frames from strangers and from devices that send too much; ``poll`` returns the log lines."""
+    """Drops frames of unknown senders and of devices that send too much; ``poll`` returns the log lines."""
 
     def __init__(
         self, devices: Fleet, log: LogQuota, counters: Counter[str], muting: Muting
@@ -23,9 +23,9 @@ class Admission:
         self._notes: list[Note] = []
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
-        """Whether to process a frame; call it exactly once per frame.
+        """Returns True if a frame is to be processed. Call it exactly once per frame.
 
-        A frame whose sender cannot be looked up counts as lost: the sender repeats it.
+        If the sender cannot be looked up, the frame is treated as lost, and the sender will repeat it.
         """
         try:
             return self._admits(topic, payload, now)

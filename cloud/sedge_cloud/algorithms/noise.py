@@ -5,8 +5,13 @@
     draw    each device independently with probability q          by a secret coin for each round
 
 (McMahan et al. 2018, Learning differentially private recurrent language models, with a fixed denominator.)
-@@different sums, for example after a backup was restored: their difference would carry no noise. The
-generator is SHAKE256, because generators for simulations can be predicted from their output.
+All devices have equal weight, and one that does not answer counts as a change of zero. The coordinator
+clips the decoded update, so a device moves S by at most C, whatever coding it uses and whatever it claims.
+
+Coins and noise are derived from the run's secret. The noise also depends on the updates that it covers. A
+round that is aggregated again after a crash therefore gets the same bytes. But the same noise never covers
+two different sums, as could otherwise happen after a backup is restored: their difference would have no
+noise. The generator is SHAKE256, because generators for simulations can be predicted from their output.
 """
 
 import hashlib

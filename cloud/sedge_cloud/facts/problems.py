@@ -56,7 +56,7 @@ _MILD: frozenset[Code] = frozenset({"device_waits", "device_slow"})
 
 
 def problems(facts: Fleet, of_devices: Iterable[Problem] | None = None) -> tuple[Problem, ...]:
-    """Yield all problems: errors first, then the longest-lasting first.
+    """Returns all problems: errors first, then the longest-lasting first.
 
     ``of_devices`` is the result of ``device_problems``, if it is known.
     """

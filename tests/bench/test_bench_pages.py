@@ -9,15 +9,6 @@ from tools.bench import codec, demo, machine, models, models_page, pages, readme
 from sedge_emulate.result import read_json
 
 SAMPLE = Path(__file__).parents[1] / "vectors" / "result_format_1.json"
-LINK = {"kib": 64, "messages_s": 7000.0, "lost": 12.0}
-BROKER = {
-    "broker": [
-        {**LINK, "way": "paho", "mb_s": 500.0, "of_paho": 1.0},
-        {**LINK, "way": "link", "mb_s": 480.0, "of_paho": 0.96},
-        {**LINK, "way": "frames", "mb_s": 410.0, "of_paho": 0.7},
-    ],
-    "target": {"kib": 64, "mb_s": 400.0, "of_paho": 0.75},
-}
 FLOOD = {
     "flood": [{"kind": "get", "share": 0.79, "cores": 0.4, "repeated": 3, "lines": 31}],
     "rate": 3000.0,
@@ -96,7 +87,7 @@ COMPRESSION = {
 }
 FOUND = {
     "compression": COMPRESSION,
-    "broker": BROKER, "flood": FLOOD, "codec": CODEC, "frameworks": FRAMEWORKS, "coordinator": COORDINATOR,
+    "flood": FLOOD, "codec": CODEC, "frameworks": FRAMEWORKS, "coordinator": COORDINATOR,
     "training": TRAINING, "emulator": EMULATOR, "outage": OUTAGE,
 }  # fmt: skip
 
@@ -122,7 +113,6 @@ def test_the_pages_are_written_from_the_stored_results() -> None:
     [
         ("| up 4 %, Dir(0.1), 40 rounds, seed 42, 43", ["33.0 kB", "100 times", "(11.0 kB up", "330"]),
         ("| up 4 %, Dir(0.1)", ["85.0 % before (worst tenth 50.0 %)", "90.0 % after training (worst tent"]),
-        ("| chunks of 64 KiB", ["410 MB/s", "0.70 of", "threw 12 away", "MB/s: met", "0.75: **missed**"]),
         ("| honest devices' rate", ["3,000 GETs", "3 messages are", "0.8: **missed**", "lines: **m"]),
         ("| one device cut off", ["9.8 s", "at most 10: met"]),
         ("| update of the largest 12 % in bf16", ["150 kB, 13.3 times", "12.0 ms", "10 ms: **missed**"]),
@@ -173,12 +163,12 @@ def test_without_an_own_result_the_others_are_not_compared(results: Path) -> Non
 
 def test_a_result_that_is_missing_or_strange_is_left_out_with_its_command(results: Path) -> None:
     (results / "codec.json").write_text("no JSON")
-    (results / "broker.json").write_text('{"broker": [{"kib": 64}]}')
+    (results / "flood.json").write_text('{"flood": [{"kind": "get"}]}')
     (results / "demo.json").write_text('{"format": 1}')
     left = "\n".join(lines(results, "- "))
     assert "codec.json is not what this command writes now; `python -m tools.bench codec`" in left
-    assert "broker.json is not" in left and "demo.json is not" in left
-    assert "not measured yet; `python -m tools.bench scoring`" in left
+    assert "flood.json is not" in left and "demo.json is not" in left
+    assert "not measured yet; `python -m tools.bench disk`" in left
     assert not lines(results, "## Codec") and lines(results, "## Coordinator")
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.bench import broker, compression, disk, flood, frameworks, train_step
+from tools.bench import compression, disk, flood, frameworks, train_step
 from tools.bench.harness import Figure
 from tools.bench.parts import environments
 
@@ -14,16 +14,6 @@ from sedge_cloud.broker.child import find_mosquitto
 
 def missed(figures: list[Figure]) -> list[str]:
     return [target for figure in figures for target, met in figure.met if not met]
-
-
-@pytest.mark.skipif(
-    find_mosquitto() is None and os.environ.get("CI") != "true", reason="needs Mosquitto"
-)
-def test_every_way_over_the_broker_delivers_every_chunk() -> None:
-    with broker.Bench(1) as bench:
-        for way in broker.WAYS:
-            row = bench.once(way, 16 * 1024)
-            assert row["lost"] == 0 and float(row["mb_s"]) > 0, way
 
 
 @pytest.mark.fleet

@@ -21,8 +21,8 @@ RESULTS = Path(__file__).parent / "results"
 # The benchmarks of RESULTS.md, in order.
 PAGE = (
     "demo", "compression", "adapters", "pretrained", "attacks", "privacy", "codec", "train_step",
-    "joint_graph", "personal", "agent_memory", "disk", "scoring", "coordinator", "broker", "status_page",
-    "seen", "outage", "flood", "three_hosts", "processes", "training", "gpu", "emulator", "frameworks",
+    "agent_memory", "disk", "coordinator", "status_page", "seen", "outage", "flood", "three_hosts",
+    "processes", "training", "gpu", "emulator", "frameworks",
 )  # fmt: skip
 # A benchmark's result: names and numbers, as JSON has them.
 Result: TypeAlias = dict[str, Any]

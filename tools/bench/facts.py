@@ -1,10 +1,8 @@
-"""The cost of displaying a fleet after many rounds, and an idle one.
+"""The cost of displaying a fleet after many rounds.
 
 A run has this many closed rounds of ten devices each, stored as if they had been played. Then, in processor
 time: ``device list`` (the whole command), a first page (facts read anew and drawn) and a restart up to the
-first ``/healthz`` (the coordinator loads its state and the facts are read). The idle fleet is online and
-silent; its figure is the share of a processor that its recorder and a reader of its facts take, each once a
-second.
+first ``/healthz`` (the coordinator loads its state and the facts are read). An idle fleet: registry.py.
 """
 
 import resource
@@ -33,7 +31,7 @@ from sedge_cloud.service import on_the_wall
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.records import ClosedRound, DeviceSummary, Summary
-from sedge_cloud.store.rows import DeviceRow, OrderRow, RoundRow, SessionRow, TrafficRow
+from sedge_cloud.store.rows import DeviceRow, OrderRow, RoundRow, TrafficRow
 from sedge_protocol.wire.messages import Hello
 
 SIZE = 100
@@ -42,7 +40,6 @@ HELLO = msgspec.msgpack.encode(
     Hello(b"!" * 16, "bench", ("onnxruntime",), ("zstd",), num_train=100)
 )
 REPEATS = 3
-IDLE_S = 20
 
 
 def filled(folder: Path, devices: int, rounds: int) -> Path:
@@ -66,14 +63,13 @@ def filled(folder: Path, devices: int, rounds: int) -> Path:
     return state
 
 
-def enrol(store: Store, devices: int) -> list[str]:
+def enrol(store: Store, devices: int) -> None:
     """Devices that have said hello."""
     names = [f"device-{i:06}" for i in range(devices)]
     with store.transaction():
         for name in names:
             store.add_device(name, b"s" * 32)
             store.save_hello(DeviceRow(name, b"s" * 32, False, 0, None), 1, HELLO)
-    return names
 
 
 def closed(number: int, names: Sequence[str], state: bytes) -> ClosedRound:
@@ -123,30 +119,6 @@ def restart(state: Path) -> float:
         return time.process_time() - begun
 
 
-def idle_shares(folder: Path, devices: int) -> tuple[float, float]:
-    """The shares of a processor that a recorder and a reader of an idle fleet take."""
-    state = folder / "state"
-    with closing(open_folder(state, durable=False)) as store:
-        names = enrol(store, devices)
-        core = Coordinator(FLEET, store, 1.0, int(time.time()), wall=on_the_wall)
-        recorder, reader = Recorder(core, on_the_wall), Reader(FLEET, state, store)
-        core.load(time.monotonic())
-        now = time.time()
-        rows = [SessionRow(name, online=True, since=now, heard=now) for name in names]
-        store.seen(rows, [], store.coordinator())
-        recorder.poll(time.monotonic())
-        reader.read()
-        recorded = read = 0.0
-        for _ in range(IDLE_S):
-            time.sleep(1.0)
-            begun = time.process_time()
-            recorder.poll(time.monotonic())
-            between = time.process_time()
-            reader.read()
-            recorded, read = recorded + between - begun, read + time.process_time() - between
-    return recorded / IDLE_S, read / IDLE_S
-
-
 def looked(devices: int, rounds: int) -> dict[str, float]:
     """Processor seconds of each way to display the fleet, after this many rounds."""
     with tempfile.TemporaryDirectory() as name:
@@ -162,8 +134,8 @@ def looked(devices: int, rounds: int) -> dict[str, float]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """By the number of rounds, and for the idle fleet."""
-    written = [
+    """By the number of rounds."""
+    return [
         Figure(
             f"processor seconds after {rounds:,} rounds",
             f"device list {row['device_list_s']:.3f}, page {row['page_s']:.3f}, "
@@ -171,20 +143,9 @@ def figures(found: Result) -> list[Figure]:
         )
         for rounds, row in found["rows"].items()
     ]
-    recorded, read = found["idle_recorder_share"], found["idle_reader_share"]
-    what = f"an idle fleet of {found['idle']:,}"
-    return [*written, Figure(what, f"recorder {recorded:.2%}, reader {read:.2%} of a core")]
 
 
 @bench("Displaying a fleet", figures)
-def measure(
-    rounds: Sequence[int] = (500, 4000, 20_000), devices: int = 200, idle: int = 100_000
-) -> Result:
-    """Measure this many rounds of this many devices, and an idle fleet."""
-    rows = {number: looked(devices, number) for number in rounds}
-    with tempfile.TemporaryDirectory() as name:
-        recorded, read = idle_shares(Path(name), idle)
-    return {
-        "devices": devices, "idle": idle, "rows": rows,
-        "idle_recorder_share": round(recorded, 5), "idle_reader_share": round(read, 5),
-    }  # fmt: skip
+def measure(rounds: Sequence[int] = (500, 4000, 20_000), devices: int = 200) -> Result:
+    """Measure this many rounds of this many devices."""
+    return {"devices": devices, "rows": {number: looked(devices, number) for number in rounds}}

@@ -1,4 +1,4 @@
-"""Observes a run: its rounds as results, late devices, and the bytes of each round."""
+"""Observes a run: collects its rounds as results, its late devices, and the bytes of each round."""
 
 import time
 from collections import Counter, defaultdict
@@ -19,10 +19,10 @@ from sedge_protocol.wire.messages import TRAIN
 
 @dataclass(frozen=True)
 class Totals:
-    """Bytes so far: up and down of each device, and what the coordinator sent and received.
+    """Traffic so far: bytes up and down of each device, and bytes that the coordinator sent and received.
 
-    ``payload_up``, ``payload_down`` and ``resent`` are parts of the devices' bytes, if known, and
-    ``billed`` are each device's messages and the units of 5 KB in them, both ways.
+    ``payload_up``, ``payload_down`` and ``resent`` are parts of the devices' bytes, if known. ``billed``
+    is each device's number of messages, both ways, and of the 5 KB units that these are billed as.
     """
 
     devices: Mapping[str, tuple[int, int]]
@@ -44,16 +44,16 @@ class Totals:
 
     @property
     def messages(self) -> int:
-        """The messages of all devices."""
+        """The number of messages that all devices sent and received."""
         return sum(messages for messages, _ in self.billed.values())
 
     @property
     def units(self) -> int:
-        """The units of all devices."""
+        """The number of 5 KB units that all devices are billed for."""
         return sum(units for _, units in self.billed.values())
 
     def without(self, devices: Set[str]) -> "Totals":
-        """The totals of the other devices only."""
+        """The totals without these devices."""
         moved = {d: self.devices[d] for d in self.devices.keys() - devices}
         return replace(
             self, devices=moved, billed={d: b for d, b in self.billed.items() if d in moved}
@@ -61,12 +61,12 @@ class Totals:
 
 
 class Watch:
-    """Follows the coordinator's events.
+    """Follows the coordinator's events during a run.
 
-    ``clock`` gives the run's own seconds, virtual or not, from 0; ``totals`` gives the bytes so far, and
-    ``groups`` the devices that each one now learns with. ``partners`` counts the rounds of training after
-    which each device had been made to learn with each other device. ``failure`` says why the run did not
-    end well, and is empty otherwise.
+    ``clock`` returns the run's own seconds, virtual or not, from 0. ``totals`` returns the traffic so
+    far, and ``groups`` the groups of devices that learn together. ``partners`` counts for each device how
+    many training rounds grouped it with each other device. ``failure`` says why the run failed; it is
+    empty otherwise.
     """
 
     def __init__(
@@ -88,19 +88,19 @@ class Watch:
         self._groups = groups
         self.partners: dict[str, Counter[str]] = defaultdict(Counter)
         self._counted = Totals({})
-        # Devices that have answered an order, now and when the round opened, and the number of those that
-        # have sent their first update since the last round of training closed.
+        # The devices that have sent an update, up to now and when the round opened, and how many of them
+        # sent their first one since the last training round closed.
         self._known: set[str] = set()
         self._known_before: Set[str] = frozenset()
         self._newcomers = 0
         self._cohort: tuple[str, ...] = ()
         self._opened_s = 0.0
-        self._opened_wall_s = time.monotonic()  # of a round that was open already when we started
+        self._opened_wall_s = time.monotonic()  # if a round is open already
         self._received = 0
         self._late = 0
 
     def playing_back(self, jobs: int) -> None:
-        """Note that this many jobs were done before the emulation was killed and are now replayed."""
+        """Note that ``jobs`` jobs are already done and the interrupted run is being replayed."""
         if jobs:
             self._progress.note(f"{jobs} jobs are done already; playing back to where it ended")
 
@@ -127,7 +127,7 @@ class Watch:
                 self.ended, self.failure = True, self._failure(event)
 
     def remember(self, summary: Summary) -> None:
-        """Add a round that had closed before the emulation was killed; its times and bytes are lost."""
+        """Add a round that closed before the interruption. Its times and bytes are unknown."""
         self.summaries.append(summary)
         self._known.update(device.device for device in summary.devices)
         if summary.task == TRAIN:

@@ -1,6 +1,6 @@
 """sedge-export: compiles a torch model into a bundle of programs that train it without torch.
 
-Its names are imported on first use, so commands that need no torch work without it.
+Names are imported on first use, so that commands that need no torch work without it.
 """
 
 from typing import TYPE_CHECKING

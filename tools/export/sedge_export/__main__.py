@@ -10,9 +10,9 @@
         --out model.onnx|model.pte [--int8 --data package.module:function]
 
 The function or class is called without arguments and must return an nn.Module. ``--widths`` are shares of
-the channels to leave out: the whole model is written to ``folder``, the form without a quarter of the
-channels of every axis to ``folder-0.25``, and so on. Each is verified like any bundle. ``show`` and
-``bundle`` need no torch, which takes seconds to import.
+channels to leave out: the whole model is written to ``folder``, the form without a quarter of the channels
+of every axis to ``folder-0.25``, and so on. Each is verified like any bundle. ``show`` and ``bundle`` do not
+import torch, which takes seconds.
 """
 
 import sys
@@ -41,9 +41,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> str:
-    """Run the command and return what to print.
+    """Run the command. Returns the text to print.
 
-    A first word that is a plain name is a command's: a model has a colon in it.
+    If the first word is a plain name, it is a command; a model's name contains a colon.
     """
     first = arguments[0] if arguments else "-"
     is_export = not first.isidentifier()

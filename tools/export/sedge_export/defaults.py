@@ -1,4 +1,4 @@
-"""Constants that the command and the functions share, without torch."""
+"""Constants that both the commands and the Python functions need, without torch."""
 
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME
 

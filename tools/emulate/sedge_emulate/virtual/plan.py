@@ -104,14 +104,14 @@ class _Draws:
     key: bytes
 
     def __call__(self, name: str) -> tuple[float, ...]:
-        """Eight uniform numbers, each above 0 and below 1."""
+        """Return eight uniform numbers, each above 0 and below 1."""
         digest = blake2b(self.key + name.encode(), digest_size=64).digest()
         return tuple(((bits >> 12) + 0.5) * 2.0**-52 for bits in _EIGHT.unpack(digest))
 
 
 @dataclass(frozen=True, slots=True)
 class LinkPlan:
-    """The messages of one device."""
+    """Plans what happens to the messages of one device."""
 
     config: LinkConfig
     _draws: _Draws
@@ -119,10 +119,10 @@ class LinkPlan:
     def transit(
         self, number: int, size_bytes: int, direction: Direction, now: float, queue: Queue
     ) -> Transit:
-        """The fate of the ``number``-th message of that direction, sent now.
+        """Plan the fate of message ``number`` in this direction, sent now.
 
-        ``size_bytes`` matters only where the link has a rate; then messages wait for each other in
-        ``queue``. A lost message takes up time on the link, a second copy takes none.
+        ``size_bytes`` matters only if the link has a rate; messages then wait for each other in
+        ``queue``. A lost message still takes up time on the link, but a second copy does not.
         """
         link = self.config
         if link == _PERFECT_LINK:
@@ -144,7 +144,7 @@ _PERFECT_LINK = LinkConfig()
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """What happens to one device during the run, and how long its jobs take."""
+    """Plans what happens to one device during the run, and how long its jobs take."""
 
     number: int
     config: ClassConfig
@@ -154,11 +154,11 @@ class DevicePlan:
 
     @property
     def class_name(self) -> str:
-        """The class that the device belongs to."""
+        """The name of the device's class."""
         return self.config.name
 
     def job_s(self, run: str, round: int, steps: int) -> float:
-        """Seconds that a job of this many training steps takes in this round."""
+        """How many seconds a job of ``steps`` training steps takes in this round."""
         kind = self.config
         seconds = (kind.start_ms + steps * kind.step_ms) / 1000
         if not kind.jitter and not kind.straggler_share:
@@ -170,10 +170,10 @@ class DevicePlan:
         return seconds * math.exp(kind.jitter * normal)
 
     def events(self) -> Iterator[PlanEvent]:
-        """The device's events in order of time; endless where there are faults.
+        """Yield the device's events by time; endless if there are faults.
 
-        The first event is POWER_ON. Power, link and disk alternate independently: a cut or a full disk may
-        begin and end without power, and at POWER_ON the link is up unless there is a cut.
+        The first event is POWER_ON. Power, link and disk alternate independently: a cut or a full disk
+        may begin and end while the power is off. At POWER_ON the link is up unless there is a cut.
         """
         power = self._power()
         first = next(power)
@@ -199,7 +199,7 @@ class DevicePlan:
         yield PlanEvent(leave_s, EventKind.LEAVE)
 
     def _power(self) -> Iterator[PlanEvent]:
-        """POWER_ON, then OFF and ON for each period without power."""
+        """Yield POWER_ON, then POWER_OFF and POWER_ON for each period without power."""
         join, phase, *_ = self._draws("join")
         join_s = join * self._churn.join_within_s
         duty = self.config.duty
@@ -221,7 +221,7 @@ class DevicePlan:
     def _intervals(
         self, name: str, every_s: float, lasting_s: float, from_s: float
     ) -> Iterator[Interval]:
-        """Endless intervals of the named fault; none if ``every_s`` is 0."""
+        """Yield the endless intervals of the named fault; none if ``every_s`` is 0."""
         end_s = from_s
         for number in count() if every_s else ():
             wait, length, *_ = self._draws(f"{name}/{number}")
@@ -231,7 +231,7 @@ class DevicePlan:
 
 
 class Plan:
-    """The plan of a fleet."""
+    """Plans a whole fleet: draws each device's class and faults."""
 
     def __init__(self, config: EmulationConfig, seed: int) -> None:
         self._classes = config.classes or (PERFECT,)
@@ -241,32 +241,39 @@ class Plan:
         self._offset = _draws_of(seed, "classes")("")[0]
 
     def device(self, number: int) -> DevicePlan:
-        """The plan of the ``number``-th device, counted from 0."""
+        """The plan of device ``number``, counted from 0."""
         draws = _draws_of(self._seed, f"device/{number}")
         kind = self._class_of(number)
         return DevicePlan(number, kind, LinkPlan(kind.link, draws), self._churn, draws)
 
     @property
     def quiet(self) -> bool:
-        """Whether there are no faults: no message is lost, damaged or doubled, no disk fills up, and every
-        device is online from start to end. Links and jobs may still be slow."""
+        """True if there are no faults.
+
+        Then no message is lost, damaged or duplicated, no disk fills up, and every device is online from
+        start to end. Links and jobs may still be slow.
+        """
         steady = self._churn == ChurnConfig()
         return steady and not any(_is_faulty(kind) for kind in self._classes)
 
     @property
     def away_s(self) -> float:
-        """How long all devices may be away without a fault: until they join, and outside their hours."""
+        """The longest time in seconds that every device may be offline without a fault: joining plus off
+        hours.
+        """
         periods = (kind.duty.period_s for kind in self._classes if kind.duty)
         return self._churn.join_within_s + max(periods, default=0.0)
 
     def _class_of(self, number: int) -> ClassConfig:
-        """Classes are spread evenly over the numbers, so that small fleets contain a share of each."""
+        """The class of device ``number``. Classes are interleaved, so that small fleets contain every
+        class.
+        """
         at = (self._offset + number * _GOLDEN) % 1 * self._total
         for kind in self._classes:
             at -= kind.share
             if at < 0:
                 return kind
-        return self._classes[-1]  # the remainder after rounding
+        return self._classes[-1]  # left over by rounding
 
 
 def _is_faulty(kind: ClassConfig) -> bool:
@@ -291,8 +298,10 @@ def _exponential(mean: float, uniform: float) -> float:
 
 
 def _nights(duty: DutyConfig, phase: float, from_s: float) -> Iterator[Interval]:
-    """The times without power, from before ``from_s`` on, of a device whose day begins ``phase`` of a
-    period before 0."""
+    """Yield the intervals without power, the first one before ``from_s``.
+
+    The device's days begin ``phase`` of a period before multiples of the period.
+    """
     if duty.on_s < duty.period_s:
         for day in count(math.floor(from_s / duty.period_s + phase) - 1):
             begin_s = (day - phase) * duty.period_s
@@ -300,7 +309,7 @@ def _nights(duty: DutyConfig, phase: float, from_s: float) -> Iterator[Interval]
 
 
 def _united(intervals: Iterable[Interval]) -> Iterator[Interval]:
-    """Intervals in order of their beginning; touching ones are merged."""
+    """Merge intervals that overlap or touch. They must come in the order of their beginnings."""
     begin_s = end_s = -math.inf
     for next_begin_s, next_end_s in intervals:
         if next_begin_s > end_s:

@@ -1,12 +1,12 @@
-"""The results of finished jobs, from which a killed emulation resumes.
+"""Caches the results of finished jobs, from which an interrupted emulation resumes.
 
-A virtual run is a pure function of its description: replayed from the beginning, it requests the same jobs
-in the same order. Only training costs time, so its outcomes are kept, one file each, written whole before
-anything depends on them. A replay takes the finished jobs from here, reaches the point where the run was
-killed within seconds, and continues to the same bytes.
+A virtual run is a pure function of its description: if it is replayed from the beginning, it requests the
+same jobs in the same order. Only training takes long, so its outcomes are stored, one file each, written
+atomically before anything depends on them. A replay takes the finished jobs from here, reaches the point
+of the interruption within seconds, and continues to the same bytes.
 
-A job is named by the hash of everything that its outcome depends on. Files are MessagePack, written and
-read by this program alone.
+A job is named by the hash of everything that its outcome depends on. The files are MessagePack, written
+and read only by this program.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from sedge_protocol.host.disk import translated
 
 
 def job_key(fleet: bytes, device: str, job: Job, attack: Attack | None = None) -> bytes:
-    """The name (32 bytes) of a job; ``fleet`` identifies the data, the trainer and the versions used."""
+    """The name (32 bytes) of a job. ``fleet`` is a digest of the data, the trainer and the versions."""
     parts = (fleet, device.encode(), msgspec.msgpack.encode((job, attack)))
     return hashlib.sha256(
         b"".join(len(part).to_bytes(4, "little") + part for part in parts)
@@ -29,7 +29,9 @@ def job_key(fleet: bytes, device: str, job: Job, attack: Attack | None = None) -
 
 
 class ResultCache:
-    """Outcomes below ``folder``. A replay keeps each one again, and thereby knows when it has caught up."""
+    """Stores outcomes below ``folder``. A replay keeps each of them again, which shows when it has caught
+    up.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -40,16 +42,18 @@ class ResultCache:
 
     @property
     def ahead(self) -> int:
-        """How many outcomes of an earlier start have not been kept again yet."""
+        """How many outcomes of earlier starts have not been kept again yet."""
         return len(self._ahead)
 
     @property
     def caught_up(self) -> bool:
-        """Whether the run has caught up with where it was killed: all earlier outcomes were kept again."""
+        """True if a replay has reached the point of the interruption: all earlier outcomes were kept
+        again.
+        """
         return not self._ahead
 
     def find(self, key: bytes) -> Finished | None:
-        """The outcome of a job, or None; a damaged one is deleted, and the job is done again.
+        """The stored outcome of a job, or None. A damaged file is deleted, so the job is done again.
 
         Raises ``StorageError`` for a file that cannot be read.
         """
@@ -60,13 +64,13 @@ class ResultCache:
             data = path.read_bytes()
         try:
             return self._decoder.decode(data)
-        except msgspec.MsgspecError:  # it was not flushed before a power cut
+        except msgspec.MsgspecError:  # not flushed before a power cut
             with translated("remove", path):
                 path.unlink()
             return None
 
     def keep(self, key: bytes, done: Finished) -> None:
-        """Store an outcome, whole or not at all; does nothing if it is already stored."""
+        """Store an outcome atomically; does nothing if it is already stored."""
         path = self._path(key)
         self._ahead.discard(path.name)
         if path.exists():

@@ -1,12 +1,13 @@
-"""The worker processes of a Ray cluster: as many as it has processors, or as share its GPUs.
+"""Worker processes of a Ray cluster: as many as it has processors, or as share its GPUs.
 
-    this host     data, bundle, blobs and versions of the global model, put into Ray's store once
-    each host gets the files that its tasks name, once, and maps them: workers have no files of their own
+    this host     puts data, bundle, blobs and versions of the global model into Ray's store, once
+    each host     gets the files that its tasks name, once, and maps them; workers have no files themselves
     the answer    brings the vectors that the jobs keep; they become files of this host (virtual/disk.py)
 
-Ray repeats the tasks of a lost host on another one. A job's bytes depend only on its order and on its
-device's kept state, so it does not matter where or how often it is done, as long as the hosts train alike:
-each worker compares its trainer, versions and model code with those of this process.
+Ray repeats the tasks of a lost host on another one. A job's results depend only on its order and on its
+device's kept state, so it does not matter where or how often it runs, provided that all hosts train
+alike. To ensure this, each worker compares its trainer, versions and model code with those of this
+process.
 """
 
 import math
@@ -35,14 +36,13 @@ from sedge_protocol.errors import ConfigError, LinkError
 from sedge_protocol.wire.bundle import Bundle, load
 
 KEY = "--ray"
-# The number of files that stay in Ray's store after their last use: a round's models, and those of
-# stragglers.
+# How many recently used files stay in Ray's store: a round's models, and those that stragglers need.
 PLACED = 16
 
 
 @dataclass(frozen=True)
 class Placed:
-    """The setup of every worker, in Ray's store; ``versions`` are those of the computing packages here."""
+    """Everything that a worker is set up with, in Ray's store. ``versions`` are those of this process."""
 
     setup: WorkerSetup
     shares: Shares
@@ -51,9 +51,9 @@ class Placed:
 
 
 class ClusterWorkers:
-    """Workers with this setup on the cluster at ``address``, or ("local") ``count`` on this host.
+    """Workers on the Ray cluster at ``address``; "local" starts ``count`` workers on this host instead.
 
-    Raises ``ConfigError`` for a cluster that cannot be used, and for hosts that train differently.
+    Raises ``ConfigError`` for a cluster that cannot be used, or whose hosts train differently.
     """
 
     def __init__(self, setup: WorkerSetup, address: str, count: int) -> None:
@@ -67,13 +67,14 @@ class ClusterWorkers:
             share = max(1, processors // gpus)
             self.count, each = share * gpus, {"num_gpus": math.floor(1e4 / share) / 1e4}
             setup = replace(setup, processes=share)
-        # A GPU's worker stays, as do the others, and chooses its card itself.
+        # max_calls=0 keeps workers alive, which Ray would end after a task on a GPU. Ray must not hide
+        # GPUs either: a worker chooses its own.
         environment = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
         self._task = ray.remote(
             num_cpus=1, max_calls=0, scheduling_strategy="SPREAD", runtime_env=environment, **each
         )(_in_worker)
         bundle, _ = load(setup.bundle)
-        # Each host checks its trainers itself, and has no such folder.
+        # Other hosts do not have this host's cache folder, so they check their trainers themselves.
         alone = replace(setup, cache=None)
         placed = Placed(alone, Shares.open(setup.data), bundle, versions_of(setup))
         self._placed, self._trainer = ray.put(placed), ""
@@ -84,11 +85,11 @@ class ClusterWorkers:
             raise
 
     def submit(self, function: Callable[..., Any], *arguments: object) -> Future[Any]:
-        """Call a function of ``worker`` in one of the workers."""
+        """Call a function of the module ``worker`` in one of the workers."""
         return self._begun(function, arguments, (), (), lambda result, _: result)
 
     def perform(self, requests: Sequence[Request]) -> Future[Answers]:
-        """Do the jobs of a group in one of the workers; their files are then on this host's disk."""
+        """Do a group's jobs in one of the workers. Vectors that they make are then on this host's disk."""
         home = requests[0].home
         paths = {name: path for request in requests for name, path in _files_of(request)}
         with self._lock:
@@ -99,7 +100,7 @@ class ClusterWorkers:
         )
 
     def close(self) -> None:
-        """Leave the cluster; its work for this process ends."""
+        """Disconnect from the cluster and cancel what it is doing for this process."""
         self._ray.shutdown()
         for future in list(self._pending):
             future.cancel()
@@ -120,12 +121,12 @@ class ClusterWorkers:
             try:
                 future.set_result(received(*done.result()))
             except self._ray.exceptions.RayTaskError as exc:
-                exc.cause.__cause__ = exc  # which has the worker's traceback
+                exc.cause.__cause__ = exc  # keeps the worker's traceback
                 future.set_exception(exc.cause)
             except self._ray.exceptions.RayError as exc:
                 said = str(exc).strip().partition("\n")[0]
                 future.set_exception(LinkError(f"Ray: {type(exc).__name__}: {said}"))
-            except BaseException as exc:  # shown where the result is asked for
+            except BaseException as exc:  # raised when the result is read
                 future.set_exception(exc)
 
         task = self._task.remote([self._placed], self._trainer, function, arguments, names, *refs)
@@ -133,7 +134,9 @@ class ClusterWorkers:
         return future
 
     def _put(self, name: bytes, path: Path) -> Any:
-        """A file in Ray's store; the files used last stay there."""
+        """Put a file into Ray's store, unless it is there. Only the most recently used files are kept
+        there.
+        """
         ref = self._refs.pop(name, None) or self._ray.put(np.fromfile(path, np.uint8))
         self._refs[name] = ref
         if len(self._refs) > PLACED:
@@ -142,7 +145,9 @@ class ClusterWorkers:
 
 
 def versions_of(setup: WorkerSetup) -> dict[str, str]:
-    """Everything in this process that a job's bits depend on, besides its order and its trainer."""
+    """Everything in this process that a job's results depend on, except its order and its trainer, by
+    name.
+    """
     packages = {package: version(package) for package in VERSIONS}
     backend = code_hash(setup.trainer.backend, setup.model.base)
     code = {"model.factory": setup.model.code, "trainer.backend": backend}
@@ -150,7 +155,7 @@ def versions_of(setup: WorkerSetup) -> dict[str, str]:
 
 
 def _files_of(request: Request) -> Iterator[tuple[bytes, Path]]:
-    """The names of the files that a job may read, and their paths on this host if they are here."""
+    """Yield the name and path of each file that a job may read; the path may not exist on this host."""
     order, blobs = request.job.order, JobBlobs(request.home)
     for manifest in named_blobs(order):
         yield manifest.sha256, blobs.path(manifest.sha256)
@@ -165,13 +170,13 @@ def _files_of(request: Request) -> Iterator[tuple[bytes, Path]]:
 
 
 def _keep(home: Path, answers: Answers, written: dict[bytes, Any]) -> Answers:
-    """Write the vectors that a group has produced to this host's disk."""
+    """Write the vectors made by a group's jobs to this host's disk. Returns ``answers``."""
     for name, (is_shared, data) in written.items():
         JobVectors(home, name, {}).lay(name, memoryview(data), is_shared)
     return answers
 
 
-# In a worker, by the card that it uses: 0 without one.
+# In a worker process: its Workers by the number of their GPU, 0 without one.
 _workers: dict[int, Worker] = {}
 
 
@@ -183,7 +188,10 @@ def _in_worker(
     names: tuple[bytes, ...],
     *files: Any,
 ) -> tuple[Any, dict[bytes, Any]]:
-    """Call a function of ``worker`` here, with these files. Returns its result and the jobs' vectors."""
+    """Call a function of ``worker`` in this process, with these files.
+
+    Returns its result and the vectors that the jobs made.
+    """
     worker.use(_worker_here(placed[0], trainer))
     carried = Carried(dict(zip(names, files, strict=True)))
     if function is worker.perform:
@@ -210,7 +218,7 @@ def _worker_here(placed: Any, trainer: str) -> Worker:
 
 
 def _require_same(given: Placed) -> None:
-    """Raise ``ConfigError`` if this host may compute different bits."""
+    """Raise ``ConfigError`` if this host may compute different results."""
     for name, found in versions_of(given.setup).items():
         if found != given.versions[name]:
             expected = f"{given.versions[name]}, as where the emulation runs"

@@ -1,7 +1,7 @@
 """One job's access to the host's disk (virtual/disk.py), from a worker process.
 
-Blobs that it makes stay in memory until the answer carries them back; vectors go to files at once. On
-another host (``Carried``) files come with the job, and vectors go back with the answer.
+Blobs that a job makes stay in memory and are returned with its answer; vectors are written to files at
+once. On another host (``Carried``), files come with the job, and vectors go back with the answer.
 """
 
 import hashlib
@@ -18,27 +18,27 @@ from sedge_protocol.host.disk import opened, translated, write_at
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.work import Step
 
-# The decoded global models kept in a worker: the round's, and those that stragglers still start from.
+# How many decoded global models a worker keeps: the round's, and those that stragglers still start from.
 KEPT_VERSIONS = 4
 
 
 class JobBlobs:
-    """One job's view of the host's blobs: it reads all of them, and what it writes stays in memory."""
+    """One job's view of the host's blobs. It can read all of them; blobs that it writes stay in memory."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "blobs"
         self._written: dict[bytes, bytes] = {}
 
     def path(self, sha256: bytes) -> Path:
-        """The path of a blob, if it is here."""
+        """The path at which this blob is stored if the host has it."""
         return self._folder / sha256.hex()
 
     def has(self, sha256: bytes) -> bool:
-        """Whether the blob is here."""
+        """Return True if the job can read this blob."""
         return sha256 in self._written or self.path(sha256).exists()
 
     def read(self, sha256: bytes) -> bytes:
-        """A blob."""
+        """Return a blob's content. Raises ``StorageError``."""
         if sha256 in self._written:
             return self._written[sha256]
         path = self.path(sha256)
@@ -46,7 +46,7 @@ class JobBlobs:
             return path.read_bytes()
 
     def write(self, data: bytes) -> bytes:
-        """Keep a blob for ``read``. Returns its SHA-256."""
+        """Hold a blob in memory for ``read``. Returns its SHA-256."""
         name = hashlib.sha256(data).digest()
         self._written[name] = data
         return name
@@ -55,9 +55,9 @@ class JobBlobs:
 class JobVectors:
     """One job's view of the host's vectors.
 
-    A vector that only its device keeps is named after the job rather than its content: the same job makes
-    the same vectors, and hashing each would take as long as coding the update. ``versions`` are the global
-    models that this process has decoded.
+    A vector that only one device keeps is named after the job, not after its content: the same job makes
+    the same vectors, and hashing each would take as long as encoding the update. ``versions`` caches the
+    global models that this process has decoded.
     """
 
     def __init__(self, home: Path, key: bytes, versions: dict[bytes, Theta]) -> None:
@@ -69,13 +69,14 @@ class JobVectors:
         self._kept = 0
 
     def has(self, name: bytes) -> bool:
-        """Whether a vector or mask is here."""
+        """Return True if the job can read this vector or mask."""
         return name in self._versions or self._lies(name)
 
     def read(self, name: bytes, layout: Layout) -> Theta:
-        """A vector (n,), read-only."""
+        """Return a vector (n,), which must not be modified. Raises ``StorageError``."""
         if name in self._versions:
-            # Another process may read it next, and its file may have been deleted with its last holder.
+            # Write the file again: its last holder may have deleted it, and another process may read it
+            # next.
             self.lay(name, self._versions[name].data, True)
             return self._versions[name]
         theta = self._vector(name)
@@ -84,31 +85,34 @@ class JobVectors:
         return theta
 
     def keep(self, theta: Theta) -> bytes:
-        """Keep theta (n,). Returns its name."""
+        """Store theta (n,). Returns its name."""
         self._kept += 1
         name = hashlib.sha256(self._key + bytes([self._kept])).digest()
         self.lay(name, theta.data.cast("B"), False)
         return name
 
     def _take_spare(self, path: Path) -> None:
-        """Rename a file that nobody needs any more to this path; do nothing if there is none."""
+        """Rename a file that is no longer needed to ``path``, if there is one."""
         with os.scandir(self._spare) as spares:
             for spare in spares:
                 try:
                     os.rename(spare.path, path)
-                except FileNotFoundError:  # another worker was faster
+                except FileNotFoundError:  # another worker took it
                     continue
                 return
 
     def keep_version(self, theta: Theta, sha256: bytes, steps: Sequence[Step] = ()) -> None:
-        """Keep a global model (n,) under its hash, checked by the caller; one file for all devices."""
+        """Store a global model (n,) as a file that all devices share, named by its hash.
+
+        The caller has verified the hash.
+        """
         self._versions[sha256] = theta
         if len(self._versions) > KEPT_VERSIONS:
             del self._versions[next(iter(self._versions))]
         self.lay(sha256, theta.data, True)
 
     def read_mask(self, name: bytes) -> bytes:
-        """The bitmap of a mask."""
+        """Return the bitmap of a mask. Raises ``StorageError``."""
         path = self._shared / name.hex()
         with translated("read mask", path):
             return path.read_bytes()
@@ -120,21 +124,23 @@ class JobVectors:
         return name
 
     def path(self, name: bytes) -> Path:
-        """The path of a vector or mask, if it is here."""
+        """The path at which this vector or mask is stored if the host has it."""
         own = self._folder / name.hex()
         return own if own.exists() else self._shared / name.hex()
 
     def lay(self, name: bytes, data: memoryview, is_shared: bool) -> None:
-        """Write a vector or mask, which may be ``shared``: named by several jobs."""
+        """Write a vector or mask. A shared one is named by its content, so several jobs may write it."""
         if is_shared:
             self._share(name, data)
             return
         path = self._folder / name.hex()
         with translated("write vector", path):
             self._take_spare(path)
-            # Under its final name at once: nobody reads this before the job's outcome is in the cache.
+            # Written in place, under its final name: nobody reads it before the job's outcome is in the
+            # cache.
             with opened(path, os.O_WRONLY | os.O_CREAT) as descriptor:
-                # Allocating a new file's space at once takes ext4 a tenth of the time of growing it page by
+                # On ext4, allocating a new file's space in advance takes a tenth of the time of growing
+                # it page by page.
                 # page.
                 if hasattr(os, "posix_fallocate"):  # missing on macOS and Windows
                     os.posix_fallocate(descriptor, 0, data.nbytes)
@@ -150,7 +156,7 @@ class JobVectors:
             return np.fromfile(path, np.float32)
 
     def _share(self, name: bytes, data: memoryview) -> None:
-        """Each job writes a whole file of the same content."""
+        """Write a shared file atomically. Jobs that do so at the same time write the same content."""
         path = self._shared / name.hex()
         if path.exists():
             return
@@ -162,43 +168,43 @@ class JobVectors:
 
 @dataclass(frozen=True)
 class Carried:
-    """The ``files`` that came with a group's jobs, as bytes (uint8) by name; ``written`` goes back."""
+    """The ``files`` that came with a group's jobs, as uint8 arrays by name; ``written`` is sent back."""
 
     files: Mapping[bytes, Any]
     written: dict[bytes, tuple[bool, Any]] = field(default_factory=dict[bytes, tuple[bool, Any]])
 
 
 class CarriedBlobs(JobBlobs):
-    """One job's blobs on another host."""
+    """One job's blobs on another host than the emulation's."""
 
     def __init__(self, carried: Carried) -> None:
         super().__init__(Path())
         self._carried = carried
 
     def has(self, sha256: bytes) -> bool:
-        """Whether the blob is here."""
+        """Return True if the job can read this blob."""
         return sha256 in self._written or sha256 in self._carried.files
 
     def read(self, sha256: bytes) -> bytes:
-        """A blob."""
+        """Return a blob's content. Raises ``StorageError``."""
         if sha256 in self._written:
             return self._written[sha256]
         return bytes(_carried(self._carried, sha256))
 
 
 class CarriedVectors(JobVectors):
-    """One job's vectors on another host."""
+    """One job's vectors on another host than the emulation's."""
 
     def __init__(self, carried: Carried, key: bytes, versions: dict[bytes, Theta]) -> None:
         super().__init__(Path(), key, versions)
         self._carried = carried
 
     def read_mask(self, name: bytes) -> bytes:
-        """The bitmap of a mask."""
+        """Return the bitmap of a mask. Raises ``StorageError``."""
         return bytes(_carried(self._carried, name))
 
     def lay(self, name: bytes, data: memoryview, is_shared: bool) -> None:
-        """Write a vector or mask, if the host of the emulation does not have it."""
+        """Send a vector or mask back with the answer, unless it came with the job."""
         if name not in self._carried.files:
             self._carried.written[name] = is_shared, np.frombuffer(data, np.uint8)
 

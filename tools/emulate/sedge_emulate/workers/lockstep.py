@@ -1,8 +1,10 @@
-"""The local trainings of many devices side by side: equal requests go to the trainer as one batch.
+"""Runs the local trainings of many devices side by side, so that the trainer gets their requests as
+batches.
 
-A device's work on one order is a generator of requests (``sedge_edge.training.local_training``).
-The emulator's trainers are fastest with many devices, so the generators of a group wait for each other at
-every evaluation and every training. A device's result does not depend on the others in its group.
+A device's work on one order is a generator of requests (``sedge_edge.training.local_training``). The
+emulator's trainers are fastest with many devices at once, so the generators of a group wait for each
+other at every evaluation and every training. A device's result does not depend on the others in its
+group.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,10 +24,10 @@ from sedge_emulate.training.tasks import FleetTrainer, Task
 
 
 class LocalRun:
-    """One device's local training in progress: its present ``request``, or its ``result``.
+    """One device's local training in progress, with its current ``request`` or its final ``result``.
 
     ``held`` are the examples that a device holds out for picking its start. Every evaluation on the test
-    examples is repeated on those of ``central``, with the metrics in ``on_central``, in order.
+    examples is repeated on ``central``, and ``on_central`` collects the metrics in order.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class LocalRun:
         self.result: LocalResult | TrainingDiverged | None = None
 
     def resume(self, answer: Answer | TrainingDiverged) -> None:
-        """Continue with the answer, up to the next request or the end."""
+        """Pass ``answer`` to the training, and run it up to its next request or its end."""
         self.request = None
         if isinstance(answer, TrainingDiverged):
             self.result = answer
@@ -60,7 +62,10 @@ class LocalRun:
 def train_together(
     runs: Sequence[LocalRun], trainer: FleetTrainer
 ) -> list[LocalResult | TrainingDiverged]:
-    """The result of each run, in order; one that diverges does not affect the others."""
+    """Run all trainings to their end. Returns their results, in order.
+
+    A training that diverges does not affect the others.
+    """
 
     def evaluate(asked: "_Asked[Evaluate]") -> Sequence[Answer | TrainingDiverged]:
         _evaluate_on_central(asked, trainer)
@@ -83,7 +88,7 @@ _Asked = list[tuple[LocalRun, Q]]
 
 
 def _evaluate_on_central(asked: _Asked[Evaluate], trainer: FleetTrainer) -> None:
-    """Record the metrics on the test examples, for the runs that have a central test set."""
+    """Repeat the test evaluations of ``asked`` on the central test set, for the runs that have one."""
     wanted = [
         (run, request.theta, run.central)
         for run, request in asked
@@ -100,7 +105,7 @@ def _answer(
     kind: type[Q],
     answer: Callable[[_Asked[Q]], Sequence[Answer | TrainingDiverged]],
 ) -> None:
-    """Answer all present requests of this kind."""
+    """Answer all current requests of type ``kind`` together."""
     asked = [(run, run.request) for run in runs if isinstance(run.request, kind)]
     if asked:
         for (run, _), answered in zip(asked, answer(asked), strict=True):

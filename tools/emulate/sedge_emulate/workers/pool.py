@@ -1,10 +1,10 @@
-"""The queue of the jobs of virtual devices, which also groups the jobs that go to a worker together.
+"""Queues the jobs of virtual devices, and groups those that go to a worker together.
 
-Jobs wait here until a worker is free. The largest goes first, so that no worker is left alone with it at
-the end. In virtual time (``hold``) this applies only to jobs far above the average and to the last few. Of
-the others the smallest goes first: its device ends first in virtual time, and its update is processed while
-the next jobs train. So jobs of one size are adjacent, which suits trainers that work on several devices at
-once.
+Jobs wait here until a worker is free. The largest job goes first, so that no worker is left alone with it
+at the end. In virtual time (``hold``), that applies only to jobs far above the average and to the last
+few jobs. Otherwise the smallest goes first: its device finishes first in virtual time, and its update is
+processed while the next jobs train. Jobs of the same size are then adjacent, which suits trainers that
+work on several devices at once.
 """
 
 import itertools
@@ -33,7 +33,7 @@ from sedge_protocol.errors import (
 )
 from sedge_protocol.layout import Theta
 
-# In virtual time, too, a job this many times as large as the average waiting one goes first.
+# In virtual time, a job goes first only if it is this many times as large as the average waiting job.
 LARGE = 2.0
 _ERRORS: dict[str, type[SedgeError]] = {
     kind.__name__: kind
@@ -42,12 +42,12 @@ _ERRORS: dict[str, type[SedgeError]] = {
 
 
 class Workers(Protocol):
-    """``count`` processes that train, on this host (``local.py``) or on many."""
+    """``count`` processes that train, on this host (``local.py``) or on several (``cluster.py``)."""
 
     count: int
 
     def submit(self, function: Callable[..., Any], *arguments: object) -> Future[Any]:
-        """Call a function of ``worker`` in one of the processes."""
+        """Call a function of the module ``worker`` in one of the processes."""
         ...
 
     def perform(self, requests: Sequence[Request]) -> Future[Answers]:
@@ -60,13 +60,12 @@ class Workers(Protocol):
 
 
 class WorkerPool:
-    """The jobs of ``workers``. Each gets its share of those that wait, at most the trainer's width.
+    """Hands jobs to ``workers``. Each gets its share of the waiting jobs, at most the trainer's width.
 
-    ``hold`` keeps jobs back until they fill a group, or until ``flush``.
-    ``failure`` is what every job raises once a worker has died. ``notes`` say why the trainer is not on the
-    requested device.
+    ``hold`` keeps jobs back until they fill a group, or until ``flush``. Once a worker has died, every
+    job raises ``failure``. ``notes`` say why the trainer is not on the requested device.
 
-    Raises the trainer's ``ConfigError`` and ``LinkError`` when a worker cannot start.
+    Raises the trainer's ``ConfigError``, and ``LinkError`` if a worker cannot start.
     """
 
     def __init__(self, workers: Workers, hold: bool = False) -> None:
@@ -78,13 +77,13 @@ class WorkerPool:
         self._hold = hold
         self._lock = Lock()
         self._numbers = itertools.count()
-        self._waiting: list[_Waiting] = []  # in their own order
+        self._waiting: list[_Waiting] = []  # sorted
         self._steps = 0
         self._busy = 0
         self._draining = False
         self._peaks: dict[int, int] = {}
         try:
-            # Each worker opens its trainer here, and not in the middle of a round.
+            # Each worker opens its trainer now, so that it does not have to in the middle of a round.
             opened = [workers.submit(worker.describe) for _ in range(self.workers)]
             answers = [one.result() for one in opened]
             self.trainer, self._width, self.notes = answers[0]
@@ -97,11 +96,11 @@ class WorkerPool:
 
     @property
     def peak_rss(self) -> int:
-        """The peak memory of all workers, in bytes, added up."""
+        """The sum of all workers' peak memory, in bytes."""
         return sum(self._peaks.values())
 
     def submit(self, request: Request, size: int) -> Future[Finished]:
-        """Queue a job; ``size`` is its number of steps. The future raises the job's exceptions."""
+        """Queue a job of ``size`` training steps. The future raises the job's exceptions."""
         future: Future[Finished] = Future()
         with self._lock:
             insort(self._waiting, _Waiting(size, next(self._numbers), request, future))
@@ -110,7 +109,7 @@ class WorkerPool:
         return future
 
     def judge(self, theta: Theta) -> float | None:
-        """The metric of a whole model (n,) on the central test set; None where its loss is not finite."""
+        """The metric of a whole model (n,) on the central test set; None if its loss is not finite."""
         try:
             judged: float | None = self._processes.submit(worker.judge, theta).result()
         except BrokenProcessPool as exc:
@@ -118,18 +117,18 @@ class WorkerPool:
         return judged
 
     def flush(self) -> None:
-        """Hand out all jobs that wait now, without waiting for groups to fill up."""
+        """Hand out all jobs that wait now, even if they do not fill a group."""
         with self._lock:
             self._draining = True
         self._hand_out()
 
     def _hand_out(self) -> None:
-        """Give waiting jobs to free workers."""
+        """Give waiting jobs to workers as long as there are groups to hand out."""
         while group := self._next_group():
             requests = [waiting.request for waiting in group]
             try:
                 done = self._processes.perform(requests)
-            except RuntimeError as exc:  # broken, or closed just now
+            except RuntimeError as exc:  # a worker died, or the pool was closed just now
                 self._give_up(group, exc)
             else:
                 done.add_done_callback(partial(self._take, group))
@@ -144,8 +143,10 @@ class WorkerPool:
         self._processes.close()
 
     def _next_group(self) -> list["_Waiting"]:
-        """The next jobs for a free worker. One group more than there are workers is handed out ahead, so
-        that no worker waits for this process."""
+        """Take the next group of jobs to hand out; empty if there is none.
+
+        One group more than there are workers is handed out, so that no worker waits for this process.
+        """
         with self._lock:
             self._draining = self._draining and bool(self._waiting)
             enough = 1 if self._draining or not self._hold else self._width
@@ -158,7 +159,9 @@ class WorkerPool:
             return [take() for _ in range(count)]
 
     def _share(self) -> int:
-        """One worker's part of the waiting jobs: divided among the idle workers, or all if none is idle."""
+        """How many waiting jobs one worker gets: divided among the idle workers or, if none is idle,
+        among all.
+        """
         idle = self.workers - self._busy
         return math.ceil(len(self._waiting) / (idle if idle > 0 else self.workers))
 
@@ -168,7 +171,7 @@ class WorkerPool:
         return not self._hold or last or self._waiting[-1].size > LARGE * self._steps / waiting
 
     def _largest(self) -> "_Waiting":
-        """The earliest of equal ones."""
+        """Take the largest job, and of equally large ones the first to arrive."""
         size = self._waiting[-1].size
         return self._taken(bisect_left(self._waiting, size, key=lambda waiting: waiting.size))
 
@@ -181,10 +184,10 @@ class WorkerPool:
         return taken
 
     def _take(self, group: list["_Waiting"], done: "Future[Answers]") -> None:
-        """A worker has finished a group. Runs in the pool's own thread."""
+        """Handle a group that a worker has finished. Called in a thread of the executor."""
         try:
             answers = done.result()
-        except BaseException as exc:  # shown where the result is asked for
+        except BaseException as exc:  # raised when the result is read
             self._give_up(group, exc)
             self.flush()
             return
@@ -200,7 +203,7 @@ class WorkerPool:
                 waiting.future.set_result(answer)
 
     def _give_up(self, group: list["_Waiting"], error: BaseException) -> None:
-        """Fail a group that no worker will do, and all waiting jobs if no worker is left."""
+        """Fail a group's jobs after an error, and all waiting jobs if the workers are gone."""
         with self._lock:
             self._busy -= 1
             shown = self._shown(error)
@@ -214,8 +217,8 @@ class WorkerPool:
                 waiting.future.set_exception(shown)
 
     def _shown(self, error: BaseException) -> BaseException:
-        """The error to show: the executor's own does not say what to do."""
-        if isinstance(error, LinkError):  # it explains itself
+        """Replace an executor's error by one that says what to do; other errors are returned unchanged."""
+        if isinstance(error, LinkError):  # its message says what to do
             self.failure = self.failure or error
         elif not isinstance(error, BrokenProcessPool):
             return error
@@ -228,14 +231,14 @@ class WorkerPool:
 
 
 def raised(failed: Failed) -> SedgeError:
-    """A job's error as its class and text only; a ``ConfigError`` has no other parts here."""
+    """Rebuild a job's error from its class and text; a ``ConfigError`` lacks its other fields."""
     kind = _ERRORS.get(failed.kind, LocalError)
     return kind.__new__(kind, failed.text)
 
 
 @dataclass(frozen=True, order=True)
 class _Waiting:
-    """A waiting job; ordered by size, and among equals by arrival."""
+    """A job in the queue. Jobs are ordered by size, and equal ones by arrival."""
 
     size: int
     number: int

@@ -1,7 +1,7 @@
-"""The preparation before the workers begin: the model is exported, and its trainer passes its checks.
+"""Prepares an emulation before its workers start: exports the model and checks its trainer.
 
 Both are taken from the cache if an earlier emulation has done them for the same model, data and versions.
-The preparation runs in a separate process, which loads torch.
+This runs in a separate process, which loads torch.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from sedge_protocol.wire.bundle import load
 
 @dataclass(frozen=True)
 class Prepared:
-    """Whether all exports are from the cache, and notes to show."""
+    """Whether all exports came from the cache, and notes to show to the user."""
 
     from_cache: bool
     notes: list[str]
@@ -32,17 +32,18 @@ def prepare(
     forms: Sequence[tuple[float, Path]],
     fresh: bool = False,
 ) -> Prepared:
-    """Export the model into the folder of each of its forms, each without its share of the channels.
+    """Export each form of the model, given its share of dropped channels and its folder; check the
+    trainer.
 
-    With ``fresh`` nothing is taken from the cache. Raises ``DataError`` for doubtful data, and the errors
-    of exporting a model and opening its trainer.
+    With ``fresh``, nothing is taken from the cache. Raises ``DataError`` for doubtful data, and the
+    errors of exporting a model and of opening its trainer.
     """
     notes: list[str] = []
     cache = None if setup.cache is None else Cache(setup.cache, notes.append, fresh)
     if cache is None:
         notes.append("cache: not used: neither $XDG_CACHE_HOME nor a home folder is known")
     cached = [_exported(setup, cache, sample, seed, dropped, folder) for dropped, folder in forms]
-    if setup.trainer.device == "cpu":  # a GPU's checks depend on more than a digest can cover
+    if setup.trainer.device == "cpu":  # a GPU's checks depend on more than the digest covers
         for _, folder in forms:
             trainer_for(setup, load(folder)[0], sample.rows, notes.append, cache)
     return Prepared(all(cached), list(dict.fromkeys(notes)))
@@ -51,7 +52,7 @@ def prepare(
 def _exported(
     setup: WorkerSetup, cache: Cache | None, sample: Sample, seed: int, dropped: float, folder: Path
 ) -> bool:
-    """Export one form, or take it from the cache. Returns whether it was there."""
+    """Export one form, or take it from the cache. Returns True if it came from the cache."""
     from sedge_emulate.training.fingerprint import fingerprint
 
     source = setup.model

@@ -1,9 +1,9 @@
-"""Processes that compute, by loky.
+"""Starts processes for computations, through loky.
 
-On Linux each of them is a fork of one server, which has imported torch and has computed nothing. So
-importing torch costs its second and a half of processor time only once, however many processes there are,
-and they share the memory of its code. Forks are not safe on macOS, and Windows has none: there each process
-is a fresh interpreter.
+On Linux, each is forked from one server process, which has imported torch but has computed nothing. So
+the 1.5 s of processor time for importing torch are spent only once, and all processes share the memory of
+its code. On other systems each process is a fresh interpreter: forks are not safe on macOS, and Windows
+has none.
 """
 
 import multiprocessing
@@ -28,21 +28,22 @@ from sedge_protocol.errors import LinkError
 ENVIRONMENT = {
     # Each process computes on one core; more threads would only wait for each other.
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
-    # loky replaces a process that grows by 300 MB, mapped data included; ours would have to open its
-    # trainer again.
+    # By default, loky replaces a process that has grown by 300 MB, mapped data included, and the new one
+    # would have to open its trainer again.
     "LOKY_MAX_MEMORY_LEAK_SIZE": str(2**63),
 }
-# onnxruntime is not among them: importing it starts a thread, which a fork would lack.
+# onnxruntime is not preloaded: importing it starts a thread, which would be missing in the forks.
 _PRELOADED = ["sedge_emulate.workers.worker", "sedge_emulate.training.choice"]
 
 
 class Processes:
-    """``count`` processes, from the first call to the last. Each begins with ``begin(*arguments)``."""
+    """``count`` processes that live until ``close``. Each first calls ``begin(*arguments)``."""
 
     def __init__(
         self, count: int, begin: Callable[..., object] | None = None, *arguments: object
     ) -> None:
-        # Its other end is closed when this process ends, in whatever way; loky's processes would stay.
+        # Processes watch this pipe, which is closed however this process ends; otherwise loky's processes
+        # would survive it.
         ended, self._open = Pipe(duplex=False)
         self._executor = ProcessPoolExecutor(
             count,
@@ -76,10 +77,10 @@ def in_process(function: Callable[..., Any], *arguments: object) -> Any:
 
 @cache
 def start_server() -> BaseContext | None:
-    """The context whose server forks processes, with the server started; None if there is none.
+    """Start the server that forks processes. Returns its context, or None if processes must start afresh.
 
-    The server keeps the environment and the folder in which it was started. There is also none if the path
-    of the folder for temporary files is too long for a socket.
+    The server keeps the environment and the working folder that it was started with. It cannot start if
+    the path of the folder for temporary files is too long for a socket.
     """
     if sys.platform != "linux":
         return None
@@ -109,8 +110,8 @@ def _environment() -> Generator[None]:
 def _begin(
     ended: Connection, begin: Callable[..., object] | None, arguments: tuple[object, ...]
 ) -> None:
-    """Begin a process that ends when the other end of the pipe ``ended`` is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    """Initialise a process. It ends when the other end of the pipe ``ended`` is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     Thread(target=_follow, args=(ended,), daemon=True).start()
     if begin is not None:
         begin(*arguments)

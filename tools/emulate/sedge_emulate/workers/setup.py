@@ -15,16 +15,17 @@ from sedge_emulate.training.tasks import FleetTrainer
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.bundle import Bundle
 
-# The packages that a job's outcome depends on besides its order: another version may compute other bits.
+# Packages whose version may change a job's results.
 VERSIONS = ("sedge-fl", "numpy", "torch", "onnxruntime")
 
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """The setup of every worker: the paths of shares and exported bundle, and how to train.
+    """What every worker is started with: the paths of shares and exported bundle, and how to train.
 
-    ``shuffles`` replaces the order of a device's examples, to repeat a published run. ``processes`` workers
-    share a GPU. ``cache`` is the folder with the checks that trainers have passed, None for none.
+    ``shuffles`` replaces the order of a device's examples, to reproduce a published run. ``processes`` is
+    the number of workers that share a GPU. ``cache`` is the folder that records which checks trainers
+    have passed; None means no cache.
     """
 
     data: Path
@@ -43,10 +44,10 @@ def trainer_for(
     note: Callable[[str], object],
     cache: Cache | None = None,
 ) -> FleetTrainer:
-    """The trainer that the fleet file asks for; ``sample`` (N, ...) are some of the data's inputs.
+    """Open the trainer that the fleet file asks for. ``sample`` (N, ...) are some of the data's inputs.
 
-    ``note`` takes a line on a device that could not be chosen. A trainer of the CPU that has passed its
-    checks in ``cache`` (by default the setup's) is not checked again.
+    ``note`` is called with a line if the GPU could not be used. A CPU trainer that has passed its checks,
+    according to ``cache`` (by default the setup's), is not checked again.
     """
     if ":" in setup.trainer.backend:
         return _function_trainer(setup, bundle)
@@ -96,7 +97,9 @@ def trainer_for(
 
 
 def _function_trainer(setup: WorkerSetup, bundle: Bundle) -> FleetTrainer:
-    """The trainer of "module:function", which computes with the user's code, on the CPU."""
+    """Open the user's trainer "module:function". It gets no options, so others than the default are
+    refused.
+    """
     from sedge_emulate.training.function import FunctionFleet
 
     usual = TrainerConfig(setup.trainer.backend)

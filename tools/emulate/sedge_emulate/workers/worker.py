@@ -1,8 +1,8 @@
-"""A worker process: it does the devices' jobs, several at once if the trainer supports that.
+"""A worker process: does devices' jobs, several at once if the trainer supports that.
 
-A job is the agent's own code (``sedge_edge.training.job`` and ``local_training``). Only the requests to the
-trainer are batched over the jobs of a group (``lockstep.py``). All of this runs in the worker process;
-``pool.py`` is the side that starts it.
+A job runs the agent's own code (``sedge_edge.training.job`` and ``local_training``). Only the requests to
+the trainer are batched over the jobs of a group (``lockstep.py``). All of this runs in the worker
+process; ``pool.py`` is the other side, in the process that started it.
 """
 
 import os
@@ -45,12 +45,10 @@ from sedge_protocol.wire.messages import EVALUATE, TRAIN
 
 @dataclass(frozen=True)
 class Request:
-    """One device's job. ``home`` is its own folder or, with a ``key``, the disk of the whole host.
+    """One device's job. ``home`` is the device's folder or, with a ``key``, the disk of the whole host.
 
-    On another host its files are ``carried``.
-
-    ``seconds`` is the duration to report, in virtual time; None reports the real one. ``attack`` falsifies
-    a hostile device's update.
+    On another host, its files are ``carried`` instead. ``seconds`` is the duration to report in virtual
+    time; None reports the real one. ``attack`` falsifies a hostile device's update.
     """
 
     device: int
@@ -66,7 +64,8 @@ class Request:
 class Finished:
     """A job's outcome, and the bytes of its update.
 
-    ``central`` is the metric on the central test set before and after an evaluation's training.
+    ``central`` is the metric on the central test set before and after the local training of an
+    evaluation.
     """
 
     outcome: Outcome
@@ -76,7 +75,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """A job that cannot be done: the class of the error, and its text."""
+    """A job that failed: the name of the error's class, and its text."""
 
     kind: str
     text: str
@@ -84,10 +83,10 @@ class Failed:
 
 @dataclass(frozen=True)
 class Answers:
-    """The results of a group, in its order.
+    """The results of a group's jobs, in order.
 
-    ``train_s`` is the time that the group's training and evaluation took, ``peak_rss`` the most memory that
-    the process ``pid`` ever had, in bytes.
+    ``train_s`` is the time that the group spent in training and evaluation. ``peak_rss`` is the peak
+    memory of the process ``pid``, in bytes.
     """
 
     answers: list[Finished | Failed]
@@ -97,7 +96,7 @@ class Answers:
 
 
 class Worker:
-    """One process's trainer and caches. On another host ``shares`` and ``bundle`` are given."""
+    """One process's trainers and caches. On another host, ``shares`` and ``bundle`` are passed in."""
 
     def __init__(
         self, setup: WorkerSetup, shares: Shares | None = None, bundle: Bundle | None = None
@@ -113,7 +112,7 @@ class Worker:
         self.notes: list[str] = []
 
     def perform(self, requests: Sequence[Request]) -> Answers:
-        """Do the jobs of a group together."""
+        """Do the jobs of a group together. Returns their results, in order."""
         answers: dict[int, Finished | Failed] = {}
         ready: list[_Ready] = []
         for place, request in enumerate(requests):
@@ -132,7 +131,7 @@ class Worker:
                 took = train_s / len(ready) if seconds is None else seconds
                 outcome = self._completed(one, result, took)
                 if isinstance(one.there.blobs, BlobFolder):
-                    one.there.blobs.settle()  # the agent, in another process, does not know about them
+                    one.there.blobs.settle()  # the agent has not opened this file
                 update = one.there.blobs.read(outcome.update)
                 answers[one.place] = Finished(outcome, update, central)
             except SedgeError as exc:
@@ -145,7 +144,8 @@ class Worker:
         train, test = self._examples_of(request.device)
         blobs, vectors = self._disk(request)
         bundle = self._bundle(blobs, request.job.order.bundle.sha256)
-        # A virtual device makes no predictions, so its own model is kept only if the next order needs it.
+        # A virtual device makes no predictions, so it keeps its own model only if its next order may need
+        # it.
         work = request.job.order.work
         personal = work.own_model is not None and not work.own_model.mixes
         earlier = work.keep or work.scoring or work.blend or work.loss
@@ -155,7 +155,9 @@ class Worker:
         return _Ready(place, request, prepare(job, there, bundle.manifest), there)
 
     def _examples_of(self, device: int) -> tuple[Examples, Examples]:
-        """A device's examples. For a GPU they stay here: the trainer's copies live as long as they do."""
+        """A device's train and test examples. With a GPU they are kept, because its copies live only as
+        long.
+        """
         if self.setup.trainer.device == "cpu":
             return self._shares.examples(device)
         if device not in self._examples:
@@ -172,18 +174,18 @@ class Worker:
         return JobBlobs(request.home), JobVectors(request.home, request.key, self._versions)
 
     def judge(self, theta: Theta) -> float | None:
-        """The metric of a whole model (n,) on the central test set; None where its loss is not finite."""
+        """The metric of a whole model (n,) on the central test set; None if its loss is not finite."""
         if self._central is None:
             raise LocalError("worker: no central test set")
         (found,) = self.trainer(self.whole()).evaluate([(theta, self._central)])
         return None if isinstance(found, TrainingDiverged) else found.metric
 
     def whole(self) -> Bundle:
-        """The bundle of the whole model."""
+        """The bundle of the model with all its channels."""
         return self._whole or load(self.setup.bundle)[0]
 
     def _train(self, ready: list["_Ready"]) -> list["_Trained"]:
-        """Train all jobs: one bundle after another, all devices of a bundle together."""
+        """Train all jobs, in order: the jobs of each bundle together."""
         results: dict[int, _Trained] = {}
         for bundle in dict.fromkeys(one.bundle for one in ready):
             group = [one for one in ready if one.bundle == bundle]
@@ -203,7 +205,7 @@ class Worker:
         return [results[one.place] for one in ready]
 
     def _completed(self, one: "_Ready", learned: LocalResult, took: float) -> Outcome:
-        """The outcome of a training: the agent's own or, on a hostile device, the falsified one."""
+        """Complete a job as the agent would; on a hostile device, falsify the training result first."""
         attack = one.request.attack
         if attack is None:
             return complete(one.prepared, learned, took, one.there)
@@ -215,7 +217,7 @@ class Worker:
         return outcome
 
     def _knowledge(self, one: "_Ready", attack: Attack, learned: LocalResult) -> Knowledge:
-        """A hostile device's knowledge from doing its order with others' and with wrong examples."""
+        """Train on other devices' and on falsified examples to get a hostile device's knowledge."""
         prepared, number, manifest = one.prepared, one.request.device, one.prepared.manifest
         lessons = attack.lessons(number, self._examples_of, manifest.num_classes)
         row, held = rows_of(prepared.test, np.arange(1)), prepared.held_out  # no test is requested
@@ -234,7 +236,7 @@ class Worker:
         return self._bundles[sha256]
 
     def trainer(self, bundle: Bundle) -> FleetTrainer:
-        """The trainer for a bundle's model."""
+        """The trainer for a bundle's model, opened on first use."""
         frozen = bundle.manifest.frozen
         key = bundle.manifest.layout.hash + (b"" if frozen is None else frozen.blob.sha256)
         if key not in self._trainers:
@@ -243,13 +245,13 @@ class Worker:
         return self._trainers[key]
 
 
-# A job's result, and its metric on the central test set before and after, if any.
+# A job's result, and its metrics on the central test set before and after training, if any.
 _Trained: TypeAlias = tuple[LocalResult | TrainingDiverged, tuple[float, float] | None]
 
 
 @dataclass(frozen=True)
 class _Ready:
-    """A prepared job and its place in the group."""
+    """A prepared job, and its index in the group."""
 
     place: int
     request: Request
@@ -262,15 +264,17 @@ class _Ready:
 
 
 def _before_and_after(metrics: Sequence[float]) -> tuple[float, float] | None:
-    """The first two of a job's evaluations; a third one is of the critical elements only."""
+    """The metrics before and after training. A third evaluation, if any, covers the critical elements
+    only.
+    """
     return (metrics[0], metrics[1]) if len(metrics) > 1 else None
 
 
 def _within_reach(job: Job, blobs: WholeBlobs) -> Job:
-    """The job without the steps whose deltas are not on this host.
+    """A copy of the job without the leading steps whose deltas are not all on this host.
 
-    This host may have the version that a step builds on because another device holds it. A device that
-    does not hold it has fetched the whole model instead, and not the delta.
+    This host may hold the version that a step builds on only because of another device. The job's own
+    device, which does not have that version, then fetched the whole model instead of the delta.
     """
     steps = job.order.steps
     missing = [place for place, step in enumerate(steps) if not blobs.has(step.blob.sha256)]
@@ -280,7 +284,7 @@ def _within_reach(job: Job, blobs: WholeBlobs) -> Job:
 
 
 def _failed(error: SedgeError) -> Failed:
-    if isinstance(error, LocalError):  # our own bug: not for a coordinator
+    if isinstance(error, LocalError):  # a bug of ours, which no coordinator should see
         raise error
     return Failed(type(error).__name__, str(error))
 
@@ -289,18 +293,18 @@ _worker: Worker | None = None
 
 
 def start(setup: WorkerSetup) -> None:
-    """Begin a worker process."""
+    """Set this process up as a worker of this host."""
     use(Worker(setup))
 
 
 def use(worker: Worker) -> None:
-    """Set this process up as a worker for the functions below."""
+    """Make the functions below use ``worker``."""
     global _worker
     _worker = worker
 
 
 def describe() -> tuple[str, int, list[str]]:
-    """The trainer of this process: its name, how many devices it trains at once, notes on its choice."""
+    """The process's trainer: its name, how many devices it trains at once, notes on how it was chosen."""
     trainer = _this().trainer(_this().whole())
     return trainer.name, trainer.width, _this().notes
 

@@ -1,1 +1,1 @@
-"""A trained model as a file for an app, in float32 or int8."""
+"""Writes a trained model as a file for an app, in float32 or int8."""

@@ -1,6 +1,6 @@
-"""The file formats of models for apps, by ending: how a model is compiled, and which runtime runs it.
+"""The file formats of models for apps, by file extension: each has a compiler and a runtime.
 
-A model takes x (B, ...) and gives logits (B, C); its weights are constants of the file.
+A model maps x (B, ...) to logits (B, C). Its weights are constants in the file.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -32,7 +32,7 @@ Run: TypeAlias = Callable[[Array], NDArray[np.float32]]
 
 
 class Format(Protocol):
-    """A file format. Every method raises ``ExportError`` when its tools refuse the model."""
+    """A file format. Every method raises ``ExportError`` if the format's tools reject the model."""
 
     name: str
 
@@ -41,20 +41,22 @@ class Format(Protocol):
         ...
 
     def compiled(self, model: nn.Module, x: Tensor, where: Where) -> bytes:
-        """The file of a model in evaluation mode, for batches like x.
+        """Compile a model in evaluation mode, for batches like ``x``. Returns the content of the file.
 
-        ``where`` says which module an operator came from.
+        ``where`` says which module an operator came from, for error messages.
         """
         ...
 
     def quantized(
         self, model: nn.Module, x: Tensor, where: Where, batches: Iterable[Tensor]
     ) -> bytes:
-        """The same in int8; ``batches`` are used to find the range of its activations."""
+        """Compile the model in int8. ``batches`` are used to find the ranges of its activations."""
         ...
 
     def load(self, data: bytes) -> Run:
-        """The model loaded from its file, in its own runtime on one thread: x (B, ...) to logits (B, C)."""
+        """Load a file in its own runtime, on one thread. Returns a function from x (B, ...) to logits (B,
+        C).
+        """
         ...
 
 
@@ -62,7 +64,7 @@ class _Onnx:
     name = "ONNX Runtime"
 
     def check_installed(self) -> None:
-        """onnxruntime is required by the extra ``export``."""
+        """Do nothing: the extra ``export`` installs onnxruntime."""
 
     def compiled(self, model: nn.Module, x: Tensor, where: Where) -> bytes:
         network = Network(model, CLASSIFICATION)
@@ -105,7 +107,9 @@ def _options() -> Any:
 
 
 def _constants_folded(program: bytes) -> bytes:
-    """The program after onnxruntime's basic optimisation, which uses only operators of ONNX."""
+    """Apply onnxruntime's basic optimisation, which folds constants and keeps to ONNX's standard
+    operators.
+    """
     options, ort = _options(), library()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     with TemporaryDirectory() as folder:
@@ -113,7 +117,7 @@ def _constants_folded(program: bytes) -> bytes:
         options.optimized_model_filepath = str(path)
         ort.InferenceSession(program, options, ["CPUExecutionProvider"])
         model = onnx.load(path)
-    # It declares every domain that it knows.
+    # onnxruntime declares every domain that it knows, not only those in use.
     domains = {node.domain for node in model.graph.node}
     kept = [opset for opset in model.opset_import if opset.domain in domains]
     del model.opset_import[:]
@@ -144,7 +148,7 @@ class _Executorch:
 
 
 def _pte(model: nn.Module, x: Tensor) -> bytes:
-    """The model's file with one method, ``forward``, by ExecuTorch's usual steps."""
+    """Compile the model to a file with one method, ``forward``, by ExecuTorch's standard steps."""
     exir: Any = import_module("executorch.exir")
     xnnpack: Any = import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
     program = torch.export.export(model, (x,))
@@ -154,7 +158,7 @@ def _pte(model: nn.Module, x: Tensor) -> bytes:
 
 @contextmanager
 def _refused(name: str) -> Generator[None]:
-    """Turn any exception of a runtime's tools, which share no base class, into an ``ExportError``."""
+    """Turn any exception of a runtime's tools into an ``ExportError``, since they share no base class."""
     try:
         with runtime.quiet():
             yield

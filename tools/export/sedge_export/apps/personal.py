@@ -1,7 +1,8 @@
-"""A model for apps: weights inside, checked in its runtime, in int8 only if that costs little.
+"""Writes a model for apps: with its weights, checked in its runtime, and in int8 only if that costs
+little.
 
 The weights are a device's (the .npz file of ``sedge-edge export``) or a bundle's initial ones. Nothing is
-written unless the file agrees with eager torch.
+written unless the file's outputs agree with eager torch's or, for int8, are good enough.
 """
 
 import math
@@ -30,19 +31,21 @@ from sedge_protocol.layout import Tensor as LayoutTensor
 from sedge_protocol.wire.bundle import TensorSpec, load
 from sedge_protocol.wire.objective import IGNORED
 
-# The largest difference from eager torch, as a share of the largest logit.
+# The largest allowed difference from eager torch, as a share of the largest logit.
 TOLERANCE = 1e-4
-# The gate needs this many held-out rows whatever loss it allows.
+# The quality check needs at least this many held-out rows, whatever loss is allowed.
 MIN_HELD_OUT = 20
-# More rows hardly change the ranges of activations, and take a long time.
+# More rows would take long and hardly change the ranges of activations.
 MAX_CALIBRATION_ROWS = 512
-# The median of these is the time of a batch.
+# The reported time of a batch is the median over this many.
 TIMED_BATCHES = 20
 
 
 @dataclass(frozen=True)
 class Quality:
-    """A model on held-out rows: its accuracy, or for a regression the error relative to the targets."""
+    """How well a model does on held-out rows: accuracy or, for a regression, error relative to the
+    targets.
+    """
 
     float32: float
     int8: float
@@ -51,7 +54,7 @@ class Quality:
 
     @property
     def loss(self) -> float:
-        """The cost of int8: accuracy lost, or error gained."""
+        """What int8 costs: the accuracy that it loses, or the error that it adds."""
         return (self.float32 - self.int8) * (1 if self.classifies else -1)
 
     def __str__(self) -> str:
@@ -62,7 +65,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a file: its bytes, and the processor seconds for a batch."""
+    """What a file costs: its bytes, and the processor seconds per batch."""
 
     size: int
     seconds: float
@@ -75,8 +78,8 @@ class Cost:
 class Personal:
     """A file for apps: its runtime, its size in bytes, and how it compares with eager torch.
 
-    ``error`` is the largest difference as a share of the largest logit; int8 has ``quality`` instead, and
-    the ``costs`` of float32 and of int8.
+    ``error`` is the largest difference as a share of the largest logit. An int8 file has ``quality``
+    instead, and the ``costs`` of float32 and of int8.
     """
 
     path: Path
@@ -99,12 +102,12 @@ def export_personal(
 ) -> Personal:
     """Write a model with the given weights as .onnx or .pte, for batches of one size.
 
-    ``sample`` (B, ...) sets type and shape of a row. With ``data`` (x, y) the file is in int8: one half of
-    the rows sets the ranges of activations, the other half measures the cost of int8. y are labels, (N,) or
-    (N, ...), or the outputs of a regression (N, C, ...).
+    ``sample`` (B, ...) gives the type and shape of a row. With ``data`` (x, y) the file is in int8: one
+    half of the rows calibrates the ranges of activations, the other half measures the cost of int8. y are
+    labels, (N,) or (N, ...), or the outputs of a regression (N, C, ...).
 
-    Raises ``ConfigError`` for another ending, ``ExportError`` for weights that are not this model's, a
-    model that cannot be compiled, a file that disagrees with eager torch, and int8 that costs more than
+    Raises ``ConfigError`` for another extension; ``ExportError`` for weights of another model, a model
+    that cannot be compiled, a file that disagrees with eager torch, and int8 that costs more than
     ``largest_loss``; ``DataError`` for data that do not fit the model.
     """
     if out.suffix not in FORMATS:
@@ -139,7 +142,7 @@ def export_personal(
 
 
 def with_weights(model: nn.Module, path: Path) -> nn.Module:
-    """A copy of the model with the weights and statistics of a .npz file, or of a bundle's folder.
+    """A copy of the model with the weights and statistics from a .npz file or from a bundle's folder.
 
     Raises ``ExportError`` naming the first tensor that is missing, unknown, of another shape or type, or
     not finite.
@@ -187,14 +190,14 @@ def _check(
 
 
 def _halves(x: Tensor, y: Tensor, largest_loss: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Rows for calibration, and rows with targets for the gate; no row is in both."""
+    """Split the rows into inputs for calibration and held-out rows with targets. Raises ``DataError``."""
     needed = 2 * max(MIN_HELD_OUT, math.ceil(1 / largest_loss) if largest_loss else 0)
     if len(x) < needed:
         raise DataError(
             f"data: {len(x)} rows, expected at least {needed}:"
             f" half of them must be enough to see a loss of {largest_loss:g}"
         )
-    # Shuffled, because data are often sorted by label.
+    # Data are often sorted by label, so the rows are shuffled.
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     seen, held_out = order[: len(x) // 2], order[len(x) // 2 :]
     return x[seen], (x[held_out], y[held_out])
@@ -223,7 +226,10 @@ def _check_data(
 
 
 def _error(form: Format, run: Run, model: nn.Module, x: Tensor) -> float:
-    """The largest difference from torch on random rows, as a share of the largest logit."""
+    """The largest difference from torch on random rows, as a share of the largest logit.
+
+    Raises ``ExportError`` if it exceeds the tolerance.
+    """
     target = TensorSpec("int64", ())
     rows = random_samples(x, target, 1, len(x), torch.Generator().manual_seed(0)).x
     expected = _torch(model, rows, len(x))
@@ -253,7 +259,7 @@ def _quality(run: Run, model: nn.Module, x: Tensor, y: Tensor, batch_size: int) 
 
 
 def _seconds(run: Run, x: Tensor) -> float:
-    """The processor seconds for a batch: the median of a few, after the first."""
+    """The processor seconds per batch: the median of several, after one warm-up."""
     batch, times = x.numpy(), list[float]()
     for _ in range(TIMED_BATCHES + 1):
         started = time.process_time()

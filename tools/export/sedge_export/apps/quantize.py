@@ -1,7 +1,7 @@
-"""Static int8 quantisation by each runtime's own tools, weights by channel.
+"""Static int8 quantisation by each runtime's own tools, with a scale for each channel of the weights.
 
-Weights that these tools leave in float32 in an ONNX file, such as those within a recurrent layer's loop,
-are stored in int8 and computed in float32.
+In an ONNX file, these tools leave some weights in float32, such as those within a recurrent layer's loop.
+Such weights are stored in int8 here, but still computed in float32.
 """
 
 from collections.abc import Iterable
@@ -17,16 +17,16 @@ from torch import Tensor, nn
 
 from sedge_protocol.host.onnx_runtime import library
 
-# A smaller tensor is not worth the nodes around it.
+# For smaller tensors, storing them in int8 does not save enough.
 MIN_STORED = 512
 
 
 def quantized_onnx(program: bytes, batches: Iterable[Tensor]) -> bytes:
-    """The program with pairs of QuantizeLinear and DequantizeLinear around everything that runs in int8.
+    """Quantise the program: pairs of QuantizeLinear and DequantizeLinear surround what can run in int8.
 
     ResNet-8 with onnxruntime 1.31, x86 with VNNI: 0.35 ms in float32, 0.20 ms with unsigned activations,
-    0.41 ms with signed ones. Weights have 7 bits, because the sum of two products of unsigned and signed
-    bytes overflows on x86 without VNNI, and the accuracy measured here must hold there, too.
+    0.41 ms with signed ones. Weights have 7 bits, because on x86 without VNNI the sum of two products of
+    unsigned and signed bytes overflows otherwise, and the accuracy measured here must hold there, too.
     """
     library()
     ort: Any = import_module("onnxruntime.quantization")
@@ -42,7 +42,7 @@ def quantized_onnx(program: bytes, batches: Iterable[Tensor]) -> bytes:
 
 
 def _stored_in_int8(model: Any) -> bytes:
-    """The program, with each large float32 matrix in int8 and a scale for each row."""
+    """Serialise the model with each large float32 matrix stored as int8, with a scale for each row."""
     onnx: Any = import_module("onnx")
     graph, kept, nodes = model.graph, list[Any](), list[Any]()
     for tensor in graph.initializer:
@@ -67,18 +67,18 @@ def _stored_in_int8(model: Any) -> bytes:
 
 
 class _Feeds:
-    """onnxruntime's ``CalibrationDataReader``, recognised by its method."""
+    """Implements onnxruntime's ``CalibrationDataReader`` interface."""
 
     def __init__(self, batches: Iterable[Tensor]) -> None:
         self._feeds = ({"x": batch.numpy()} for batch in batches)
 
     def get_next(self) -> dict[str, NDArray[np.generic]] | None:
-        """The next batch, None at the end."""
+        """The next batch; None at the end."""
         return next(self._feeds, None)
 
 
 def quantized_module(model: nn.Module, x: Tensor, batches: Iterable[Tensor]) -> nn.Module:
-    """The model as a graph that XNNPACK runs in int8."""
+    """Convert the model to a graph that XNNPACK runs in int8."""
     quantizers: Any = import_module("executorch.backends.xnnpack.quantizer.xnnpack_quantizer")
     pt2e: Any = import_module("torchao.quantization.pt2e.quantize_pt2e")
     config = quantizers.get_symmetric_quantization_config(is_per_channel=True)

@@ -1,1 +1,1 @@
-"""``sedge-export``: its options, and its commands without and with torch."""
+"""``sedge-export``: its options, and its commands with and without torch."""

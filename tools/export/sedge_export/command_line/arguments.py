@@ -25,7 +25,9 @@ def _row_shape(text: str) -> tuple[int, ...]:
 
 
 class InputRow(NamedTuple):
-    """One row of an input: the name, empty for an only input; the shape; for integers their upper bound."""
+    """An input's row: its name, empty for a single input; its shape; for integers, their exclusive upper
+    bound.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -49,7 +51,7 @@ def _input_row(text: str) -> InputRow:
 
 @contextmanager
 def _refusing(text: str, expected: str) -> Generator[None]:
-    """Inside, a ``ValueError`` is reported as argparse's, in words."""
+    """A context that turns a ``ValueError`` into argparse's error, which says what was expected."""
     try:
         yield
     except ValueError:
@@ -117,7 +119,7 @@ def _tolerance(text: str) -> float:
 def _number(text: str) -> int:
     with _refusing(text, "a whole number from 0"):
         number = int(text)
-        if not 0 <= number < 2**63:  # torch takes no larger ones
+        if not 0 <= number < 2**63:  # torch's limit
             raise ValueError(text)
     return number
 
@@ -151,7 +153,7 @@ def _names(text: str) -> tuple[str, ...]:
 def objective(
     parser: argparse.ArgumentParser, options: argparse.Namespace
 ) -> tuple[int, TensorSpec | TargetKind | None]:
-    """Number of classes and target, if they are sufficient; otherwise ends with an error."""
+    """The number of classes and the target; ends with an error if the options do not determine them."""
     classes: int = options.num_classes or 0
     target = cast(TargetKind | None, options.target)
     if options.num_classes is None and target in (None, "class"):
@@ -164,7 +166,7 @@ def objective(
 
 
 def inputs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[InputRow, ...]:
-    """The rows of the model's inputs; ends with an error for options that do not go together."""
+    """The rows of the model's inputs; ends with an error for options that contradict each other."""
     rows = cast(list[InputRow], options.sample_shape)
     names = [row.name for row in rows]
     if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
@@ -179,7 +181,7 @@ def inputs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tupl
 
 
 def export_parser() -> Parser:
-    """The arguments of ``sedge-export MODULE:FUNCTION``."""
+    """Build the parser of ``sedge-export MODULE:FUNCTION``."""
     parser = command(
         "sedge-export",
         "Export a torch model as programs that train it on a device. Its other commands: `show` describes a"
@@ -298,7 +300,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
 
 
 def commands_parser() -> Parser:
-    """The arguments of ``sedge-export COMMAND``."""
+    """Build the parser of ``sedge-export COMMAND``."""
     parser = command("sedge-export", "Bundles, and models for apps.")
     commands = parser.add_commands()
     _add_show(commands)
@@ -339,7 +341,7 @@ def _add_personal(commands: Commands) -> None:
     parser.add_argument(
         "--seed", type=_number, default=0, help="seed of values that the weights do not contain"
     )
-    parser.set_defaults(parser=parser)  # it ends with an error for options that do not go together
+    parser.set_defaults(parser=parser)  # reports contradictory options
 
 
 def _add_show(commands: Commands) -> None:

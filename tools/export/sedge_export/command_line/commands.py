@@ -1,4 +1,4 @@
-"""The commands of ``sedge-export`` that need torch: exporting bundles, and models for apps."""
+"""The commands of ``sedge-export`` that need torch: exporting bundles and models for apps."""
 
 import argparse
 import importlib
@@ -70,7 +70,7 @@ def export_bundles(parser: argparse.ArgumentParser, options: argparse.Namespace)
 
 @contextmanager
 def _random_sample(given: bool) -> Generator[None]:
-    """If the model refuses a default sample, explain where the sample came from."""
+    """A context that explains where the sample came from if the model rejects a random one."""
     try:
         yield
     except ExportError as exc:
@@ -85,7 +85,7 @@ def _random_sample(given: bool) -> Generator[None]:
 
 
 def _loss(options: argparse.Namespace) -> Loss | Rows | None:
-    """The requested loss; None for the target's usual one."""
+    """The loss given on the command line; None means the target's usual one."""
     adjusted = bool(options.label_smoothing or options.class_weights)
     name = options.loss or ("cross_entropy" if adjusted else None)
     if name is None:
@@ -100,7 +100,7 @@ def _loss(options: argparse.Namespace) -> Loss | Rows | None:
 
 
 def _metric(options: argparse.Namespace) -> str | OwnMetric | None:
-    """The requested metric; None for the usual one."""
+    """The metric given on the command line; None means the target's usual one."""
     named: str | None = options.metric
     own = own_metric(named) if named else None
     if own is None:
@@ -141,7 +141,7 @@ def personal_model(parser: argparse.ArgumentParser, options: argparse.Namespace)
 
 
 def _data(path: str) -> tuple[Given, Tensor]:
-    """The user's rows; x is a dict by name if a model has several inputs."""
+    """Load the user's rows. Returns (x, y); x is a dict by name if a model has several inputs."""
     expected = "module:function that returns (x, y) and takes no arguments"
     value = _called("--data", path, expected)
     try:
@@ -152,18 +152,21 @@ def _data(path: str) -> tuple[Given, Tensor]:
         else:
             given = _tensor(x)
         return given, _tensor(y)
-    except Exception as exc:  # any return value of the user's code
+    except Exception as exc:  # the user's function may return anything
         raise ConfigError("--data", path, f"{expected} ({exc})") from exc
 
 
 def _tensor(rows: object) -> Tensor:
-    """Rows as a tensor; objects such as those of pandas are turned into arrays first."""
+    """Convert rows to a tensor; objects such as those of pandas are first converted to arrays."""
     to_numpy: Callable[[], object] | None = getattr(rows, "to_numpy", None)
     return torch.as_tensor(rows if to_numpy is None else to_numpy())
 
 
 def _sample(rows: Sequence[InputRow], seed: int) -> Given:
-    """Two random rows of the only input, or of each by name; the last of their tokens is the largest."""
+    """Two random rows of a single input, or of each input by name.
+
+    For token ids, the last one is the largest, so that a vocabulary larger than the model's is noticed.
+    """
     rng = torch.Generator().manual_seed(seed)
     drawn: dict[str, Tensor] = {}
     for row in rows:
@@ -187,7 +190,7 @@ def _model(path: str) -> nn.Module:
 
 
 def _called(key: str, path: str, expected: str) -> object:
-    """The return value of the user's function. Raises ``ConfigError`` with ``expected`` if it fails."""
+    """Call the user's function. Raises ``ConfigError`` that says ``expected`` if it fails."""
     function = _found(key, path, expected)
     try:
         return cast(Callable[[], object], function)()
@@ -196,9 +199,9 @@ def _called(key: str, path: str, expected: str) -> object:
 
 
 def _found(key: str, path: str, expected: str) -> object:
-    """The user's object at "module:name". Raises ``ConfigError`` with ``expected`` if there is none."""
+    """Import the user's "module:name". Raises ``ConfigError`` that says ``expected`` if that fails."""
     module_name, _, attribute = path.partition(":")
-    if "" not in sys.path:  # find a module in the working folder, as python -m does
+    if "" not in sys.path:  # also search the working folder, as python -m does
         sys.path.insert(0, "")
     try:
         value: object = importlib.import_module(module_name)

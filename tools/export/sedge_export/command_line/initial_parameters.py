@@ -1,8 +1,8 @@
-"""``sedge-export bundle``: a bundle without programs, for devices that train with their own code.
+"""``sedge-export bundle``: writes a bundle without programs, for devices that train with their own code.
 
 The user's function, called without arguments, returns the initial parameters: a list of arrays, or a dict
-of named ones, in the order in which the devices' functions get them. A name that ends in ``running_mean``
-or ``running_var``, as BatchNorm's do in torch, is a statistic.
+of named ones, in the order in which the devices' functions get them. If a name ends in ``running_mean``
+or ``running_var``, as BatchNorm's do in torch, it is a statistic.
 """
 
 import argparse
@@ -19,15 +19,15 @@ from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import FORMAT, Bundle, BundleManifest, TensorSpec, save
 from sedge_protocol.wire.objective import ACCURACY, LOSS, Loss, Metric
 
-# Only the devices' own code knows what a model without labels minimises.
+# The loss of a model without labels is known only to the devices' own code.
 _OWN_LOSS = "own:loss"
 _STATISTICS = ("running_mean", "running_var")
 
 
 def write_parameters(options: argparse.Namespace) -> str:
-    """Write the bundle for the options of ``bundle``. Returns the lines to print.
+    """Write the bundle that the options of ``bundle`` describe. Returns the lines to print.
 
-    Raises ``ConfigError`` and ``StorageError``, as ``write_bundle`` does.
+    Raises the same errors as ``write_bundle``.
     """
     classes: int = options.num_classes
     shape: tuple[int, ...] | None = options.target_shape
@@ -58,9 +58,10 @@ def write_bundle(
     metric: Metric,
     folder: Path,
 ) -> BundleManifest:
-    """Call the function, "module:function" in the working folder, and write the bundle.
+    """Call the function, a "module:function" in the working folder, and write its parameters as a bundle.
 
-    Raises ``ConfigError`` for a function that fails or returns no parameters, and ``StorageError``.
+    Raises ``ConfigError`` for a function that fails or returns no parameters, and ``StorageError`` if
+    writing fails.
     """
     arrays = _arrays(function)
     try:
@@ -86,7 +87,7 @@ def write_bundle(
 
 
 def _arrays(function: str) -> dict[str, NDArray[np.float32]]:
-    """The initial parameters by name; those of a list have their numbers as names."""
+    """The initial parameters by name; those of a list are named by their index."""
     expected = "a list of arrays, or a dict of named ones"
     initial = imported(function, Path(), "function")
     try:
@@ -106,13 +107,13 @@ def _arrays(function: str) -> dict[str, NDArray[np.float32]]:
 def _array(function: str, name: str, value: object) -> NDArray[np.float32]:
     try:
         array = np.asarray(value)
-    except Exception as exc:  # lists of several lengths, tensors of another library
+    except Exception as exc:  # such as ragged lists, or another library's tensors
         raise ConfigError(
             f"{function}: {name}", f"{type(exc).__name__}: {exc}", "an array"
         ) from exc
     if array.dtype.kind != "f":
         raise ConfigError(f"{function}: {name}", str(array.dtype), "floating-point numbers")
-    with np.errstate(over="ignore"):  # beyond float32 is inf, which is refused
+    with np.errstate(over="ignore"):  # values beyond float32 become inf, refused below
         single = array.astype(np.float32)
     if not np.isfinite(single).all():
         raise ConfigError(f"{function}: {name}", "NaN or inf", "finite numbers, as float32")

@@ -11,8 +11,8 @@
 
 The function or class is called without arguments and must return an nn.Module. ``--widths`` are shares of
 channels to leave out: the whole model is written to ``folder``, the form without a quarter of the channels
-of every axis to ``folder-0.25``, and so on. Each is verified like any bundle. ``show`` and ``bundle`` do not
-import torch, which takes seconds.
+of every axis to ``folder-0.25``, and so on. Each is verified like any bundle. ``show`` and ``bundle`` do
+not import torch, which takes seconds.
 """
 
 import sys

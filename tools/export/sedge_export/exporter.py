@@ -1,7 +1,7 @@
-"""From a torch model to a bundle folder: inspect, trace, lower, verify, write.
+"""From a torch model to a bundle folder, in stages: inspect, trace, lower, verify, write.
 
-Nothing is written unless every program agrees with eager torch. ``stages`` has the types that the stages
-pass on.
+Nothing is written unless every program agrees with eager torch. ``stages`` defines the types that one
+stage passes to the next.
 """
 
 from collections.abc import Generator, Sequence
@@ -51,24 +51,27 @@ def export(
     frozen: str = "float32",
     guided: GuidedLoss | None = None,
 ) -> BundleManifest:
-    """Write the model's bundle. Returns its manifest.
+    """Export the model as a bundle in ``folder``. Returns the bundle's manifest.
 
-    ``sample_input`` (B, ...) sets type and shape of a row; a dict of tensors by name is for a model whose
-    ``forward`` takes them by these names; ``real_data``'s x is then a dict, too. ``loss`` is one of
-    ``objective.LOSSES`` or maps outputs (B, C, ...) and targets to one number per row; by default it is
-    cross entropy, or the squared error when ``num_classes`` is 0. ``target`` describes a row of y: by
-    default a label, or numbers like the outputs; with "none" the input is the target. Several labels in a
-    row, such as one for each token or pixel, are ``TensorSpec("int64", (T,))`` or of any shape; the outputs
-    then are (B, C, T) or (B, T, C), and -100 marks a label that does not count. ``metric`` is one of
-    ``objective.METRICS``, or the user's own. ``real_data`` (x, y), any number of rows, is the sample from
-    then on, and is used for verification in addition to random rows. ``dropped`` (0 to below 1) exports a
-    narrower form, without this share of the channels of every axis: its tensors have the names and the
-    order of the whole model's, and are slices of them. ``backends`` are the runtimes that get programs,
-    names of ``lowering.target.TARGETS``. With ``measure`` the memory of a step is measured in each, which
-    takes a second or more (``writing.step_memory``). ``labels`` are the classes' names. ``frozen`` is the
-    precision of the tensors that are not trained (``defaults.FROZEN_PRECISIONS``); the cost of any other
-    than float32 is measured on ``real_data``, if there are any (``subject.precision``). ``guided`` is a
-    second loss, which an order may ask for (``sedge_edge.backends.guided``).
+    ``sample_input`` (B, ...) gives the type and shape of a row. If the model's ``forward`` takes several
+    named inputs, it is a dict of tensors by name, and so is the x of ``real_data``.
+
+    ``loss`` is one of ``objective.LOSSES``, or a function that maps outputs (B, C, ...) and targets to
+    one number per row; by default it is cross entropy, or the squared error if ``num_classes`` is 0.
+    ``target`` describes a row of y: by default a label, or numbers like the outputs; with "none" the
+    input is the target. For several labels in a row, such as one for each token or pixel, it is
+    ``TensorSpec("int64", (T,))`` or of any other shape. The outputs then are (B, C, T) or (B, T, C), and
+    -100 marks a label that does not count. ``metric`` is one of ``objective.METRICS``, or the user's own.
+    ``guided`` is a second loss, which an order may ask for (``sedge_edge.backends.guided``).
+
+    ``real_data`` (x, y), with any number of rows, replaces the sample, and programs are verified on it in
+    addition to random rows. ``dropped`` (0 to below 1) exports a narrower form without this share of the
+    channels of every axis; its tensors have the names and the order of the whole model's, and are slices
+    of them. ``backends`` are the runtimes to compile programs for, keys of ``lowering.target.TARGETS``.
+    With ``measure``, the memory of a training step is measured in each of them, which takes a second or
+    more (``writing.step_memory``). ``labels`` are the names of the classes. ``frozen`` is the precision
+    of tensors that are not trained (``defaults.FROZEN_PRECISIONS``). If it is not float32, its cost is
+    measured on ``real_data``, if given (``subject.precision``).
 
     Raises ``ExportError``, naming the operator and its module, for a model that cannot be lowered, and
     for a program that disagrees with eager torch by more than ``tolerance``.
@@ -76,8 +79,9 @@ def export(
     check_backends(backends)
     if labels and len(labels) != num_classes:
         raise ExportError(f"{len(labels)} labels, expected {num_classes}, one for each class")
-    # Functions under torch.compile run as written: no trace can look into compiled code. This imports the
-    # compiler, as tracing would, but before ``survey.Watch`` looks at every call, which triples the time.
+    # Functions under torch.compile must run uncompiled, because no trace can look into compiled code.
+    # This call imports the compiler now: if tracing did so later, ``survey.Watch`` would check every call
+    # of the import, which triples its time.
     with _one_reason(), torch.compiler.set_stance("force_eager"):
         choice = chosen(num_classes, target, loss, metric, guided)
         subject = take(
@@ -88,11 +92,12 @@ def export(
         row = target if isinstance(target, TensorSpec) else None
         cost = ""
         if frozen != "float32":
-            # Rows that are refused anyway, such as one with an unknown token, are not trained on first.
+            # Inspect first, so that rows that would be refused anyway, such as one with an unknown token,
+            # are not trained on.
             inspect(subject, dropped=0.0, target=row, seed=seed)
             subject, cost = in_precision(subject, frozen, seed)
         inspected = inspect(subject, dropped=dropped, target=row, seed=seed)
-        if isinstance(sample_input, Tensor):  # with real data no program has seen it
+        if isinstance(sample_input, Tensor):  # real data replaces the sample
             require_known("sample_input", sample_input, inspected.vocabulary)
         traced = trace_programs(inspected)
         lowered = lower(traced, backends)
@@ -105,7 +110,7 @@ def export(
 
 @contextmanager
 def _one_reason() -> Generator[None]:
-    """Turn any exception of the user's model into one ``ExportError`` that says where it was raised."""
+    """Turn any exception of the user's model into an ``ExportError`` that says where it was raised."""
     try:
         yield
     except SedgeError:

@@ -1,1 +1,1 @@
-"""Runs the model eagerly before compilation, and refuses anything that no program could express."""
+"""Runs the model eagerly before compilation, and refuses what no program could express."""

@@ -1,8 +1,8 @@
 """The first stage: runs the model eagerly, and accepts or refuses it for compilation.
 
-Two copies run, each in evaluation mode and then in training mode. The first is watched, operator by
-operator (``operators``). The second sees other data first, and must give the same results as the first
-(``survey``).
+Two copies of the model run, each in evaluation mode and then in training mode. The operators of the first
+copy are recorded (``operators``). The second copy sees other data first, and must then give the same
+results as the first (``survey``).
 """
 
 from dataclasses import dataclass, replace
@@ -26,16 +26,17 @@ from sedge_protocol.wire.objective import LOSSES
 
 @dataclass(frozen=True)
 class _Seen:
-    """Observations from running a subject; ``recorder.model`` may run again."""
+    """What was observed when the subject ran. ``recorder.model`` may run again."""
 
     recorder: OperatorRecorder
     outputs: tuple[int, ...]
 
 
 def inspect(subject: Subject, *, dropped: float, target: TensorSpec | None, seed: int) -> Inspected:
-    """Inspect the subject, and narrow it by the share ``dropped`` of the channels of every axis.
+    """Inspect the subject and, if ``dropped`` is not 0, leave out this share of the channels of every
+    axis.
 
-    ``target`` is a row of y if it is not the objective's usual kind of target. Raises
+    ``target`` describes a row of y if it differs from the objective's usual target. Raises
     ``ExportError`` for a model that fails, whose outputs do not fit, that has randomness or state which a
     program could not repeat, or that cannot be narrowed.
     """
@@ -67,7 +68,7 @@ def _seen(subject: Subject, labels: tuple[int, ...]) -> _Seen:
 
 
 def _row_target(subject: Subject, outputs: tuple[int, ...]) -> TensorSpec | None:
-    """A row of y by default: a label, numbers like the outputs, or None if the input is the target."""
+    """The default type and shape of a row of y: a label, or numbers like the outputs; None means x."""
     choice, x = subject.choice, subject.x
     if choice.target == "class":
         return TensorSpec("int64", ())
@@ -85,7 +86,9 @@ def _row_target(subject: Subject, outputs: tuple[int, ...]) -> TensorSpec | None
 def _sources(
     subject: Subject, seen: _Seen, row: TensorSpec | None, rng: torch.Generator
 ) -> tuple[Samples, ...]:
-    """Rows to verify programs on: random ones, or the sample's if the model takes no others."""
+    """Rows to verify programs on: random ones (or the sample, if the model accepts no others) and real
+    ones.
+    """
     x = subject.x
     samples = random_samples(x, row, subject.num_classes, len(x), rng, subject.parts)
     if not accepts(seen.recorder.model, samples.x):
@@ -98,7 +101,8 @@ def _sources(
     if subject.num_classes:
         _require_classes(subject.real.y, subject.num_classes)
     if row is not None and subject.choice.loss.name not in LOSSES:
-        # Numbers of a row may be of several kinds, which only the user's own loss can tell apart.
+        # A user's own loss may give the numbers of a row different meanings, so random targets may be
+        # invalid.
         drawn = torch.randint(len(subject.real.y), (len(samples.x),), generator=rng)
         samples = Samples(samples.x, subject.real.y[drawn])
     return samples, subject.real

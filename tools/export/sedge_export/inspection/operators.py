@@ -1,8 +1,8 @@
-"""Inspect a model before it is traced: its output, its side effects, and where its operators come from.
+"""Inspects a model before it is traced: its output, its side effects, and the origins of its operators.
 
-The model runs eagerly once in training mode and once in evaluation mode, under a recorder of operators.
-Random operators, other random numbers and changed buffers are refused here, with the module and the source
-line. The record later names the module of an operator that cannot be lowered.
+The model runs eagerly once in each mode, while its operators are recorded. Random operators, other random
+numbers and changed buffers are refused here, with the module and the source line. Later, the record tells
+the module of an operator that cannot be lowered.
 """
 
 import re
@@ -42,25 +42,30 @@ _INTEGERS = "integers are for token ids, measurements must be float32"
 
 
 class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records each operator's first call by its bare name (``add`` for add, add_ and add_backward)."""
+    """Records where each operator is first called, by its bare name (``add`` for add, add_ and
+    add_backward).
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.model = model
-        self.noise = 0  # how many random numbers the last run in training mode took
-        self.vocabulary = 0  # integers of x are below it, where they are looked up in an embedding
-        self.sums: dict[bool, Sums] = {}  # of the last run in training mode, or in evaluation mode
+        self.noise = 0  # random numbers drawn in the last training run
+        self.vocabulary = 0  # upper bound of x if it indexes an embedding, else 0
+        self.sums: dict[bool, Sums] = {}  # of the last run in each mode; True is training
         self._x = torch.empty(0)
         self._inside: list[str] = []
         self._origins: dict[str, str] = {}
         self._watch = Watch(model, self._here)
 
     def where(self, operator: OpOverload) -> str:
-        """`` (module 'encoder.attn', net.py:31)`` for an operator of the model, '' for an unknown one."""
+        """Where the operator is called, as `` (module 'encoder.attn', net.py:31)``; '' if it is unknown."""
         return self._origins.get(bare_name(operator), "")
 
     def run(self, x: Tensor) -> object:
-        """The model's output for x; records every operator."""
+        """Run the model and record its operators. Returns its output for ``x``.
+
+        Raises ``ExportError`` if it draws random numbers that a program could not be given.
+        """
         self._x = x
         hooks = [
             hook
@@ -117,7 +122,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
     def _is_input(self, indices: Tensor) -> bool:
-        """Whether these are the whole input, in any shape."""
+        """Return True if ``indices`` is a view of the whole input."""
         storages = indices.untyped_storage(), self._x.untyped_storage()
         return indices.numel() == self._x.numel() and len({s.data_ptr() for s in storages}) == 1
 
@@ -132,12 +137,12 @@ def inspect_model(
     model: nn.Module, x: Tensor, num_classes: int, labels: tuple[int, ...] = (),
     modes: Sequence[bool] = (False, True), label: str = "sample_input",
 ) -> tuple[OperatorRecorder, tuple[int, ...]]:  # fmt: skip
-    """Run the model, by default in both modes. Returns the record and the shape of a row of its output.
+    """Run the model, by default in both modes. Returns the record, and the shape of its output per row.
 
-    ``labels`` is the shape of a row's labels, and ``label`` the name of x in messages.
+    ``labels`` is the shape of a row's labels, and ``label`` is what error messages call ``x``.
 
-    Raises ``ExportError`` when the model fails on x, returns anything but float32 (B, C, ...), draws random
-    numbers, or changes a tensor that is not a running statistic.
+    Raises ``ExportError`` if the model fails on ``x``, returns anything but float32 (B, C, ...), draws
+    random numbers, or changes a tensor that is not a running statistic.
     """
     recorder = OperatorRecorder(model)
     row: tuple[int, ...] = ()
@@ -159,7 +164,7 @@ def inspect_model(
 
 
 def _why(exc: Exception, x: Tensor) -> str:
-    """The reason for an error in the model, and what to write instead if that is known."""
+    """The reason for the model's exception, with a fix if one is known."""
     frames = traceback.extract_tb(exc.__traceback__)
     if any(Path(frame.filename) == _AUTOGRAD for frame in frames):
         return _DIFFERENTIATES
@@ -171,7 +176,7 @@ def _why(exc: Exception, x: Tensor) -> str:
 
 
 def _way_out(model: nn.Module) -> str:
-    """What to write instead of random numbers that do not come from torch."""
+    """The fix for a model whose random numbers do not come from torch."""
     configs = (getattr(module, "config", None) for module in model.modules())
     if any(getattr(config, "apply_spec_augment", False) for config in configs):
         return "give the model's config apply_spec_augment=False and layerdrop=0"
@@ -179,7 +184,7 @@ def _way_out(model: nn.Module) -> str:
 
 
 def accepts(model: nn.Module, x: Tensor) -> bool:
-    """Whether the model takes these values, having taken others of the same shape."""
+    """Return True if the model accepts these values; it has accepted others of the same shape."""
     model.eval()
     try:
         with torch.no_grad():
@@ -222,7 +227,7 @@ def _check_output(
 
 
 def _one_output(output: object) -> str:
-    """What to write for an output that is not a tensor, such as those of Hugging Face's models."""
+    """The fix for an output that is not a tensor, such as those of Hugging Face's models."""
     held: object = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
     items = cast(Mapping[object, object], held)
     names = [name for name, value in items.items() if isinstance(value, Tensor)]
@@ -234,7 +239,7 @@ def _one_output(output: object) -> str:
 
 
 def _hint(row: tuple[int, ...], num_classes: int, labels: tuple[int, ...]) -> str:
-    """What to write instead, if a row of outputs has another shape than its labels."""
+    """A hint for outputs whose shape does not match the labels."""
     hint = f", one output for each label 0 to {num_classes - 1}"
     for axis in (0, len(row) - 1):
         rest = row[:axis] + row[axis + 1 :]

@@ -1,10 +1,10 @@
-"""Two surveys of a model for hidden randomness and hidden state, which a program would bake in.
+"""Two surveys of a model for hidden randomness and hidden state, which a program would freeze.
 
-Tracing freezes the values that Python's generators drew, or that a counter had. So the model runs eagerly,
-in both modes, and neither of two surveys may find anything. ``Watch`` looks at the sources: the generators
-of random numbers that a forward pass can reach. ``survey`` looks at the results: a model that has seen
-other data, and runs under other seeds, must give the same bits as a fresh one, and then leave its
-attributes and buffers as they are. A cache that is filled once passes.
+Tracing turns numbers from Python's random generators, and values of counters, into constants. So the
+model runs eagerly, in both modes, under two surveys, neither of which may find anything. ``Watch``
+observes the sources: all random generators that a forward pass can reach. ``survey`` observes the
+results: a copy that has seen other data and runs under other seeds must give the same bits as a fresh
+one, and must then not change its attributes and buffers. A cache that is filled once is allowed.
 """
 
 import io
@@ -28,23 +28,23 @@ from sedge_export.subject.network import BATCH_NORMS
 from sedge_export.tracing.trace import plain_kernels
 from sedge_protocol.errors import ExportError
 
-# The sum of each module's output by its name, in the order in which they finish.
+# The name of each module and the sum of its output, in the order in which the modules finish.
 Sums: TypeAlias = list[tuple[str, object]]
 
-_SYMPY = f"{os.sep}sympy{os.sep}"  # einx, among others, solves its shapes with it
+_SYMPY = f"{os.sep}sympy{os.sep}"  # libraries such as einx solve shapes with it
 _ADVICE = "a program would repeat one outcome for ever"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A model's output, its modules' sums by name in order of completion, and how many numbers it drew."""
+    """A model's output, its modules' outputs in order of completion, and the count of random numbers."""
 
     output: object
     outputs: list[tuple[str, Tensor]]
     noise: int
 
     def sums(self) -> Sums:
-        """The sum of each module's output."""
+        """The name of each module, and the shape and sum of its output, in order of completion."""
         return [
             (name, (tuple(each.shape), repr(each.double().sum().item())))
             for name, each in self.outputs
@@ -52,7 +52,9 @@ class Run:
 
 
 class Watch:
-    """Detects the first random number drawn while it watches, by any generator it knows."""
+    """Detects the first random number that a known generator draws. ``drawn`` then says which one and
+    where.
+    """
 
     def __init__(self, model: nn.Module, here: Callable[[], str]) -> None:
         self._here = here
@@ -61,7 +63,7 @@ class Watch:
         self.drawn: str | None = None
 
     def look(self) -> None:
-        """Compare the states of all generators with those at the last check."""
+        """Check whether any generator's state has changed since the last call."""
         now = self._now()
         if now != self._states and self.drawn is None:
             changed = next(name for name, state in now.items() if state != self._states[name])
@@ -70,7 +72,7 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Generator[None]:
-        """Detect calls of Python's own generators as they happen."""
+        """Also detect calls of Python's own generators, as they happen within the ``with`` block."""
         before = sys.getprofile()
         sys.setprofile(self._called)
         try:
@@ -98,9 +100,9 @@ class Watch:
 
 
 def _of_a_library(frame: FrameType | None) -> bool:
-    """Whether a library draws while it is loaded, a UUID is made, or sympy shuffles candidates.
+    """Return True if the caller is an import, the uuid module or sympy.
 
-    None of these is meant for a tensor, and ``survey`` finds any that reaches one.
+    Their random numbers are not meant for tensors, and ``survey`` finds any that reaches one.
     """
     while frame is not None:
         name = frame.f_code.co_filename
@@ -111,7 +113,7 @@ def _of_a_library(frame: FrameType | None) -> bool:
 
 
 def _generators(model: nn.Module) -> dict[str, Any]:
-    """The generators among the globals and free variables of the forward passes, by name."""
+    """The random generators among the globals and closure variables of the forward passes, by name."""
     kinds = (np.random.Generator, np.random.RandomState, torch.Generator)
     found: dict[str, Any] = {}
     for module in model.modules():
@@ -131,10 +133,10 @@ def _state(generator: Any) -> object:
 
 
 def survey(model: nn.Module, x: Tensor, expected: Mapping[bool, Sums]) -> None:
-    """Compare a fresh copy with another copy's results for x, in training (True) or evaluation mode.
+    """Compare a copy of the model that has seen other data with the ``expected`` results for ``x``.
 
-    The copy sees other data first. Raises ``ExportError``, naming the module, if there is hidden randomness
-    or state.
+    ``expected`` maps the mode, True for training, to the sums of a fresh copy. Raises ``ExportError``,
+    naming the module, if there is hidden randomness or state.
     """
     other = x * 0.5 if x.is_floating_point() else x[torch.arange(len(x)) // 2]
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
@@ -161,7 +163,7 @@ def _seed(number: int) -> None:
 
 
 def run(model: nn.Module, x: Tensor) -> Run:
-    """Run the model for x. In training its random numbers are all 0.5."""
+    """Run the model on ``x``. In training mode, its random numbers are all 0.5."""
     found: list[tuple[str, Tensor]] = []
 
     def left(name: str) -> Callable[[nn.Module, object, object], None]:
@@ -194,7 +196,7 @@ def _compare(expected: Sums, found: Sums) -> None:
 
 
 def _attributes(model: nn.Module) -> dict[tuple[str, str], bytes]:
-    """The attributes of every module besides parameters and submodules, by module and attribute."""
+    """Each module's pickled attributes and buffers, by module and attribute name."""
     found: dict[tuple[str, str], bytes] = {}
     for name, module in model.named_modules():
         held = dict(vars(module)) | (
@@ -211,10 +213,10 @@ def _is_hook(key: str) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles tensors by their values alone."""
+    """Pickles tensors by shape, type and values alone."""
 
     def reducer_override(self, value: object) -> Any:
-        """A tensor as its bytes, everything else as usual."""
+        """Reduce a tensor to its bytes, and everything else as usual."""
         if isinstance(value, Tensor):
             data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             return bytes, (str((value.shape, value.dtype)).encode() + data.numpy().tobytes(),)
@@ -222,7 +224,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _bytes(value: object) -> bytes:
-    """Equal bytes for an unchanged value; none for a value that cannot be pickled, such as a function."""
+    """Pickle a value for comparison; empty if it cannot be pickled, such as a local function."""
     file = io.BytesIO()
     try:
         _Pickler(file).dump(value)

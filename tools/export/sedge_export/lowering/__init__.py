@@ -1,5 +1,5 @@
-"""From traced graphs to the files of each runtime: ``lower``, for the runtimes that ``target`` lists.
+"""Compiles traced graphs for each runtime.
 
-lower       the stage
-target      the runtimes, a row each
+lower    the stage, ``lower``
+target   the runtimes, one row each
 """

@@ -1,4 +1,4 @@
-"""The third stage: the files of each runtime."""
+"""The third stage: compiles the programs for each runtime."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ def check_backends(backends: Sequence[str]) -> None:
 
 
 def lower(traced: Traced, backends: Sequence[str]) -> Lowered:
-    """The programs of each runtime. Raises ``ExportError`` naming runtime, operator and module."""
+    """Compile the programs for each runtime. Raises ``ExportError`` naming runtime, operator and module."""
     files: dict[str, dict[str, File]] = {}
     for backend in backends:
         try:

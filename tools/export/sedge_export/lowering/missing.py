@@ -1,4 +1,4 @@
-"""Refuses an operator that a runtime does not have, and says what to write instead if that is known."""
+"""The error for an operator that a runtime lacks, with a fix if one is known."""
 
 from torch._ops import OpOverload
 
@@ -14,12 +14,12 @@ _MATRICES = (
     "programs add and multiply matrices, but do not decompose, invert or solve those that depend on the"
     " input or on parameters: compute it from a constant, or write it with products"
 )
-# Decompositions of torch.linalg whose names differ from their functions'.
+# Prefixes of torch.linalg's operators, some of which are not named after their functions.
 _OF_MATRICES = ("linalg_", "cholesky", "triangular_solve", "lu_unpack", "householder_product")
 
 
 def missing(operator: OpOverload, where: Where, reason: str) -> ExportError:
-    """``cannot lower aten.… (module 'a', net.py:31): reason; what to write instead``."""
+    """Make the error ``cannot lower aten.… (module 'a', net.py:31): reason; fix``."""
     name = bare_name(operator)
     advice = ""
     if name == "local_scalar_dense":

@@ -1,6 +1,6 @@
-"""Lowering to ExecuTorch: rules in tensors, a simplified graph, one file. Start at ``to_executorch``.
+"""Lowering to ExecuTorch: rules in terms of tensors, a simplified graph, one file.
 
-The imports below fill the table of rules.
+Start at ``to_executorch``. The imports below fill the table of rules.
 """
 
 from sedge_export.lowering.executorch import convolution as convolution

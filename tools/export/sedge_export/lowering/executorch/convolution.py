@@ -1,8 +1,8 @@
 """Convolutions of any rank and their gradients, as matrix products.
 
 Letters: B batch, G groups, C input and O output channels of a group, T taps of the kernel, K = B x output
-positions. Activations are channels last inside. ``_columns`` lays out the elements that every window reads,
-(G, K, T C), one axis after the other, so the taps of the last axis are the outermost.
+positions. Activations are channels last inside. ``_columns`` lays out the elements that each window reads
+as (G, K, T C). It goes through the axes one after the other, so the taps of the last axis vary slowest.
 """
 
 import math
@@ -20,7 +20,8 @@ from sedge_export.lowering.rules.windows import Axis
 
 aten = torch.ops.aten
 
-# With fewer channels a tap's rows are too short to copy one by one, so taps become the first axis.
+# With fewer channels than this, the rows of a tap are too short to be copied one by one, so the taps
+# become the first axis instead.
 MIN_CHANNELS_LAST = 8
 
 
@@ -46,7 +47,7 @@ def convolution_backward(
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
     output_padding: Sequence[int], groups: int, output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """The gradients of input, weight and bias, each only if the mask asks for it."""
+    """The gradients of input, weight and bias, each only if ``output_mask`` requests it."""
     window = Window(weight.shape[2:], stride, padding, dilation)
     grads, inputs = channels_last(grad), channels_last(x)
     for_input = for_weight = for_bias = None
@@ -55,7 +56,7 @@ def convolution_backward(
     elif output_mask[0]:
         for_input = channels_first(_spread(grads, weight, window, groups, x.shape[2:]))
     if output_mask[1]:
-        # A transposed convolution is a convolution from its output to its input.
+        # A transposed convolution is a convolution with input and output swapped.
         source, target = (grads, inputs) if transposed else (inputs, grads)
         for_weight = _weight_gradient(source, target, weight.shape, window, groups)
     if output_mask[2]:
@@ -88,7 +89,7 @@ def _rows(x: Tensor, groups: int) -> Tensor:
 
 
 def _columns(x: Tensor, window: Window, groups: int, positions: Sequence[int]) -> Tensor:
-    """The elements that every window reads of x (B, ..., G C), as matrices (G, K, T C)."""
+    """The elements of x (B, ..., G C) that each window reads, as matrices (G, K, T C)."""
     axes = _axes(window, x.shape[1:-1], positions)
     channels = x.shape[-1] // groups
     if x.shape[-1] >= MIN_CHANNELS_LAST:

@@ -6,7 +6,7 @@ from sedge_export.lowering.rules.table import replaces
 from sedge_export.recurrent.loop import LOOP, Tensors, unrolled
 from sedge_protocol.errors import ExportError
 
-# A GRU of 32 steps takes the compiler four times as long as an MLP.
+# The compiler takes four times as long for a GRU of 32 steps as for an MLP.
 MAX_STEPS = 32
 
 
@@ -14,7 +14,7 @@ MAX_STEPS = 32
 def short_loop(
     step: str, states: Tensors, sequences: Tensors, constants: Tensors, reverse: bool
 ) -> list[Tensor]:
-    """Every step in the graph. Raises ``ExportError`` if there are too many."""
+    """Unroll the loop into the graph. Raises ``ExportError`` if it has too many steps."""
     count = len(sequences[0])
     if count > MAX_STEPS:
         raise ExportError(

@@ -1,4 +1,4 @@
-"""Normalisation in the order of XNNPACK: channels last, and sums as products with ones."""
+"""Normalisation with axes in XNNPACK's order, channels last, and sums as products with ones."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Element-wise operators that XNNPACK can take in another form."""
+"""Element-wise operators that are rewritten so that XNNPACK can run them."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def threshold_backward(grad: Tensor, x: Tensor, threshold: bool | int | float) -
 
 @replaces(aten.remainder.Scalar, aten.remainder.Tensor)
 def remainder(x: Tensor, y: Tensor | int | float) -> Tensor:
-    """The remainder with the sign of y; the kernel's, of whole numbers, has that of x."""
+    """The remainder with the sign of y. ExecuTorch's kernel gives integers the sign of x instead."""
     if not (x.is_floating_point() or isinstance(y, float)):
         return x - torch.div(x, y, rounding_mode="floor") * y
     found = torch.fmod(x, y)
@@ -31,9 +31,9 @@ def remainder(x: Tensor, y: Tensor | int | float) -> Tensor:
 
 @replaces(aten.gelu.default)
 def gelu(x: Tensor, approximate: str = "none") -> Any:
-    """x Phi(x); XNNPACK would use the approximate form for the exact one."""
+    """x Phi(x). XNNPACK would compute the exact form as the approximate one."""
     if approximate == "none":
-        return NotImplemented  # the kernel's own
+        return NotImplemented  # ExecuTorch's own kernel
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
     result: Tensor = 0.5 * x * (1 + torch.tanh(inner))
     return result
@@ -43,7 +43,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Any:
 def empty(
     size: Sequence[int], _order: Sequence[int], dtype: torch.dtype = torch.float32, **_where: object
 ) -> Tensor:
-    """Zeros: decompositions use only the shape of empty memory."""
+    """Zeros instead of empty memory, of which decompositions use only the shape."""
     return torch.zeros(size, dtype=dtype)
 
 
@@ -52,12 +52,14 @@ def new_empty(
     x: Tensor, size: Sequence[int], _stride: Sequence[int], dtype: torch.dtype | None = None,
     **_where: object,
 ) -> Tensor:  # fmt: skip
-    """Zeros of the type of x: the values written into an assigned slice cover all of it."""
+    """Zeros of the type of x instead of empty memory; every element is overwritten later."""
     return torch.zeros(size, dtype=dtype or x.dtype)
 
 
 @replaces(aten.view.default, aten._unsafe_view.default)
 def view(x: Tensor, size: Sequence[int]) -> Tensor:
-    """x with another shape; the rules may have left it in a memory order that torch cannot view."""
+    """x with another shape. It is copied, as the rules may have left it in an order that torch cannot
+    view.
+    """
     copy: Tensor = aten.view_copy(x, size)
     return copy

@@ -1,6 +1,6 @@
-"""Matrix products and sums along axes, as the batched products that XNNPACK takes.
+"""Matrix products and sums along axes, as the batched products that XNNPACK accepts.
 
-Its products of plain matrices need one constant side, and theta is an input here.
+XNNPACK multiplies plain matrices only if one of them is constant, but theta is an input here.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def vector_norm(
     x: Tensor, order: Scalar = 2, dim: Sequence[int] | None = None, keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Tensor:  # fmt: skip
-    """The Euclidean or absolute norm over some axes."""
+    """The norm of order 1 or 2 over some axes."""
     axes = list(dim or range(x.ndim))
     if order not in (1, 2):
         raise ExportError(f"norm of order {order}, expected 1 or 2")
@@ -44,14 +44,14 @@ def vector_norm(
 def column_sums(x: Tensor) -> Tensor:
     """The sum (C,) of x (B, ..., C) over all axes but the last: per example, then over the batch.
 
-    A product with ones, which stays in the delegate; in two steps it also rounds less.
+    As a product with ones it stays in XNNPACK's delegate, and two steps have a smaller rounding error.
     """
     sums = example_sums(x)
     return mm(sums.new_ones(1, len(sums)), sums).reshape(x.shape[-1])
 
 
 def example_sums(x: Tensor) -> Tensor:
-    """The sum (B, C) of x (B, ..., C) over the axes between."""
+    """The sum (B, C) of x (B, ..., C) over the axes in between."""
     rows = x.reshape(len(x), -1, x.shape[-1])
     ones = rows.new_ones(len(rows), 1, rows.shape[1])
     return torch.bmm(ones, rows).reshape(len(rows), x.shape[-1])

@@ -1,7 +1,7 @@
-"""ExecuTorch's own Python package: loads it late, keeps it quiet, and verifies programs in its runtime.
+"""ExecuTorch's Python package: imports it on demand, silences it, and runs programs for verification.
 
-The package is large and optional. Importing it adds a handler to the root logger, compiling warns, and its
-C++ side writes to Python's standard streams.
+The package is large and optional. Importing it adds a handler to the root logger, compiling raises
+warnings, and its C++ side writes to Python's standard streams.
 """
 
 import io
@@ -25,7 +25,7 @@ INSTALL = "pip install 'sedge-fl[export-executorch]'"
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """Suppresses warnings, log records and output; exceptions pass."""
+    """A context that suppresses warnings, log records and output; exceptions are raised as usual."""
     root, nowhere = logging.getLogger(), io.StringIO()
     handlers, disabled = root.handlers[:], root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -40,7 +40,10 @@ def quiet() -> Generator[None]:
 
 @cache
 def library() -> Any:
-    """The package's bindings of the runtime, on one thread. Raises ``ExportError`` if it is missing."""
+    """Import the package's bindings of the runtime, set to one thread.
+
+    Raises ``ExportError`` if the package is missing.
+    """
     with quiet():
         try:
             bindings = import_module("executorch.extension.pybindings.portable_lib")
@@ -58,14 +61,14 @@ def kernels() -> frozenset[str]:
 
 
 def load(data: bytes, method: str, inputs: Sequence[str], outputs: Sequence[str]) -> Program:
-    """One method of a file, as a function from named arrays to named arrays.
+    """Load one method of a file as a function from named arrays to named arrays.
 
-    Raises ``ExportError`` for a file that the runtime refuses; so does the function when a run fails.
+    Raises ``ExportError`` for a file that the runtime rejects. The function raises it if a run fails.
     """
     bindings = library()
     try:
         with quiet():
-            # A method is loaded when it is first run; the file's bytes must stay where they are.
+            # The method is loaded at its first run, from the same memory, so ``data`` must outlive it.
             module = bindings._load_for_executorch_from_buffer(data)
     except RuntimeError as exc:
         raise ExportError(f"program {method!r}: executorch cannot load it: {exc}") from exc
@@ -79,7 +82,7 @@ def load(data: bytes, method: str, inputs: Sequence[str], outputs: Sequence[str]
                 results = module.run_method(method, tensors)
         except RuntimeError as exc:
             raise ExportError(f"program {method!r}: executorch cannot run it: {exc}") from exc
-        assert data  # keeps the bytes in place, see above
+        assert data  # keeps a reference to the bytes, see above
         return {name: result.numpy() for name, result in zip(outputs, results, strict=True)}
 
     return run

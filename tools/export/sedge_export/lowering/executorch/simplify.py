@@ -1,9 +1,9 @@
-"""The second pass over a graph: transposes that cancel, copies in place of views, XNNPACK's limits.
+"""The second pass over a graph: transposes that cancel, copies instead of views, XNNPACK's limits.
 
-ExecuTorch has no strides: each view, transpose and slice is a copy, and every tensor is contiguous. So a
-transpose is moved behind the element-wise operators and sums that follow it, until it meets its inverse or
-an operator that needs the other order. A product with a large transposed matrix becomes the transpose of a
-product with small ones. Equal nodes are one node.
+ExecuTorch has no strides: each view, transpose and slice copies its input, and every tensor is
+contiguous. So a transpose is moved behind the element-wise operators and sums that follow it, until it
+meets its inverse or an operator that needs the other order. A product with a large transposed matrix
+becomes the transpose of a product in which only small matrices are transposed. Equal nodes are merged.
 """
 
 import operator
@@ -29,7 +29,7 @@ EXPAND, PAD, CAT, BMM = (
     aten.cat.default,
     aten.bmm.default,
 )
-MAX_JOINED = 5  # tensors of one concatenation in XNNPACK
+MAX_JOINED = 5  # XNNPACK's limit on the tensors of one concatenation
 
 
 def simplified(module: fx.GraphModule) -> fx.GraphModule:
@@ -47,7 +47,7 @@ class Simplifier:
         self._made: dict[object, fx.Node] = {}
 
     def run(self) -> fx.GraphModule:
-        """The new module."""
+        """Build the new module."""
         values: dict[fx.Node, Any] = {}
         for node in self._module.graph.nodes:
             if node.op == "output":
@@ -88,7 +88,7 @@ class Simplifier:
         return made
 
     def emit(self, target: Any, *args: Argument, **kwargs: Argument) -> fx.Node:
-        """A node of the new graph; the same one for the same arguments."""
+        """Add a node to the new graph, or return the existing one with the same arguments."""
         leaves, tree = tree_flatten((args, kwargs))
         key = (target, tuple((type(leaf), leaf) for leaf in leaves), str(tree))
         if key not in self._made:
@@ -108,7 +108,7 @@ class Simplifier:
         source, order = self.transposed(x)
         wide = [extent for extent in shape if extent != 1]
         if source is not x and wide == [extent for extent in shape_of(x) if extent != 1]:
-            # Only axes of extent 1 come or go, so the transpose can stay behind the view.
+            # If only axes of extent 1 come or go, the view can move in front of the transpose.
             ones = len(shape) - len(wide)
             axes = [axis for axis in order if shape_of(source)[axis] != 1]
             inner = [1] * ones + [shape_of(source)[axis] for axis in sorted(axes)]
@@ -125,25 +125,29 @@ class Simplifier:
         source, before = self.transposed(x)
         order = [before[axis] for axis in order]
         wide = [axis for axis in order if shape_of(source)[axis] != 1]
-        if wide == sorted(wide):  # nothing moves in memory
+        if wide == sorted(wide):  # the data stay in the same order
             return self.view(source, [shape_of(source)[axis] for axis in order])
         return self.emit(PERMUTE, source, order)
 
     def transposed(self, x: fx.Node) -> tuple[fx.Node, list[int]]:
-        """The value that x is a transpose of, and its order of axes; else x itself and the identity."""
+        """The node that x transposes, and the order of axes; for any other node, x itself and the
+        identity.
+        """
         if x.target is PERMUTE:
             return cast(fx.Node, x.args[0]), list(cast(Sequence[int], x.args[1]))
         return x, list(range(len(shape_of(x))))
 
     def cut(self, x: fx.Node, axis: int, start: int, stop: int) -> fx.Node:
-        """x[start:stop] on an axis."""
+        """x[start:stop] along an axis."""
         if stop - start == shape_of(x)[axis]:
             return x
         source, order = self.transposed(x)
         return self.permute(self.emit(SLICE, source, order[axis], start, stop), order)
 
     def join(self, parts: Sequence[fx.Node], axis: int) -> fx.Node:
-        """The parts concatenated, at most five in one node; parts that are copied twice are small."""
+        """Concatenate the parts, at most five in one node. If there are more, small parts are joined
+        first.
+        """
         orders = {tuple(self.transposed(part)[1]) for part in parts}
         if len(orders) == 1:
             order = list(orders.pop())
@@ -165,7 +169,7 @@ class Simplifier:
     def _pointwise(
         self, target: OpOverload, args: list[Any], keywords: dict[str, Any], shape: tuple[int, ...]
     ) -> fx.Node:
-        """The operator on the values behind its operands' transposes, with the transpose after it."""
+        """Apply the operator to what its operands transpose, and transpose the result instead."""
         operands = [arg for arg in args if isinstance(arg, fx.Node)]
         order = list(range(len(shape)))
         for operand in sorted(operands, key=_size):
@@ -179,7 +183,9 @@ class Simplifier:
         return self.permute(self.emit(target, *moved, **keywords), order)
 
     def _operand(self, x: fx.Node, order: list[int], whole: bool) -> fx.Node:
-        """x as an operand of another order of axes, not expanded if another operand is whole."""
+        """Permute an operand. An expanded one is used unexpanded if another operand has the ``whole``
+        shape.
+        """
         if whole and x.target is EXPAND:
             x = cast(fx.Node, x.args[0])
         extents = shape_of(x)
@@ -189,7 +195,7 @@ class Simplifier:
         return self.permute(self.view(x, (1,) * missing + extents), order)
 
     def product(self, x: fx.Node, y: fx.Node) -> fx.Node:
-        """x[i] @ y[i] for each i."""
+        """The batched product x[i] @ y[i]."""
         source, order = self.transposed(y)
         results = shape_of(x)[1] * shape_of(y)[2] * shape_of(x)[0]
         if order == [0, 2, 1] and _size(source) > _size(x) + results:
@@ -197,7 +203,7 @@ class Simplifier:
         return self.emit(BMM, x, y)
 
     def reduction(self, target: OpOverload, x: fx.Node, dims: Sequence[int], *rest: Any) -> fx.Node:
-        """A sum, mean or extreme over some axes."""
+        """A sum, mean or extremum over some axes."""
         source, order = self.transposed(x)
         gone = [order[dim] for dim in dims]
         made = self.emit(target, source, gone, *rest)
@@ -274,7 +280,7 @@ def _expand(graph: Simplifier, node: fx.Node, args: list[Any]) -> fx.Node:
 
 
 def _pad(graph: Simplifier, node: fx.Node, args: list[Any]) -> fx.Node:
-    """Margins, from the last axis backwards; a negative one cuts, which ExecuTorch's padding cannot."""
+    """Pad the last axes. Negative margins cut, which is done by slices, as ExecuTorch's padding cannot."""
     x, margins, *fill = args
     rank = len(shape_of(x))
     for place in range(len(margins) // 2):

@@ -1,8 +1,8 @@
-"""From traced ATen graphs to one ExecuTorch file (.pte) with a method for each program.
+"""Compiles traced ATen graphs to one ExecuTorch file (.pte) with a method for each program.
 
-Each graph is traced once more through the rules of ``table``, simplified, and handed to ExecuTorch's own
-compiler, which delegates supported parts to XNNPACK and plans the memory of everything else. Any operator
-left must have a kernel in ExecuTorch's runtime.
+Each graph is traced again through the rules of ``table``, simplified, and passed to ExecuTorch's own
+compiler. This delegates supported parts to XNNPACK and plans the memory of everything else. Each
+remaining operator must have a kernel in ExecuTorch's runtime.
 """
 
 import operator
@@ -29,10 +29,10 @@ POOL_BACKWARD = aten.max_pool2d_with_indices_backward.default
 
 
 def to_executorch(graphs: Mapping[str, fx.GraphModule], where: Where) -> bytes:
-    """The file with one method for each traced graph, of the graph's name.
+    """Compile the graphs to one file with a method for each, named like the graph.
 
-    Raises ``ExportError`` naming the first operator without rule and kernel; ``where`` says which module of
-    the model it came from.
+    Raises ``ExportError`` naming the first operator that has neither a rule nor a kernel; ``where`` says
+    which module of the model it came from.
     """
     with quiet():
         prepared = {name: _prepared(graph, where) for name, graph in graphs.items()}
@@ -68,7 +68,7 @@ def _guarded(target: OpOverload, rule: Rule, where: Where) -> Rule:
 
 
 def _check_pooling(graph: fx.Graph, where: Where) -> None:
-    """Only the gradient may use max pooling's indices, because the rules do not compute them."""
+    """Refuse a graph that uses max pooling's indices outside its gradient: no rule computes them."""
     for pool in graph.find_nodes(op="call_function", target=POOL):
         for output in pool.users:
             others = [user for user in output.users if user.target is not POOL_BACKWARD]
@@ -89,25 +89,29 @@ def _compiled(programs: dict[str, torch.export.ExportedProgram]) -> bytes:
     partition: Any = import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
     config = exir.EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
     try:
-        # Its successor decomposes twice more, and produces the same file in twice the time.
+        # to_edge_transform_and_lower decomposes twice more: it takes twice as long and makes the same
+        # file.
         with _decomposed_once():
             edge = exir.to_edge(programs, compile_config=config)
         with _one_pass():
             edge = edge.to_backend(partition.XnnpackPartitioner())
-        # Inputs and outputs are the caller's memory: planned, they would be copied in and out.
+        # Inputs and outputs are in the caller's memory. If they were planned, they would be copied in and
+        # out.
         planning = passes.MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
         final = exir.ExecutorchBackendConfig(memory_planning_pass=planning)
         return bytes(edge.to_executorch(final).buffer)
-    except Exception as exc:  # a compiler's errors have no common base
+    except Exception as exc:  # a compiler's errors have no common base class
         reason = str(exc).partition("\n")[0]
         raise ExportError(f"executorch cannot compile it: {type(exc).__name__}: {reason}") from exc
 
 
 @contextmanager
 def _decomposed_once() -> Generator[None]:
-    """Leave graphs as they are that have nothing to decompose and write nothing in place: nearly all.
+    """A context in which graphs that have nothing to decompose and write nothing in place are left as
+    they are.
 
-    To trace each once more would change nothing, for a third of the compiler's time.
+    That applies to nearly all graphs. Tracing each of them again would change nothing, but take a third
+    of the compiler's time.
     """
     program = torch.export.ExportedProgram
     right: Any = program.run_decompositions
@@ -127,10 +131,11 @@ def _decomposed_once() -> Generator[None]:
 
 @contextmanager
 def _one_pass() -> Generator[None]:
-    """Run only the XNNPACK pass that helps here: a clamp becomes part of the product before it.
+    """A context in which XNNPACK runs only the pass that helps here: it merges a clamp into the product
+    before.
 
-    The others look for patterns that these graphs do not have, in each of many delegates; two of them first
-    compile examples of what they look for. Together they took nine tenths of the time.
+    The other passes search each of many delegates for patterns that these graphs do not contain, and two
+    of them first compile examples of their patterns. Together they took nine tenths of the time.
     """
     preprocess: Any = import_module("executorch.backends.xnnpack.xnnpack_preprocess")
     passes: Any = import_module("executorch.backends.xnnpack._passes")

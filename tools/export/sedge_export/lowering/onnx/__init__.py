@@ -1,6 +1,6 @@
-"""Lowering: ATen operators as ONNX nodes. Start at ``to_onnx.to_onnx``; ``table.LOWERINGS`` is the table.
+"""Lowering to ONNX: ATen operators become ONNX nodes.
 
-The imports below fill the table.
+Start at ``to_onnx.to_onnx``; ``table.LOWERINGS`` is the table. The imports below fill it.
 """
 
 from sedge_export.lowering.onnx import (

@@ -2,14 +2,17 @@
 
 Letters: B batch, C input channels, O output channels, T taps of the kernel, P output positions, K = B P.
 
-onnxruntime multiplies image by image, P columns at a time, which is slow for small maps with many channels.
-There one matrix product over the whole batch is faster, forward and backward. Measured with onnxruntime
-1.31, one thread, batch 32, 3 x 3, on AVX2: Conv -> one product (eager torch):
+onnxruntime multiplies image by image, P columns at a time, which is slow for small maps with many
+channels. For these, one matrix product over the whole batch is faster, forward and backward. Measured
+with onnxruntime 1.31, one thread, batch 32, 3 x 3, on AVX2: Conv -> one product (eager torch):
+
     512 channels, 2 x 2   23 ms -> 8 ms (7)
     512 channels, 4 x 4   26 ms -> 29 ms (19)
     256 channels, 7 x 7   24 ms -> 22 ms (15)
     128 channels, 8 x 8   7 ms -> 9 ms (5)
-A step with the input's gradient, on AVX-512: ConvTranspose -> mirrored, laid over.
+
+A step with the input's gradient, on AVX-512: ConvTranspose -> ``_mirrored``, ``_laid_over``:
+
     512 channels, 2 x 2   51 ms -> 24, 23       512 channels, 4 x 4 by stride 2 to 2 x 2   56 ms -> -, 30
     256 channels, 4 x 4   19 ms -> 16, 18       128 channels, 7 x 7 by stride 2 to 4 x 4   6 ms -> -, 8
     256 channels, 7 x 7   49 ms -> 48, 52
@@ -29,7 +32,8 @@ from sedge_export.lowering.onnx.weight_gradient import Window, seen_by_taps, wei
 
 aten = torch.ops.aten
 
-# Up to this many positions one product over the batch is faster, and backward if a stride is 1.
+# Up to this many output positions, one product over the batch is faster. Backward, the larger limit
+# applies if all strides are 1.
 SMALL_MAP = 8
 SMALL_MAP_BACKWARD = 49
 
@@ -55,7 +59,7 @@ def plain_convolution(
     padding: Sequence[int], dilation: Sequence[int], transposed: bool,
     output_padding: Sequence[int], groups: int,
 ) -> Value:  # fmt: skip
-    """The same as ONNX's own operator, whatever the size of the map."""
+    """The same by ONNX's own operator, whatever the number of positions."""
     window = Window(weight.shape[2:], stride, padding, dilation)
     if transposed:
         return _transposed(graph, x, weight, bias, window, output_padding, groups)
@@ -113,7 +117,10 @@ def _as_product(graph: Graph, x: Value, weight: Value, bias: Value | None, windo
 def _product(
     graph: Graph, seen: Sequence[Value], weight: Value, bias: Value | None, shape: Sequence[int]
 ) -> Value:
-    """Each tap's input (K, C) times weight (T C, O): a map of O channels, of ``shape`` (B, ...)."""
+    """Multiply the taps' inputs (K, C) by the weight (T C, O). Returns a map (B, O, ...).
+
+    ``shape`` is (B, ...), without the channels.
+    """
     rows = gemm(graph, graph.concat(seen, 1), weight, bias)  # (K, O)
     shaped = graph.reshape(rows, (*shape, weight.shape[1]))
     return graph.transpose(shaped, _channels_first(shaped))
@@ -125,7 +132,7 @@ def convolution_backward(
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
     output_padding: Sequence[int], groups: int, output_mask: Sequence[bool],
 ) -> tuple[Value | None, Value | None, Value | None]:  # fmt: skip
-    """The gradients of input, weight and bias, each only if the mask asks for it."""
+    """The gradients of input, weight and bias, each only if ``output_mask`` requests it."""
     window = Window(weight.shape[2:], stride, padding, dilation)
     for_input = for_weight = for_bias = None
     if output_mask[0] and transposed:
@@ -136,7 +143,7 @@ def convolution_backward(
     elif output_mask[0]:
         for_input = _input_gradient(graph, grad, x.shape, weight, window, groups)
     if output_mask[1]:
-        # A transposed convolution is a convolution from its output to its input.
+        # A transposed convolution is a convolution with input and output swapped.
         source, target = (grad, x) if transposed else (x, grad)
         for_weight = weight_gradient(graph, source, target, weight.shape, window, groups)
     if output_mask[2]:
@@ -152,16 +159,17 @@ def _input_gradient(
         if dense and grad.shape[2:] == shape[2:]:
             return _mirrored(graph, grad, weight, window)
         return _laid_over(graph, grad, shape, weight, window)
-    # The rows at the far end that the stride did not reach.
+    # The rows at the end of each axis that no window reached.
     reached = window.extents(grad.shape[2:])
     unread = [e - r for e, r in zip(shape[2:], reached, strict=True)]
     return _transposed(graph, grad, weight, None, window, unread, groups)
 
 
 def _mirrored(graph: Graph, grad: Value, weight: Value, window: Window) -> Value:
-    """The convolution of the gradient with the mirrored kernel, if the map keeps its size.
+    """The input's gradient as a convolution with the mirrored kernel, for an output as large as the
+    input.
 
-    The padding is then the same on the way back.
+    Its padding then equals the forward one.
     """
     outputs, inputs = weight.shape[:2]
     seen = seen_by_taps(graph, grad, window, grad.shape[2:])[::-1]
@@ -174,10 +182,11 @@ def _mirrored(graph: Graph, grad: Value, weight: Value, window: Window) -> Value
 def _laid_over(
     graph: Graph, grad: Value, shape: tuple[int, ...], weight: Value, window: Window
 ) -> Value:
-    """Every tap's share of the gradient from one product, shifted to the tap's position and added up.
+    """The input's gradient from one product, whose part for each tap is shifted to its position and
+    added.
 
-    Meanwhile each spatial axis is split in two, whole strides and the offset within one, so that every
-    shift is a pad.
+    Meanwhile each spatial axis is split into whole strides and the offset within a stride, so that every
+    shift is a padding.
     """
     batch, positions, inputs = grad.shape[0], grad.shape[2:], shape[1]
     last = graph.transpose(grad, _channels_last(grad))  # (B, ..., O)
@@ -207,6 +216,6 @@ def _laid_over(
 
 
 def _whole_strides(window: Window, positions: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """The number of strides on each axis up to the last tap of the last position, and the input's end."""
+    """How many strides each axis needs to cover the last tap of the last position and the input's end."""
     spans = zip(positions, window.kernel, window.dilation, window.stride, ends, strict=True)
     return [max(n + d * (k - 1) // s, -(-end // s)) for n, k, d, s, end in spans]

@@ -1,8 +1,8 @@
 """A small builder of ONNX graphs in which every value has a static shape.
 
-It tracks shapes and element types, so that a lowering need not ask a runtime for them, and a wrong shape is
-found where it arises. It does not fuse operators: onnxruntime does that when it loads the program. The body
-of a loop is a separate graph, which may use every value of the graph around it.
+It tracks shapes and element types, so that a lowering need not ask a runtime for them, and a wrong shape
+is reported where it first occurs. It does not fuse operators: onnxruntime does that when it loads the
+program. The body of a loop is a separate graph, which may use every value of the enclosing graph.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.program import OPSET
 
-IR_VERSION = 9  # belongs to opset 20
+IR_VERSION = 9  # the version that goes with opset 20
 
 Scalar: TypeAlias = bool | int | float
 Attribute: TypeAlias = int | float | str | Sequence[int] | onnx.TensorProto | onnx.GraphProto
@@ -51,12 +51,12 @@ class Value:
         return math.prod(self.shape)
 
 
-# Their last output costs time if it is requested.
+# Operators whose last output is optional and takes time to compute.
 _WITH_OPTIONAL_OUTPUTS = {"MaxPool"}
 
 
 class Graph:
-    """Nodes, constants and inputs of one program, or of a loop's body, while it is being built."""
+    """Builds one program, or the body of a loop: nodes, constants and inputs."""
 
     def __init__(self, around: "Graph | None" = None) -> None:
         self._numbers: Iterator[int] = around._numbers if around else itertools.count(1)
@@ -69,12 +69,12 @@ class Graph:
         self._kinds: dict[str, str] = {}
 
     def input(self, name: str, shape: tuple[int, ...], dtype: ElementType) -> Value:
-        """A named input of the program."""
+        """Add a named input to the program."""
         self._inputs[name] = Value(name, shape, dtype)
         return self._inputs[name]
 
     def unnamed_input(self, shape: tuple[int, ...], dtype: ElementType) -> Value:
-        """An input of a body, identified by its position."""
+        """Add an input to a loop's body, where only the position counts."""
         return self.input(self._new(shape, dtype).name, shape, dtype)
 
     def constant(self, array: Array) -> Value:
@@ -91,11 +91,11 @@ class Graph:
         return self.constant(np.array(number, dtype))
 
     def ints(self, numbers: Sequence[int]) -> Value:
-        """A constant int64 vector, the form in which ONNX takes shapes, axes and pads."""
+        """A constant int64 vector, which is how ONNX passes shapes, axes and pads."""
         return self.constant(np.array(numbers, np.int64))
 
     def full(self, shape: tuple[int, ...], number: Scalar, dtype: ElementType = FLOAT) -> Value:
-        """A tensor of one repeated number, stored as that number."""
+        """A tensor filled with one number; only the number is stored."""
         if not shape:
             return self.scalar(number, dtype)
         fill = numpy_helper.from_array(np.array([number], dtype))
@@ -114,7 +114,7 @@ class Graph:
         dtype: ElementType = FLOAT,
         **attributes: Attribute,
     ) -> Value:
-        """A node with one output of the given shape."""
+        """Add a node with one output of the given shape."""
         return self.ops(kind, *inputs, outputs=((shape, dtype),), **attributes)[0]
 
     def ops(
@@ -124,7 +124,7 @@ class Graph:
         outputs: Sequence[tuple[tuple[int, ...], ElementType]],
         **attributes: Attribute,
     ) -> tuple[Value, ...]:
-        """A node with several outputs; None represents an omitted optional input."""
+        """Add a node with several outputs. An input of None stands for an omitted optional one."""
         made = tuple(self._new(shape, dtype) for shape, dtype in outputs)
         names = [value.name if value else "" for value in inputs]
         node = helper.make_node(kind, names, [value.name for value in made])
@@ -134,20 +134,20 @@ class Graph:
         return made
 
     def is_output_of(self, kind: str, value: Value) -> bool:
-        """Whether a node of this kind produces the value."""
+        """Return True if a node of this kind produces ``value``."""
         return self._kinds.get(value.name) == kind
 
     def unary(self, kind: str, x: Value, **attributes: Attribute) -> Value:
-        """An element-wise node that keeps shape and type."""
+        """Add an element-wise node that keeps shape and type."""
         return self.op(kind, x, shape=x.shape, dtype=x.dtype, **attributes)
 
     def binary(self, kind: str, x: Value, y: Value) -> Value:
-        """An element-wise arithmetic node with broadcasting; both sides have one type."""
+        """Add an element-wise arithmetic node with broadcasting; both operands must have the same type."""
         return self._broadcasting(kind, x, y, x.dtype)
 
     def _broadcasting(self, kind: str, x: Value, y: Value, dtype: ElementType) -> Value:
         shape = np.broadcast_shapes(x.shape, y.shape)
-        # An expanded side can stay unexpanded when the other side has the whole shape.
+        # If one operand already has the whole shape, the other need not be expanded to it.
         if y.shape == shape:
             x = self._broadcasts.get(x.name, x)
         if x.shape == shape:
@@ -167,15 +167,15 @@ class Graph:
         return self.binary("Mul", x, y)
 
     def scale(self, x: Value, factor: float) -> Value:
-        """x times a number."""
+        """x times a constant."""
         return self.mul(x, self.scalar(factor))
 
     def compare(self, kind: str, x: Value, y: Value) -> Value:
-        """An element-wise comparison with broadcasting, giving booleans."""
+        """Add an element-wise comparison with broadcasting, which gives booleans."""
         return self._broadcasting(kind, x, y, BOOL)
 
     def cast(self, x: Value, dtype: ElementType) -> Value:
-        """x with another element type."""
+        """x converted to another element type."""
         if x.dtype == dtype:
             return x
         to = int(helper.np_dtype_to_tensor_dtype(dtype))
@@ -190,7 +190,7 @@ class Graph:
         return self.op("Reshape", x, self.ints(shape), shape=shape, dtype=x.dtype)
 
     def transpose(self, x: Value, axes: Sequence[int]) -> Value:
-        """x with its axes in another order; a transpose of a transpose becomes one or none."""
+        """x with its axes in another order. A transpose of a transpose becomes a single one, or none."""
         source, before = self.untransposed(x)
         order = tuple(before[axis] for axis in axes)
         if order == tuple(range(x.rank)):
@@ -201,11 +201,13 @@ class Graph:
         return made
 
     def untransposed(self, x: Value) -> tuple[Value, tuple[int, ...]]:
-        """The value that x is a transpose of, and its order of axes; else x itself and the identity."""
+        """The value that x transposes, and the order of axes; for any other value, x itself and the
+        identity.
+        """
         return self._transposes.get(x.name, (x, tuple(range(x.rank))))
 
     def reduce(self, kind: str, x: Value, axes: Sequence[int], keep: bool = False) -> Value:
-        """x reduced over some axes (ReduceSum, ReduceMean, ReduceMax, ReduceMin)."""
+        """Reduce x over some axes by ReduceSum, ReduceMean, ReduceMax or ReduceMin."""
         over = {axis % x.rank for axis in axes}
         if not over:
             return x
@@ -223,7 +225,7 @@ class Graph:
         return self.reduce("ReduceMean", x, axes, keep)
 
     def slice(self, x: Value, axes: Sequence[int], ranges: Sequence[tuple[int, int, int]]) -> Value:
-        """x[start:stop:step] on each of some axes; free if it is all of x."""
+        """x[start:stop:step] along each of ``axes``; adds no node if that is all of x."""
         shape = list(x.shape)
         for axis, bounds in zip(axes, ranges, strict=True):
             shape[axis] = len(range(x.shape[axis])[slice(*bounds)])
@@ -250,7 +252,7 @@ class Graph:
         return self.ops("Split", x, self.ints(sizes), outputs=outputs, axis=axis)
 
     def pad(self, x: Value, before: Sequence[int], after: Sequence[int], fill: Scalar) -> Value:
-        """x with margins of a constant."""
+        """x padded with a constant."""
         if not any(before) and not any(after):
             return x
         shape = tuple(b + e + a for b, e, a in zip(before, x.shape, after, strict=True))
@@ -266,7 +268,7 @@ class Graph:
         return made
 
     def build(self, name: str, outputs: Mapping[str, Value]) -> bytes:
-        """The program with the named outputs, as bytes."""
+        """Serialise the program with the named outputs."""
         model = helper.make_model(
             self._finished(name, outputs),
             opset_imports=[helper.make_opsetid("", OPSET)],
@@ -277,11 +279,11 @@ class Graph:
         return program
 
     def body(self, name: str, outputs: Iterable[Value]) -> onnx.GraphProto:
-        """The body of a loop, with its outputs in order."""
+        """Finish the body of a loop, with its outputs in order."""
         return self._finished(name, {self._new(v.shape, v.dtype).name: v for v in outputs})
 
     def _finished(self, name: str, outputs: Mapping[str, Value]) -> onnx.GraphProto:
-        """The graph with the named outputs; nodes that reach no output are left out."""
+        """Assemble the graph with the named outputs. Nodes that no output needs are left out."""
         renamed: dict[str, str] = {}
         for label, value in outputs.items():
             if value.name in renamed or value.name in self._inputs or value.name not in self._kinds:
@@ -311,7 +313,7 @@ class Graph:
 
 
 def _nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The nodes, and those of the bodies of loops among them."""
+    """Yield the nodes, and the nodes in the bodies of loops among them."""
     for node in nodes:
         yield node
         for attribute in node.attribute:

@@ -1,7 +1,7 @@
-"""Reading from and writing to indexed positions.
+"""Reads from and writes to indexed positions.
 
-Every write is one scatter along one axis: ``put`` brings that axis to the front, where ScatterND copies
-whole slices, and back.
+Every write is a scatter along one axis. ``put`` moves that axis to the front, where ScatterND copies
+whole slices, and back again.
 """
 
 import math
@@ -20,7 +20,10 @@ aten = torch.ops.aten
 def put(
     graph: Graph, x: Value, axis: int, places: Value, source: Value, reduction: str = "none"
 ) -> Value:
-    """x with source's slices written (or added) at the positions (P,) of an axis; source has P there."""
+    """x with the slices of ``source`` written, or added, at the positions ``places`` (P,) of an axis.
+
+    ``source`` has extent P along this axis.
+    """
     front = [axis, *(a for a in range(x.rank) if a != axis)]
     back = [front.index(a) for a in range(x.rank)]
     moved, slices = graph.transpose(x, front), graph.transpose(source, front)
@@ -42,7 +45,7 @@ def slice_scatter(
     bounds = range(extent)[start:end:step]
     if step != 1:
         return put(graph, x, axis, graph.constant(np.array(bounds, np.int64)), source)
-    parts = [  # the part before, source, and the part after: plain copies
+    parts = [  # the parts before and after, and source: plain copies
         graph.slice(x, [axis], [(0, bounds.start, 1)]) if bounds.start > 0 else None,
         source,
         graph.slice(x, [axis], [(bounds.stop, extent, 1)]) if bounds.stop < extent else None,
@@ -61,7 +64,7 @@ def select_scatter(graph: Graph, x: Value, source: Value, dim: int, index: int) 
 
 @lowers(aten.gather.default)
 def gather(graph: Graph, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
-    """x[index] element by element along an axis."""
+    """Pick elements of x by ``index`` along an axis."""
     return graph.op("GatherElements", x, index, shape=index.shape, dtype=x.dtype, axis=dim)
 
 
@@ -111,7 +114,7 @@ def embedding_backward(
     graph: Graph, grad: Value, indices: Value, num_weights: int, padding_idx: int,
     scale_grad_by_freq: bool,
 ) -> Value:  # fmt: skip
-    """The rows of grad added up at their indices; the padding row gets 0."""
+    """The sum of grad's rows for each index (num_weights, ...); the padding row gets 0."""
     if scale_grad_by_freq:
         raise ExportError("scale_grad_by_freq=True")
     width = grad.shape[-1]
@@ -125,7 +128,7 @@ def embedding_backward(
 
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(graph: Graph, x: Value, indices: Sequence[Value | None]) -> Value:
-    """x[i, j, ...] with tensors of indices on neighbouring axes, which become one axis."""
+    """x[i, j, ...] with index tensors on neighbouring axes, which are merged into one axis."""
     axis, places, merged = _merged(graph, x.shape, indices)
     rows = graph.reshape(x, merged)
     taken = index_select(graph, rows, axis, graph.reshape(places, (places.size,)))
@@ -150,7 +153,7 @@ def index_put(
 def _merged(
     graph: Graph, shape: tuple[int, ...], indices: Sequence[Value | None]
 ) -> tuple[int, Value, tuple[int, ...]]:
-    """The first indexed axis, the merged index into all indexed axes, and the shape with them merged."""
+    """Merge the indexed axes. Returns the first of them, the merged index, and the new shape of x."""
     given = {axis: value for axis, value in enumerate(indices) if value is not None}
     axis, count = min(given), len(given)
     if list(given) != list(range(axis, axis + count)) or any(

@@ -1,6 +1,7 @@
-"""Lowering a model that only predicts, with constant weights: ONNX's plain operators.
+"""Lowers a model that only predicts, with constant weights, to ONNX's plain operators.
 
-Runtimes fuse and quantise these. The operators for training suit batches and gradients.
+Runtimes can fuse and quantise these. The lowerings for training are tuned for batches and gradients
+instead.
 """
 
 import operator
@@ -21,7 +22,7 @@ CONVOLUTION = aten.convolution.default
 BATCH_NORM = aten._native_batch_norm_legit_functional.default
 
 
-# The table for a graph without gradients.
+# The lowerings for a graph without gradients.
 PLAIN_LOWERINGS: dict[OpOverload, Lowering] = {
     **LOWERINGS,
     aten.convolution.default: plain_convolution,
@@ -29,13 +30,13 @@ PLAIN_LOWERINGS: dict[OpOverload, Lowering] = {
 
 
 def fold_batch_norms(module: fx.GraphModule) -> None:
-    """Write every batch normalisation of a convolution's output into the convolution's weight and bias.
+    """Fold each batch normalisation that follows a convolution into the convolution's weight and bias.
 
-    onnxruntime 1.31 does not do this by itself at opset 20.
+    onnxruntime 1.31 does not do this itself at opset 20.
     """
     for norm in module.graph.find_nodes(op="call_function", target=BATCH_NORM):
         source = norm.args[0]
-        # A transposed convolution's weight has its channels elsewhere.
+        # A transposed convolution's weight has its output channels on another axis.
         if source.target is CONVOLUTION and not source.args[6] and len(source.users) == 1:
             constants = _constants(module, [*source.args[1:3], *norm.args[1:5]])
             if constants is not None:
@@ -45,7 +46,10 @@ def fold_batch_norms(module: fx.GraphModule) -> None:
 
 
 def _constants(module: fx.GraphModule, given: Sequence[object]) -> list[Tensor | None] | None:
-    """The tensors behind nodes, None for a missing argument; None for all if one is computed."""
+    """The constant tensors behind ``given``, with None for a missing argument.
+
+    Returns None if any of them is computed.
+    """
     found: list[Tensor | None] = []
     for node in given:
         if not isinstance(node, fx.Node):

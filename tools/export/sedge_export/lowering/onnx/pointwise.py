@@ -13,12 +13,12 @@ from sedge_protocol.errors import ExportError
 aten = torch.ops.aten
 Operand = Value | Scalar
 
-# torch's narrower integers are int64 in a program; ``wrapped`` gives them their range.
+# torch's narrower integers are int64 in a program; ``wrapped`` reduces results to their range.
 _NARROW = {torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32}
 DTYPES = {torch.float32: FLOAT, torch.int64: INT, torch.bool: BOOL, **dict.fromkeys(_NARROW, INT)}
-# Type promotion among the three types that programs have.
+# The order of type promotion among the three types that programs have.
 _RANK = {BOOL: 0, INT: 1, FLOAT: 2}
-# The operators whose result may exceed the range of a narrower integer.
+# Operators whose result may leave the range of a narrower integer.
 _LEAVING = {
     aten.abs, aten.add, aten._to_copy, aten.copy, aten.cumsum, aten.mul, aten.neg, aten.pow, aten.sub,
     aten.sum,
@@ -52,14 +52,14 @@ _COMPARISONS = {
 
 
 def element_type(dtype: torch.dtype) -> ElementType:
-    """The ONNX element type of a torch type. Raises ``ExportError`` for one that programs lack."""
+    """The ONNX element type for a torch type. Raises ``ExportError`` for a type that programs lack."""
     if dtype not in DTYPES:
         raise ExportError(f"element type {dtype}, expected float32, bool or an integer")
     return DTYPES[dtype]
 
 
 def wrapped(graph: Graph, operator: OpOverload, result: Value, dtype: torch.dtype) -> Value:
-    """An operator's result in its torch type if that overflows: modulo 2 to the number of its bits."""
+    """Wrap a result around at the range of a narrower integer type, as an overflow does in torch."""
     bits = _NARROW.get(dtype)
     if bits is None or operator.overloadpacket not in _LEAVING:
         return result
@@ -71,14 +71,14 @@ def wrapped(graph: Graph, operator: OpOverload, result: Value, dtype: torch.dtyp
 
 
 def operands(graph: Graph, x: Operand, y: Operand) -> tuple[Value, Value]:
-    """Both sides as values of their common type, as torch promotes them."""
+    """Convert both operands to values of their common type, as torch's promotion does."""
     kinds = [kind_of(side) for side in (x, y)]
     common = max(kinds, key=_RANK.__getitem__)
     return _as(graph, x, common), _as(graph, y, common)
 
 
 def kind_of(side: Operand) -> ElementType:
-    """The element type of a value, or of a number as torch treats it."""
+    """The element type of a value, or that which torch's promotion gives a number."""
     if isinstance(side, Value):
         return side.dtype
     return BOOL if isinstance(side, bool) else INT if isinstance(side, int) else FLOAT
@@ -94,7 +94,7 @@ def _unary(kind: str, graph: Graph, x: Value) -> Value:
 
 def _compare(kind: str, graph: Graph, x: Operand, y: Operand) -> Value:
     left, right = operands(graph, x, y)
-    if left.dtype == BOOL and kind != "Equal":  # ONNX orders only numbers
+    if left.dtype == BOOL and kind != "Equal":  # ONNX compares only numbers by order
         left, right = _as(graph, left, INT), _as(graph, right, INT)
     return graph.compare(kind, left, right)
 
@@ -113,7 +113,7 @@ def not_equal(graph: Graph, x: Value, y: Operand) -> Value:
 
 @lowers(aten.isnan.default)
 def isnan(graph: Graph, x: Value) -> Value:
-    """Whether x is NaN."""
+    """True where x is NaN."""
     return not_equal(graph, x, x)
 
 
@@ -147,7 +147,7 @@ def mul(graph: Graph, x: Operand, y: Operand) -> Value:
 
 @lowers(aten.div.Tensor, aten.div.Scalar)
 def div(graph: Graph, x: Value, y: Operand) -> Value:
-    """x / y, real division whatever the types."""
+    """x / y as real numbers, whatever their types."""
     return graph.binary("Div", graph.cast(x, FLOAT), _as(graph, y, FLOAT))
 
 
@@ -159,19 +159,19 @@ def rsqrt(graph: Graph, x: Value) -> Value:
 
 @lowers(aten.log1p.default)
 def log1p(graph: Graph, x: Value) -> Value:
-    """log(1 + x); ONNX has no exact one, and the error is absolute, 6e-8."""
+    """log(1 + x). ONNX has no accurate operator for it, so small x have an absolute error of 6e-8."""
     return graph.unary("Log", graph.add(x, graph.scalar(1.0)))
 
 
 @lowers(aten.expm1.default)
 def expm1(graph: Graph, x: Value) -> Value:
-    """exp(x) - 1; ONNX has no exact one, and the error is absolute, 6e-8."""
+    """exp(x) - 1. ONNX has no accurate operator for it, so small x have an absolute error of 6e-8."""
     return graph.sub(graph.unary("Exp", x), graph.scalar(1.0))
 
 
 @lowers(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def power(graph: Graph, x: Operand, exponent: Operand) -> Value:
-    """x to a power; the square is a product, which is many times faster than Pow."""
+    """x to a power. The square becomes a product, which is many times faster than Pow."""
     if isinstance(x, Value) and exponent == 2:
         return graph.mul(x, x)
     return graph.binary("Pow", *operands(graph, x, exponent))
@@ -202,7 +202,7 @@ def clamp(graph: Graph, x: Value, low: Operand | None = None, high: Operand | No
 
 @lowers(aten.hardtanh.default)
 def hardtanh(graph: Graph, x: Value, low: Scalar = -1, high: Scalar = 1) -> Value:
-    """x clamped between two bounds, such as ReLU6."""
+    """x clamped between two bounds, as in ReLU6."""
     return clamp(graph, x, float(low), float(high))
 
 
@@ -231,7 +231,8 @@ def whole_div(graph: Graph, x: Value, y: Operand, rounding_mode: str | None = No
     """x / y, rounded down or towards 0."""
     left, right = operands(graph, x, y)
     if rounding_mode == "floor":
-        # What is left has a whole quotient, which floats may miss by their rounding.
+        # Without its remainder, x is a multiple of y, so rounding removes the quotient's floating-point
+        # error.
         quotient = graph.binary("Div", graph.sub(left, remainder(graph, left, right)), right)
         return quotient if left.dtype == INT else graph.unary("Round", quotient)
     if rounding_mode is None or left.dtype == INT:
@@ -251,25 +252,25 @@ def where(graph: Graph, condition: Value, x: Value, y: Value) -> Value:
 
 @lowers(aten.logical_and.default, aten.bitwise_and.Tensor)
 def logical_and(graph: Graph, x: Value, y: Value) -> Value:
-    """x and y."""
+    """x and y, element by element."""
     return graph.compare("And", _boolean(x), _boolean(y))
 
 
 @lowers(aten.logical_or.default, aten.bitwise_or.Tensor)
 def logical_or(graph: Graph, x: Value, y: Value) -> Value:
-    """x or y."""
+    """x or y, element by element."""
     return graph.compare("Or", _boolean(x), _boolean(y))
 
 
 @lowers(aten.logical_xor.default, aten.bitwise_xor.Tensor)
 def logical_xor(graph: Graph, x: Value, y: Value) -> Value:
-    """Either x or y."""
+    """x or y but not both, element by element."""
     return not_equal(graph, _boolean(x), _boolean(y))
 
 
 @lowers(aten.logical_not.default, aten.bitwise_not.default)
 def logical_not(graph: Graph, x: Value) -> Value:
-    """not x."""
+    """not x, element by element."""
     return graph.unary("Not", _boolean(x))
 
 
@@ -287,7 +288,7 @@ def identity(graph: Graph, x: Value, memory_format: torch.memory_format | None =
 
 @lowers(aten.copy.default)
 def copy(graph: Graph, x: Value, source: Value, non_blocking: bool = False) -> Value:
-    """source in the shape and type of x, as an assignment to a slice converts it."""
+    """``source`` converted to the shape and type of x, like an assignment to x[:]."""
     return graph.expand(graph.cast(source, x.dtype), x.shape)
 
 
@@ -328,8 +329,8 @@ def elu(
 def threshold_backward(graph: Graph, grad: Value, x: Value, threshold: Scalar) -> Value:
     """grad where x > threshold, else 0.
 
-    A product with a mask: onnxruntime's Where makes three passes and takes twice the time. For Relu x is
-    its output, which is never negative, so x != 0 is the mask and a cast computes it.
+    Computed as a product with a mask, because onnxruntime's Where makes three passes and takes twice as
+    long. If x is Relu's output, it is never negative, so x != 0 is the mask and a cast computes it.
     """
     if threshold == 0 and graph.is_output_of("Relu", x):
         above = graph.cast(x, BOOL)

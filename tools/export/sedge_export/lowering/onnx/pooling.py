@@ -1,4 +1,4 @@
-"""Pooling by ONNX's own operators; its gradients are in ``rules``."""
+"""Pooling by ONNX's own operators; the gradients of pooling are in ``rules``."""
 
 import math
 from collections.abc import Sequence

@@ -167,7 +167,7 @@ def manifest(folder: Path) -> Path:
     root.set("package", PACKAGE)
     root.set(f"{_ANDROID}versionCode", "1")
     root.set(f"{_ANDROID}versionName", VERSION)
-    # Aapt rejects this attribute, which is newer than Debian's framework.
+    # aapt rejects this attribute, which is newer than Debian's framework.
     for service in root.iter("service"):
         service.attrib.pop(f"{_ANDROID}foregroundServiceType", None)
     sdk = {"minSdkVersion": str(MIN_SDK), "targetSdkVersion": str(TARGET_SDK)}

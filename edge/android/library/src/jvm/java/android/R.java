@@ -1,6 +1,6 @@
 package android;
 
-/** Numbers of Android's own pictures. */
+/** Replaces Android's class for tests on a JVM: the ids of built-in icons. */
 public final class R {
     private R() {}
 

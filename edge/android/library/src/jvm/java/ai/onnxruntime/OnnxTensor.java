@@ -4,7 +4,7 @@ import java.nio.Buffer;
 import java.nio.FloatBuffer;
 import java.nio.LongBuffer;
 
-/** The AAR's class of this name. It keeps a direct buffer as it is, and gives a copy. */
+/** Replaces the AAR's class for tests on a JVM. It wraps a direct buffer without copying, and returns a copy. */
 public class OnnxTensor implements OnnxValue {
     final Buffer data;
     private final long[] shape;

@@ -1,6 +1,6 @@
 package ai.onnxruntime;
 
-/** The AAR's class of this name; it counts what has to be closed. */
+/** Replaces the AAR's class for tests on a JVM. It counts the objects that have not been closed yet. */
 public class OrtEnvironment {
     public static int open;
 

@@ -12,9 +12,10 @@ import java.util.Optional;
 import java.util.Set;
 
 /**
- * The AAR's class of this name, with two graphs, whose names are not in the order of bundle.md. A file that names logits
- * predicts by class means, as tests/android/class_means.py does. In any other gradient is theta plus the first of w, loss
- * is the first of x times the first of y.
+ * Replaces the AAR's class for tests on a JVM. It has two fixed graphs, whose inputs and outputs are not in the order
+ * of bundle.md. A file that contains "logits" predicts by class means, like tests/android/class_means.py. For any other
+ * file, the gradient is theta plus the first element of w, and the loss is the product of the first elements of x and
+ * y.
  */
 public class OrtSession implements AutoCloseable {
     private static final FloatBuffer GRADIENT = FloatBuffer.allocate(2);
@@ -78,7 +79,7 @@ public class OrtSession implements AutoCloseable {
         return new LinkedHashSet<String>(names);
     }
 
-    /** Twice the product of x and the means, less the square of the means. */
+    /** Computes twice the product of x and each mean, minus the mean's square. */
     private static OnnxTensor logits(FloatBuffer theta, OnnxTensor x) {
         FloatBuffer rows = (FloatBuffer) x.data;
         int batch = (int) x.getInfo().getShape()[0];

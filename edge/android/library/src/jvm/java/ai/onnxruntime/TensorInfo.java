@@ -1,6 +1,6 @@
 package ai.onnxruntime;
 
-/** The AAR's class of this name. */
+/** Replaces the AAR's class for tests on a JVM. */
 public class TensorInfo {
     private final long[] shape;
 

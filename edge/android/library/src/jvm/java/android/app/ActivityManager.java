@@ -5,7 +5,10 @@ import android.os.OtherProcess;
 import java.util.Collections;
 import java.util.List;
 
-/** Knows only the second time that it is asked how a process ended; of a kill, that memory was short. */
+/**
+ * Replaces Android's class for tests on a JVM. It reports how a process ended only when asked for the second time. A
+ * killed process is reported as short of memory.
+ */
 public class ActivityManager {
     private static final int SIGKILL = 9;
     private int asked;
@@ -15,7 +18,7 @@ public class ActivityManager {
             return Collections.emptyList();
         }
         try {
-            int signal = OtherProcess.status(pid) - 128; // as Java says it
+            int signal = OtherProcess.status(pid) - 128; // Java adds 128 to the signal's number
             return Collections.singletonList(signal == SIGKILL
                     ? new ApplicationExitInfo(ApplicationExitInfo.REASON_LOW_MEMORY, 0)
                     : new ApplicationExitInfo(ApplicationExitInfo.REASON_CRASH_NATIVE, signal));

@@ -1,6 +1,6 @@
 package android.app;
 
-/** How a process ended. */
+/** Replaces Android's class for tests on a JVM: how a process ended. */
 public final class ApplicationExitInfo {
     public static final int REASON_UNKNOWN = 0;
     public static final int REASON_SIGNALED = 2;

@@ -2,7 +2,7 @@ package android.app;
 
 import android.content.Context;
 
-/** A notification's text; it is refused on a channel that has not been made. */
+/** Replaces Android's class for tests on a JVM. It has only a text, and is refused if its channel was not created. */
 public class Notification {
     final String text;
 

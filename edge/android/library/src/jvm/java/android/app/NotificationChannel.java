@@ -1,6 +1,6 @@
 package android.app;
 
-/** A channel's name. */
+/** Replaces Android's class for tests on a JVM. It has only a name. */
 public class NotificationChannel {
     final String id;
 

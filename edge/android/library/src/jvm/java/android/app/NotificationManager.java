@@ -3,7 +3,7 @@ package android.app;
 import java.util.HashSet;
 import java.util.Set;
 
-/** Prints what is shown. */
+/** Replaces Android's class for tests on a JVM. It prints the notifications. */
 public class NotificationManager {
     public static final int IMPORTANCE_LOW = 2;
     static final Set<String> CHANNELS = new HashSet<String>();

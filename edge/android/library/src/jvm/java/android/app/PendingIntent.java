@@ -3,7 +3,7 @@ package android.app;
 import android.content.Context;
 import android.content.Intent;
 
-/** For notifications that open something. */
+/** Replaces Android's class for tests on a JVM. It does nothing. */
 public class PendingIntent {
     public static final int FLAG_IMMUTABLE = 1 << 26;
 

@@ -4,7 +4,10 @@ import android.content.Context;
 import android.content.Intent;
 import android.os.IBinder;
 
-/** Refuses the foreground every second time, as Android may from API 31 on. */
+/**
+ * Replaces Android's class for tests on a JVM. It refuses to run in the foreground every second time, as Android may
+ * from API 31 on.
+ */
 public class Service extends Context {
     private boolean refuses = true;
 

@@ -1,6 +1,6 @@
 package android.content;
 
-/** A class by name. */
+/** Replaces Android's class for tests on a JVM: the name of a class. */
 public class ComponentName {
     public final String name;
 

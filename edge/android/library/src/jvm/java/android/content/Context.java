@@ -13,9 +13,11 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * Of Android what a job uses, on a JVM: the app's private folder is the system property {@code sedge.folder}. The
- * property {@code sedge.services} says what becomes of a service that somebody binds to: "missing" in the manifest,
- * "denied", "none" where its process does not start, "inside" the app's process; in its own process otherwise.
+ * Replaces the parts of Android's class that a job uses, for tests on a JVM. The system property {@code sedge.folder}
+ * is the app's private folder. The property {@code sedge.services} decides what happens when somebody binds to a
+ * service: "missing" means that the manifest lacks the service, "denied" that binding is not allowed, "none" that its
+ * process does not start, and "inside" that it runs in the app's own process. Otherwise the service gets a process of
+ * its own.
  */
 public class Context {
     public static final String NOTIFICATION_SERVICE = "notification";

@@ -1,6 +1,6 @@
 package android.content;
 
-/** What names a service. */
+/** Replaces Android's class for tests on a JVM. It names a service. */
 public class Intent {
     final Class<?> named;
 

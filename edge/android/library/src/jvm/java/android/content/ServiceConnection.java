@@ -2,7 +2,7 @@ package android.content;
 
 import android.os.IBinder;
 
-/** Hears of a service that it is bound to. */
+/** Replaces Android's interface for tests on a JVM. */
 public interface ServiceConnection {
     void onServiceConnected(ComponentName name, IBinder service);
 

@@ -1,6 +1,8 @@
 package android.os;
 
-/** An object that other processes may call; {@link OtherProcess} carries the calls. */
+/**
+ * Replaces Android's class for tests on a JVM: an object that other processes can call, through {@link OtherProcess}.
+ */
 public class Binder implements IBinder {
     static int callingPid = Process.myPid();
 

@@ -1,6 +1,6 @@
 package android.os;
 
-/** A system whose API is the system property {@code sedge.api}. */
+/** Replaces Android's class for tests on a JVM. The system property {@code sedge.api} is the API level. */
 public final class Build {
     public static final String FINGERPRINT = "stand-in/1";
 

@@ -9,7 +9,10 @@ import java.nio.file.WatchEvent;
 import java.nio.file.WatchKey;
 import java.nio.file.WatchService;
 
-/** Android's class of this name, of which a folder's renames are used: by inotify as there. */
+/**
+ * Replaces Android's class for tests on a JVM. It reports only renames in a folder, which it observes with inotify, as
+ * Android does.
+ */
 public abstract class FileObserver {
     public static final int MOVED_TO = 0x80;
 

@@ -1,6 +1,6 @@
 package android.os;
 
-/** An object that may live in another process. */
+/** Replaces Android's interface for tests on a JVM: an object that may be in another process. */
 public interface IBinder {
     int FIRST_CALL_TRANSACTION = 1;
 

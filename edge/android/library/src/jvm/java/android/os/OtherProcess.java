@@ -14,7 +14,10 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** A service in a JVM of its own, with this one's class path and options; here the binder that calls it. */
+/**
+ * Runs a service in a separate JVM with this JVM's class path and options. The object in this process is the binder for
+ * calling the service.
+ */
 public final class OtherProcess implements IBinder {
     private static final Map<Integer, java.lang.Process> BY_PID = new HashMap<Integer, java.lang.Process>();
 
@@ -41,7 +44,10 @@ public final class OtherProcess implements IBinder {
         }
     }
 
-    /** The exit status of a process that has ended, as a shell has it; -1: none of ours. */
+    /**
+     * Waits for a process to end. Returns its exit status as a shell reports it, or -1 if this class did not start the
+     * process.
+     */
     public static int status(int pid) throws InterruptedException {
         synchronized (BY_PID) {
             return BY_PID.containsKey(pid) ? BY_PID.get(pid).waitFor() : -1;
@@ -49,7 +55,7 @@ public final class OtherProcess implements IBinder {
     }
 
     @Override
-    @SuppressWarnings("unchecked") // as main writes them
+    @SuppressWarnings("unchecked") // main writes only lists of this type
     public synchronized boolean transact(int code, Parcel data, Parcel reply, int flags) throws RemoteException {
         try {
             out.writeInt(code);
@@ -68,13 +74,16 @@ public final class OtherProcess implements IBinder {
         return process.isAlive();
     }
 
-    /** Nobody is bound to the service any more. */
+    /** Ends the service, because nobody is bound to it any more. */
     public void unbind() throws IOException {
         process.getOutputStream().close();
     }
 
-    /** In the other process: {@code SERVICE-CLASS CALLER}. */
-    @SuppressWarnings("unchecked") // as transact writes them
+    /**
+     * Runs the service in the new JVM. The arguments are {@code SERVICE-CLASS CALLER}, where CALLER is the id of the
+     * calling process.
+     */
+    @SuppressWarnings("unchecked") // transact writes only lists of this type
     public static void main(String[] words) throws Exception {
         Service service = (Service) Class.forName(words[0]).getDeclaredConstructor().newInstance();
         Binder.callingPid = Integer.parseInt(words[1]);

@@ -3,7 +3,7 @@ package android.os;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Values, read in the order in which they were written. */
+/** Replaces Android's class for tests on a JVM. Values are read in the order in which they were written. */
 public final class Parcel {
     List<Object> values = new ArrayList<Object>();
     private int at;

@@ -3,7 +3,7 @@ package android.os;
 import java.io.IOException;
 import java.lang.management.ManagementFactory;
 
-/** Processes of the machine. */
+/** Replaces Android's class for tests on a JVM. The processes are those of the machine. */
 public final class Process {
     private Process() {}
 

@@ -1,6 +1,6 @@
 package ai.onnxruntime;
 
-/** Of ONNX Runtime's AAR. Compile-only. */
+/** Declares what we call of ONNX Runtime's AAR. Used only for compiling. */
 public interface OnnxValue extends AutoCloseable {
     @Override
     void close();

@@ -1,6 +1,6 @@
 package ai.onnxruntime;
 
-/** Of ONNX Runtime's AAR. Compile-only. */
+/** Declares what we call of ONNX Runtime's AAR. Used only for compiling. */
 public class OrtException extends Exception {
     private static final long serialVersionUID = 1L;
 }

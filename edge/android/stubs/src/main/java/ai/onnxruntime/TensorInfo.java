@@ -1,6 +1,6 @@
 package ai.onnxruntime;
 
-/** Of ONNX Runtime's AAR: what we call. Compile-only. */
+/** Declares what we call of ONNX Runtime's AAR. Used only for compiling. */
 public class TensorInfo {
     public long[] getShape() {
         throw new AssertionError("stub");

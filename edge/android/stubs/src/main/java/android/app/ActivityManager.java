@@ -2,7 +2,7 @@ package android.app;
 
 import java.util.List;
 
-/** As it is from API 30 on: the method that we call. Compile-only. */
+/** Declares the method that we call; it was added in API 30. Used only for compiling. */
 public class ActivityManager {
     public List<ApplicationExitInfo> getHistoricalProcessExitReasons(String packageName, int pid, int maxNum) {
         throw new AssertionError("stub");

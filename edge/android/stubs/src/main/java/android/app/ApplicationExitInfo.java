@@ -1,6 +1,6 @@
 package android.app;
 
-/** As it is from API 30 on: what we ask of it. Compile-only. */
+/** Declares what we use; the class was added in API 30. Used only for compiling. */
 public final class ApplicationExitInfo {
     public static final int REASON_UNKNOWN = 0;
     public static final int REASON_SIGNALED = 2;

@@ -2,7 +2,7 @@ package android.app;
 
 import android.content.Context;
 
-/** As it is from API 26 on: the methods that we call. Compile-only. */
+/** Declares the methods that we call; some were added in API 26. Used only for compiling. */
 public class Notification {
     public static class Builder {
         public Builder(Context context, String channelId) {

@@ -1,6 +1,9 @@
 package android.app;
 
-/** Of API 26; compile-only, because the framework jar is that of API 23. */
+/**
+ * Declares what we call; the class was added in API 26. Used only for compiling, because Debian's framework jar has API
+ * 23.
+ */
 public final class NotificationChannel {
     public NotificationChannel(String id, CharSequence name, int importance) {
         throw new AssertionError("stub");

@@ -1,6 +1,6 @@
 package android.app;
 
-/** As it is from API 26 on: the methods that we call. Compile-only. */
+/** Declares the methods that we call; some were added in API 26. Used only for compiling. */
 public class NotificationManager {
     public static final int IMPORTANCE_LOW = 2;
 

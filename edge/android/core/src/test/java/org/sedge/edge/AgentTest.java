@@ -27,11 +27,13 @@ import java.util.Arrays;
 import java.util.Base64;
 import java.util.Collections;
 
-/** What an app touches: join texts, examples, the state folder, and what is wrong with them. */
+/**
+ * Tests what an app uses directly (join texts, examples, the state folder), and the errors for wrong values of these.
+ */
 public class AgentTest {
     private static final String SECRET = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
-    /** A certificate of no authority. */
+    /** A certificate of a made-up authority. */
     private static final String PEM = String.join("\n",
             "-----BEGIN CERTIFICATE-----",
             "MIIBbzCCARWgAwIBAgIUVRhGEVuK2Ecifjq11DKOid/rExIwCgYIKoZIzj0EAwIw",
@@ -96,7 +98,7 @@ public class AgentTest {
     public void examplesAreCheckedAndSplitAsThePythonAgentDoes() throws SedgeException {
         long[] labels = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
         Examples[] parts = new Examples(new Rows(new float[20], 2), new Rows(labels)).split(0.2, 1);
-        // Seed 1, N = 10 begins with 4 5 (protocol/spec/training.md).
+        // With seed 1 and 10 examples, the permutation begins with 4 5 (protocol/spec/training.md).
         assertArrayEquals(new long[] {4, 5}, parts[1].targets.longs());
         assertArrayEquals(new long[] {0, 1, 2, 3, 6, 7, 8, 9}, parts[0].targets.longs());
         assertThrows(DataError.class, () -> new Rows(new float[5], 2));

@@ -64,7 +64,7 @@ import java.util.Map;
 import java.util.Random;
 import java.util.stream.Collectors;
 
-/** The vectors that every implementation is tested against (tests/vectors), decoded, encoded and refused. */
+/** Decodes, encodes and refuses the test vectors that every implementation must pass (tests/vectors). */
 public class VectorsTest {
     private static final Map<?, ?> SPARSE = vectors("sparse");
     private static final Map<?, ?> FRAMES = vectors("frames");
@@ -72,7 +72,7 @@ public class VectorsTest {
     private static final Map<?, ?> SPEC = vectors("spec");
     private static final List<Long> VERSIONS = Frame.VERSIONS;
 
-    /** A case that has to hold; {@code Exception}s other than the product's own fail it. */
+    /** Checks one case. It fails by an {@link AssertionError} or by any exception. */
     private interface Case {
         void run(Map<?, ?> given) throws Exception;
     }
@@ -86,7 +86,7 @@ public class VectorsTest {
         }
     }
 
-    /** Runs every case, and names all that do not hold. */
+    /** Checks every case of a group, then fails with a list of all cases that did not pass. */
     private static void all(Map<?, ?> file, String group, Case check) {
         List<String> failed = new ArrayList<>();
         List<?> cases = (List<?>) file.get(group);
@@ -136,7 +136,7 @@ public class VectorsTest {
         return list == null ? null : ((List<?>) list).stream().mapToInt(i -> ((Long) i).intValue()).toArray();
     }
 
-    /** Changes, which need the context of an extension, and zstd: this client announces neither. */
+    /** Returns true if a vector uses zstd or an extension's mask context. This client announces neither. */
     private static boolean needsMore(byte[] coded) {
         return coded.length > 2 && ((coded[1] & 15) == 4 || coded[1] >> 4 == 2 || coded[2] >> 4 == 2);
     }
@@ -273,7 +273,7 @@ public class VectorsTest {
         return kind.schema.decode(MsgPack.pack(native_(json)));
     }
 
-    /** JSON back to bytes, where it says so. */
+    /** Converts the JSON representation of a message back: an object with the only key "hex" stands for bytes. */
     private static Object native_(Object json) {
         if (json instanceof Map) {
             if (((Map<?, ?>) json).keySet().equals(Collections.singleton("hex"))) {
@@ -305,7 +305,7 @@ public class VectorsTest {
 
     private static void seals(Map<?, ?> given) throws Exception {
         Kind kind = Kind.of(integer(given, "kind"));
-        // An ORDER, which no device sends, has inner maps in a longer form than needed.
+        // An ORDER, which no device sends, is not encoded again: its inner maps are not in their shortest form.
         boolean ours = given.containsKey("message") && kind != Kind.ORDER;
         byte[] body = ours ? message(kind, given.get("message")).encode() : bytes(given, "body");
         assertEquals(given.get("body"), Hex.encode(body));
@@ -315,7 +315,7 @@ public class VectorsTest {
                 Hex.encode(frame.seal((String) given.get("topic"), bytes(given, "key"), 2)));
     }
 
-    /** As lists these bytes would take more than the heap of this JVM. */
+    /** Decoded into lists, these bytes would take more memory than this JVM's heap. */
     @Test
     public void whatAKeyHoldsThatNobodyKnowsTakesNoMemory() {
         byte[] sound = Goodbye.SCHEMA.empty().with(Goodbye.NONCE, new byte[16]).encode();
@@ -338,7 +338,10 @@ public class VectorsTest {
         });
     }
 
-    /** An update whose report is a map in its shortest form; a device may as well write one with a 16-bit count. */
+    /**
+     * Re-encodes the map that is an update's report in its shortest form. A device may also send it with a 16-bit
+     * count.
+     */
     private static byte[] shortest(byte[] blob) {
         if (blob[4] != (byte) 0xde || blob[6] > 15) {
             return blob;
@@ -534,10 +537,10 @@ public class VectorsTest {
         });
     }
 
-    /** Names and texts are the peer's, and what is logged of them is one line. */
+    /** Names and texts come from the peer, so an error that is logged must show them on one line. */
     @Test
     public void refusalsAreOneLine() {
-        byte[] program = Hex.decode("3a070a052203610a62"); // a graph of one node, whose operator is a, a line feed, b
+        byte[] program = Hex.decode("3a070a052203610a62"); // a graph of one node, whose operator is "a\nb"
         RemoteError error = assertThrows(RemoteError.class, () -> OnnxProgram.check(program));
         assertTrue(error.getMessage(), error.getMessage().endsWith("operator '.a?b', which is not allowed in a program"));
         Frame welcome = new Frame(Kind.WELCOME, Hex.decode("81a56e6f6e6365a3610a62"), 1, 1, null, 0);
@@ -635,7 +638,7 @@ public class VectorsTest {
             byte[] wrong = bytes(given, "coordinator");
             wrong[64] ^= 1;
             assertThrows(FrameError.class, () -> new Agreement(pair, wrong, fleet, token));
-            // Two that make their keys here come to the same.
+            // Two sides that generate their own keys derive secrets of the same length.
             Agreement.Pair one = Agreement.Pair.make();
             Agreement.Pair other = Agreement.Pair.make();
             assertEquals(65, one.point.length);

@@ -13,14 +13,14 @@ import java.nio.file.Files;
 import java.util.Arrays;
 
 /**
- * The programs of .pte files in ExecuTorch on a JVM of a PC or Raspberry Pi, by the same libraries as the Python
- * agent's backend. Its outputs have the same bytes.
+ * Runs the programs of .pte files in ExecuTorch, on the JVM of a PC or Raspberry Pi. It uses the same libraries as the
+ * Python agent's backend, so the outputs have the same bytes.
  */
 public final class JvmExecutorch implements Backend {
     /** The system property that names the library for {@link #JvmExecutorch()}. */
     public static final String LIBRARY = "sedge.executorch";
 
-    // Static, because all programs of the process share their threads.
+    // The library in use. It is static, because all programs of the process share their threads.
     private static File loaded;
     private static int threads;
 
@@ -28,7 +28,7 @@ public final class JvmExecutorch implements Backend {
 
     /** Uses one thread, 3/4 of the machine's memory, and the library that the system property {@value #LIBRARY} names. */
     public JvmExecutorch() throws BackendException {
-        // As in the Python agent: a program that needs more fails alone.
+        // The limit makes a program that needs more memory fail without affecting others, as in the Python agent.
         this(new File(System.getProperty(LIBRARY, "libsedge_executorch_jni.so")), 1,
                 Machine.memoryMb() * 1_000_000 * 3 / 4);
     }
@@ -36,9 +36,11 @@ public final class JvmExecutorch implements Backend {
     /**
      * Loads the library if it is not loaded yet.
      *
-     * @param library libsedge_executorch_jni.so, which {@code edge/android/build.py --jni} makes
-     * @param maxBytes maximum memory that a program may plan for its intermediate results; 0: any amount
-     * @throws BackendException if the library cannot be loaded, or library or threads differ from an earlier call's
+     * @param library libsedge_executorch_jni.so, which {@code edge/android/build.py --jni} builds
+     * @param threads the number of threads, the same in all calls
+     * @param maxBytes the maximum memory that a program may plan for its intermediate results; 0 for no limit
+     * @throws BackendException if the library cannot be loaded, or library or threads differ from those of an earlier
+     *     call
      */
     public JvmExecutorch(File library, int threads, long maxBytes) throws BackendException {
         begin(library.getAbsoluteFile(), threads);
@@ -81,7 +83,7 @@ public final class JvmExecutorch implements Backend {
         }
     }
 
-    /** The program's description of an input or output. */
+    /** The type and shape that a program declares for an input or output. */
     private static final class Slot {
         final Tensor.Type type;
         final long[] shape;

@@ -18,12 +18,15 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 
-/** Tries programs in a separate JVM, with this one's class path and options: {@code FOLDER BACKEND-CLASS}. */
+/**
+ * Tries out programs in a separate JVM, started with this JVM's class path and options. Its arguments are
+ * {@code FOLDER BACKEND-CLASS}.
+ */
 public final class ChildProcess implements Sandbox {
-    /** The prefix of an answer; runtimes and a crashing JVM may print other lines. */
+    /** The prefix of an answer. Runtimes and a crashing JVM may print other lines. */
     private static final String RAN = "ran ";
     private static final String REFUSED = "refused ";
-    /** SIGHUP, SIGINT, SIGKILL and SIGTERM: they come from outside the process. */
+    /** SIGHUP, SIGINT, SIGKILL and SIGTERM, which are sent by another process. */
     private static final List<Integer> FROM_OUTSIDE = Arrays.asList(1, 2, 9, 15);
 
     @Override
@@ -44,7 +47,7 @@ public final class ChildProcess implements Sandbox {
         List<String> words = new ArrayList<>();
         words.add(new File(System.getProperty("java.home"), "bin/java").getPath());
         words.addAll(ManagementFactory.getRuntimeMXBean().getInputArguments());
-        words.addAll(Arrays.asList("-XX:+SuppressFatalErrorMessage", // no file about a crash in the working folder
+        words.addAll(Arrays.asList("-XX:+SuppressFatalErrorMessage", // write no crash report to the working folder
                 "-cp", System.getProperty("java.class.path"),
                 ChildProcess.class.getName(), folder.getPath(), backend.getClass().getName()));
         return new Child(new ProcessBuilder(words).redirectError(ProcessBuilder.Redirect.INHERIT).start());
@@ -70,7 +73,7 @@ public final class ChildProcess implements Sandbox {
                 do {
                     answer = answers.readLine();
                 } while (answer != null && !answer.startsWith(RAN) && !answer.startsWith(REFUSED));
-            } catch (IOException broken) { // the process is gone
+            } catch (IOException broken) { // the process has ended
                 answer = null;
             }
             if (answer == null) {
@@ -85,7 +88,7 @@ public final class ChildProcess implements Sandbox {
         private Crash crash() throws IOException {
             try {
                 int status = process.waitFor();
-                int signal = status - 128; // Java's convention
+                int signal = status - 128; // Java adds 128 to the signal's number
                 return signal > 0 ? new Crash("signal " + signal, !FROM_OUTSIDE.contains(signal))
                         : new Crash("exit status " + status, false);
             } catch (InterruptedException error) {
@@ -99,7 +102,7 @@ public final class ChildProcess implements Sandbox {
         }
     }
 
-    /** Runs in the process of a trial: each line of the input is a program and a sample. */
+    /** Tries out programs in the new JVM. Each line of standard input names a program and a sample. */
     public static void main(String[] words) throws IOException {
         BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         Tryout tryout = null;

@@ -22,11 +22,13 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * A device on a JVM: {@code Main FOLDER BACKEND-CLASS ...}, with a folder that {@code sedge-cloud device add} wrote and
- * the classes of the backends that may train; or {@code Main JOIN-TEXT STATE-FOLDER DATA.npz BACKEND-CLASS ...}.
+ * Runs a device on a JVM: {@code Main FOLDER BACKEND-CLASS ...}, with a folder that {@code sedge-cloud device add} has
+ * written and the classes of the backends to use, or {@code Main JOIN-TEXT STATE-FOLDER DATA.npz BACKEND-CLASS ...}.
  */
 public final class Main {
-    /** The subset of TOML that {@code device add} writes: sections, and keys with a text or a list on one line. */
+    /**
+     * Matches the subset of TOML that {@code device add} writes: sections, and keys with a text or a list on one line.
+     */
     private static final Pattern LINE =
             Pattern.compile("\\s*(?:\\[([\\w.]+)\\]|(\\w+)\\s*=\\s*(\"([^\"\\\\]*)\"|\\[[^\\]#]*\\]|[^\"#]+?))?\\s*(?:#.*)?");
 
@@ -73,7 +75,7 @@ public final class Main {
         return found;
     }
 
-    /** The configuration in a folder with an edge.toml. */
+    /** Reads the configuration from a folder with an edge.toml. */
     public static AgentConfig config(File folder) throws SedgeException {
         return config(folder, values(new File(folder, "edge.toml")));
     }
@@ -114,7 +116,7 @@ public final class Main {
         return found;
     }
 
-    /** The texts of a list on one line; null: none. */
+    /** Returns the texts of a TOML list on one line, or no texts if {@code list} is null. */
     private static List<String> texts(String list) {
         List<String> found = new ArrayList<>();
         Matcher text = Pattern.compile("\"([^\"]*)\"").matcher(list == null ? "" : list);
@@ -136,7 +138,7 @@ public final class Main {
         return new String(Disk.read(file), StandardCharsets.UTF_8);
     }
 
-    /** Prints the agent's activity for a person. */
+    /** Prints what the agent does. */
     private static final class Printer implements AgentListener {
         @Override
         public void joined(String fleet, String device) {
@@ -149,7 +151,7 @@ public final class Main {
         }
 
         @Override
-        public void trouble(String text) { } // it is in the log, on stderr
+        public void trouble(String text) { } // already logged, on stderr
 
         @Override
         public void training(String run, int round) {

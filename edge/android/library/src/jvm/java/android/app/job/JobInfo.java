@@ -2,7 +2,7 @@ package android.app.job;
 
 import android.content.ComponentName;
 
-/** A job's conditions, as text. */
+/** Replaces Android's class for tests on a JVM. It describes a job's conditions as text. */
 public class JobInfo {
     public static final int NETWORK_TYPE_ANY = 1;
     public static final int NETWORK_TYPE_UNMETERED = 2;

@@ -1,6 +1,6 @@
 package android.app.job;
 
-/** One job; Android gives each call a copy of its own. */
+/** Replaces Android's class for tests on a JVM. Like Android, callers create a new object for each call about a job. */
 public class JobParameters {
     private final int id;
 

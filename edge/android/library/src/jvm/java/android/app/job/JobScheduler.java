@@ -4,7 +4,10 @@ import java.util.Collection;
 import java.util.Map;
 import java.util.TreeMap;
 
-/** Keeps the jobs of the process; refuses them when told to, as Android refuses jobs without a service. */
+/**
+ * Replaces Android's class for tests on a JVM. It keeps the jobs of this process. If told to, it refuses them, as
+ * Android does for a job without a service.
+ */
 public class JobScheduler {
     public static final int RESULT_FAILURE = 0;
     public static final int RESULT_SUCCESS = 1;

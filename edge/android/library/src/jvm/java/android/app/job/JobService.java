@@ -4,7 +4,7 @@ import android.app.Service;
 
 import java.util.concurrent.Semaphore;
 
-/** Counts the jobs that have finished. */
+/** Replaces Android's class for tests on a JVM. It counts the jobs that have finished. */
 public abstract class JobService extends Service {
     public final Semaphore finished = new Semaphore(0);
 

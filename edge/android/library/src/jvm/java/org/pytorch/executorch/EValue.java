@@ -1,6 +1,6 @@
 package org.pytorch.executorch;
 
-/** The AAR's class of this name: a tensor, or nothing. */
+/** Replaces the AAR's class for tests on a JVM: a tensor, or nothing. */
 public class EValue {
     private final Tensor tensor;
 

@@ -8,7 +8,7 @@ import java.io.File;
 import java.util.HashMap;
 import java.util.Map;
 
-/** The AAR's class of this name, over the JVM's runtime: a module of all methods, loaded when they are first run. */
+/** Replaces the AAR's class for tests on a JVM, using the JVM's runtime. Each method is loaded when it is first run. */
 public class Module {
     public static final int LOAD_MODE_FILE = 0;
 

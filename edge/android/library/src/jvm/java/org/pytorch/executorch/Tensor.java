@@ -8,7 +8,9 @@ import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
 import java.nio.LongBuffer;
 
-/** The AAR's class of this name. It takes a direct buffer, of which it uses all, and refuses another size. */
+/**
+ * Replaces the AAR's class for tests on a JVM. It accepts only direct buffers whose whole size is that of the tensor.
+ */
 public class Tensor {
     final org.sedge.edge.backends.Tensor content;
 

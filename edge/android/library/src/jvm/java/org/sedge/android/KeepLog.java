@@ -4,7 +4,10 @@ import org.sedge.edge.wire.Metric;
 
 import java.io.File;
 
-/** Adds so many rounds to a log, says a sentence, and prints what another reader of the file then finds. */
+/**
+ * Adds a number of rounds and a sentence to a log: {@code FILE ROUNDS}. Then opens the file again and prints its
+ * contents.
+ */
 public final class KeepLog {
     private KeepLog() {}
 

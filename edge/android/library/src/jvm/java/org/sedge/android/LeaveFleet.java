@@ -10,7 +10,10 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.util.Arrays;
 
-/** A phone that leaves what it has joined: {@code JOIN-TEXT}. Prints whether the coordinator has heard it, and its files. */
+/**
+ * Joins a fleet as a phone and leaves it: {@code JOIN-TEXT}. Prints whether the coordinator was notified, and which
+ * files remain.
+ */
 public final class LeaveFleet {
     private LeaveFleet() {}
 

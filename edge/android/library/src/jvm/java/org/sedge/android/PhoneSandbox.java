@@ -8,7 +8,7 @@ import org.sedge.edge.backends.Sandbox;
 import java.io.File;
 import java.io.IOException;
 
-/** The library's sandbox on the stand-ins for Android; two seconds are long for a process to start. */
+/** The library's sandbox with the replacements for Android's classes. A process must start within two seconds. */
 public final class PhoneSandbox implements Sandbox {
     private final Sandbox phone = new TrialProcess(new Context(), 2000);
 

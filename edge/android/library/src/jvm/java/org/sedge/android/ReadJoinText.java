@@ -4,7 +4,7 @@ import org.sedge.edge.AgentConfig;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.wire.Hex;
 
-/** Prints what is in each join text, on one line, or why it is refused. */
+/** Prints the contents of each join text on one line, or why it is refused. */
 public final class ReadJoinText {
     private ReadJoinText() {}
 

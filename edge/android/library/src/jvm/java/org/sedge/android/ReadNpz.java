@@ -8,7 +8,7 @@ import org.sedge.edge.host.Npz;
 import java.io.File;
 import java.util.Arrays;
 
-/** Prints the rows of an .npz file, or why it holds none. */
+/** Prints the rows of an .npz file, or why it has none. */
 public final class ReadNpz {
     private ReadNpz() {}
 

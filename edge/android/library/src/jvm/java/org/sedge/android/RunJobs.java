@@ -17,8 +17,8 @@ import java.util.Collections;
 import java.util.List;
 
 /**
- * A phone whose conditions always hold but for the first job, which is stopped at once: {@code JOIN-TEXT DATA.npz}. One
- * job after the other, and the log after each.
+ * Runs jobs as a phone that is always ready to train: {@code JOIN-TEXT DATA.npz}. The first job is stopped at once, the
+ * others run one after another. Prints the log after each job.
  */
 public final class RunJobs extends TrainingService {
     private static File data;
@@ -37,7 +37,7 @@ public final class RunJobs extends TrainingService {
         }
     }
 
-    /** Prints the outputs for the first example, or why there are none. */
+    /** Prints the model's outputs for the first example, or why there are none. */
     private static void predict(RunJobs service) throws IOException, SedgeException {
         try (PersonalModel model = Model.open(service, null, service.backends())) {
             float[] outputs = model.predict(Npz.read(data).inputs).floats();

@@ -3,7 +3,7 @@ package org.sedge.android;
 import android.app.job.JobScheduler;
 import android.content.Context;
 
-/** Schedules jobs, and prints those that Android would keep after each call. */
+/** Schedules and cancels jobs. After each call, prints the jobs that Android would keep. */
 public final class ScheduleJobs {
     private ScheduleJobs() {}
 

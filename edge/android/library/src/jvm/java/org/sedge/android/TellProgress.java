@@ -6,7 +6,10 @@ import org.sedge.edge.wire.Metric;
 
 import java.io.File;
 
-/** Tells of two runs at once, and of trouble, with the log in {@code FILE}; prints when the notification is closed. */
+/**
+ * Reports the progress of two runs at once, and a problem: {@code FILE}, where the file is the log. Prints when the
+ * notification is closed.
+ */
 public final class TellProgress extends Service {
     private TellProgress() {}
 

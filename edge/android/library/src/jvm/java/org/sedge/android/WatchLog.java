@@ -5,7 +5,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
-/** Watches the log in a file that somebody else writes: {@code FILE}. Prints what its listener sees. */
+/** Observes a log that another process writes: {@code FILE}. Prints what the listener sees. */
 public final class WatchLog {
     private WatchLog() {}
 

@@ -13,8 +13,8 @@ import java.nio.file.Files;
 
 /**
  * Runs a method of a .pte file: {@code jvm|android FILE METHOD STEPS OUT TYPE:EXTENTS:FILE…}. Writes the first step's
- * outputs, one after the other, and prints the nanoseconds of a step; or prints why not. The first outputs must not
- * have changed after all steps.
+ * outputs to OUT, one after another, and prints the nanoseconds per step, or prints an error. Fails if later steps
+ * change the first outputs.
  */
 public final class RunProgram {
     private RunProgram() {}

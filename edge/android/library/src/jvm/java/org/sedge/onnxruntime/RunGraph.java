@@ -10,8 +10,8 @@ import java.io.File;
 import java.util.Arrays;
 
 /**
- * Loads each file as an ONNX program and runs it on theta (1, 2), x 3, y 4, w 5, twice, and on a longer theta. Prints
- * what comes out, what is refused, and how many of the runtime's objects are left open.
+ * Loads each file as an ONNX program. Runs it twice with small inputs, then with a theta that is too long. Prints the
+ * outputs, the errors, and how many of the runtime's objects were not closed.
  */
 public final class RunGraph {
     private RunGraph() {}

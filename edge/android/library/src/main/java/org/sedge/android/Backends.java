@@ -7,13 +7,16 @@ import org.sedge.onnxruntime.OnnxRuntime;
 import java.util.ArrayList;
 import java.util.List;
 
-/** The runtimes for models that an app was built with. */
+/** Finds the model runtimes that an app was built with. */
 public final class Backends {
     static final String NONE = "This app was built without a runtime for models; see docs/android.md.";
 
     private Backends() {}
 
-    /** The runtimes whose classes are present: ExecuTorch, which needs less memory, before ONNX Runtime. */
+    /**
+     * Returns the runtimes whose classes are present. ExecuTorch comes before ONNX Runtime, because it needs less
+     * memory.
+     */
     public static List<Backend> installed() {
         List<Backend> found = new ArrayList<Backend>();
         if (has("org.pytorch.executorch.Module")) {

@@ -6,8 +6,9 @@ import android.content.ComponentName;
 import android.content.Context;
 
 /**
- * When a phone trains: by default on a charger, on an unmetered network, while nobody uses the phone,
- * and once an hour. Android keeps the job across restarts, and keeps the phone awake while it runs.
+ * The conditions under which a phone trains. By default it trains once an hour, if it is on a charger and on an
+ * unmetered network and nobody is using it. Android keeps the job across restarts, and keeps the phone awake while the
+ * job runs.
  */
 public final class Conditions {
     private static final int REGULAR = 0x5ed6e;
@@ -18,7 +19,7 @@ public final class Conditions {
     private final boolean idle;
     private final long everyMillis;
 
-    /** The default conditions. */
+    /** Creates the default conditions. */
     public Conditions() {
         this(true, true, true, 60 * 60 * 1000);
     }
@@ -30,27 +31,27 @@ public final class Conditions {
         this.everyMillis = everyMillis;
     }
 
-    /** The same conditions, but whether only on a charger. */
+    /** Returns a copy that does or does not require a charger. */
     public Conditions charging(boolean only) {
         return new Conditions(only, unmetered, idle, everyMillis);
     }
 
-    /** The same conditions, but whether only on an unmetered network. */
+    /** Returns a copy that does or does not require an unmetered network. */
     public Conditions unmetered(boolean only) {
         return new Conditions(charging, only, idle, everyMillis);
     }
 
-    /** The same conditions, but whether only while nobody uses the phone. */
+    /** Returns a copy that does or does not require that nobody is using the phone. */
     public Conditions idle(boolean only) {
         return new Conditions(charging, unmetered, only, everyMillis);
     }
 
-    /** The same conditions, but another interval for asking the coordinator for work; Android's minimum is 15 minutes. */
+    /** Returns a copy with another interval for asking the coordinator for work. Android's minimum is 15 minutes. */
     public Conditions every(long millis) {
         return new Conditions(charging, unmetered, idle, millis);
     }
 
-    /** Schedules the service under these conditions, which replace earlier ones. */
+    /** Schedules the service under these conditions, which replace any earlier ones. */
     public void schedule(Context context, Class<? extends TrainingService> service) {
         int network = unmetered ? JobInfo.NETWORK_TYPE_UNMETERED : JobInfo.NETWORK_TYPE_ANY;
         schedule(context, new JobInfo.Builder(REGULAR, new ComponentName(context, service))
@@ -62,7 +63,9 @@ public final class Conditions {
                 .build());
     }
 
-    /** Trains once as soon as there is any network, whatever the conditions: a person has requested it. */
+    /**
+     * Trains once, as soon as there is any network. Other conditions are ignored, because the user has asked for it.
+     */
     public static void trainNow(Context context, Class<? extends TrainingService> service) {
         schedule(context, new JobInfo.Builder(AT_ONCE, new ComponentName(context, service))
                 .setRequiredNetworkType(JobInfo.NETWORK_TYPE_ANY)
@@ -70,7 +73,7 @@ public final class Conditions {
                 .build());
     }
 
-    /** Stops training until it is scheduled again; a running training ends at its next step. */
+    /** Stops training until it is scheduled again. A running training stops at its next step. */
     public static void cancel(Context context) {
         scheduler(context).cancel(REGULAR);
         scheduler(context).cancel(AT_ONCE);

@@ -26,8 +26,8 @@ import java.nio.file.StandardCopyOption;
 /**
  * This phone's membership in a fleet.
  *
- * <p>The secret and the agent's state are in the app's private folder, which other apps cannot read and no backup
- * copies: a restored state would number its frames from an old count, and the coordinator would drop them.
+ * <p>The secret and the agent's state are in the app's private folder. Other apps cannot read it, and backups do not
+ * include it: frames sent from a restored state would repeat old numbers, so the coordinator would drop them.
  */
 public final class Membership {
     private static final long LEAVE_MILLIS = 90_000;
@@ -35,9 +35,9 @@ public final class Membership {
     private Membership() {}
 
     /**
-     * Stores a join text; the device takes part from the next job.
+     * Stores a join text. The device takes part from the next job on.
      *
-     * @throws SedgeException if it is not a join text; the membership then stays unchanged
+     * @throws SedgeException if the text is not a join text; the membership is then unchanged
      */
     public static AgentConfig join(Context context, String text) throws SedgeException, IOException {
         AgentConfig config = AgentConfig.fromJoinText(text);
@@ -46,12 +46,12 @@ public final class Membership {
     }
 
     /**
-     * Joins by a token (`sedge-cloud device token add`): this phone generates its own keys, and requests the id
-     * {@code name} unless the token has one. Not for an app's main thread. If a call is interrupted, or nobody accepts
-     * the phone in time, the next call with the same token continues it.
+     * Joins by a token ({@code sedge-cloud device token add}). This phone generates its own keys, and requests the id
+     * {@code name} unless the token specifies one. Do not call it on an app's main thread. If a call is interrupted, or
+     * nobody accepts the phone in time, the next call with the same token continues it.
      *
-     * @return the configuration, or null while the phone waits to be accepted after {@code maxMillis}
-     * @throws SedgeException if it is not a token, or the coordinator or the broker refuses
+     * @return the configuration, or null if nobody has accepted the phone after {@code maxMillis}
+     * @throws SedgeException if the text is not a token, or the coordinator or the broker refuses
      */
     public static @Nullable AgentConfig joinByToken(Context context, String text, String name, long maxMillis)
             throws SedgeException, IOException {
@@ -74,7 +74,7 @@ public final class Membership {
         return config;
     }
 
-    /** The key pair of an unfinished join by this token, or a new one, which is stored. */
+    /** Returns the key pair of an unfinished join by this token, or creates and stores a new one. */
     private static Agreement.Pair pair(File begun, String token) throws IOException {
         if (begun.exists()) {
             String[] lines = new String(Files.readAllBytes(begun.toPath()), StandardCharsets.US_ASCII).split("\n");
@@ -96,7 +96,7 @@ public final class Membership {
         Files.move(fresh.toPath(), place.toPath(), StandardCopyOption.ATOMIC_MOVE);
     }
 
-    /** The stored configuration, or null if this phone has not joined. */
+    /** Returns the stored configuration, or null if this phone has not joined. */
     public static @Nullable AgentConfig config(Context context) throws SedgeException, IOException {
         File place = file(context);
         if (!place.exists()) {
@@ -106,11 +106,11 @@ public final class Membership {
     }
 
     /**
-     * Leaves the fleet for good: stops all jobs, tells the coordinator, and deletes the phone's data of this fleet: the
-     * secret, the log, and the state of this and every earlier membership in this fleet. The
-     * state of other fleets stays. Takes up to a minute and a half: not for an app's main thread.
+     * Leaves the fleet for good. Stops all jobs, notifies the coordinator, and deletes the phone's data of this fleet:
+     * the secret, the log, and the state of this and every earlier membership. The state of other fleets stays. This
+     * takes up to a minute and a half, so do not call it on an app's main thread.
      *
-     * @return whether the coordinator has received it; otherwise its operator must revoke the device
+     * @return true if the coordinator was notified; otherwise its operator must revoke the device
      * @throws SedgeException if a training does not stop, or the disk fails
      */
     public static boolean leave(Context context) throws SedgeException, IOException {
@@ -126,12 +126,15 @@ public final class Membership {
         return heard;
     }
 
-    /** The folder of the agent's state: one for each fleet and device, so that joining another fleet loses nothing. */
+    /**
+     * Returns the folder of the agent's state. Each fleet and device has its own, so that joining another fleet loses
+     * nothing.
+     */
     static File state(Context context, AgentConfig config) {
         return new File(folder(context), "state-" + config.fleet + "." + config.device);
     }
 
-    /** Empties the folders of all devices as which this phone has been in the fleet. */
+    /** Empties the state folders of all devices that this phone has been in the fleet. */
     private static void emptyStates(Context context, String fleet) throws StorageError {
         File[] files = folder(context).listFiles();
         for (File file : files == null ? new File[0] : files) {
@@ -154,7 +157,7 @@ public final class Membership {
         }
     }
 
-    /** This phone's activity in the fleet, for a status screen. */
+    /** Returns the log of this phone's activity in the fleet, for a status screen. */
     public static RoundLog log(Context context) {
         return new RoundLog(new File(folder(context), "rounds"));
     }

@@ -13,16 +13,17 @@ import java.io.IOException;
 import java.util.List;
 
 /**
- * This phone's own model, for the app to predict with: {@code Model.open(context).predict(rows)}.
+ * This phone's own model, which an app can use for predictions: {@code Model.open(context).predict(rows)}.
  *
- * <p>It works while a round trains, and always uses the newest model. Opening it takes a moment, or minutes if
- * the bundle's programs have not been tried yet ({@link TrialProcess}): not for an app's main thread.
+ * <p>It works during training, too, and always uses the newest model. Opening it usually takes a moment. It takes
+ * minutes if the bundle's programs have not been tried out yet ({@link TrialProcess}), so do not open it on an app's
+ * main thread.
  */
 public final class Model {
     private Model() {}
 
     /**
-     * Opens the model of the newest run, in the runtimes that the app was built with.
+     * Opens the newest run's model, using the runtimes that the app was built with.
      *
      * @throws SedgeException if this phone has not joined a fleet, has not received a model yet, or cannot read or run
      *     it
@@ -34,7 +35,7 @@ public final class Model {
     /**
      * Opens the model of a run.
      *
-     * @param run null: the newest
+     * @param run the name of the run; null for the newest
      * @param backends the runtimes that may run it, in order of preference
      */
     public static PersonalModel open(Context context, @Nullable String run, List<Backend> backends)

@@ -3,7 +3,7 @@ package org.sedge.android;
 import org.sedge.edge.AgentListener;
 import org.sedge.edge.wire.Metric;
 
-/** Logs an agent's activity, and shows the notification while it trains. */
+/** Logs an agent's activity, and shows a notification while it trains. */
 final class Progress implements AgentListener {
     private final RoundLog log;
     private final TrainingNotice notice;
@@ -60,14 +60,21 @@ final class Progress implements AgentListener {
         log.say("Round " + round + " of " + run + " was declined: " + reason);
     }
 
-    /** Ends the notification unless it belongs to another round: one may train while the last one's update is in transit. */
+    /**
+     * Closes the notification, unless it belongs to another round: that round may be training while an earlier update
+     * is being sent.
+     */
     private void close(String run, int round) {
         if (inTraining.equals(round + " " + run)) {
             notice.close();
         }
     }
 
-    /** One sentence about an ended job; {@code done} says whether it finished all its work. */
+    /**
+     * Returns a sentence about a job that has ended.
+     *
+     * @param done whether the job has finished all its work
+     */
     String ended(boolean done) {
         if (!trouble.isEmpty()) {
             return trouble;

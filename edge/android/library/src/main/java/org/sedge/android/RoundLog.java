@@ -17,27 +17,31 @@ import java.util.Collections;
 import java.util.List;
 
 /**
- * A device's activity, on disk: one sentence about its current state, and its last {@value #KEPT} rounds.
+ * Records a device's activity on disk: one sentence about its current state, and its last {@value #KEPT} rounds.
  *
- * <p>Plain text: a first line with time and sentence, then a line for each round, with fields separated by tabs.
+ * <p>The file is plain text. The first line has a time and the sentence. Each further line is a round, with fields
+ * separated by tabs.
  */
 public final class RoundLog {
     static final int KEPT = 100;
 
-    /** A round that this device trained in, or declined. */
+    /** A round that this device has trained in or declined. */
     public static final class Round {
-        /** When it ended, in milliseconds since 1970. */
+        /** When the round ended on this device, in milliseconds since 1970. */
         public final long time;
         public final String run;
         public final int round;
-        /** The model's metric. */
+        /** Which metric the model has. */
         public final Metric metric;
-        /** The metric before and after training; NaN if the round was declined. */
+        /**
+         * The metric's value before training; the next field is that after training. Both are NaN if the round was
+         * declined.
+         */
         public final double before;
         public final double after;
         public final long bytesUp;
         public final long bytesDown;
-        /** Why it was declined or rejected; otherwise empty. */
+        /** Why the order was declined or the update rejected; otherwise empty. */
         public final String reason;
 
         Round(long time, String run, int round, Metric metric, double before, double after, long bytesUp,
@@ -67,24 +71,24 @@ public final class RoundLog {
         }
     }
 
-    /** Receives changes. */
+    /** Is notified when the log changes. */
     public interface Listener {
-        /** Called after a change of the log, on a thread of Android's that must not be blocked. */
+        /** Called after each change of the log, on one of Android's threads, which must not be blocked. */
         void changed();
     }
 
-    /** A listener's subscription, until it is closed. */
+    /** The subscription of a listener, which ends when it is closed. */
     public interface Subscription extends AutoCloseable {
         @Override
         void close();
     }
 
-    /** Observes each replacement of the file, by any process. */
+    /** Calls the listener whenever any process replaces the file. */
     private static final class Watch extends FileObserver implements Subscription {
         private final String name;
         private final Listener listener;
 
-        @SuppressWarnings("deprecation") // the constructor with a File came with API 29
+        @SuppressWarnings("deprecation") // the constructor that takes a File needs API 29
         Watch(File file, Listener listener) {
             super(file.getParent(), FileObserver.MOVED_TO);
             name = file.getName();
@@ -107,22 +111,22 @@ public final class RoundLog {
 
     private final File file;
 
-    /** The log in a file, which need not exist. */
+    /** Opens the log in a file, which need not exist. */
     public RoundLog(File file) {
         this.file = file;
     }
 
-    /** Calls the listener after each change from now on; keep the result and close it. */
+    /** Calls the listener after each change, until the returned subscription is closed. */
     public Subscription listen(Listener listener) {
         return new Watch(file, listener);
     }
 
-    /** The device's current activity or problem in one sentence; empty before the first one. */
+    /** Returns one sentence about what the device is doing, or about its problem. It is empty at first. */
     public synchronized String now() {
         return lines().get(0);
     }
 
-    /** The last rounds, the newest first. */
+    /** Returns the last rounds, newest first. */
     public synchronized List<Round> rounds() {
         List<Round> rounds = parsed(lines());
         Collections.reverse(rounds);
@@ -165,7 +169,7 @@ public final class RoundLog {
                 return lines;
             }
         } catch (IOException | IllegalArgumentException | IndexOutOfBoundsException error) {
-            // Only shown to a person: a damaged log starts empty.
+            // The log is only shown to people, so a damaged one simply starts over.
         }
         return new ArrayList<String>(Collections.singletonList(""));
     }
@@ -176,7 +180,7 @@ public final class RoundLog {
             Files.write(fresh.toPath(), lines, StandardCharsets.UTF_8);
             Files.move(fresh.toPath(), file.toPath(), StandardCopyOption.ATOMIC_MOVE);
         } catch (IOException error) {
-            // A full disk: training continues without the log.
+            // The disk may be full; training continues without the log.
         }
     }
 }

@@ -8,7 +8,7 @@ import android.app.Service;
 import android.content.Context;
 import android.content.Intent;
 
-/** The notification that a phone shows while it trains; it makes the service a foreground one. */
+/** The notification that a phone shows while it trains. Showing it makes the service a foreground service. */
 final class TrainingNotice implements AutoCloseable {
     private static final String CHANNEL = "sedge.training";
     private static final int ID = 0x5ed6e;
@@ -34,8 +34,9 @@ final class TrainingNotice implements AutoCloseable {
         try {
             service.startForeground(ID, notification);
         } catch (IllegalStateException | SecurityException refused) {
-            // From API 31, Android may refuse a foreground service to a job, and to an app for API 34 that has not
-            // declared its service type: the job then runs in the background, with the same notification.
+            // From API 31 on, Android may not let a job start a foreground service. For API 34, the app must also
+            // declare the service's type. If Android refuses, the job runs in the background with the same
+            // notification.
             manager.notify(ID, notification);
         }
     }

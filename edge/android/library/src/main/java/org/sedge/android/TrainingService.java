@@ -14,21 +14,22 @@ import java.util.List;
 import java.util.concurrent.atomic.AtomicReference;
 
 /**
- * A phone's work for a fleet, as an Android job: connects, trains as ordered, sends its update, and ends.
+ * The work of a phone for its fleet, as an Android job. It connects, trains as ordered, sends the update, and ends.
  *
  * <p>An app subclasses it to provide the examples, and declares the subclass in its manifest with the permission
  * {@code android.permission.BIND_JOB_SERVICE}. {@link Conditions} decide when it runs. Android gives a job about ten
- * minutes; a longer training continues from its last checkpoint in the next job.
+ * minutes. A longer training continues from its last checkpoint in the next job.
  */
 public abstract class TrainingService extends JobService {
     private static final long LONGEST_MILLIS = 9 * 60 * 1000;
-    // Static: two agents must not share a state folder, and Android creates a new service for each job.
+    // The job that is running. It is static, because Android creates a new service for each job, but two agents must
+    // not share a state folder.
     private static final AtomicReference<Work> RUNNING = new AtomicReference<Work>();
 
-    /** The examples that this phone trains on; read again for each job, on a thread of its own. */
+    /** Returns the examples that this phone trains on. Called for each job, on a separate thread. */
     protected abstract Examples examples() throws IOException, SedgeException;
 
-    /** The app's runtimes, in order of preference. */
+    /** Returns the runtimes to use, in order of preference. */
     protected List<Backend> backends() {
         return Backends.installed();
     }
@@ -46,7 +47,7 @@ public abstract class TrainingService extends JobService {
     @Override
     public boolean onStopJob(JobParameters job) {
         Work work = RUNNING.get();
-        if (work != null && work.job.getJobId() == job.getJobId()) { // Android passes its own copy of the parameters
+        if (work != null && work.job.getJobId() == job.getJobId()) { // compare ids, because Android passes a copy
             work.stop();
         }
         return true;
@@ -84,7 +85,7 @@ public abstract class TrainingService extends JobService {
                 log.say(error.getMessage());
             } catch (OutOfMemoryError error) {
                 log.say("The examples do not fit into this phone's memory.");
-            } catch (IOException | RuntimeException | Error error) { // otherwise Android ends the app
+            } catch (IOException | RuntimeException | Error error) { // otherwise Android would end the app
                 log.say("Training failed: " + error);
             } finally {
                 RUNNING.set(null);

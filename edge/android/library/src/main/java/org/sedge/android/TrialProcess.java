@@ -20,11 +20,11 @@ import java.io.IOException;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 
-/** Tries programs in the process of {@link TrialService}, which the library's manifest declares. */
+/** Tries out programs in the process of {@link TrialService}, which the library's manifest declares. */
 public final class TrialProcess implements Sandbox {
-    /** Android starts a process within a few seconds even on a busy phone, and not at all without memory. */
+    /** Even on a busy phone, Android starts a process within a few seconds, unless there is no memory. */
     private static final long START_MILLIS = 30_000;
-    /** Android records the end of a process, and its cause, a moment after we notice it. */
+    /** Android may record why a process ended a moment after we notice that it did. */
     private static final long END_MILLIS = 5_000;
     private static final long LOOK_MILLIS = 50;
     private static final int SIGKILL = 9;
@@ -37,11 +37,11 @@ public final class TrialProcess implements Sandbox {
     }
 
     TrialProcess(Context context, long startMillis) {
-        this.context = context.getApplicationContext(); // a job's own context may end before its trial is closed
+        this.context = context.getApplicationContext(); // the context of a job may end before its trial is closed
         this.startMillis = startMillis;
     }
 
-    /** The installed app, with its runtimes, and the system. */
+    /** Identifies the installed version of the app, which includes its runtimes, and of Android. */
     @Override
     public String host() {
         File app = new File(context.getPackageCodePath());
@@ -59,10 +59,11 @@ public final class TrialProcess implements Sandbox {
             throw new IOException(refused.getMessage(), refused);
         } finally {
             if (!bound) {
-                connection.close(); // Android registers even a refused connection
+                connection.close(); // Android keeps even a refused connection registered
             }
         }
-        if (!bound) { // Android restarts a process that crashed twice within minutes only for an app in the foreground
+        // If a process crashes twice within minutes, Android restarts it only for an app in the foreground.
+        if (!bound) {
             throw new IOException("Android refused its service, expected " + TrialService.class.getName()
                     + " in the app's manifest, and at most one crash of it within minutes");
         }
@@ -75,7 +76,7 @@ public final class TrialProcess implements Sandbox {
         private final CountDownLatch answered = new CountDownLatch(1);
         private volatile IBinder service;
         private final long began = System.currentTimeMillis();
-        /** 0: not known yet. */
+        /** The id of the service's process; 0 until it is known. */
         private volatile int pid;
 
         Connection(String folder, String backend) {
@@ -85,7 +86,7 @@ public final class TrialProcess implements Sandbox {
 
         @Override
         public void onServiceConnected(ComponentName name, IBinder binder) {
-            if (service == null) { // ignore a process that Android has restarted
+            if (service == null) { // otherwise Android has restarted the process, which is ignored
                 service = binder;
                 answered.countDown();
             }
@@ -93,7 +94,7 @@ public final class TrialProcess implements Sandbox {
 
         @Override
         public void onServiceDisconnected(ComponentName name) {
-            // The waiting transaction fails.
+            // Nothing to do here, because the waiting transaction fails.
         }
 
         @Override
@@ -121,7 +122,7 @@ public final class TrialProcess implements Sandbox {
             }
         }
 
-        /** The service, once its process has started. */
+        /** Waits until the service's process has started. Returns the service. */
         private IBinder connected() throws IOException {
             if (pid != 0) {
                 return service;
@@ -153,9 +154,9 @@ public final class TrialProcess implements Sandbox {
         public void close() {
             answered.countDown();
             context.unbindService(this);
-            if (pid != 0) { // otherwise a program that never ends would keep its process alive
+            if (pid != 0) { // a program that never ends would keep its process alive
                 Process.killProcess(pid);
-                // The next trial must not reach the old process.
+                // Wait for its end, so that the next trial does not reach the old process.
                 for (long waited = 0; waited < END_MILLIS && service.pingBinder(); waited += LOOK_MILLIS) {
                     pause();
                 }
@@ -171,11 +172,14 @@ public final class TrialProcess implements Sandbox {
         }
     }
 
-    /** Asks Android why a process ended; a separate class, because systems before API 30 lack the classes that it uses. */
+    /**
+     * Asks Android why a process ended. This is a separate class, because Android before API 30 does not have the
+     * classes that it uses.
+     */
     private static final class Deaths {
         private Deaths() {}
 
-        /** @param since when the trial began: an older record belongs to another process that had this id */
+        /** @param since when the trial began; an older record belongs to an earlier process with the same id */
         static Crash of(Context context, int pid, long since) {
             ActivityManager manager = (ActivityManager) context.getSystemService(Context.ACTIVITY_SERVICE);
             for (long waited = 0; waited < END_MILLIS; waited += LOOK_MILLIS) {

@@ -13,20 +13,23 @@ import org.sedge.edge.backends.Tryout;
 import java.io.File;
 
 /**
- * Runs a bundle's programs before any other process of the app does. The library's manifest puts it into a separate
- * process, and {@link TrialProcess} binds to it.
+ * Tries out a bundle's programs before any other process of the app runs them. The library's manifest assigns it to a
+ * separate process, to which {@link TrialProcess} binds.
  */
 public final class TrialService extends Service {
-    /** A request whose answer is the id of the process. */
+    /** Requests the id of the service's process. */
     static final int PID = IBinder.FIRST_CALL_TRANSACTION;
     /**
-     * A request with the bundle's folder, the backend's class, a program and the number of a sample. The answer is
-     * whether any program could be loaded so far, as 1 or 0; or {@link #FAILED} and why no program can be tried.
+     * Requests a run of a program. The arguments are the bundle's folder, the backend's class, the program and the
+     * number of a sample. The answer is 1 if any program could be loaded so far, and 0 otherwise. If no program can be
+     * tried, it is {@link #FAILED} and the reason.
      */
     static final int RUN = PID + 1;
     static final int FAILED = -1;
 
-    /** Whether another process has requested a trial: a manifest may lack {@code android:process}. */
+    /**
+     * Whether the requests come from another process. They do not if an app's manifest lacks {@code android:process}.
+     */
     private volatile boolean apart;
 
     @Override
@@ -34,7 +37,7 @@ public final class TrialService extends Service {
         return new Runs();
     }
 
-    /** Ends the process: every trial gets a fresh one, and none outlives the process that requested it. */
+    /** Ends the process, so that every trial gets a new one, and none outlives the process that requested it. */
     @Override
     public void onDestroy() {
         if (apart) {
@@ -42,7 +45,7 @@ public final class TrialService extends Service {
         }
     }
 
-    /** Runs programs on the binder's threads, so that the main thread can still end the process. */
+    /** Runs programs on the binder's threads, which leaves the main thread free to end the process. */
     private final class Runs extends Binder {
         private Tryout tryout;
 

@@ -1,4 +1,4 @@
-/** A phone as a device of a fleet: its membership, its jobs, its model. */
+/** Makes a phone a device of a fleet: its membership, its training jobs and its model. */
 @NullMarked
 package org.sedge.android;
 

@@ -11,7 +11,7 @@ import java.io.File;
 import java.nio.ByteBuffer;
 import java.util.Arrays;
 
-/** The programs of .pte files in ExecuTorch's AAR, {@code org.pytorch:executorch-android}. */
+/** Runs the programs of .pte files in ExecuTorch's AAR, {@code org.pytorch:executorch-android}. */
 public final class AndroidExecutorch implements Backend {
     private static final int ONE_THREAD = 1;
 
@@ -62,7 +62,10 @@ public final class AndroidExecutorch implements Backend {
         }
     }
 
-    /** A view of the AAR's tensor on the same memory; a phone is little-endian, like our tensors. */
+    /**
+     * Wraps our tensor as one of the AAR's, on the same memory. This is possible because phones are little-endian, like
+     * our tensors.
+     */
     private static org.pytorch.executorch.Tensor wrapped(Tensor tensor) throws BackendException {
         ByteBuffer data = tensor.data();
         long[] shape = tensor.shape();
@@ -82,7 +85,10 @@ public final class AndroidExecutorch implements Backend {
         }
     }
 
-    /** A copy, because the runtime writes the next run's outputs into the same memory. All outputs are float32 (bundle.md). */
+    /**
+     * Copies an output, because the runtime writes the next run's outputs into the same memory. All outputs are float32
+     * (bundle.md).
+     */
     private static Tensor copied(org.pytorch.executorch.Tensor made) {
         Tensor copy = Tensor.zeros(Tensor.Type.FLOAT32, made.shape());
         copy.data().asFloatBuffer().put(made.getDataAsFloatArray());

@@ -22,11 +22,11 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Programs as ONNX graphs in ONNX Runtime's AAR, {@code com.microsoft.onnxruntime:onnxruntime-android}. The core has
- * checked them ({@code OnnxProgram}).
+ * Runs ONNX programs in ONNX Runtime's AAR, {@code com.microsoft.onnxruntime:onnxruntime-android}. They have been
+ * checked by the core's {@code OnnxProgram}.
  */
 public final class OnnxRuntime implements Backend {
-    // A graph knows its inputs and outputs by name, a Program by position: bundle.md's order.
+    // A graph names its inputs and outputs, but a Program has them by position, in this order (bundle.md).
     private static final List<String> INPUTS = Arrays.asList("theta", "frozen", "x", "y", "w", "noise");
     private static final List<String> OUTPUTS = Arrays.asList(
             "gradient", "loss", "statistics", "loss_sum", "metric_sum", "weight_sum", "logits");
@@ -52,7 +52,7 @@ public final class OnnxRuntime implements Backend {
             options.setIntraOpNumThreads(1);
             options.setInterOpNumThreads(1);
             options.setMemoryPatternOptimization(false);
-            // Otherwise bytes 4 to 7 may select another format, which has not been checked.
+            // Otherwise bytes 4 to 7 could select another file format, which has not been checked.
             options.addConfigEntry("session.load_model_format", "ONNX");
             OrtEnvironment environment = OrtEnvironment.getEnvironment();
             Program graph = new Graph(environment, environment.createSession(program, options), options);
@@ -68,7 +68,7 @@ public final class OnnxRuntime implements Backend {
     private static final class Graph implements Program {
         private final OrtEnvironment environment;
         private final OrtSession session;
-        private final OrtSession.SessionOptions options; // must outlive the session
+        private final OrtSession.SessionOptions options; // kept because they must outlive the session
         private final List<String> inputs;
         private final List<String> outputs;
 

@@ -5,7 +5,10 @@ import java.lang.annotation.Retention;
 import java.lang.annotation.RetentionPolicy;
 import java.lang.annotation.Target;
 
-/** As in JSpecify 1.0, to compile against: what is not {@link Nullable} in there is never null. */
+/**
+ * JSpecify 1.0's annotation, needed only for compiling. Types in what it marks are never null unless they are
+ * {@link Nullable}.
+ */
 @Target({ElementType.PACKAGE, ElementType.TYPE, ElementType.METHOD, ElementType.CONSTRUCTOR})
 @Retention(RetentionPolicy.CLASS)
 public @interface NullMarked {}

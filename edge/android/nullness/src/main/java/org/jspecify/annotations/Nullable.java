@@ -5,7 +5,7 @@ import java.lang.annotation.Retention;
 import java.lang.annotation.RetentionPolicy;
 import java.lang.annotation.Target;
 
-/** As in JSpecify 1.0, to compile against: Kotlin and Android Studio know it by this name, and no phone needs it. */
+/** JSpecify 1.0's annotation, needed only for compiling. Kotlin and Android Studio recognize its name. */
 @Target(ElementType.TYPE_USE)
 @Retention(RetentionPolicy.CLASS)
 public @interface Nullable {}

@@ -1,6 +1,6 @@
 package org.pytorch.executorch;
 
-/** Of ExecuTorch's AAR: what we call. Compile-only. */
+/** Declares what we call of ExecuTorch's AAR. Used only for compiling. */
 public class EValue {
     public static EValue from(Tensor tensor) {
         throw new AssertionError("stub");

@@ -1,6 +1,6 @@
 package org.pytorch.executorch;
 
-/** Of ExecuTorch's AAR: what we call. Compile-only. */
+/** Declares what we call of ExecuTorch's AAR. Used only for compiling. */
 public class Module {
     public static final int LOAD_MODE_FILE = 0;
 

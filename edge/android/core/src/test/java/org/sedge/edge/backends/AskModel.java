@@ -20,19 +20,19 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 
 /**
- * Asks the model in a state folder: {@code FOLDER RUN BACKEND-CLASS QUESTION…}, where the run "-" is the newest. A
- * question is one of
+ * Sends requests to the model in a state folder: {@code FOLDER RUN BACKEND-CLASS REQUEST…}, where the run "-" is the
+ * newest. The requests are:
  *
  * <pre>
- * runs NAME BUNDLE BASE MODEL START   commits a state with this run behind those before; "-": none
+ * runs NAME BUNDLE BASE MODEL START   commits a state that has this run after the earlier ones; "-" means none
  * order FILE                    commits a state with this order
- * open                          opens the model anew
+ * open                          opens the model again
  * predict INPUTS.npz OUT        writes the outputs, and prints the shape of a row
  * export FILE                   writes the model
  * classify INPUTS.npz           prints classes, labels and the sum of the probabilities of each row
  * </pre>
  *
- * <p>What is refused is printed as one line.
+ * <p>An error is printed as one line.
  */
 public final class AskModel {
     private static final Map<String, Kept> RUNS = new LinkedHashMap<>();

@@ -15,9 +15,9 @@ import java.nio.ByteOrder;
 import java.nio.FloatBuffer;
 import java.nio.charset.StandardCharsets;
 
-/** A backend of a test in Python, which is asked for each gradient, and may answer with an error. */
+/** A backend that asks a Python test for each gradient. The test may answer with an error. */
 public final class Asking implements Backend {
-    /** How many it has asked for. */
+    /** The number of gradients requested so far. */
     public int gradients;
     private final BufferedReader in;
 
@@ -43,7 +43,7 @@ public final class Asking implements Backend {
         };
     }
 
-    /** The error that Python means by the name of its class. */
+    /** Returns the Java error for the class name of a Python error. */
     public static SedgeException error(String kind, String text) {
         switch (kind) {
             case "StorageError":
@@ -74,12 +74,15 @@ public final class Asking implements Backend {
         }
     }
 
-    /** What a JVM throws; without a word where there is none. */
+    /** Returns the error that a JVM throws when memory runs out, without a message if {@code text} is empty. */
     private static OutOfMemoryError lack(String text) {
         return text.isEmpty() ? new OutOfMemoryError() : new OutOfMemoryError(text);
     }
 
-    /** A loss of 1, or 0.5 where theta's last element is above 2, and a metric of 0.5 an example. */
+    /**
+     * Returns a made-up evaluation: per example, the metric is 0.5, and the loss is 0.5 if theta's last element is
+     * above 2, otherwise 1.
+     */
     private static Tensor[] evaluated(Tensor theta, Tensor weights) {
         FloatBuffer values = theta.data().asFloatBuffer();
         float loss = values.get(values.limit() - 1) > 2 ? 0.5f : 1;
@@ -104,7 +107,7 @@ public final class Asking implements Backend {
         return new Tensor(Tensor.Type.FLOAT32, new long[] {bytes.length / Float.BYTES}, data);
     }
 
-    /** Throws past the compiler: a job's errors are not a program's. */
+    /** Throws an error that the method does not declare, because a program cannot declare the errors of a job. */
     @SuppressWarnings("unchecked")
     private static <E extends Throwable> void thrown(Throwable error) throws E {
         throw (E) error;

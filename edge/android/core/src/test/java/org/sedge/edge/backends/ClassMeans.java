@@ -8,16 +8,16 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 
 /**
- * A backend without a runtime: the programs of tests/android/class_means.py, by hand.
+ * A backend without a runtime: the programs of tests/android/class_means.py, written in Java.
  *
- * <p>Theta are C means of F numbers. For inputs that are small whole numbers every operation is exact or rounded once,
- * so that a gradient has the same bytes here and in ONNX Runtime.
+ * <p>Theta consists of C means of F numbers each. If the inputs are small integers, every operation is exact or rounded
+ * once, so gradients have the same bytes as in ONNX Runtime.
  */
 public final class ClassMeans implements Backend {
-    /** A file that evaluates says so: it has this output. */
+    /** A file that contains this name of an output is a program for evaluation. */
     private static final String EVALUATES = "metric_sum";
 
-    /** A file by which nothing has a weight says so: it has this value. */
+    /** A file that contains this word gives every example the weight 0. */
     private static final String WEIGHTLESS = "weightless";
 
     private final String name;
@@ -26,7 +26,7 @@ public final class ClassMeans implements Backend {
         this("onnxruntime");
     }
 
-    /** Under another name, with files that need not be ONNX's. */
+    /** Uses another backend name, so that the files need not be ONNX programs. */
     public ClassMeans(String name) {
         this.name = name;
     }

@@ -17,10 +17,12 @@ import java.lang.management.ManagementFactory;
 import java.util.Collections;
 
 /**
- * Does orders of one run, one after the other: {@code FOLDER TRAIN.npz TEST.npz BACKEND-CLASS ORDER…}, where FOLDER has
- * the blobs; a file of examples among the orders is trained on from there on. The system property {@code sedge.sandbox} is the class that tries programs, {@code sedge.trial_ms} the time
- * for it. Prints the name of each update, or why there is none; then the heap that is in use after a collection, and the
- * most that the JVM has taken for it, and the memory of its buffers, in bytes.
+ * Works on orders of one run, one after another: {@code FOLDER TRAIN.npz TEST.npz BACKEND-CLASS ORDER…}. FOLDER has the
+ * blobs. A file of examples among the orders replaces the training examples from there on. The system property
+ * {@code sedge.sandbox} names the class that tries programs, and {@code sedge.trial_ms} is its timeout.
+ *
+ * <p>Prints the name of each update, or why there is none. Then prints three sizes in bytes: the heap in use after a
+ * garbage collection, the JVM's largest heap, and the memory of direct buffers.
  */
 public final class DoOrders {
     private DoOrders() {}

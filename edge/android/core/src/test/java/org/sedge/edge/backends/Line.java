@@ -3,7 +3,7 @@ package org.sedge.edge.backends;
 import java.io.File;
 import java.nio.FloatBuffer;
 
-/** The model of rule T13 (protocol/spec/training.md): a line, row after row in float32. */
+/** The model of rule T13 (protocol/spec/training.md): a line, computed row by row in float32. */
 public final class Line implements Backend {
     @Override
     public String name() {

@@ -39,7 +39,7 @@ import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.zip.DeflaterOutputStream;
 
-/** Which verdict follows from how a trial ends, and how long it holds; and what a trial runs. */
+/** Tests which verdict follows from the outcome of a trial, how long the verdict holds, and what a trial runs. */
 public class TrialsTest {
     @Rule
     public final TemporaryFolder folder = new TemporaryFolder();
@@ -52,7 +52,7 @@ public class TrialsTest {
     private File state;
     private BlobFolder blobs;
 
-    /** What a step of the trial comes to. */
+    /** Decides the outcome of each step of a trial. */
     private interface Ending {
         boolean of(String program, int sample) throws IOException, Sandbox.Crash;
     }
@@ -63,7 +63,7 @@ public class TrialsTest {
         blobs = new BlobFolder(state, 1);
     }
 
-    /** A sandbox that ends as the test says. */
+    /** A sandbox whose trials end as the test's {@link #ending} says. */
     private final class Scripted implements Sandbox {
         @Override
         public String host() {
@@ -88,7 +88,7 @@ public class TrialsTest {
         }
     }
 
-    /** A runtime under a name that loads anything, and remembers what runs. */
+    /** A runtime that loads any file and records the inputs of every run. */
     public static class Recording implements Backend {
         static final List<Tensor[]> RUNS = new ArrayList<>();
         private final String name;
@@ -124,7 +124,7 @@ public class TrialsTest {
         }
     }
 
-    /** A packed bundle with three programs for each backend; their content is text. */
+    /** Returns a packed bundle that has three programs for each backend, all of them plain text. */
     private static byte[] bundle(String content, String... backends) throws Exception {
         Map<String, Object> files = new LinkedHashMap<>();
         List<String> programs = new ArrayList<>();
@@ -160,7 +160,7 @@ public class TrialsTest {
                 new byte[] {7}, 0);
     }
 
-    /** Opens the bundle's programs as a job does; "" or why not. */
+    /** Opens the bundle's programs in the same way as a job. Returns "", or why they could not be opened. */
     private String opened(Trials trials, byte[] packed, Backend... backends) throws Exception {
         try {
             File programs = new File(state, "programs");
@@ -264,7 +264,7 @@ public class TrialsTest {
         assertArrayEquals(job.checkpoint, stop.checkpoint);
         long began = System.nanoTime();
         ending = (program, sample) -> {
-            throw new Sandbox.Crash("signal 15", false); // comes to all processes, and is noticed here first
+            throw new Sandbox.Crash("signal 15", false); // sent to all processes; the trial's ends first
         };
         assertThrows(JobStopped.class, () -> programs.open(
                 Bundle.unpack(packed), job, () -> System.nanoTime() - began > 50_000_000));
@@ -331,7 +331,7 @@ public class TrialsTest {
                 assertTrue(tryout.run(name, sample));
             }
         }
-        int[] counts = {5, 4, 2}; // theta, x, y, w and noise; without noise; theta and x
+        int[] counts = {5, 4, 2}; // theta, x, y, w, noise; then without noise; then theta and x
         for (int i = 0; i < 9; i++) {
             Tensor[] inputs = Recording.RUNS.get(i);
             assertEquals(counts[i % 3], inputs.length);

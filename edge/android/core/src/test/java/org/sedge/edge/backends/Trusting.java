@@ -3,7 +3,7 @@ package org.sedge.edge.backends;
 
 import java.io.File;
 
-/** A sandbox that runs nothing: every program passes. */
+/** A sandbox that runs nothing and lets every program pass. */
 public final class Trusting implements Sandbox {
     @Override
     public String host() {

@@ -3,8 +3,8 @@ package org.sedge.edge.backends;
 import java.io.File;
 
 /**
- * Programs whose {@code evaluate} does not come back: it ends the process with the exit status of the system property
- * {@code sedge.status}, or runs for ever without one.
+ * Programs whose {@code evaluate} never returns. It ends the process with the exit status in the system property
+ * {@code sedge.status} or, without one, runs forever.
  */
 public final class Unending implements Backend {
     @Override

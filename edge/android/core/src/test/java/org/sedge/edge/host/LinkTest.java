@@ -20,7 +20,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
-/** Brokers that send too much or take nothing, and faults on the thread that reads. */
+/** Tests the link with brokers that send too much or accept nothing, and with errors on the reading thread. */
 public class LinkTest {
     private static final byte[] ACCEPTED = {0x20, 2, 0, 0};
     private static final byte[] MESSAGE = {0x30, 3, 0, 1, 'x'};
@@ -40,12 +40,12 @@ public class LinkTest {
         server.close();
     }
 
-    /** A connection whose CONNECT has been read and accepted. */
+    /** Returns a connection after reading and accepting its CONNECT. */
     private Socket accepted() throws IOException {
         return answered(ACCEPTED);
     }
 
-    /** A connection whose CONNECT has been read and answered. */
+    /** Returns a connection after reading its CONNECT and sending an answer. */
     private Socket answered(byte[] answer) throws IOException {
         Socket socket = server.accept();
         DataInputStream in = new DataInputStream(socket.getInputStream());
@@ -98,14 +98,14 @@ public class LinkTest {
             while (tasks.remainingCapacity() > 0) {
                 Thread.sleep(10);
             }
-            tasks.take().run(); // that it is up
+            tasks.take().run(); // the event that the link is up
             link.close();
             reader.join(10_000);
             assertTrue(!reader.isAlive());
         }
     }
 
-    /** Notes how a connection ends. */
+    /** Records how a connection ends. */
     private static class End implements MqttConnection.Events {
         final CompletableFuture<String> reason = new CompletableFuture<>();
         volatile Ended ended;
@@ -197,7 +197,7 @@ public class LinkTest {
             Thread writer = new Thread() {
                 @Override
                 public void run() {
-                    for (int i = 0; i < 100; i++) { // more than all buffers hold
+                    for (int i = 0; i < 100; i++) { // together more than fits into all buffers
                         link.send("up", new byte[250_000]);
                     }
                 }

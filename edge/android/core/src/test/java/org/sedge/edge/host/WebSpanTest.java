@@ -14,11 +14,11 @@ import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.util.concurrent.CountDownLatch;
 
-/** What another thread does to a download. */
+/** Tests stopping a download from another thread. */
 public final class WebSpanTest {
     private static final int CHUNK = 4096;
 
-    @Test(timeout = 15_000) // less than a server may be silent
+    @Test(timeout = 15_000) // less than the timeout for silent servers
     public void stopDoesNotWaitForAServerThatSaysNothingMore() throws Exception {
         byte[] blob = new byte[2 * CHUNK];
         try (ServerSocket server = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
@@ -37,7 +37,7 @@ public final class WebSpanTest {
                 out.write(head.getBytes(StandardCharsets.US_ASCII));
                 out.write(blob, 0, CHUNK);
                 first.await();
-                Thread.sleep(200); // it reads on meanwhile
+                Thread.sleep(200); // the download is now waiting for more data
                 web.stop();
                 assertTrue(web.stopped());
             }

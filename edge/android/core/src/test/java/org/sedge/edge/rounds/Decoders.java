@@ -18,14 +18,20 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 
-/** Every decoder of bytes that a peer chooses, by the names of tests/protocol/test_fuzz.py, which has damaged ones. */
+/**
+ * All decoders of bytes that come from a peer. Their names are those in tests/protocol/test_fuzz.py, which generates
+ * damaged bytes.
+ */
 final class Decoders {
     private static final String KEY = String.join("", Collections.nCopies(32, "00"));
     private static final int SIZE = 300;
 
     private Decoders() {}
 
-    /** Why the bytes are refused, in hex; empty: they are taken. Throws nothing, whatever they are. */
+    /**
+     * Returns the error message in hex, or "" if the bytes are accepted. Any exception other than {@link RemoteError}
+     * is a bug.
+     */
     static String refusal(String target, byte[] data) {
         try {
             decode(target, data);
@@ -63,7 +69,7 @@ final class Decoders {
         }
     }
 
-    /** The first byte chooses the kind. */
+    /** Decodes the body of a frame, whose kind is chosen by the first byte. */
     private static void body(byte[] data) throws RemoteError {
         List<Kind> kinds = new ArrayList<>();
         for (Kind kind : Kind.values()) {
@@ -76,14 +82,14 @@ final class Decoders {
         new Frame(kinds.get(first % kinds.size()), rest, 1, 1, null, 0).message();
     }
 
-    /** Of any key and signature. */
+    /** Decodes a policy without checking its key and signature. */
     private static void policy(byte[] data) throws RemoteError {
         try {
             Trust trust = new Trust(new PinnedKeys(Collections.singletonList(KEY)), null, null, null);
             trust.policyOf(Order.SCHEMA.empty().with(Order.POLICY, data));
         } catch (RemoteError error) {
             throw error;
-        } catch (SedgeException error) { // of a key, or a disk
+        } catch (SedgeException error) { // would concern a pinned key or the disk
             throw new AssertionError(error);
         }
     }

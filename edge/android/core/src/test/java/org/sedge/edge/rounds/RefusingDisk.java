@@ -15,9 +15,12 @@ import java.util.BitSet;
 import java.util.List;
 import java.util.Set;
 
-/** A device's disk that refuses the call that a test names, as Python names it; of blobs large ones, but for one. */
+/**
+ * A device's disk that refuses the kind of call that a test has named, in Python's spelling. A test can limit the
+ * refusal to blobs of a minimum size, with one exception.
+ */
 final class RefusingDisk implements Blobs, DurableBytes {
-    /** The power is gone; nothing catches it. */
+    /** Simulates a power cut, so nothing catches it. */
     @SuppressWarnings("serial")
     static final class Killed extends Error { }
 
@@ -42,7 +45,7 @@ final class RefusingDisk implements Blobs, DurableBytes {
         journal = new Journal(new File(folder, "journal"));
     }
 
-    /** From now on this befalls so many calls of all disks, from one on; how many there were before. */
+    /** Makes a number of calls fail, counted over all disks from now on. Returns how many calls there were before. */
     static int turns(String[] words) {
         int before = turn;
         turn = 0;

@@ -49,7 +49,10 @@ import java.util.List;
 import java.util.Map;
 import java.util.zip.DeflaterOutputStream;
 
-/** Of spec.json what an order needs, and rounds: T1 to T11, with what the device keeps from order to order. */
+/**
+ * Checks the test vectors in spec.json that are about orders: the blobs that an order needs, and whole rounds (T1 to
+ * T11) with the state that the device keeps from order to order.
+ */
 public class RoundVectorsTest {
     @Rule
     public final TemporaryFolder folder = new TemporaryFolder();
@@ -58,14 +61,14 @@ public class RoundVectorsTest {
     private StateStore store;
     private JobRunner runner;
 
-    /** A group of spec.json. */
+    /** Returns the cases of a group in spec.json. */
     private static List<?> cases(String group) throws Exception {
         byte[] text = Files.readAllBytes(Paths.get(System.getProperty("sedge.vectors"), "spec.json"));
         Map<?, ?> spec = (Map<?, ?>) Json.parse(new String(text, StandardCharsets.UTF_8));
         return (List<?>) spec.get(group);
     }
 
-    /** What is fetched for an order; without the steps that some devices keep, and the masks of an extension. */
+    /** Checks which blobs are fetched for an order. Leaves out cases with kept steps or an extension's masks. */
     @Test
     public void needs() throws Exception {
         for (Object one : cases("needs")) {
@@ -118,7 +121,7 @@ public class RoundVectorsTest {
         assertEquals(8, play("extended_rounds"));
     }
 
-    /** Plays the runs of a group that ask for nothing that this device lacks. Returns their number. */
+    /** Replays those runs of a group that need no unsupported extension. Returns their number. */
     private int play(String group) throws Exception {
         int played = 0;
         for (Object one : cases(group)) {
@@ -141,7 +144,7 @@ public class RoundVectorsTest {
         return played;
     }
 
-    /** Does a job that is stopped before each of its steps, and goes on from what that leaves. */
+    /** Runs a job that is stopped after every step and continued from its checkpoint. */
     private Outcome stepByStep(Order order, Kept kept) throws SedgeException {
         byte[] checkpoint = null;
         while (true) {

@@ -35,9 +35,10 @@ import java.util.Random;
 import java.util.logging.Level;
 
 /**
- * Cores that tests in Python drive, all in one JVM (tests/edge/java_core.py). A line of standard input is a core's name, a
- * call and its words; the answer is a line for each effect, and one of a dot and the result. What a core asks web servers
- * for, it has before it answers. Programs ask Python for their outputs meanwhile.
+ * Runs agent cores for tests in Python, all in one JVM (tests/edge/java_core.py). Each line of standard input has the
+ * name of a core, a call and its arguments. The answer has one line for each effect, then a line with a dot and the
+ * result. HTTP downloads that a call starts are finished before the answer. Meanwhile programs may ask Python for their
+ * outputs.
  */
 public final class ServeCore implements Effects, AgentListener, Downloader {
     private static final BufferedReader IN =
@@ -50,7 +51,7 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
     private Span asked;
     private Job job;
 
-    /** Of FOLDER SECRET HELLO LIMITS PINNED-KEYS CLOCK [CA-FILE]; a dash stands for none. */
+    /** Creates a core from FOLDER SECRET HELLO LIMITS PINNED-KEYS CLOCK [CA-FILE], where a dash means none. */
     private ServeCore(String[] words) throws SedgeException {
         String ca = words.length < 9 ? null : new String(Disk.read(new File(words[8])), StandardCharsets.US_ASCII);
         downloads = Downloads.from(true, Collections.<String>emptyList(), ca);
@@ -160,7 +161,7 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
         return "";
     }
 
-    /** Stopped after so many steps, unless there are fewer than none. */
+    /** Runs the current job, and stops it after {@code steps} steps unless the number is negative. */
     private void work(double now, int steps, File train, File test) throws IOException {
         Asking asking = new Asking(IN);
         try {
@@ -224,7 +225,7 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
 
     @Override
     public void subscribe(String topic) {
-        if (!topic.contains("/shard/")) { // to which Python's shell subscribes, not its core
+        if (!topic.contains("/shard/")) { // in Python the shell subscribes to these, not the core
             say("subscribe " + topic);
         }
     }

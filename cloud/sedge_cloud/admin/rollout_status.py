@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import msgspec
 
 from sedge_cloud.admin.models import find_run
-from sedge_cloud.figures.numbers import quantity
-from sedge_cloud.rounds.rollouts import absent, members, tallied
+from sedge_cloud.figures.numbers import natural, quantity, some_of
+from sedge_cloud.rounds.rollouts import MAX_NAMED, absent, awaited, members, tallied
 from sedge_cloud.rounds.settings_rollouts import said, tally_of
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rollouts import FLEET, RolloutRow, RolloutState
@@ -31,8 +31,9 @@ class RolloutReport(msgspec.Struct, frozen=True):
 
     ``given`` names the bundle or settings file, ``failed`` holds reasons by device.
 
-    ``phases`` are shares of the devices. ``phase`` is None once the rollout has ended. ``run`` is empty for
-    a rollout of settings.
+    ``phases`` are shares of the devices. ``waiting`` counts the devices without an outcome, of which
+    ``awaited`` names a few. Once the rollout has ended, nothing is awaited and ``phase`` is None. ``run`` is
+    empty for a rollout of settings.
     """
 
     run: str
@@ -46,6 +47,8 @@ class RolloutReport(msgspec.Struct, frozen=True):
     succeeded: int
     failed: dict[str, str]
     why: str
+    waiting: int = 0
+    awaited: tuple[str, ...] = ()
     phase: Phase | None = None
     settings: dict[str, Value] = {}
 
@@ -58,7 +61,9 @@ class RolloutReport(msgspec.Struct, frozen=True):
             f"({phases}){f', where {self.where}' if self.where else ''}, {quantity(self.devices, 'device')}"
         )
         yield from (f"  {key} = {value}" for key, value in self.settings.items())
-        yield f"  succeeded {self.succeeded}, failed {len(self.failed)}"
+        names = some_of(self.awaited, self.waiting)
+        waits = f", waiting {self.waiting}: {names}" if names else ""
+        yield f"  succeeded {self.succeeded}, failed {len(self.failed)}{waits}"
         if self.phase is not None:
             it, done = self.phase, "trained" if self.run else "taken them"
             yield (
@@ -109,4 +114,11 @@ def _report(row: RolloutRow, store: Store, at: float) -> RolloutReport:
     gone = absent(row, progress, store, newest, new, at) - new.succeeded
     done = newest & new.succeeded
     phase = Phase(progress.phase + 1, len(newest), len(done), len(gone))
-    return msgspec.structs.replace(report, succeeded=len(new.succeeded), phase=phase)
+    left = sorted(awaited(row, progress, devices, new), key=natural)
+    return msgspec.structs.replace(
+        report,
+        succeeded=len(new.succeeded),
+        waiting=len(left),
+        awaited=tuple(left[:MAX_NAMED]),
+        phase=phase,
+    )

@@ -105,8 +105,9 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``bundle`` and ``sha256`` name what it delivers: a bundle, or a file of settings. It is in ``phase``
     (from 1) of ``phases``, which covers a ``share`` of the devices that match ``where``. Of its ``devices``
-    some have ``succeeded``, some have ``failed``, and others are ``waiting`` to train with it. ``failures``
-    says why each failed. ``why`` says why the rollout was aborted or rolled back.
+    some have ``succeeded``, some have ``failed``, and others are ``waiting`` to train with it, of which
+    ``awaited`` names a few. ``failures`` says why each failed. ``why`` says why the rollout was aborted or
+    rolled back.
     """
 
     number: int
@@ -122,6 +123,7 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     succeeded: int
     failed: int
     waiting: int
+    awaited: tuple[str, ...] = ()
     where: str = ""
     failures: dict[str, str] = {}
     why: str = ""

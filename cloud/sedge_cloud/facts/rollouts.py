@@ -30,6 +30,7 @@ def rollout_of(store: Store, run: str) -> RolloutFacts | None:
         succeeded=progress.succeeded,
         failed=failed,
         waiting=max(0, devices - progress.succeeded - failed),
+        awaited=progress.awaited,
         where=plan.where,
         failures=failures,
         why=row.why,

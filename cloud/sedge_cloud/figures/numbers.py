@@ -97,6 +97,12 @@ def listed(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def some_of(names: Sequence[str], count: int) -> str:
+    """The ``names`` of a few out of ``count``: ``a, b and 3 more``."""
+    more = count - len(names)
+    return listed([*names, *([f"{more:,} more"] if more > 0 else [])])
+
+
 def _three(value: float) -> str:
     if value < 9.995:
         return f"{value:.2f}"

@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass
+from heapq import nsmallest
 
 import msgspec
 
@@ -34,6 +35,8 @@ EARLIER_ROUNDS = 5
 # A device that leaves this many orders with the new bundle unanswered has failed.
 MAX_SILENT = 3
 NO_ANSWER = "no answer"
+# How many of the devices that a rollout waits for are named.
+MAX_NAMED = 4
 # Declines and rejects that say nothing about a bundle: the device's own limits, its link, its revocation;
 # an update that came too late, or that the coordinator's disk has lost.
 NOT_THE_BUNDLES = frozenset(
@@ -196,7 +199,9 @@ def proceed(
         text = f"phase {progress.phase + 1}, {100 * share:g} %: {progress.sizes[-1]} devices"
     if row.state != "in_progress":
         # The devices' answers are no longer needed; those of 100,000 devices are 8.7 MB.
-        progress = msgspec.structs.replace(progress, ended=at, tally=b"")
+        progress = msgspec.structs.replace(progress, ended=at, tally=b"", awaited=())
+    else:
+        progress = _with_awaited(row, progress, seen)
     coded = msgspec.msgpack.encode(progress)
     if coded == row.progress and not text:
         return
@@ -217,7 +222,7 @@ def next_phase(
     size = min(len(ranks), max(1, math.ceil(round(plan.phases[phase] * len(ranks), 6))))
     # Devices that join during the last phase get the new bundle as well.
     bound = 2**63 - 1 if plan.phases[phase] >= 1 else ranks[size - 1] if ranks else -1
-    return msgspec.structs.replace(
+    progress = msgspec.structs.replace(
         progress,
         since=at,
         phase=phase,
@@ -225,6 +230,19 @@ def next_phase(
         bounds=(*progress.bounds, bound),
         sizes=(*progress.sizes, size),
     )
+    return _with_awaited(row, progress, seen)
+
+
+def awaited(row: RolloutRow, progress: Progress, devices: Iterable[str], new: Group) -> list[str]:
+    """Those of the ``devices`` that are in the rollout and have neither succeeded nor failed."""
+    known = {*progress.failed, *new.failed, *new.succeeded}
+    names = (name for name in devices if name not in known)
+    return [name for name in names if rank(row, name) <= progress.bounds[-1]]
+
+
+def _with_awaited(row: RolloutRow, progress: Progress, seen: Seen) -> Progress:
+    names = nsmallest(MAX_NAMED, awaited(row, progress, seen.devices, seen.tally.new))
+    return msgspec.structs.replace(progress, awaited=tuple(names))
 
 
 def members(row: RolloutRow, progress: Progress, devices: Iterable[str]) -> set[str]:

@@ -53,7 +53,8 @@ class Progress(msgspec.Struct, frozen=True):
     their numbers. Its first orders are in ``first_round`` or later. ``failed`` devices are back on their
     previous bundle or settings, for ``reasons``, and ``succeeded`` counts those whose update was accepted.
     The rollout was aborted, or its last phase was over, when it ``ended`` (wall clock; 0: not yet).
-    ``phase_round`` is the first round of the phase.
+    ``phase_round`` is the first round of the phase. ``awaited`` names a few of the devices without an
+    outcome.
 
     ``tally`` has what devices answered in the rounds up to ``tallied``: their rows are not read again, and
     may be deleted. It is empty once the rollout has ended.
@@ -71,6 +72,7 @@ class Progress(msgspec.Struct, frozen=True):
     tally: bytes = b""
     phase_round: int = 0
     reasons: dict[str, str] = {}
+    awaited: tuple[str, ...] = ()
 
 
 class RolloutRow(msgspec.Struct, frozen=True):

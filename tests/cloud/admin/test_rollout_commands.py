@@ -45,7 +45,7 @@ def test_a_rollout_is_begun_looked_at_and_taken_back(
     assert capsys.readouterr().out.splitlines() == [
         "rollout 1 of run run begins with 1 device",
         "rollout 1: in_progress, phase 1 of 2 (50 %, 100 %), 1 device",
-        "  succeeded 0, failed 0",
+        "  succeeded 0, failed 0, waiting 1: a",
         "  phase 1: 0 of the 1 devices that it adds have trained, 1 offline, paused or not asked",
         "rollout 1 of run run is rolled back, order by order",
         "rollout 1 of run run is rolled back already: nothing is left to roll back",

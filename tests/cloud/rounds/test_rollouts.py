@@ -183,9 +183,9 @@ def test_the_page_says_how_a_rollout_goes_and_what_a_device_has(tmp_path: Path) 
     found = Reader(FLEET, tmp_path / "state", fleet.cloud.store).read(fleet.wall(fleet.cloud.now))
     run, mark = found.runs[0], fleet.row.bundle.hex()[:8]
     goes = f"Rollout 1 of version 2 ({mark}) is in progress. Phase 3 of 3, 100 %: "
-    assert f"{goes}of 20 devices 10 succeeded, 0 failed, 10 waiting." in text_of(
-        status_page(found), "run"
-    )
+    left = ", ".join(sorted(set(fleet.names) - second)[:4])
+    waiting = f"of 20 devices 10 succeeded, 0 failed, 10 waiting ({left} and 6 more)."
+    assert goes + waiting in text_of(status_page(found), "run")
     store, others = fleet.cloud.store, {*fleet.names} - second
     assert first < second
     for name in (min(second), min(others)):
@@ -275,6 +275,7 @@ def test_a_small_phase_goes_on_without_those_that_are_offline_or_paused(tmp_path
     fleet.cloud.store.pause({tried[4]}, 1.0)
     fleet.leave({tried[3], tried[4]})
     told = fleet.lines()
+    assert told[1] == f"  succeeded 0, failed 0, waiting 5: {', '.join(tried[:4])} and 1 more"
     assert (
         told[2]
         == "  phase 1: 0 of the 5 devices that it adds have trained, 2 offline, paused or not asked"

@@ -16,7 +16,7 @@ from sedge_cloud.facts.records import (
     RoundFacts,
     RunFacts,
 )
-from sedge_cloud.figures.numbers import change, listed, natural, quantity
+from sedge_cloud.figures.numbers import change, natural, quantity, some_of
 from sedge_protocol import VERSION
 
 DAY, MONTH = timedelta(days=1), timedelta(days=30)
@@ -136,11 +136,12 @@ def budget(it: PrivacyFacts) -> str:
 def rollout(it: RolloutFacts) -> str:
     """A rollout's progress, in one line."""
     why = f": {it.why}" if it.why else ""
+    awaited = f" ({some_of(it.awaited, it.waiting)})" if it.awaited else ""
     return (
         f"Rollout {it.number} of {it.bundle} ({it.sha256[:8]}) is {it.state.replace('_', ' ')}{why}. "
         f"Phase {it.phase} of {it.phases}, {100 * it.share:g} %"
         f"{f' of those with {it.where}' if it.where else ''}: of {quantity(it.devices, 'device')} "
-        f"{it.succeeded:,} succeeded, {it.failed:,} failed, {it.waiting:,} waiting."
+        f"{it.succeeded:,} succeeded, {it.failed:,} failed, {it.waiting:,} waiting{awaited}."
     )
 
 
@@ -259,6 +260,4 @@ def out_of_the_ordinary(it: RoundFacts) -> str:
 
 def _named(names: Sequence[str] | Mapping[str, object]) -> str:
     ordered = sorted(names, key=natural)
-    if len(ordered) > MAX_NAMED:
-        ordered[MAX_NAMED:] = [f"{len(ordered) - MAX_NAMED} more"]
-    return listed(ordered)
+    return some_of(ordered[:MAX_NAMED], len(ordered))

@@ -126,6 +126,7 @@ def _clear(folder: Path, fresh: bool) -> None:
 def _write(enrolment: Enrolment, folder: Path, wanted: Wanted, already: bool = False) -> str:
     files = _files(enrolment, wanted)
     with as_caller(), translated("write the files of a device into", folder):
+        already = already or _has(folder, enrolment)
         is_replaced = not already and _require_free(folder, enrolment, wanted)
         folder.mkdir(parents=True, exist_ok=True, mode=0o755 if wanted.service else 0o700)
         if is_replaced:
@@ -139,6 +140,13 @@ def _write(enrolment: Enrolment, folder: Path, wanted: Wanted, already: bool = F
     return (_REPLACED if is_replaced else _NEXT).format(
         device=enrolment.device, fleet=enrolment.fleet, folder=folder, check=check, begin=begin
     )
+
+
+def _has(folder: Path, enrolment: Enrolment) -> bool:
+    """Whether the folder is what the enrolment wrote itself: that of ``sedge-cloud device add --join``."""
+    known = _device_in(folder) == (enrolment.device, enrolment.fleet)
+    path = folder / SECRET
+    return known and path.exists() and path.read_text().strip() == enrolment.secret
 
 
 def _files(enrolment: Enrolment, wanted: Wanted) -> Mapping[str, str]:
@@ -155,7 +163,8 @@ def _require_free(folder: Path, enrolment: Enrolment, wanted: Wanted) -> bool:
         if wanted.replaces:
             return True
         expected = (
-            f"--replace, to give {enrolment.device} a new secret, or another folder: --out FOLDER"
+            f"`sedge-edge join --replace`, to give {enrolment.device} the line's secret, or another "
+            "folder: `sedge-edge join --out FOLDER`"
         )
         raise ConfigError("sedge-edge join", str(folder / SECRET), expected)
     for name in (SECRET, *files):

@@ -32,8 +32,8 @@ class RolloutReport(msgspec.Struct, frozen=True):
     ``given`` names the bundle or settings file, ``failed`` holds reasons by device.
 
     ``phases`` are shares of the devices. ``waiting`` counts the devices without an outcome, of which
-    ``awaited`` names a few. Once the rollout has ended, nothing is awaited and ``phase`` is None. ``run`` is
-    empty for a rollout of settings.
+    ``awaited`` names a few. Once the rollout has ended, nothing is awaited and ``phase`` is None. ``run``
+    is empty for a rollout of settings.
     """
 
     run: str

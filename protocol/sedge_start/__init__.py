@@ -1,4 +1,4 @@
-"""Entry points of the five commands. A Ctrl-C during the slow imports ends them with one line."""
+"""Entry points of the five commands. On Ctrl-C during the slow imports, they print one line and exit."""
 
 import sys
 from functools import partial
@@ -6,7 +6,7 @@ from importlib import import_module
 
 
 def _start(command: str, module: str) -> int:
-    """Import a command and run it. Returns its exit status; the import may take seconds."""
+    """Import a command, which may take seconds, and run it. Returns its exit status."""
     try:
         main = import_module(module).main
     except KeyboardInterrupt:

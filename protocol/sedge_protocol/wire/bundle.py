@@ -62,10 +62,10 @@ class TensorSpec(msgspec.Struct, frozen=True):
 class Program(msgspec.Struct, frozen=True):
     """One executable graph: its name, the backend that runs it, its file and the file's hash.
 
-    For ``gradient``, ``memory_bytes`` is the memory that the runtime takes in a job for all programs, as
-    measured by the exporter, without its library and the model's vectors; for ``guided``, the same in a job
-    with the guided loss. ``multiply_adds`` counts the multiply-adds in the convolutions and matrix products
-    of one batch. 0 means unknown.
+    ``memory_bytes`` of ``gradient`` is the memory that the runtime needs in a job for all programs,
+    measured by the exporter, without the runtime's library and the model's vectors. ``memory_bytes`` of
+    ``guided`` is the same for a job with the guided loss. ``multiply_adds`` counts the multiply-adds in the
+    convolutions and matrix products of one batch. 0 means unknown.
     """
 
     name: str
@@ -79,12 +79,13 @@ class Program(msgspec.Struct, frozen=True):
 class Verification(msgspec.Struct, frozen=True):
     """The export's comparison with torch autograd in float64.
 
-    Errors are max |difference of gradients| divided by max |gradient|: ``step_error`` at the first step,
-    ``epoch_error`` the largest of an epoch's steps, each of which starts from float64's theta.
-    ``torch_error`` is eager torch's largest, in float32 at the same steps. Each tensor's gradient is
-    off by at most ``tolerance`` of its largest value plus a small multiple of eager torch's own error;
-    otherwise no bundle is written. ``kinks`` names the operator of each batch that was replaced because
-    rounding decides its gradient. ``frozen`` gives the cost of rounding frozen data, if that was measured.
+    Errors are max |difference of gradients| divided by max |gradient|. ``step_error`` is that of the first
+    step and ``epoch_error`` the largest in an epoch, every step of which starts from float64's theta.
+    ``torch_error`` is the largest error of eager torch in float32 at the same steps. Each tensor's gradient
+    is off by at most ``tolerance`` of its largest value plus a small multiple of eager torch's own error;
+    otherwise no bundle is written. A batch whose gradient depends on rounding, as at a kink of an operator,
+    was replaced; ``kinks`` names these operators. ``frozen`` says what rounding the frozen data costs, if
+    that was measured.
     """
 
     step_error: float
@@ -97,18 +98,18 @@ class Verification(msgspec.Struct, frozen=True):
 
 
 class BundleManifest(msgspec.Struct, frozen=True):
-    """A bundle without its programs' bytes.
+    """Describes a bundle. The programs are named here, and their bytes are stored elsewhere.
 
     ``batch_size`` is fixed in the programs. ``num_classes`` is 0 for a model that does not classify.
-    ``uses_batch_statistics`` says that padded rows would change the result (BatchNorm). ``axes`` tells
-    which channels of the layout's tensors belong together, or is None if the model cannot be narrowed;
-    ``dropped`` (0 to below 1) is the share of the whole model's channels that this form lacks. ``frozen``
-    is None where every tensor is in ``layout``. ``verification`` is None without programs.
-    ``noise`` counts the random numbers that a step takes. Without a ``target`` the input is the target.
-    ``labels`` are the classes' names, for people: one for each, or none. ``parts`` are the inputs of a
-    model that has several, in the order in which a row of ``input`` holds them; otherwise none. Integers of
-    x are from 0 to ``vocabulary`` - 1; 0 means unknown. ``guide`` describes the guided loss, if the bundle
-    has one.
+    ``uses_batch_statistics`` is true if padded rows would change the result (BatchNorm). ``axes`` tells
+    which channels of the layout's tensors belong together, or is None if the model cannot be narrowed.
+    ``dropped`` (0 to below 1) is the share of the full model's channels that this form lacks. ``frozen`` is
+    None if every tensor is in ``layout``. ``verification`` is None for a bundle without programs. ``noise``
+    is how many random numbers a step uses. If ``target`` is None, the input is the target. ``labels`` are
+    human-readable names of the classes: one for each, or none. ``parts`` lists the inputs of a model that
+    has several, in their order within a row of ``input``; it is empty for a single input. Integers in x are
+    from 0 to ``vocabulary`` - 1; a ``vocabulary`` of 0 means unknown. ``guide`` describes the guided loss,
+    if the bundle has one.
     """
 
     format: int
@@ -133,26 +134,26 @@ class BundleManifest(msgspec.Struct, frozen=True):
     guide: Guide | None = None
 
     def class_axis(self, outputs: Shape) -> int:
-        """The axis of the classes in outputs (N, C, ...), or in (N, ..., C) if only that fits y."""
+        """Return the axis of the classes in outputs (N, C, ...), or in (N, ..., C) if only that fits y."""
         last = self.target is not None and outputs[2:] != self.target.shape
         return len(outputs) - 1 if last else 1
 
     @property
     def row_target(self) -> TensorSpec:
-        """The type and shape of one row of y."""
+        """The element type and shape of one row of y."""
         return self.input if self.target is None else self.target
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Every tensor of the model: ``layout``'s, then the frozen ones."""
+        """All tensors of the model: first those of ``layout``, then the frozen ones."""
         frozen = () if self.frozen is None else self.frozen.layout.tensors
         return (*self.layout.tensors, *frozen)
 
     def memory_mb(self, backends: Collection[str], vectors: int, program: str = "gradient") -> int:
-        """The memory, in MB, that an agent with these backends needs for a job; 0 if that is unknown.
+        """Return the memory in MB that an agent with these backends needs for a job; 0 if unknown.
 
         The job trains with ``program`` and holds this number of ``vectors`` of the model (``Work.program``
-        and ``Work.vectors``). The backend that needs least counts; the device's data are not included.
+        and ``Work.vectors``). It is the figure of the backend that needs least, without the device's data.
         """
         runs = [p for p in self.programs if p.name == program and p.backend in backends]
         if not all(p.memory_bytes for p in runs) or not WITHOUT_PROGRAMS.isdisjoint(backends):
@@ -163,20 +164,20 @@ class BundleManifest(msgspec.Struct, frozen=True):
 
     @property
     def signatures(self) -> dict[str, Signature]:
-        """Each program's inputs and outputs, by name."""
+        """The inputs and outputs of each program, by its name."""
         held = bool(self.layout.statistics), self.noise > 0, self.frozen is not None
         return signatures(*held, self.guide)
 
     @property
     def padding_is_safe(self) -> bool:
-        """Whether padded rows leave a step unchanged: not with batch statistics or random numbers."""
+        """True if padded rows do not affect a step: with neither batch statistics nor random numbers."""
         return not self.uses_batch_statistics and not self.noise
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """A manifest with the bytes of its programs, by file name, and frozen values (m,), if loaded.
+    """A manifest, the bytes of its programs by file name, and the frozen values (m,) if they are loaded.
 
-    ``manifest_hash`` is the SHA-256 of the manifest's bytes, for a bundle that came as a blob.
+    ``manifest_hash`` is the SHA-256 of the manifest's bytes if the bundle was unpacked from a blob.
     """
 
     manifest: BundleManifest
@@ -185,21 +186,21 @@ class Bundle(msgspec.Struct, frozen=True):
     manifest_hash: bytes = b""
 
     def program(self, name: str, backend: str) -> bytes:
-        """The bytes of one program. Raises ``CodecError`` if the bundle does not have it."""
+        """Return the bytes of a program. Raises ``CodecError`` if the bundle does not have it."""
         for program in self.manifest.programs:
             if program.name == name and program.backend == backend:
                 return self.files[program.file]
         raise CodecError(f"bundle {self.manifest.name!r}: no program {name!r} for {backend}")
 
     def views(self, theta: Theta) -> dict[str, NDArray[np.float32]]:
-        """Every tensor by name and in its shape: theta's (n,), then the frozen ones."""
+        """Return every tensor by name and in its shape: first those in theta (n,), then the frozen ones."""
         views = self.manifest.layout.views(theta)
         if self.manifest.frozen is not None and self.frozen is not None:
             views |= self.manifest.frozen.layout.views(self.frozen)
         return views
 
     def check_programs(self) -> None:
-        """Raise ``CodecError`` for a program that devices refuse (``sedge_protocol.wire.program``)."""
+        """Raise ``CodecError`` for a program that devices reject (``sedge_protocol.wire.program``)."""
         for program in self.manifest.programs:
             if program.backend == ONNXRUNTIME:
                 try:
@@ -209,7 +210,7 @@ class Bundle(msgspec.Struct, frozen=True):
                     raise CodecError(f"{where}: {exc}") from exc
 
     def backends(self) -> tuple[str, ...]:
-        """The backends that can train."""
+        """The backends that can train this bundle."""
         return tuple(p.backend for p in self.manifest.programs if p.name == "gradient")
 
 
@@ -272,9 +273,9 @@ def _check_files(manifest: BundleManifest, files: Mapping[str, bytes], where: st
 
 
 def save(folder: Path, bundle: Bundle, init: Theta) -> None:
-    """Write a bundle and its initial theta (n,) into a folder, the manifest last.
+    """Write a bundle and its initial theta (n,) to a folder, the manifest last.
 
-    Raises ``StorageError``.
+    Raises ``StorageError`` if the disk fails.
     """
     bundle.manifest.layout.check(init)
     try:
@@ -290,10 +291,10 @@ def save(folder: Path, bundle: Bundle, init: Theta) -> None:
 
 
 def load(folder: Path) -> tuple[Bundle, Theta]:
-    """Read and check a bundle folder: the bundle with its frozen values, and the initial theta (n,).
+    """Read and check a bundle folder.
 
-    Raises ``ConfigError`` for a path without a manifest, ``StorageError`` when a file cannot be read,
-    ``CodecError`` when one is invalid.
+    Returns the bundle with its frozen values, and the initial theta (n,). Raises ``ConfigError`` for a path
+    without a manifest, ``StorageError`` if a file cannot be read, ``CodecError`` if a file is invalid.
     """
     try:
         if not (folder / MANIFEST_NAME).exists():
@@ -315,10 +316,10 @@ def load(folder: Path) -> tuple[Bundle, Theta]:
 
 
 def read_frozen_blob(folder: Path, manifest: BundleManifest) -> bytes:
-    """The coded frozen values of a bundle folder; empty without any.
+    """Return the coded frozen values of a bundle folder, or b"" if there are none.
 
-    They are read from the file, not encoded again, as another version of zlib would produce other bytes.
-    Raises ``StorageError``, or ``CodecError`` for a file that does not match the manifest.
+    The file is read, not encoded again, because another version of zlib might produce other bytes. Raises
+    ``StorageError``, or ``CodecError`` for a file that does not match the manifest.
     """
     if manifest.frozen is None:
         return b""
@@ -333,7 +334,10 @@ def read_frozen_blob(folder: Path, manifest: BundleManifest) -> bytes:
 
 
 def _read(path: Path, limit: int = MAX_BUNDLE_BYTES) -> bytes:
-    """A file of a bundle. Raises ``OSError``, or ``CodecError`` when it is larger than the limit."""
+    """Read a file of a bundle.
+
+    Raises ``OSError``, or ``CodecError`` if the file is larger than ``limit``.
+    """
     with path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -342,7 +346,7 @@ def _read(path: Path, limit: int = MAX_BUNDLE_BYTES) -> bytes:
 
 
 def pack(bundle: Bundle) -> bytes:
-    """The bundle as one blob: MessagePack in zlib, which every device has.
+    """Pack a bundle into one blob: MessagePack, compressed with zlib, which every device supports.
 
     Raises ``CodecError`` for a bundle that is too large for devices.
     """
@@ -354,7 +358,7 @@ def pack(bundle: Bundle) -> bytes:
 
 
 def unpack(blob: bytes) -> Bundle:
-    """The bundle in a blob. Raises ``CodecError`` for anything that ``pack`` would not make."""
+    """Unpack the bundle in a blob. Raises ``CodecError`` for anything that ``pack`` would not produce."""
     try:
         packed = msgspec.msgpack.decode(decompress_zlib(blob, MAX_BUNDLE_BYTES), type=_Packed)
     except (ValueError, RecursionError) as exc:

@@ -1,4 +1,7 @@
-"""Requests from a core to its shell, which fulfils them in the given order and reports nothing back."""
+"""The effects that a core (without I/O) asks of the code that runs it.
+
+They are carried out in the given order, and nothing is reported back to the core.
+"""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -6,7 +9,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class Send:
-    """Publish one frame at QoS 0: important frames are repeated until they are answered."""
+    """Publish one frame at QoS 0. Important frames are repeated until they are answered."""
 
     topic: str
     payload: bytes
@@ -14,21 +17,21 @@ class Send:
 
 @dataclass(frozen=True)
 class Subscribe:
-    """Listen to a blob topic."""
+    """Subscribe to a blob topic."""
 
     topic: str
 
 
 @dataclass(frozen=True)
 class Unsubscribe:
-    """Stop listening to a blob topic."""
+    """Unsubscribe from a blob topic."""
 
     topic: str
 
 
 @dataclass(frozen=True)
 class Note:
-    """One line for the log; ``level`` as in ``logging``."""
+    """Write one line to the log, at a ``level`` of ``logging``."""
 
     level: int
     text: str

@@ -1,4 +1,7 @@
-"""The words of spec/extensions.md, which a device must announce if an order needs them (rule 5.9)."""
+"""The extension names of spec/extensions.md.
+
+An order may use only those that its device announced (rule 5.9).
+"""
 
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import BodyError
@@ -8,19 +11,19 @@ from sedge_protocol.wire.refusals import UNANNOUNCED
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.work import Work
 
-# The order includes a vector that is added to every gradient.
+# The order includes a vector that the device adds to every gradient.
 CORRECTION = "correction"
-# The requests of an order beyond one training.
+# What an order can ask for besides a single training.
 FEATURES = (
     "freeze", "phases", "own_model", "select", "scoring", "remember", "choice", "blend", CORRECTION,
     "optimizer", "schedule", "average", "settings", "arrays", "loss",
 )  # fmt: skip
-# Every device supports these value codings; it must announce all others.
+# Every device supports these value codings. It must announce any others.
 COMMON_VALUES = (ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8)
 
 
 def needed_by_work(work: Work, training: Training) -> frozenset[str]:
-    """The words that a device must have announced for this work; ``training`` is the round's."""
+    """Return the extensions that a device needs for this work; ``training`` is the round's."""
     trainings = (work.training or training, *work.trainings)
     wanted = {
         "schedule": any(phase.schedules_steps for phase in trainings),
@@ -42,7 +45,7 @@ def needed_by_work(work: Work, training: Training) -> frozenset[str]:
 
 
 def needed_by_order(order: Order) -> frozenset[str]:
-    """The words that an order uses, except ``frozen``, which the bundle needs."""
+    """Return the extensions that an order uses, except ``frozen``, which depends on the bundle."""
     wanted = {
         CORRECTION: order.correction is not None,
         "select": bool(order.context) or order.patch_context is not None,
@@ -53,7 +56,7 @@ def needed_by_order(order: Order) -> frozenset[str]:
 
 
 def unannounced(order: Order, announced: frozenset[str]) -> BodyError | None:
-    """Why a device that has announced these words cannot read an order; None if it can."""
+    """Return why a device that announced these extensions cannot read an order, or None if it can."""
     if not (lacking := needed_by_order(order) - announced):
         return None
     where = f"run {order.run}, round {order.round}"

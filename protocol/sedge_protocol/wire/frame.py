@@ -1,4 +1,4 @@
-"""Frames: a fixed 64-byte header with a MAC, and a body. Everything on the wire is one.
+"""Frames, of which everything on the wire consists: a 64-byte header with a MAC, and a body.
 
     offset  size  field      little endian
     0       2     magic      "SG"
@@ -6,15 +6,15 @@
     3       1     kind       ``Kind``
     4       2     flags      bit 0 UNKEYED: no MAC, allowed only for chunks on a blob topic
     6       2     head_len   64; a later minor version may append fields and raise it
-    8       4     incarnation       the sender's start count; grows with every start
-    12      4     seq        grows with every frame of one incarnation
+    8       4     incarnation       the sender's start count; increases with every start
+    12      4     seq        increases with every frame of one incarnation
     16      16    transfer   transfer id, or zeros
     32      4     index      chunk index, or 0
     36      4     body_len
     40      8     reserved   zero when sent, ignored when received
     48      16    mac        HMAC-SHA256(key, topic || header[0:48] || body)[:16]
 
-The MAC covers the topic, so a frame cannot be moved to another device or direction.
+The MAC covers the topic, so a frame cannot be replayed to another device or in the other direction.
 """
 
 import hashlib
@@ -29,42 +29,43 @@ import numpy as np
 from sedge_protocol.errors import FrameError, LocalError, VersionError
 
 MAGIC = b"SG"
-# The protocol versions that this code speaks. A hello and its welcome list both sides' versions, and the
-# highest common one is spoken from then on.
+# The protocol versions that this code speaks. HELLO and WELCOME list the versions of the two sides, which
+# then use the highest common one.
 VERSIONS: tuple[int, ...] = (2,)
-# The version of frames whose receiver may not have agreed on one yet: their form never changes.
+# The version of frames that may be sent before the two sides agree on one. Their format never changes.
 FIRST_VERSION = 1
 HEADER = struct.Struct("<2sBBHHII16sIIQ16s")
 MAC_OFFSET = 48
 UNKEYED = 1
 NO_TRANSFER = bytes(16)
 
-# 256 KiB: the largest chunk, and room for an order with three full manifests (3 x 64 KiB) and an
+# The maximum of 256 KiB fits the largest chunk, or an order with three full manifests (3 x 64 KiB) and an
 # inline patch. With the header it stays under 400,000 bytes, the max_packet_size of Sedge's brokers, which
 # is far below the defaults of EMQX (1 MB) and Mosquitto 2.1 (2 MB).
 MAX_BODY_BYTES = 2**18
-# The largest MQTT packet: the largest frame, its topic and properties.
+# The largest MQTT packet: the largest frame, its topic and the packet's properties.
 MAX_PACKET_BYTES = MAX_BODY_BYTES + HEADER.size + 4096
-# The smallest broker limit that is supported. Many cloud brokers accept 65,536 bytes.
+# The smallest packet limit of a broker that we support. Many cloud brokers accept 65,536 bytes.
 LEAST_PACKET_BYTES = 16_000
-# The bytes around topic and payload in a packet.
+# How many bytes a packet adds to topic and payload.
 PUBLISH_BYTES = 64
-# A frame has 32 bits for ``incarnation``. A clock within half a year of their end (2106) is wrong, or
-# leaves too few numbers, as every start needs one.
+# ``incarnation`` has 32 bits, which the Unix time exceeds in 2106. A clock less than half a year before
+# that is wrong or leaves too few numbers, because every start needs one.
 MAX_INCARNATION = 2**32 - 1
 LATEST_CLOCK_S = MAX_INCARNATION - 2**24
-# The start count of a device's doctor, which only checks that the coordinator hears it. No agent uses it.
+# The start count of a device's doctor, which only checks that the coordinator receives its hello. No agent
+# uses it.
 ASKING = 0
 # A clock earlier than this software (2026-01-01) has not been set since power came back.
 EARLIEST_CLOCK_S = 1_767_225_600
 # How far a device's start count may be ahead of our clock: half a year. Clocks that are set differ by less,
-# and with fewer than one start a second a count falls behind the clock. So even somebody who has a device's
-# key cannot use up its start counts.
+# and with fewer than one start a second a count falls behind the clock. So even an attacker with a device's
+# key cannot exhaust its start counts.
 MAX_AHEAD_S = 2**24
 
 
 class Kind(IntEnum):
-    """The type byte."""
+    """The type of a frame, one byte."""
 
     HELLO = 1
     WELCOME = 2
@@ -85,20 +86,21 @@ class Kind(IntEnum):
     RENEW = 17
 
 
-# Kinds that are understood in every version, and before one is agreed on: frozen in version 1.
+# Frames of these kinds have the same format in every version, that of version 1, because they are sent
+# before the two sides agree on a version.
 FROZEN = frozenset(
     (Kind.HELLO, Kind.WELCOME, Kind.GOODBYE, Kind.REFUSED, Kind.CHUNK, Kind.JOIN, Kind.JOINED)
 )
 
 
 def packet_bytes(topic: str, payload: bytes) -> int:
-    """The maximum size of a message as an MQTT packet, in bytes."""
+    """Return the maximum size of a message as an MQTT packet, in bytes."""
     return len(payload) + len(topic) + PUBLISH_BYTES
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame, header fields and body."""
+    """A frame: the header's fields and the body."""
 
     kind: Kind
     body: bytes
@@ -109,7 +111,7 @@ class Frame:
 
 
 def seal(frame: Frame, topic: str, key: bytes | None, version: int = VERSIONS[-1]) -> bytes:
-    """The frame's bytes for one topic, in this version unless its kind is frozen.
+    """Encode and authenticate a frame for one topic, in this version unless its kind is frozen.
 
     Without a ``key`` the result is an UNKEYED chunk.
     """
@@ -140,7 +142,7 @@ def seal(frame: Frame, topic: str, key: bytes | None, version: int = VERSIONS[-1
 def open_frame(
     data: bytes, topic: str, key: bytes | None, versions: Sequence[int] = VERSIONS
 ) -> Frame:
-    """The frame in ``data``; without a ``key`` only UNKEYED chunks are accepted.
+    """Decode and verify a frame. Without a ``key`` only UNKEYED chunks are accepted.
 
     Raises ``VersionError`` for another version, ``FrameError`` for any other fault. Limits and lengths are
     checked before the MAC, and the MAC before the body is used.
@@ -168,7 +170,7 @@ def open_frame(
 
 
 def asks(data: bytes) -> bool:
-    """Whether bytes look like a doctor's hello, without checking them."""
+    """Return True if bytes look like a doctor's hello. Nothing is verified."""
     if len(data) < HEADER.size:
         return False
     _, _, kind, _, _, incarnation, *_ = HEADER.unpack_from(data)
@@ -195,7 +197,7 @@ def _mac(key: bytes, topic: str, head: bytes, body: bytes) -> bytes:
 
 
 def next_incarnation(last: int, clock_s: int) -> int:
-    """A new start count: above ``last``, and at least the clock's Unix seconds if these are plausible.
+    """Return a new start count: above ``last``, and at least the Unix time if the clock is plausible.
 
     It is at most ``MAX_INCARNATION``. A ``last`` above that would not fit a frame, so it counts as 0.
     """
@@ -204,13 +206,13 @@ def next_incarnation(last: int, clock_s: int) -> int:
 
 
 def latest_incarnation(clock_s: float) -> int:
-    """The highest start count that a coordinator accepts from a device at this Unix time."""
+    """Return the highest start count that a coordinator accepts from a device at this Unix time."""
     is_set = EARLIEST_CLOCK_S <= clock_s <= LATEST_CLOCK_S
     return int(clock_s) + MAX_AHEAD_S if is_set else LATEST_CLOCK_S
 
 
 def start_time(incarnation: int) -> str:
-    """The time of a start by the sender's clock, for people: a start count is at least its Unix seconds."""
+    """Format when the sender started by its clock. (A start count is usually its Unix seconds.)"""
     return str(np.datetime64(incarnation, "s")).replace("T", " ") + " UTC"
 
 
@@ -225,15 +227,15 @@ class ReplayWindow:
 
     def __init__(self, incarnation: int = 0) -> None:
         self.incarnation = incarnation
-        self.top = 0  # the highest number seen in this incarnation
+        self.top = 0  # the highest sequence number seen in this incarnation
         self._seen = 0
 
     def restart(self, frame: Frame) -> None:
-        """Restart with this frame, whatever its incarnation."""
+        """Accept this frame, whatever its incarnation, and start a new window with it."""
         self.incarnation, self.top, self._seen = frame.incarnation, frame.seq, 1
 
     def accept(self, frame: Frame) -> bool:
-        """Whether the frame is new; marks it as seen."""
+        """Return True if the frame is new, and remember it."""
         if frame.incarnation < self.incarnation:
             return False
         if frame.incarnation > self.incarnation:

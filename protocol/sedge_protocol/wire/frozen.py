@@ -1,4 +1,4 @@
-"""The tensors that no device trains: one vector, which devices fetch once, as a coded vector."""
+"""Frozen data: the tensors that no device trains. Devices download them once, as a coded vector."""
 
 import msgspec
 import numpy as np
@@ -10,7 +10,8 @@ from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.transfer import Manifest, describe
 
-# The codings that every device with the extension can read (X14), none of which expands further.
+# The codings that every device with the extension can read (X14). Any other coding would expand more when
+# decoded.
 _CODINGS = (ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8)
 _COMPRESSIONS = (Compression.NONE, Compression.ZLIB)
 
@@ -18,7 +19,7 @@ _COMPRESSIONS = (Compression.NONE, Compression.ZLIB)
 class FrozenData(msgspec.Struct, frozen=True):
     """The tensors that no device trains: their layout in one vector (m,), and the blob with its values.
 
-    The blob is the whole vector, coded. Bundles with the same values share it.
+    The blob is the coded vector. Bundles with the same values share it.
     """
 
     layout: Layout
@@ -30,11 +31,11 @@ class FrozenData(msgspec.Struct, frozen=True):
         return 4 * self.layout.size
 
     def fits(self, memory_mb: int) -> bool:
-        """Whether the vector takes at most half of a machine's memory; 0 is unknown."""
+        """Return True if the vector takes at most half of a machine's memory, or if that is unknown (0)."""
         return not memory_mb or 2 * self.memory_bytes <= memory_mb * 10**6
 
     def cut_as(self, manifest: Manifest | None) -> Manifest:
-        """The blob's manifest: the order's if it describes the same blob, otherwise the bundle's."""
+        """Return the blob's manifest: the order's if it describes the same blob, otherwise the bundle's."""
         if manifest is None or (manifest.sha256, manifest.size) != (
             self.blob.sha256,
             self.blob.size,
@@ -43,10 +44,10 @@ class FrozenData(msgspec.Struct, frozen=True):
         return manifest
 
     def values(self, data: bytes) -> Theta:
-        """The vector (m,) in the blob.
+        """Decode the vector (m,) in the blob.
 
-        Raises ``CodecError`` for anything but m values coded as X14 says; if the header shows it, before
-        any value is decoded.
+        Raises ``CodecError`` unless there are m values, coded as X14 says. A wrong header is rejected
+        before any value is decoded.
         """
         self._check_header(data)
         try:
@@ -55,7 +56,7 @@ class FrozenData(msgspec.Struct, frozen=True):
             raise CodecError(f"frozen data: {exc}") from exc
 
     def _check_header(self, data: bytes) -> None:
-        """Refuse a missing or wrong header; ``decode`` checks everything else."""
+        """Raise ``CodecError`` for a missing or wrong header; ``decode`` checks everything else."""
         header, size = stated(data[:HEAD_BYTES]), self.layout.size
         if len(data) == 4 * size and (header is None or header.size != size):
             found = f"{size} float32 values without a header, as an earlier version exported them"
@@ -75,17 +76,17 @@ def _either(names: tuple[str, ...]) -> str:
 
 
 def frozen_blob(values: Theta) -> bytes:
-    """Frozen values (m,), coded losslessly: as bf16 if all of them fit exactly, otherwise as float32.
+    """Encode frozen values (m,) losslessly: as bf16 if that is exact for all of them, else as float32.
 
     Raises ``Unencodable`` for a value that is not finite.
     """
     bf16 = np.array_equal(decoded_values(values, ValueCoding.BF16), values)
     coding = ValueCoding.BF16 if bf16 else ValueCoding.FP32
-    # zlib is the compression that every device has: which devices will train is not known yet.
+    # Every device supports zlib, and it is not known yet which devices will train.
     return encode(SparseVector(values.size, None, values), coding, Compression.ZLIB)
 
 
 def frozen_data(layout: Layout, values: Theta) -> FrozenData:
-    """A manifest's description of frozen values (m,). Raises what ``frozen_blob`` raises."""
+    """Create a manifest's description of frozen values (m,). Raises what ``frozen_blob`` raises."""
     layout.check(values)
     return FrozenData(layout, describe(frozen_blob(values)))

@@ -1,10 +1,10 @@
-"""Agrees on a device's secret, which is never sent: when it joins by a token, and for renewals later.
+"""Agrees on a device's secret without sending it: when the device joins by token, and to renew it.
 
-The device makes a key pair; the coordinator has a permanent one, whose public half is in the token. Both
-derive the device's secret from the shared result of elliptic-curve Diffie-Hellman (spec/enrolment.md, E8 to
-E12). The curve is P-256, as every Android supports it; points are 65 bytes, uncompressed (SEC 1, 2.3.3).
-``cryptography`` is imported when first needed, so an agent that has joined, or a coordinator without
-tokens, spends no memory on it.
+The device makes a key pair. The coordinator has a permanent key pair, whose public key is in the token.
+Both derive the device's secret from the shared result of elliptic-curve Diffie-Hellman (spec/enrolment.md,
+E8 to E12). The curve is P-256, because every version of Android supports it; points are 65 bytes,
+uncompressed (SEC 1, 2.3.3). ``cryptography`` is imported when first needed, so an agent that has joined, or
+a coordinator without tokens, spends no memory on it.
 """
 
 import hashlib
@@ -15,32 +15,32 @@ from sedge_protocol.errors import FrameError
 from sedge_protocol.wire.keys import derive
 from sedge_protocol.wire.messages import PROOF_BYTES
 
-# Announced in the hello of a device that can change its secret (E14).
+# A device that can change its secret (E14) announces this in its hello.
 RENEWS = "renew"
 # The prefix of a token's user name at the broker; no device id may begin with it.
 TOKEN_PREFIX = "join-"
 NAME_BYTES = 16
-# The order of the curve's group (SEC 2, 2.4.2).
+# The order of the elliptic curve's group (SEC 2, 2.4.2).
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 
 def private_key(seed: bytes) -> int:
-    """A private key from 32 random bytes: a number from 1 to the group's order less 1."""
+    """Derive a private key, a number from 1 to the group's order - 1, from 32 random bytes."""
     return int.from_bytes(seed) % (_ORDER - 1) + 1
 
 
 def fleet_key(fleet_secret: bytes) -> int:
-    """The coordinator's private key for joining, derived from a secret that only coordinators know."""
+    """Derive the coordinator's private key for joining from a secret that only coordinators know."""
     return private_key(derive(fleet_secret, "join"))
 
 
 def certificate_key(secret: bytes) -> int:
-    """The private key of the certificate of a device or token, which follows from its secret (E18)."""
+    """Derive the private key of a device's or token's certificate from its secret (E18)."""
     return private_key(derive(secret, "certificate"))
 
 
 def public_key(private: int) -> bytes:
-    """The public half, 65 bytes."""
+    """Return the public key of a private key, 65 bytes."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -49,22 +49,22 @@ def public_key(private: int) -> bytes:
 
 
 def key_name(public: bytes) -> bytes:
-    """16 bytes by which answers name the device that asks; they are specific to its key pair."""
+    """Hash a device's public key to the 16 bytes by which answers to its JOIN name it."""
     return hashlib.sha256(public).digest()[:NAME_BYTES]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The device's ``secret``, as both sides derive it from each other's public key, and its proofs."""
+    """The device's ``secret``, which both sides derive from each other's public key, and proofs of it."""
 
     secret: bytes = field(repr=False)
 
     @classmethod
     def of(cls, private: int, other: bytes, device: bytes, fleet: str, token: str) -> "Agreement":
-        """Agree, with our ``private`` key and the ``other`` side's public one.
+        """Derive the secret from our ``private`` key and the ``other`` side's public key.
 
-        ``device`` is the device's public key, whichever side it is on. Raises ``FrameError`` for bytes that
-        are no point of the curve.
+        ``device`` is the device's public key, whichever side we are. Raises ``FrameError`` for bytes that
+        are not a point of the curve.
         """
         from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -77,11 +77,11 @@ class Agreement:
         return cls(derive(shared, f"join {said}"))
 
     def asks(self, name: str) -> bytes:
-        """Proves, in a JOIN with this name, that its sender has the private key."""
+        """Return the proof for a JOIN with this name that its sender has the private key."""
         return self._proof("join asks", name)
 
     def answers(self, name: str) -> bytes:
-        """Proves, in a JOINED with this name, that its sender is the coordinator."""
+        """Return the proof for a JOINED with this name that its sender is the coordinator."""
         return self._proof("join answers", name)
 
     def _proof(self, purpose: str, name: str) -> bytes:

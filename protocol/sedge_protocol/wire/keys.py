@@ -1,7 +1,7 @@
-"""One secret per device, and the keys derived from it.
+"""Derives a device's keys from its secret.
 
-Each direction has its own MAC key, so a frame cannot be played back to its sender. The password for the
-broker is derived too, so a device has exactly one secret. HKDF-SHA256 (RFC 5869) has an empty salt, as the
+Each direction has its own MAC key, so a frame cannot be replayed to its sender. The password for the broker
+is derived as well, so a device has exactly one secret. HKDF-SHA256 (RFC 5869) has an empty salt, as the
 secret is 32 uniformly random bytes.
 """
 
@@ -15,14 +15,14 @@ SECRET_BYTES = 32
 
 
 def derive(secret: bytes, purpose: str) -> bytes:
-    """32 bytes for one purpose, by HKDF-SHA256 with ``info = "sedge/1 " + purpose``."""
+    """Derive 32 bytes for one purpose, by HKDF-SHA256 with ``info = "sedge/1 " + purpose``."""
     extracted = hmac.digest(bytes(32), secret, hashlib.sha256)
     return hmac.digest(extracted, f"sedge/1 {purpose}".encode() + b"\x01", hashlib.sha256)
 
 
 @dataclass(frozen=True)
 class DeviceKeys:
-    """The keys of one device: ``up`` seals the frames it sends, ``down`` the frames it receives."""
+    """The keys of one device: ``up`` authenticates the frames that it sends, ``down`` those it receives."""
 
     up: bytes = field(repr=False)
     down: bytes = field(repr=False)
@@ -30,7 +30,7 @@ class DeviceKeys:
 
     @property
     def fingerprint(self) -> bytes:
-        """Distinguishes these keys from others and reveals nothing about them."""
+        """Return a value that identifies these keys and reveals nothing about them."""
         return hashlib.sha256(self.up).digest()[:16]
 
     @classmethod
@@ -43,7 +43,7 @@ class DeviceKeys:
 
 
 def parse_secret(text: str, where: str) -> bytes:
-    """A secret from its 64 hexadecimal digits. Raises ``ConfigError``, which never shows the digits."""
+    """Parse a secret of 64 hexadecimal digits. Raises ``ConfigError``, which never shows the digits."""
     try:
         secret = bytes.fromhex(text.strip())
     except ValueError:

@@ -1,62 +1,62 @@
-"""The largest message that a broker lets through, measured with messages that come back to their sender.
+"""Finds the largest message that a broker forwards, with messages that come back to their sender.
 
-A broker's limit may be one that it does not announce. Measured with Mosquitto 2.0.11: above
-``max_packet_size`` it ends the connection, and only MQTT 5 has that limit in its CONNACK. Above
-``message_size_limit`` it drops a QoS 0 message without a word, and in MQTT 3.1.1 it acknowledges a QoS 1
-message that it drops. So nothing but a message's return proves that it came through.
+A broker need not announce its limit. Measured with Mosquitto 2.0.11: above ``max_packet_size`` it ends the
+connection, and only MQTT 5 has that limit in its CONNACK. Above ``message_size_limit`` it drops a QoS 0
+message silently, and in MQTT 3.1.1 it acknowledges a QoS 1 message that it drops. So only a message that
+comes back proves that its size is accepted. An attempt and its possible results:
 
     a large message, then a small one    sent together; a broker keeps their order
     the large one comes back             the size is good: try the next larger one
     only the small one does              the size is bad, if it happens twice: any message may be lost
     the connection ends before either    the size is bad for an hour, if it happens twice
-    neither comes back                   try again, waiting twice as long, as a slow link needs
-    nothing ever comes back              assume the least limit: the broker denies us our own topic
+    neither comes back                   try again, waiting twice as long, for slow links
+    nothing ever comes back              assume the smallest limit: the broker denies us our own topic
 """
 
 from sedge_protocol.wire.frame import LEAST_PACKET_BYTES, MAX_PACKET_BYTES
 
-# The MQTT packet sizes to try. The first proves that the link works at all; 64 and 128 KiB are the
+# The MQTT packet sizes to try. The first one shows whether the link works at all; 64 and 128 KiB are the
 # limits of many cloud brokers.
 PACKET_SIZES = (1024, LEAST_PACKET_BYTES, 2**15, 2**16, 2**17, MAX_PACKET_BYTES)
-# The largest size of a small message. It is the limit if nothing larger comes back.
+# The maximum size of a small message. It is taken as the limit if nothing larger comes back.
 SMALL = 256
 FAILURES = 2
 BELIEVED_S = 3600.0
 SILENCE_S, MOST_SILENCE_S = 5.0, 60.0
-# After this many small messages that did not come back, we conclude that none will.
+# If this many small messages do not come back, none ever will.
 DEAF_TRIES = 4
 
 
 class LimitProbe:
-    """Finds the largest packet that comes back, on every connection, and tries the last result early.
+    """Finds the largest packet that comes back. It starts anew, near the last result, on every connection.
 
-    Each message has a unique number. ``limit`` (bytes) is None until it is known on this connection;
-    ``deaf`` says that nothing came back, so that ``LEAST_PACKET_BYTES`` is assumed.
+    Each message has a unique number. ``limit`` (bytes) is None until it is known for this connection. If
+    nothing comes back, ``deaf`` is true and ``LEAST_PACKET_BYTES`` is assumed.
     """
 
     def __init__(self) -> None:
         self.limit: int | None = None
         self.deaf = False
         self._sizes: tuple[int, ...] = ()
-        self._place = 0  # of the size being tried
+        self._place = 0  # index of the size being tried
         self._good, self._bad = (
             -1,
             0,
         )  # places of the best that came back and the least that did not
-        self._last = 0  # the size that came back last, on any connection
-        self._ends = MAX_PACKET_BYTES + 1  # a size believed to end the connection
+        self._last = 0  # the size that last came back, on any connection
+        self._ends = MAX_PACKET_BYTES + 1  # a size that probably ends the connection
         self._ends_until = 0.0
         self._ended: tuple[
             int, ...
         ] = ()  # the sizes of the last messages that a connection ended on
         self._failures = 0
-        self._number = 0  # of the last large message; the small one's is the next
-        self._first = 0  # of the first large message of the size being tried
-        self._tries = 0  # of this size without a return
+        self._number = 0  # number of the last large message; the small one has the next number
+        self._first = 0  # number of the first large message of the size being tried
+        self._tries = 0  # attempts with this size without a result
         self._due: float | None = None
 
     def connected(self, announced: int, now: float) -> None:
-        """The link is up; the broker ``announced`` this limit, which is the largest size to try."""
+        """Start measuring on a new connection, up to the limit that the broker ``announced``."""
         if now > self._ends_until:
             self._ends, self._ends_until = MAX_PACKET_BYTES + 1, now + BELIEVED_S
         announced = min(announced, MAX_PACKET_BYTES)
@@ -66,7 +66,7 @@ class LimitProbe:
         self._try(0, now)
 
     def disconnected(self) -> None:
-        """The link is down; a large message may have been the cause."""
+        """Stop measuring because the link is down. A large message may have been the cause."""
         if self._due is not None and self._good >= 0:
             size = self._sizes[self._place]
             self._ended = (*self._ended, size)[-FAILURES:]
@@ -75,7 +75,7 @@ class LimitProbe:
         self._due = None
 
     def poll(self, now: float) -> list[tuple[int, int]]:
-        """Numbers and packet sizes of the messages to send now."""
+        """Return the numbers and packet sizes of the messages to send now."""
         if self._due is None or now < self._due:
             return []
         if self._good < 0 and self._tries == DEAF_TRIES:
@@ -87,11 +87,11 @@ class LimitProbe:
         return [(self._number, self._sizes[self._place]), (self._number + 1, SMALL)]
 
     def timer(self) -> float | None:
-        """When ``poll`` is next due."""
+        """Return when ``poll`` is next due."""
         return self._due
 
     def came_back(self, number: int, now: float) -> None:
-        """The message of this number has come back."""
+        """Record that the message with this number has come back."""
         if self._due is None or not self._first <= number <= self._number + 1:
             return
         if (
@@ -110,7 +110,7 @@ class LimitProbe:
 
     def _try(self, place: int, now: float) -> None:
         """Continue with another size, unless its result is already known."""
-        self._number += 2  # skip the last pair's small message: it says nothing about the next size
+        self._number += 2  # skip the last pair's small message, which says nothing about this size
         self._first, self._tries = self._number + 2, 0
         if self._good < place < self._bad:
             self._place, self._due = place, now

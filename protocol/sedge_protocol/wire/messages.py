@@ -1,9 +1,8 @@
 """The bodies of control frames: MessagePack maps, one struct per frame kind.
 
 Unknown keys are ignored, so a newer peer of the same version may send more. A missing key without a
-default, a wrong type or a value out of range is a ``FrameError`` before anything acts on the message.
-
-The sentence below a field is its row in the tables of WIRE.md (``make spec``).
+default, a wrong type or a value out of range raises ``FrameError`` before anything acts on the message. The
+string below a field becomes its row in the tables of WIRE.md (``make spec``).
 """
 
 from typing import Annotated, Final, Literal, TypeAlias, TypeVar
@@ -22,20 +21,20 @@ from sedge_protocol.wire.work import Codec, Hash, Seed, Step, Work
 
 Id: TypeAlias = Annotated[str, Meta(pattern=ID_PATTERN)]
 Short: TypeAlias = Annotated[str, Meta(max_length=64)]
-# Long enough for one sentence that says what is wrong, where, and what was expected.
+# Long enough for a sentence that says what is wrong, where, and what was expected.
 Detail: TypeAlias = Annotated[str, Meta(max_length=1000)]
 # One bit for each of at most 4096 chunks.
 Bitmap: TypeAlias = Annotated[bytes, Meta(max_length=MAX_CHUNKS // 8)]
 Nonce: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**40)]
-# Zeros that make a message large, used by a doctor to measure what the brokers let through.
+# Padding that makes a message large. A doctor uses it to measure which sizes the brokers forward.
 Padding: TypeAlias = Annotated[bytes, Meta(max_length=MAX_BODY_BYTES)]
 Round: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
 # A policy (policy.py) with its signature.
 MAX_POLICY_BYTES = 4096
 SealedPolicy: TypeAlias = Annotated[bytes, Meta(max_length=MAX_POLICY_BYTES)]
 
-# A point of P-256, uncompressed, and a proof (joining.py).
+# An uncompressed point of P-256, and a proof (joining.py).
 POINT_BYTES, PROOF_BYTES = 65, 16
 Point: TypeAlias = Annotated[bytes, Meta(min_length=POINT_BYTES, max_length=POINT_BYTES)]
 Proof: TypeAlias = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
@@ -44,12 +43,12 @@ JoinState: TypeAlias = Literal["pending", "accepted", "refused"]
 TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
 Task: TypeAlias = Literal["train", "evaluate"]
-# The most steps that an order may name; a longer chain is rarely smaller than the whole model.
+# The maximum number of steps in an order; a longer chain is rarely smaller than the whole model.
 MAX_STEPS = 32
 Versions: TypeAlias = Annotated[
     tuple[Annotated[int, Meta(ge=1, le=255)], ...], Meta(min_length=1, max_length=16)
 ]
-# The prefix of the nonce in a doctor's hello; agents ignore the welcome to it.
+# The prefix of the nonce in a doctor's hello. Agents ignore a welcome with such a nonce.
 DOCTOR = b"doctor\0\0"
 
 
@@ -173,17 +172,17 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def first_bundle(self) -> bytes:
-        """The SHA-256 of the first version of its bundle."""
+        """The SHA-256 of the first version of the order's bundle."""
         return self.origin or self.bundle.sha256
 
     @property
     def training(self) -> Training:
-        """The work's first training."""
+        """The first training of the order's work."""
         return self.work.training or Training()
 
 
 class OrderName(msgspec.Struct, frozen=True):
-    """The order's identity: all that this version can read of an order with an unknown value."""
+    """The run and round of an order: all that can be read if the order has an unknown value."""
 
     run: Id
     """The order's run."""
@@ -293,7 +292,7 @@ class Get(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why the coordinator cannot work with the device."""
+    """The reason why the coordinator cannot work with the device."""
 
     reason: Short
     """A code of section 10."""
@@ -372,13 +371,13 @@ M = TypeVar("M", bound=msgspec.Struct)
 
 
 def encode_body(message: Message) -> bytes:
-    """The message's MessagePack bytes; its map has the short header, for which msgspec leaves more room."""
+    """Encode a message as MessagePack, with the one-byte map header where msgspec writes three bytes."""
     body = _encoder.encode(message)
     return bytes([0x80 | body[2]]) + body[3:] if body[:2] == b"\xde\0" and body[2] < 16 else body
 
 
 def decode_body(kind: Kind, body: bytes) -> Message:
-    """The message in a control frame's body. Raises ``BodyError`` when it breaks the schema."""
+    """Decode the message in a control frame's body. Raises ``BodyError`` if it breaks the schema."""
     if kind not in _DECODERS:
         raise LocalError(f"{kind.name} frames have no message")
     try:
@@ -388,9 +387,9 @@ def decode_body(kind: Kind, body: bytes) -> Message:
 
 
 def unreadable_order(error: RemoteError) -> OrderName | None:
-    """The run and round of an order that could not be read; None if they are unreadable too.
+    """Return the run and round of an order that could not be decoded; None if they are unreadable, too.
 
-    The order has a value that this version does not know. Dropped silently, it would be sent again forever.
+    The order has a value unknown to this version. If it were dropped silently, it would be resent forever.
     """
     if not isinstance(error, BodyError) or error.kind != Kind.ORDER.name:
         return None

@@ -1,6 +1,6 @@
-"""A model's objective: its target, the loss that is minimised, and the metric that people read.
+"""A model's objective: its target, the loss that is minimised, and the metric that is reported to people.
 
-A loss and a metric give one number per row; their weighted mean is reported. ``sedge_edge.backends.rows``
+A loss and a metric give one number per row; their weighted means are reported. ``sedge_edge.backends.rows``
 computes the ones named here. A row of y may hold many labels, such as one for each token or pixel.
 """
 
@@ -11,16 +11,16 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-# The meaning of a row of y: labels, any numbers, or the input itself.
+# What a row of y is: labels, any numbers, or the input itself.
 TargetKind: TypeAlias = Literal["class", "float", "none"]
 TARGETS = ("class", "float", "none")
 LOSSES = ("cross_entropy", "mse", "l1", "huber", "bce_with_logits")
-# The label of an element that counts in neither loss nor metric, in rows of many; torch's convention.
+# In rows of many labels, an element with this label counts in neither loss nor metric (as in torch).
 IGNORED = -100
 MAX_METRIC_CHARS = 64
-# Inputs of a guided loss's program.
+# Input names of a guided loss's program.
 CONSTANTS, COUNTS = "constants", "counts"
-# As many float32 numbers as an order's arrays can hold.
+# As many float32 numbers as fit into an order's arrays.
 MAX_CONSTANTS = 8192
 _Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 
@@ -38,12 +38,12 @@ class Loss(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Guide(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The inputs of a bundle's guided loss, besides outputs and targets.
+    """A bundle's guided loss, and its inputs besides outputs and targets.
 
     ``name`` is a built-in loss or the user's "module:function". ``models`` (n,) are reference models:
     ``start``, with which the round began, and ``previous``, the device's last trained model. ``constants``
-    is how many numbers (m,) an order supplies to it. With ``counts`` it also takes the number of training
-    examples per class (C,), which the device counts itself.
+    is how many numbers (m,) an order supplies to it. With ``counts``, another input is the number of
+    training examples per class (C,), which the device counts.
     """
 
     name: _Name
@@ -53,7 +53,7 @@ class Guide(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The inputs of its program beyond ``gradient``'s, in order."""
+        """The inputs of the ``guided`` program beyond those of ``gradient``, in order."""
         constants = (CONSTANTS,) if self.constants else ()
         return (*self.models, *constants, *((COUNTS,) if self.counts else ()))
 
@@ -70,22 +70,22 @@ class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def words(self) -> str:
-        """The name in words."""
+        """The metric's name in words."""
         return self.name.replace("_", " ")
 
     def reported(self, mean: float) -> float:
-        """The reported value for this mean over the rows; inf beyond float64."""
+        """Return the value to report for this mean over the rows; inf if it exceeds float64."""
         if self != PERPLEXITY:
             return mean
         return math.exp(mean) if mean < math.log(sys.float_info.max) else math.inf
 
     def badness(self, value: float) -> float:
-        """The value, negated if higher is better, so that a higher number is worse."""
+        """Return the value, negated if higher is better, so that a higher result is always worse."""
         return -value if self.better == "higher" else value
 
 
 ACCURACY = Metric("accuracy", share=True)
-# exp of the mean cross entropy per label; a row's value is that mean.
+# The value of a row is its mean cross entropy per label; the exponential of the mean is reported.
 PERPLEXITY = Metric("perplexity", "lower")
 LABEL_ACCURACY = Metric("label_accuracy", share=True)
 ABSOLUTE_ERROR = Metric("mean_absolute_error", "lower")
@@ -96,7 +96,7 @@ METRICS = {
 
 
 def own_metric(text: str) -> Metric | None:
-    """The user's metric in "module:function:higher", or with ":lower"; None for anything else."""
+    """Parse a user's metric, "module:function:higher" or "…:lower". Returns None for any other text."""
     name, _, better = text.rpartition(":")
     if ":" not in name or len(name) > MAX_METRIC_CHARS or better not in ("higher", "lower"):
         return None
@@ -104,17 +104,17 @@ def own_metric(text: str) -> Metric | None:
 
 
 def default_target(num_classes: int) -> TargetKind:
-    """The target of a model with this number of classes."""
+    """Return the default target of a model with this number of classes."""
     return "class" if num_classes else "float"
 
 
 def default_loss(target: TargetKind) -> Loss:
-    """The loss if none is named."""
+    """Return the default loss for a target."""
     return Loss() if target == "class" else Loss("mse")
 
 
 def default_metric(target: TargetKind, loss: Loss) -> Metric:
-    """The metric if none is named."""
+    """Return the default metric for a target and a loss."""
     if target == "class":
         return ACCURACY
     if target == "none" or loss.name not in LOSSES:
@@ -123,7 +123,7 @@ def default_metric(target: TargetKind, loss: Loss) -> Metric:
 
 
 def contradiction(target: TargetKind, num_classes: int, loss: Loss, metric: Metric) -> str:
-    """Why these do not go together; empty if they do."""
+    """Explain why these cannot be combined; "" if they can."""
     labels = target == "class"
     if labels != (num_classes > 0):
         expected = "at least 1" if labels else "0"

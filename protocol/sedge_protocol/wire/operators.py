@@ -1,10 +1,10 @@
 """The operators of ONNX programs: the inputs allowed for each, and its outputs' element types (rule B16).
 
-onnxruntime 1.31 checks most of its inputs. But it crashes on a Div or Mod of the least int64 by -1, on an
-empty name among the inputs of Max and Sum or the outputs of Split, on a Split into fewer parts than it has
-outputs, and on a group of 0; it hangs on windows of 2^31. So a program may use only inputs that the
-exporter writes. Moreover, every size is a constant: a program's time and memory do not depend on its data,
-and a trial on any data shows them.
+onnxruntime 1.31 checks most of its inputs. But it crashes on a Div or Mod of the smallest int64 by -1, on
+an empty name among the inputs of Max and Sum or the outputs of Split, on a Split into fewer parts than it
+has outputs, and on a group of 0; it hangs on windows of 2^31. So a program may use only inputs that the
+exporter writes. Moreover, every size must be a constant, so that a program's time and memory do not depend
+on its data and a trial run on any data measures them.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ import numpy as np
 from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.protobuf import Field, text
 
-# ONNX's numbers of the element types that programs have, and the size of each in bytes.
+# ONNX's codes for the element types that programs use, and the size of an element in bytes.
 FLOAT, INT64, BOOL = 1, 7, 9
 ELEMENT_BYTES = {FLOAT: 4, INT64: 8, BOOL: 1}
 SCAN = "Scan"
@@ -30,7 +30,7 @@ OPERATORS = frozenset([
     "Sqrt", "Sub", "Sum", "Tanh", "Tile", "Transpose", "Where",
 ])  # fmt: skip
 _SIZE = 2**20
-# The integer attributes: the field that holds them, and the least and the largest value allowed.
+# The integer attributes: the field that stores them, and the smallest and largest value allowed.
 NUMBERS = {
     "axis": ("i", -16, 15),
     "ceil_mode": ("i", 0, 1),
@@ -52,7 +52,7 @@ NUMBERS = {
     "transB": ("i", 0, 1),
 }
 OTHER_ATTRIBUTES = frozenset(["alpha", "approximate", "body", "epsilon", "reduction", "value"])
-# The first of the inputs that must be constants; all later ones must be too.
+# The index of the first input that must be a constant; all later ones must be constants, too.
 CONSTANT_FROM = {
     "ConstantOfShape": 0,
     "CumSum": 1,
@@ -68,16 +68,16 @@ CONSTANT_FROM = {
     "Split": 1,
     "Tile": 1,
 }
-# The one input that may have no name: the bias.
+# The only input that may have an empty name: the bias.
 UNNAMED = {("Conv", 2), ("ConvTranspose", 2)}
-# The operators whose outputs are bool.
+# The operators whose outputs are boolean.
 BOOLEAN = frozenset(
     ["And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"]
 )
 
 
 class Attribute(NamedTuple):
-    """An attribute: its integers, the element type of its tensor (0 for none), and all its fields."""
+    """A node's attribute: its integers, its tensor's element type (0 for none), and all its fields."""
 
     name: str
     numbers: list[int]
@@ -86,7 +86,7 @@ class Attribute(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node, with its names and attributes."""
+    """A node of a graph, with its names and attributes."""
 
     where: str
     operator: str
@@ -96,7 +96,10 @@ class Node(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """A tensor of the program; ``raw`` has its elements, little-endian, unless stored in another field."""
+    """A constant tensor of the program.
+
+    ``raw`` is its elements, little-endian, unless they are stored in another field.
+    """
 
     kind: int
     extents: list[int]
@@ -104,9 +107,10 @@ class Constant(NamedTuple):
 
 
 class Names:
-    """The names that a graph defines, each once: their element types, and the constants.
+    """The names that a graph defines, with their element types, and its constants.
 
-    ``outer`` is the graph around a body; the body may read its names, but not redefine them.
+    Every name is defined once. ``outer`` is the graph around a body; the body may read its names, but not
+    redefine them.
     """
 
     def __init__(self, outer: "Names | None" = None) -> None:
@@ -117,7 +121,7 @@ class Names:
         self._constants: dict[bytes, Constant] = {}
 
     def define(self, name: bytes, kind: int, where: str, constant: Constant | None = None) -> None:
-        """Add a name. Raises ``CodecError`` for an empty name or one that is already defined."""
+        """Define a name. Raises ``CodecError`` for an empty name or one that is already defined."""
         if not name:
             raise CodecError(f"{where}: defines an empty name")
         if name in self._kinds or (self.outer is not None and name in self.outer._kinds):
@@ -127,7 +131,7 @@ class Names:
             self._constants[name] = constant
 
     def kind(self, name: bytes, where: str) -> int:
-        """The element type of a name. Raises ``CodecError`` for one that is not defined yet."""
+        """Return the element type of a name. Raises ``CodecError`` if it is not defined yet."""
         if name in self._kinds:
             return self._kinds[name]
         if self.outer is None:
@@ -135,14 +139,17 @@ class Names:
         return self.outer.kind(name, where)
 
     def constant(self, name: bytes) -> Constant | None:
-        """The constant of this name; None if it is not a constant."""
+        """Return the constant of this name, or None if it is not a constant."""
         if name in self._constants or self.outer is None:
             return self._constants.get(name)
         return self.outer.constant(name)
 
 
 def check_node(node: Node, names: Names) -> list[int]:
-    """The element types of a node's inputs. Raises ``CodecError`` for an input that is not allowed."""
+    """Check a node and return the element types of its inputs.
+
+    Raises ``CodecError`` for an input that is not allowed.
+    """
     held: set[str] = set()
     for one in node.attributes:
         if one.name in held:
@@ -178,7 +185,7 @@ def _check_attribute(one: Attribute, where: str) -> None:
 
 
 def _check_divisor(node: Node, names: Names) -> None:
-    """Refuse -1 as well as 0: dividing the least int64 by -1 raises the same processor signal."""
+    """Reject -1 as well as 0: dividing the smallest int64 by -1 raises the same processor exception."""
     constant = names.constant(node.inputs[-1])
     if constant is not None and constant.kind == INT64 and constant.raw is not None:
         values = np.frombuffer(constant.raw, np.uint8)
@@ -189,7 +196,7 @@ def _check_divisor(node: Node, names: Names) -> None:
 
 
 def output_kinds(node: Node, kinds: list[int]) -> list[int]:
-    """The output element types of a node without a body, given those of its inputs."""
+    """Return the output element types of a node without a body, given those of its inputs."""
     kind = kinds[0]
     if node.operator in BOOLEAN:
         kind = BOOL

@@ -1,7 +1,7 @@
 """Packs several named inputs of a model into one float32 row, because a program takes a single input.
 
-The parts follow one another, each in C order. Integers travel as float32, which is exact up to 2^24 in
-magnitude; larger ones are refused.
+The parts follow one another, each in C order. Integers are sent as float32, which is exact up to 2^24 in
+magnitude; larger ones are rejected.
 """
 
 import math
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 
 from sedge_protocol.errors import DataError
 
-# Rows of one input (N, ...), or packed ones (N, K).
+# Rows of a single input (N, ...), or packed rows (N, K).
 Rows: TypeAlias = NDArray[np.float32 | np.int64]
 # float32 holds every integer up to this magnitude.
 MAX_INTEGER = 2**24
 
 
-# One row's element type (numpy's name) and shape.
+# The element type (numpy's name) and shape of one row.
 ElementType: TypeAlias = Literal["float32", "int64"]
 Shape: TypeAlias = Annotated[tuple[Annotated[int, Meta(ge=1, le=2**28)], ...], Meta(max_length=32)]
 
 
 class InputPart(msgspec.Struct, frozen=True):
-    """One input: its name, and the element type and shape of one row of it."""
+    """One input of a model: its name, and the element type and shape of one row."""
 
     name: str
     dtype: ElementType
@@ -35,12 +35,12 @@ class InputPart(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """How many numbers one row of it has."""
+        """How many numbers one row has."""
         return math.prod(self.shape)
 
 
 def columns(parts: Sequence[InputPart]) -> Iterator[tuple[InputPart, slice]]:
-    """Each part with its slice of a row."""
+    """Yield each part with its slice of a packed row."""
     start = 0
     for part in parts:
         yield part, slice(start, start + part.size)
@@ -50,7 +50,10 @@ def columns(parts: Sequence[InputPart]) -> Iterator[tuple[InputPart, slice]]:
 def pack(
     arrays: Mapping[str, Rows], where: str
 ) -> tuple[tuple[InputPart, ...], NDArray[np.float32]]:
-    """The parts (N, ...) in their order, and all as rows (N, K). Raises ``DataError``, naming the array."""
+    """Pack arrays (N, ...) into rows (N, K). Returns the parts in their order, and the rows.
+
+    Raises ``DataError``, which names the faulty array.
+    """
     count, parts = len(next(iter(arrays.values()))), list[InputPart]()
     for name, array in arrays.items():
         if len(array) != count:
@@ -71,7 +74,7 @@ def pack(
 
 
 def unpack(rows: Rows, parts: Sequence[InputPart]) -> dict[str, Rows]:
-    """The parts (N, ...) of rows (N, K) by name."""
+    """Unpack rows (N, K) to the parts (N, ...) by name."""
     return {
         part.name: rows[:, places].reshape(-1, *part.shape).astype(part.dtype)
         for part, places in columns(parts)
@@ -81,9 +84,9 @@ def unpack(rows: Rows, parts: Sequence[InputPart]) -> dict[str, Rows]:
 def arranged(
     rows: Rows, found: Sequence[InputPart], wanted: Sequence[InputPart], where: str
 ) -> Rows:
-    """Rows (N, K) of some parts, rearranged into the order that a model takes. Raises ``DataError``.
+    """Rearrange packed rows (N, K) into the order that a model expects. Raises ``DataError``.
 
-    A part of the other type is accepted if every value stays the same.
+    A part of another element type is accepted if no value changes.
     """
     if tuple(found) == tuple(wanted):
         return rows
@@ -99,7 +102,7 @@ def arranged(
 
 
 def _serves(rows: Rows, part: InputPart) -> bool:
-    """Whether the part's type represents the values exactly."""
+    """Return True if the part's type represents all values exactly."""
     return part.dtype == "float32" or bool((rows == np.rint(rows)).all())
 
 

@@ -1,6 +1,6 @@
-"""One end of a device's control channel: seals what it sends, opens and checks what it receives.
+"""One end of a device's control channel: seals frames to send, and opens and checks received ones.
 
-Both cores use it, with keys and topics swapped.
+The coordinator and the agent both use it, with keys and topics swapped.
 """
 
 from collections import Counter
@@ -25,11 +25,11 @@ from sedge_protocol.wire.messages import KINDS, Message, Offer, Welcome, decode_
 class Peer:
     """The channel to one peer.
 
-    ``incarnation`` is this side's start count, ``peer_incarnation`` the peer's newest one in our store. A
-    device sets ``awaited`` to its connection's nonce until a welcome has answered it. The nonce is random
-    and new, so a welcome with it is not a replay, and its start count is the coordinator's, even if it is
-    older than the one we stored. So the next connection repairs a forged count, or that of a coordinator
-    that has lost its own. The numbers of our frames continue after ``sent``.
+    ``incarnation`` is our start count, and ``peer_incarnation`` the newest one of the peer that we have
+    stored. A device sets ``awaited`` to the nonce of its hello until a welcome has answered it. The nonce
+    is random and new, so a welcome with it is not a replay, and its start count is the coordinator's, even
+    if it is older than the one we stored. So the next connection repairs a forged start count, or that of a
+    coordinator that has lost its own. ``sent`` is the last sequence number that we used.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Peer:
         self.counters: Counter[str] = Counter()
         self.window = ReplayWindow(peer_incarnation)
         self.awaited: bytes | None = None
-        self._greeted = 0, 0  # start count and number of the newest hello
+        self._greeted = 0, 0  # start count and sequence number of the newest hello
         self._send_key = send_key
         self._receive_key = receive_key
         self.incarnation = incarnation
@@ -55,22 +55,22 @@ class Peer:
         self._version = min(self.versions)  # until a version is agreed on
 
     def change_keys(self, send_key: bytes, receive_key: bytes) -> None:
-        """Seal and open with other keys from now on; counts and window continue."""
+        """Use other keys from now on. Start counts, sequence numbers and the replay window continue."""
         self._send_key, self._receive_key = send_key, receive_key
 
     def message(self, message: Message, transfer: bytes = NO_TRANSFER) -> Send:
-        """A control frame."""
+        """Return the effect that sends a control message."""
         return Send(self.send_topic, self.seal(message, transfer))
 
     def seal(self, message: Message, transfer: bytes = NO_TRANSFER) -> bytes:
-        """A control frame's bytes."""
+        """Return the bytes of a control frame."""
         self.sent += 1
         kind = KINDS[type(message)]
         frame = Frame(kind, encode_body(message), self.incarnation, self.sent, transfer)
         return seal(frame, self.send_topic, self._send_key, self._version)
 
     def agree(self, versions: Sequence[int]) -> None:
-        """Speak the highest version that the peer also speaks. Raises ``VersionError`` if there is none."""
+        """Use the highest version that both sides support. Raises ``VersionError`` if there is none."""
         common = set(self.versions).intersection(versions)
         if not common:
             mine, theirs = (", ".join(map(str, v)) for v in (self.versions, versions))
@@ -78,18 +78,18 @@ class Peer:
         self._version = max(common)
 
     def chunk(self, transfer: bytes, index: int, data: bytes) -> Send:
-        """A chunk frame. Chunks are idempotent and carry no sequence number."""
+        """Return the effect that sends a chunk. Chunks are idempotent and have no sequence number."""
         frame = Frame(Kind.CHUNK, data, self.incarnation, 0, transfer, index)
         return Send(self.send_topic, seal(frame, self.send_topic, self._send_key))
 
     def open(
         self, payload: bytes, topic: str, latest: int = MAX_INCARNATION
     ) -> tuple[Frame, Message | None] | None:
-        """The frame and its message (None for a chunk), or None for a replay.
+        """Open a received frame. Returns it and its message (None for a chunk), or None for a replay.
 
         Raises ``FrameError`` for anything that is not a frame from our peer, and for a start count above
-        ``latest``. A goodbye is sealed when its connection begins and sent when it ends, so the window does
-        not apply to it; its nonce says which session it ends.
+        ``latest``. A goodbye is sealed when a connection begins and sent when it ends, so the replay window
+        does not apply to it; its nonce tells which session it ends.
         """
         frame = open_frame(payload, topic, self._receive_key, self.versions)
         self.counters[frame.kind.name.lower()] += 1
@@ -105,7 +105,7 @@ class Peer:
                 self.counters["replayed"] += 1
                 return None
             self.window.restart(frame)
-        if frame.kind is Kind.HELLO:  # a later hello has overtaken it: it is out of date
+        if frame.kind is Kind.HELLO:  # a newer hello arrived earlier, so this one is out of date
             if (frame.incarnation, frame.seq) < self._greeted:
                 self.counters["replayed"] += 1
                 return None
@@ -118,11 +118,14 @@ class Peer:
         return frame, message
 
     def peek(self, payload: bytes, topic: str) -> Frame:
-        """A genuine frame from our peer, old or new; no state changes. Raises ``FrameError``."""
+        """Open an authentic frame from our peer, even an old one, without changing state.
+
+        Raises ``FrameError`` for any other.
+        """
         return open_frame(payload, topic, self._receive_key, self.versions)
 
     def _answers(self, frame: Frame) -> bool:
-        """Whether a frame of an older incarnation is the awaited welcome."""
+        """Return True if a frame of an older incarnation is the awaited welcome."""
         if (
             frame.kind is not Kind.WELCOME
             or self.awaited is None

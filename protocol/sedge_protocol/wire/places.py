@@ -1,4 +1,7 @@
-"""HTTP servers that an order names as further sources of blobs; the manifest's digests verify them."""
+"""HTTP servers that an order names as additional sources of blobs.
+
+The manifest's digests verify the data.
+"""
 
 from typing import Annotated
 

@@ -1,6 +1,6 @@
-"""A run's policy: what its orders may ask of devices, as the holder of a signing key allows (policy.md).
+"""A run's policy, in which the holder of a signing key limits what orders may ask (policy.md).
 
-Every order of its run carries the policy, sealed: the id of the key, the signature, and the policy's
+Every order of the run carries the sealed policy: the id of the key, the signature, and the policy's
 MessagePack. The coordinator does not have the key and cannot make a policy. So an attacker who takes over
 the coordinator can send any vector within the policy, and nothing beyond it.
 """
@@ -32,9 +32,10 @@ KEY_ID_BYTES, SIGNATURE_BYTES, PUBLIC_BYTES = 8, 64, 32
 HEAD_BYTES = KEY_ID_BYTES + SIGNATURE_BYTES
 _STATEMENT_BYTES = HEAD_BYTES + PUBLIC_BYTES
 MAX_CHAIN = 16
-# The signed bytes begin with this, so that a signature made for another purpose is not valid for a policy.
+# The signed bytes begin with this prefix, so that a signature made for another purpose is not valid for a
+# policy.
 CONTEXT = b"sedge policy 1\n"
-# A number in a policy; its limit is above any number in a training.
+# A number in a policy. Its limit is above any number in a training.
 Bound: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 # A key's id, its signature of another public key, and that key (signing_keys.py).
 Statement: TypeAlias = Annotated[
@@ -43,7 +44,7 @@ Statement: TypeAlias = Annotated[
 
 
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Limits what the orders of one run may ask for."""
+    """The limits on what the orders of one run may ask for."""
 
     run: Id
     """The run whose orders it allows."""
@@ -72,7 +73,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def signed(self) -> bytes:
-        """The bytes that are signed."""
+        """The bytes that the key signs."""
         return CONTEXT + msgspec.msgpack.encode(self)
 
 
@@ -91,7 +92,7 @@ class Sealed(NamedTuple):
         return sealed
 
     def policy(self) -> Policy:
-        """The decoded policy; its signature is checked elsewhere. Raises ``PolicyError``."""
+        """Decode the policy, without verifying the signature. Raises ``PolicyError``."""
         try:
             return msgspec.msgpack.decode(self.signed.removeprefix(CONTEXT), type=Policy)
         except (ValueError, RecursionError) as exc:
@@ -99,7 +100,7 @@ class Sealed(NamedTuple):
 
 
 def unsealed(data: bytes) -> Sealed:
-    """The parts of a sealed policy. Raises ``PolicyError`` for one that is cut off."""
+    """Split a sealed policy into its parts. Raises ``PolicyError`` if it is truncated."""
     if len(data) <= HEAD_BYTES:
         raise PolicyError(CUT_POLICY.format(size=len(data), least=HEAD_BYTES))
     signature = data[KEY_ID_BYTES:HEAD_BYTES]
@@ -107,12 +108,12 @@ def unsealed(data: bytes) -> Sealed:
 
 
 def key_id(public: bytes) -> bytes:
-    """The 8 bytes that name a public key of 32 bytes."""
+    """Return the 8 bytes that identify a public key of 32 bytes."""
     return hashlib.sha256(public).digest()[:KEY_ID_BYTES]
 
 
 def trainings_of(order: Order) -> tuple[Training, ...]:
-    """Every training of an order, including a default first one."""
+    """Return every training of an order. The first one may be the default."""
     work = order.work
     own = () if work.own_model is None else (work.own_model.training,)
     return (order.training, *work.then, *own)
@@ -121,7 +122,7 @@ def trainings_of(order: Order) -> tuple[Training, ...]:
 def require_allowed(policy: Policy, order: Order, bundle: bytes | None) -> None:
     """Raise ``PolicyError`` for an order that its policy does not allow.
 
-    ``bundle`` is the SHA-256 of its bundle's manifest; None while that is not known.
+    ``bundle`` is the SHA-256 of the manifest of the order's bundle, or None if it is not known yet.
     """
     why = next(_beyond(policy, order), "")
     if not why and bundle is not None and bundle not in policy.bundles:
@@ -131,7 +132,7 @@ def require_allowed(policy: Policy, order: Order, bundle: bytes | None) -> None:
 
 
 def _beyond(policy: Policy, order: Order) -> Iterator[str]:
-    """The reasons why an order exceeds its policy, in words."""
+    """Yield the reasons why an order exceeds its policy, in words."""
     if policy.run != order.run:
         yield OTHER_RUN.format(run=policy.run)
     if order.round > policy.last_round:
@@ -153,5 +154,5 @@ def _beyond(policy: Policy, order: Order) -> Iterator[str]:
 
 
 def largest_rate(training: Training) -> float:
-    """A learning rate that no step of a training exceeds."""
+    """Return an upper bound of the learning rates of all steps of a training."""
     return training.learning_rate * max(1.0, training.end_factor)

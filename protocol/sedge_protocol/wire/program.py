@@ -1,14 +1,14 @@
 """Checks the ONNX programs that a device runs: only operators and fields that the exporter writes.
 
-A bundle is untrusted input, and an ONNX file can do more than compute. A tensor may name a file or an
-address to be read in its place, metadata may set options of the runtime, an operator may come from a
-library, and a loop need not end. So this module lists every allowed field and refuses all others;
-operators.py does the same for operators' inputs. A nested graph is allowed only as the body of a Scan. It
-contains no other Scan, and a constant of the program says how often it runs.
+A bundle is untrusted input, and an ONNX file can do more than compute: a tensor may name a file or an
+address to read instead, metadata may set options of the runtime, an operator may come from a library, and a
+loop may never end. So this module lists every allowed field and rejects all others; operators.py does the
+same for the inputs of operators. A nested graph is allowed only as the body of a Scan. It may not contain
+another Scan, and a constant of the program determines how often it runs.
 
-The size of intermediate results is not checked here, because only the operators determine it. The device
-limits that memory while the program runs (``sedge_edge.backends.onnx_runtime``). Nothing limits the time
-of a step.
+The size of intermediate results is not checked here, because only running the operators shows it. The
+device limits that memory while the program runs (``sedge_edge.backends.onnx_runtime``). The time of a step
+is not limited.
 """
 
 import math
@@ -34,19 +34,19 @@ from sedge_protocol.wire.scan import BODY, body_of, check_body
 
 # Opset 20 is the first with Gelu and is read by every onnxruntime from 1.17 on.
 OPSET = 20
-# The train program of a network of 100 convolutions has 6,000 nodes and 51,000 fields.
+# For comparison, the training program of a network of 100 convolutions has 6,000 nodes and 51,000 fields.
 MAX_NODES = 25_000
 MAX_FIELDS = 250_000
-MAX_CONSTANT_BYTES = 64 * 2**20  # as much as a whole bundle may hold
-MAX_ELEMENTS = 2**28  # of one input or output; as float32 a gigabyte
+MAX_CONSTANT_BYTES = 64 * 2**20  # as much as an entire bundle may have
+MAX_ELEMENTS = 2**28  # elements of one input or output; as float32 a gigabyte
 MAX_RANK = 16
 
 _INTEGER, _STRING, _FLOAT = (VARINT,), (BYTES,), (FIXED32,)
-_INTEGERS, _FLOATS = (VARINT, BYTES), (FIXED32, BYTES)  # one by one, or packed
+_INTEGERS, _FLOATS = (VARINT, BYTES), (FIXED32, BYTES)  # either one by one or packed
 
 
 class Message(NamedTuple):
-    """A message of onnx.proto: its allowed fields with their wire types, and the names of refused ones.
+    """A message of onnx.proto: its allowed fields with their wire types, and the names of forbidden ones.
 
     A field whose name ends in ``*`` may repeat.
     """
@@ -134,12 +134,12 @@ MESSAGES: Mapping[str, Message] = {
 
 
 def check_program(data: bytes) -> None:
-    """Check an ONNX program before a runtime reads it. Raises ``CodecError`` when it is refused."""
+    """Check an ONNX program before a runtime reads it. Raises ``CodecError`` if it is not allowed."""
     _Check().model(memoryview(data))
 
 
 class _Check:
-    """The check of one program, with its running totals of everything that has a limit."""
+    """Checks one program, and counts everything that has a limit."""
 
     def __init__(self) -> None:
         self._fields = self._nodes = self._constant_bytes = 0
@@ -190,7 +190,7 @@ class _Check:
         return names
 
     def _scanned(self, node: Node, kinds: list[int], names: Names) -> list[int]:
-        """The element types of a Scan's outputs."""
+        """Return the element types of a Scan's outputs."""
         if names.outer is not None:
             raise CodecError(f"{node.where}: a Scan within a Scan is not allowed")
         where = f"{node.where}.body"
@@ -239,7 +239,7 @@ class _Check:
         return Attribute(text(held.get("name", _NOTHING).data), signed, kind, held)
 
     def _constant(self, data: memoryview, where: str) -> tuple[bytes, Constant]:
-        """A tensor's name, and the tensor."""
+        """Return a constant tensor and its name."""
         label = b""
         dims: list[int] = []
         kind = 0
@@ -260,7 +260,7 @@ class _Check:
         return label, Constant(kind, dims, stored.get("raw_data") if len(stored) == 1 else None)
 
     def _declared(self, data: memoryview, where: str) -> tuple[bytes, int]:
-        """The name of an input or output, a tensor of a fixed shape, and its element type."""
+        """Return the name and element type of an input or output, which must be a tensor of fixed shape."""
         value = self._held(_VALUE, data, where)
         tensor = self._held(_TYPE, value["type"].data, where)["tensor_type"]
         found = self._held(_TENSOR_TYPE, tensor.data, where)
@@ -277,7 +277,7 @@ class _Check:
         return bytes(value["name"].data), found["elem_type"].value
 
     def _held(self, message: Message, data: memoryview, where: str) -> dict[str, Field]:
-        """The fields of a message in which none may repeat; a missing field reads as empty."""
+        """Return the fields of a message by name. None may repeat; a missing field reads as empty."""
         found: dict[str, Field] = defaultdict(lambda: _NOTHING)
         found.update((name, field) for name, field, _ in self._read(message, data, where))
         return found
@@ -285,7 +285,7 @@ class _Check:
     def _read(
         self, message: Message, data: memoryview, where: str
     ) -> Iterator[tuple[str, Field, str]]:
-        """Every field of a message, with its name and its place."""
+        """Yield every field of a message, with its name and its location for error messages."""
         counts: dict[str, int] = {}
         for field in _fields(data, where):
             self._fields += 1
@@ -315,7 +315,7 @@ def _fields(data: memoryview, where: str) -> Iterator[Field]:
 
 
 def _numbers(packed: memoryview, where: str) -> list[int]:
-    """A packed field's numbers, cut off one past the largest rank."""
+    """Return the numbers of a packed field, at most one more than the largest rank."""
     try:
         return list(islice(numbers(packed), MAX_RANK + 1))
     except CodecError as exc:

@@ -1,4 +1,4 @@
-"""The programs of a bundle: the names of each program's inputs and outputs, in order.
+"""The programs of a bundle, and the names of each program's inputs and outputs, in order.
 
 n = parameters, s = statistics, m = frozen values, B = rows of a batch; a tensor without a shape below is a
 single number:
@@ -10,8 +10,8 @@ single number:
     evaluate    theta, x, y, w  -> loss_sum, metric_sum, weight_sum
     predict     theta, x        -> logits
 
-theta, gradient, start and previous are (n,), statistics (s,); x and y are (B, ...), w is (B,), logits
-(B, C, ...). Every program of a bundle with frozen data takes ``frozen`` (m,) as well, after theta. Only a
+theta, gradient, start and previous are (n,), statistics (s,); x and y are (B, ...), w is (B,), logits (B,
+C, ...). Every program of a bundle with frozen data takes ``frozen`` (m,) as well, after theta. Only a
 bundle with a ``Guide`` has ``guided``.
 """
 
@@ -19,14 +19,15 @@ from typing import NamedTuple
 
 from sedge_protocol.wire.objective import Guide
 
-# The input for the tensors that no device trains, and the word that a device announces.
+# The name of the input for the tensors that no device trains, and of the extension that a device announces
+# for it.
 FROZEN = "frozen"
-# The program of a guided loss.
+# The name of the program of a guided loss.
 GUIDED = "guided"
 
 
 class Signature(NamedTuple):
-    """The names of a program and of its inputs and outputs, in order."""
+    """The name of a program, and those of its inputs and outputs, in order."""
 
     program: str
     inputs: tuple[str, ...]
@@ -37,7 +38,7 @@ def signatures(
     has_statistics: bool = False, has_noise: bool = False, has_frozen: bool = False,
     guide: Guide | None = None,
 ) -> dict[str, Signature]:  # fmt: skip
-    """The programs of a model by name, with or without statistics and random numbers.
+    """Return the programs of a model by name, with or without statistics and random numbers.
 
     With ``has_frozen`` each program also takes the tensors that are not in theta. ``guide`` describes the
     bundle's guided loss, if it has one.

@@ -1,6 +1,6 @@
-"""Protocol Buffers' wire format, read and written field by field; the caller knows the schema.
+"""Reads and writes Protocol Buffers' wire format field by field. The caller knows the schema.
 
-Source: protobuf.dev, "Encoding". Groups (wire types 3 and 4), which it deprecates, count as malformed.
+Source: protobuf.dev, "Encoding". The deprecated groups (wire types 3 and 4) are treated as malformed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,9 +23,9 @@ class Field(NamedTuple):
 
 
 def fields(data: memoryview) -> Iterator[Field]:
-    """The fields of one message in order, as views of ``data``.
+    """Yield the fields of a message in order, as views of ``data``.
 
-    Raises ``CodecError`` at the first byte that is not Protocol Buffers.
+    Raises ``CodecError`` at the first malformed field.
     """
     at = 0
     while at < len(data):
@@ -48,27 +48,30 @@ def fields(data: memoryview) -> Iterator[Field]:
 
 
 def field(number: int, content: int | bytes | memoryview) -> bytes:
-    """One field as bytes: a varint (unsigned), or a message, text or bytes."""
+    """Encode a field: an unsigned number as a varint, or a message, text or bytes."""
     if isinstance(content, int):
         return _encoded(number << 3 | VARINT) + _encoded(content)
     return _encoded(number << 3 | BYTES) + _encoded(len(content)) + bytes(content)
 
 
 def nested(number: int, parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    """One field whose content is these parts; returned as parts, so that large ones are not copied."""
+    """Encode a field whose content is these parts.
+
+    It is returned in parts, so that large ones are not copied.
+    """
     size = sum(map(len, parts))
     return [_encoded(number << 3 | BYTES) + _encoded(size), *parts]
 
 
 def again(known: Field) -> bytes:
-    """A field that was read, encoded again."""
+    """Encode a field that was read, unchanged."""
     if known.wire in _FIXED:
         return _encoded(known.number << 3 | known.wire) + bytes(known.data)
     return field(known.number, known.value if known.wire == VARINT else known.data)
 
 
 def numbers(packed: memoryview) -> Iterator[int]:
-    """The unsigned varints of a packed field. Raises ``CodecError`` for a malformed one."""
+    """Decode the unsigned varints of a packed field. Raises ``CodecError`` if it is malformed."""
     at = 0
     while at < len(packed):
         value, at = _varint(packed, at)
@@ -76,12 +79,12 @@ def numbers(packed: memoryview) -> Iterator[int]:
 
 
 def text(data: memoryview | bytes) -> str:
-    """A name as text for an error message, for any bytes."""
+    """Decode a name for an error message; works for any bytes."""
     return bytes(data[:100]).decode("ascii", "backslashreplace")
 
 
 def _encoded(number: int) -> bytes:
-    """An unsigned number as a varint."""
+    """Encode an unsigned number as a varint."""
     made = bytearray()
     while number > 0x7F:
         made.append(number & 0x7F | 0x80)
@@ -91,7 +94,7 @@ def _encoded(number: int) -> bytes:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """An unsigned number of up to 64 bits, and the offset after it."""
+    """Decode a varint of up to 64 bits. Returns the number and the offset after it."""
     value = 0
     for index, byte in enumerate(data[at : at + _MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << 7 * index

@@ -1,9 +1,9 @@
-"""The reason codes of messages, and the comparison of reasons that are written for people."""
+"""The reason codes of messages, and a comparison of free-text reasons."""
 
 import re
 from collections.abc import Mapping
 
-# The meaning of each code, by message kind: the table of WIRE.md, rule 10.1.
+# The meaning of each code, by message kind. This is the table of WIRE.md, rule 10.1.
 REASONS: Mapping[str, Mapping[str, str]] = {
     "REJECT": {
         "unknown-run": "There is no such run.",
@@ -24,7 +24,7 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         "unable": "A run has no work for the device: `detail` names the run and what the device lacks "
         "(10.2).",
     },
-    # The name of the device's error; later versions may add others.
+    # For DECLINE, the code is the name of the device's error; later versions may add others.
     "DECLINE": {
         "BodyError": "The order has a value that the device does not know.",
         "CodecError": "The model, patch or bundle does not match the order, or the device cannot do what "
@@ -44,7 +44,7 @@ _NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
 
 
 def without_numbers(reason: str) -> str:
-    """The reason with "#" in place of each number.
+    """Return the reason with "#" instead of each number.
 
     So "temperature 71.3 °C, limit 70" remains the same reason half a degree later.
     """

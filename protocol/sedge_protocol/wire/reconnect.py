@@ -1,12 +1,12 @@
 """Decides how long a link waits before it reconnects, and what to log about an outage. No I/O.
 
-The more an attempt costs, the rarer attempts become. A network that refuses a connection answers with one
-packet; it and ours are 100 bytes. If nothing answers, an attempt takes several packets and up to ten
-seconds with the radio on. A broker that accepts us and then disconnects us may have cost a TLS handshake of
-5 kB, and rarely behaves differently the next time.
+The more an attempt costs, the longer the waits become. If the network refuses a connection, the attempt
+costs two packets, 100 bytes together. If nothing answers, it costs several packets and up to ten seconds
+with the radio on. If a broker accepts us and then disconnects us, it may cost a TLS handshake of 5 kB, and
+the next attempt rarely ends differently.
 
-Below these ceilings a wait depends on the outage: after three minutes without a broker, a device need not
-be back within one second, but should not stay away for three minutes more. It also depends on the size of
+Up to these ceilings, a wait grows with the outage: after three minutes without a broker, a device need not
+be back within one second, but should not stay away for three more minutes. It also grows with the size of
 the fleet, whose devices all come back at once.
 """
 
@@ -18,31 +18,34 @@ import numpy as np
 FIRST_S = 1.0
 # A small fleet is back within this many seconds of its broker.
 SOON_S = 5.0
-# For a device an outage of t seconds lasts at most t / 36 seconds longer: five seconds for three minutes.
+# After an outage of t seconds, a device is back at most t / 36 seconds later: five seconds after three
+# minutes.
 OUTAGE_PART = 36
-# Roughly how many devices come back per second: after a short cut, and after a longer outage.
+# Roughly how many devices come back per second: after a short interruption, and after a longer outage.
 FIRST_DEVICES_A_SECOND, DEVICES_A_SECOND = 100, 10
-# A fleet that is asked for hellos by hints spreads its answers so that about this many arrive per second.
+# When a coordinator asks a fleet for hellos, the devices spread their answers so that about this many
+# arrive per second.
 HELLOS_A_SECOND = 200
 # The assumed size of a fleet whose coordinator has not announced it.
 UNKNOWN_DEVICES = 100
 # A device that no coordinator has ever welcomed tries at least this often for this long after its start,
-# even if the broker turns it away: somebody is about to accept it, or the broker to read its password.
+# even if the broker rejects it. Somebody may be about to accept the device, or the broker to load its
+# password.
 NEW_S, NEW_FOR_S = 10.0, 600.0
-# The log of a long outage must show that the attempts went on.
+# A long outage is logged again at this interval, to show that the attempts continue.
 LOG_EVERY_S = 3600.0
 
 
 def is_unknown_account(reason: str) -> bool:
-    """Whether the broker has said that it does not know the user name with this password."""
+    """Return True if the broker rejected the user name and password."""
     return "Not authorized" in reason or "Bad user name or password" in reason
 
 
 class Ended(Enum):
-    """The end of a connection, or of an attempt to connect."""
+    """How a connection, or an attempt to connect, ended."""
 
-    HEARD = auto()  # it had brought a message, or we closed it because it was silent
-    REFUSED = auto()  # the network answered that nothing listens there
+    HEARD = auto()  # a message had arrived, or we closed a silent connection
+    REFUSED = auto()  # the network answered that nothing listens at this address
     UNANSWERED = auto()  # no CONNACK came, whatever the reason
     TURNED_AWAY = auto()  # the broker refused us, or accepted us and sent no message
 
@@ -56,9 +59,9 @@ CEILINGS_S = {
 
 
 def longest_s(ended: Ended, failures: int, away_s: float, devices: int) -> float:
-    """The longest wait after ``failures`` connections in a row without a message, ``away_s`` in total.
+    """Return the longest wait after ``failures`` connections in a row that brought no message.
 
-    ``devices`` is the size of the fleet (0: unknown).
+    They took ``away_s`` seconds in total. ``devices`` is the size of the fleet, 0 if unknown.
     """
     devices = devices or UNKNOWN_DEVICES
     most, doublings = CEILINGS_S[ended], 2.0 ** min(failures, 9)
@@ -71,9 +74,10 @@ def longest_s(ended: Ended, failures: int, away_s: float, devices: int) -> float
 
 @dataclass
 class Reconnect:
-    """The waits of one link. ``devices`` as in ``longest_s``.
+    """Computes the waits of one link.
 
-    No wait exceeds ``most_s``, unless the broker turned us away. ``is_new``: never welcomed so far.
+    ``devices`` is as in ``longest_s``. No wait exceeds ``most_s``, unless the broker rejected us.
+    ``is_new`` is true until a coordinator has first welcomed this device.
     """
 
     rng: np.random.Generator
@@ -85,7 +89,7 @@ class Reconnect:
     _logged: dict[str, float] = field(default_factory=dict[str, float])
 
     def wait_s(self, ended: Ended, now: float) -> float:
-        """The seconds to wait (full jitter) after a connection that has ended like this."""
+        """Return the seconds to wait, with full jitter, after a connection that ended like this."""
         if ended is Ended.HEARD:
             self._failures, self._since = 0, now
             self._logged.clear()
@@ -101,7 +105,7 @@ class Reconnect:
         return float(self.rng.uniform(0.1 * longest, longest))
 
     def is_news(self, reason: str, now: float) -> bool:
-        """Whether to log this reason: for the first time in this outage, or after an hour."""
+        """Return True if this reason should be logged: it is new in this outage, or an hour has passed."""
         if now < self._logged.get(reason, -LOG_EVERY_S) + LOG_EVERY_S:
             return False
         self._logged[reason] = now

@@ -1,9 +1,9 @@
 """Scan, the only ONNX operator with an inner graph that programs may use: a loop of fixed length.
 
-ONNX takes the number of steps from the shapes of the sequences, which only the operators determine. So the
-last sequence must be a constant of the program: its first extent is the number of steps, and ONNX requires
-the same extent of the others. The body may use the names of the graph around it. As it contains no other
-Scan, nothing else is needed to bound it (rule B15).
+ONNX takes the number of steps from the shapes of the sequences, which are known only when the program runs.
+So the last sequence must be a constant of the program: its first extent is the number of steps, and ONNX
+requires the same extent of the other sequences. The body may use the names of the graph around it. It may
+not contain another Scan, so this suffices to bound its time (rule B15).
 """
 
 from sedge_protocol.errors import CodecError
@@ -11,11 +11,11 @@ from sedge_protocol.wire.operators import Names, Node
 from sedge_protocol.wire.protobuf import text
 
 BODY, SEQUENCES = "body", "num_scan_inputs"
-MAX_STEPS = 2**14  # a second of sound
+MAX_STEPS = 2**14  # as many as the audio samples of about a second
 
 
 def body_of(node: Node, names: Names) -> memoryview:
-    """The body of a Scan in a graph with these names. Raises ``CodecError`` for one that is not allowed."""
+    """Return the body of a Scan in a graph with these names. Raises ``CodecError`` if it is not allowed."""
     constant = names.constant(node.inputs[-1])
     if constant is None or not constant.extents:
         raise CodecError(f"{node.where}: the last input of a Scan must be a constant")
@@ -29,7 +29,7 @@ def body_of(node: Node, names: Names) -> memoryview:
 
 
 def check_body(body: Names, kinds: list[int], where: str) -> None:
-    """Raise ``CodecError`` for a body whose inputs do not match its node's, of these element types."""
+    """Raise ``CodecError`` unless a body's inputs match those of its node, of these element types."""
     if len(body.inputs) != len(kinds):
         raise CodecError(f"{where}: {len(body.inputs)} inputs, expected {len(kinds)}")
     for name, kind in zip(body.inputs, kinds, strict=True):

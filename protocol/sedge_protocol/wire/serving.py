@@ -1,4 +1,4 @@
-"""The sending end of downloads, without I/O; the other ends of transfers are in transfer.py."""
+"""The sending end of downloads, without I/O. The other ends of transfers are in transfer.py."""
 
 import itertools
 
@@ -6,9 +6,10 @@ from sedge_protocol.wire.transfer import Manifest, from_bitmap
 
 
 class Serving:
-    """The sending end of downloads: many devices ask, and the union of their chunks is sent once.
+    """The sending end of one blob's downloads. It sends the union of the chunks that devices request, once.
 
-    It waits until all expected devices have asked, but no longer than ``gather_s`` after the first.
+    It waits until all expected devices have made a request, but no longer than ``gather_s`` after the first
+    one.
     """
 
     def __init__(self, manifest: Manifest, gather_s: float) -> None:
@@ -19,7 +20,10 @@ class Serving:
         self._due: float | None = None
 
     def request(self, asker: str, missing: bytes, expected: int, now: float) -> int:
-        """Add the chunks that one of ``expected`` devices lacks; their number. Raises ``FrameError``."""
+        """Add the chunks that one of ``expected`` devices lacks. Returns how many are new.
+
+        Raises ``FrameError`` for a malformed bitmap.
+        """
         wanted, before = from_bitmap(missing, self.manifest.count), len(self._wanted)
         if not wanted:
             return 0
@@ -32,7 +36,7 @@ class Serving:
         return len(self._wanted) - before
 
     def poll(self, now: float, room: int) -> list[int]:
-        """Up to ``room`` chunks to send now, in the order of the first requests."""
+        """Return up to ``room`` chunks to send now, in the order of the first requests."""
         if self._due is None or now < self._due:
             return []
         chunks = list(itertools.islice(self._wanted, room))
@@ -44,5 +48,5 @@ class Serving:
         return chunks
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
+        """Return when to call ``poll`` next."""
         return self._due

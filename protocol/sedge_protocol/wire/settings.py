@@ -14,13 +14,13 @@ from msgspec import Meta
 
 from sedge_protocol.errors import BodyError, ConfigError
 
-# The most bytes of settings in a WELCOME: all keys with long values are 500.
+# The maximum size of the settings in a WELCOME; all keys with long values take 500 bytes.
 MAX_SETTINGS_BYTES = 2048
-# The bytes by which a device says in HELLO which settings it has.
+# The size of the hash by which a device says in HELLO which settings it has.
 NAME_BYTES = 8
 Value: TypeAlias = bool | int | float | str
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
-# From the most lines to the fewest.
+# The log levels, from the most lines to the fewest.
 _LEVELS = ("debug", "info", "warning", "error")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
@@ -71,7 +71,7 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a coordinator may tighten."""
+    """The settings that a coordinator may tighten."""
 
     gates: GatesConfig = GatesConfig()
     limits: LimitsConfig = LimitsConfig()
@@ -79,12 +79,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def name_of(coded: bytes) -> bytes:
-    """The name of coded settings, empty for none."""
+    """Return the hash that names coded settings; empty if there are none."""
     return hashlib.sha256(coded).digest()[:NAME_BYTES] if coded else b""
 
 
 def read_settings(coded: bytes) -> dict[str, Value]:
-    """The keys of coded settings with their values. Raises ``BodyError`` for other bytes."""
+    """Decode settings to keys and values. Raises ``BodyError`` for any other bytes."""
     try:
         return msgspec.json.decode(coded, type=dict[str, Value]) if coded else {}
     except (ValueError, RecursionError) as exc:
@@ -92,14 +92,15 @@ def read_settings(coded: bytes) -> dict[str, Value]:
 
 
 def listed(coded: bytes) -> str:
-    """Settings as text for people. Raises ``BodyError``."""
+    """Format coded settings for people. Raises ``BodyError``."""
     return ", ".join(f"{key} = {value}" for key, value in read_settings(coded).items())
 
 
 def tightened(own: Settings, coded: bytes) -> tuple[Settings, list[str]]:
-    """The stricter of a device's own settings and those of a coordinator, key by key.
+    """Return the stricter of a device's own settings and a coordinator's, key by key.
 
-    Also returns, for people, which keys are ignored and why. Raises ``BodyError`` for other bytes.
+    Also returns, for people, which keys are ignored and why. Raises ``BodyError`` for bytes that are not
+    settings.
     """
     ignored = list[str]()
     for key, value in read_settings(coded).items():
@@ -113,7 +114,7 @@ def tightened(own: Settings, coded: bytes) -> tuple[Settings, list[str]]:
 
 
 def _tightened(own: Settings, key: str, value: Value) -> tuple[Settings, str]:
-    """Settings with one key tightened; or the same, and why the key is ignored."""
+    """Tighten one key. Returns the settings and, if the key is ignored, the reason."""
     section, _, name = key.rpartition(".")
     if section not in ("", *Settings.__struct_fields__):
         return own, "no such key here"
@@ -130,9 +131,9 @@ def _tightened(own: Settings, key: str, value: Value) -> tuple[Settings, str]:
 
 
 def _is_stricter(name: str, given: Value, mine: Value | None) -> bool:
-    """Whether a key's value makes a device do less than ``mine`` does; None: no restriction.
+    """Return True if a key's value is more restrictive than ``mine``; None means no restriction.
 
-    Raises ``ConfigError`` for hours that cannot be read.
+    Raises ``ConfigError`` for malformed hours.
     """
     if name == "log_level":
         return _LEVELS.index(str(given)) > _LEVELS.index(str(mine))
@@ -145,13 +146,16 @@ def _is_stricter(name: str, given: Value, mine: Value | None) -> bool:
 
 
 def _quiet(hours: str) -> set[int]:
-    """The minutes of the day in quiet hours. Raises ``ConfigError``."""
+    """Return the minutes of the day in quiet hours. Raises ``ConfigError``."""
     begin, end = minutes(hours) or (0, 0)
     return {(begin + after) % (24 * 60) for after in range((end - begin) % (24 * 60))}
 
 
 def minutes(hours: str) -> tuple[int, int] | None:
-    """Begin and end, in minutes of the day, of "HH:MM-HH:MM"; None if unset. Raises ``ConfigError``."""
+    """Parse "HH:MM-HH:MM" to its begin and end in minutes of the day; None if unset.
+
+    Raises ``ConfigError``.
+    """
     if not hours:
         return None
     match = _HOURS.fullmatch(hours)

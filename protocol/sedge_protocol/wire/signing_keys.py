@@ -1,7 +1,7 @@
-"""The public keys whose policies count, and the statements by which one replaces another (policy.md, P8).
+"""The public keys that may sign policies, and statements that replace a key by another (policy.md, P8).
 
-A replacement is final: a key that was replaced never counts again, so an older chain changes nothing. A
-key can only replace itself, so whoever steals one cannot shut out another that a device pins.
+A replacement is final: a replaced key is never accepted again, so an older chain changes nothing. A key can
+only replace itself, so a thief of one key cannot lock out another key that a device pins.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,28 +11,28 @@ from sedge_protocol.errors import PolicyError
 from sedge_protocol.wire.policy import HEAD_BYTES, KEY_ID_BYTES, Sealed, key_id, unsealed
 from sedge_protocol.wire.refusals import BAD_SIGNATURE, FOREIGN_KEY, REPLACED_KEY
 
-# Whether a signature of 64 bytes, the first argument, is valid for the bytes in the second.
+# Returns True if the first argument, a signature of 64 bytes, is valid for the bytes in the second.
 Verify: TypeAlias = Callable[[bytes, bytes], bool]
-# The new public key (32 bytes) in the place of each replaced one, by the id of the latter in hex digits.
+# Maps the id of each replaced key, in hex digits, to the public key (32 bytes) that replaces it.
 Replaced: TypeAlias = Mapping[str, bytes]
-# The number of replacements that a device remembers; it learns no more.
+# How many replacements a device remembers; it ignores any more.
 MAX_REPLACED = 64
 _CONTEXT = b"sedge key 1\n"
 
 
 def replacement(new: bytes) -> bytes:
-    """The bytes that a key signs for ``new``, a public key of 32 bytes, to take its place."""
+    """Return the bytes that a key signs so that ``new``, a public key of 32 bytes, replaces it."""
     return _CONTEXT + new
 
 
 class SigningKeys(NamedTuple):
-    """Functions that verify signatures of pinned keys, by key id, and one that makes such a function."""
+    """The functions that verify signatures of pinned keys, and one that creates such a function."""
 
     keys: Mapping[bytes, Verify]
     verifier: Callable[[bytes], Verify]
 
     def after(self, replaced: Replaced) -> Mapping[bytes, Verify]:
-        """The keys that count: the newest in the place of each pinned one."""
+        """Return the accepted keys: for each pinned key, the newest one that replaces it."""
         found: dict[bytes, Verify] = {}
         for pinned, verify in self.keys.items():
             line = _line(pinned, replaced)
@@ -40,9 +40,9 @@ class SigningKeys(NamedTuple):
         return found
 
     def learned(self, replaced: Replaced, chain: Iterable[bytes]) -> dict[str, bytes]:
-        """The replacements that lead from a pinned key, with those that the statements of a chain add.
+        """Add the valid statements of a chain to the replacements. Other statements are skipped.
 
-        Other statements are skipped.
+        Returns only replacements that start from a pinned key.
         """
         found = {old: new for pinned in self.keys for old, new in _line(pinned, replaced)}
         for statement in chain:
@@ -55,9 +55,10 @@ class SigningKeys(NamedTuple):
         return found
 
     def verified(self, policy: bytes, replaced: Replaced) -> dict[str, bytes]:
-        """The replacements after a sealed policy, which a key signed that counts after them.
+        """Verify a sealed policy. Returns the replacements, with those of the policy's chain.
 
-        Raises ``PolicyError`` for any other policy.
+        Raises ``PolicyError`` unless the policy is signed by a key that is accepted after these
+        replacements.
         """
         sealed = unsealed(policy)
         found = self.learned(replaced, _chain(sealed))
@@ -73,12 +74,12 @@ class SigningKeys(NamedTuple):
 
 
 def ids(keys: Iterable[bytes]) -> str:
-    """The ids of keys, for people."""
+    """Format the ids of keys for people."""
     return ", ".join(sorted(key.hex() for key in keys))
 
 
 def _chain(sealed: Sealed) -> tuple[bytes, ...]:
-    """The statements in a policy; none in one that cannot be read, which is refused later as such."""
+    """Return the statements in a policy; none if it cannot be decoded, which raises an error later."""
     try:
         return sealed.policy().chain
     except PolicyError:
@@ -86,7 +87,7 @@ def _chain(sealed: Sealed) -> tuple[bytes, ...]:
 
 
 def _line(name: bytes, replaced: Replaced) -> list[tuple[str, bytes]]:
-    """The replacements that lead on from a key, in order: the id of the replaced one, and the new key."""
+    """Return the replacements that follow from a key, in order: the replaced key's id and the new key."""
     found: list[tuple[str, bytes]] = []
     while (new := replaced.get(name.hex())) is not None:
         found.append((name.hex(), new))
@@ -95,6 +96,6 @@ def _line(name: bytes, replaced: Replaced) -> list[tuple[str, bytes]]:
 
 
 def _newest(name: bytes, replaced: Replaced) -> bytes:
-    """The id of the newest key in the place of one; its own if it was not replaced."""
+    """Return the id of the newest key that replaces a key; its own id if it was not replaced."""
     line = _line(name, replaced)
     return key_id(line[-1][1]) if line else name

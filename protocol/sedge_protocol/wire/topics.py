@@ -1,4 +1,4 @@
-"""The MQTT topic tree, in one place.
+"""The MQTT topics.
 
     sedge/1/<fleet>/device/<shard>/<device>/up      the device writes, the coordinator reads
     sedge/1/<fleet>/device/<shard>/<device>/down    the coordinator writes, the device reads
@@ -6,8 +6,8 @@
     sedge/1/<fleet>/blob/<transfer>                 chunks that the whole fleet may need
     sedge/1/<fleet>/cloud/<kind>                    messages among coordinators; devices have no access
 
-User name = device id, so four broker ACL lines on the user name keep devices apart. A device's shard
-follows from its id alone, so it stays the same when the number of coordinators changes.
+A device's user name is its id, so four ACL lines on the broker keep devices apart. A device's shard depends
+only on its id, so it stays the same when the number of coordinators changes.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ from functools import lru_cache
 from sedge_protocol.errors import ConfigError, FrameError
 
 ROOT = "sedge/1"
-# In place of a device's id: the coordinator's messages to itself. No device has this id.
+# Replaces the device id in topics for the coordinator's messages to itself. No device may have this id.
 ITSELF = "-"
 
-# 48 characters fit an X.509 common name (64) and every broker's client id limit in use today.
-# \Z and not $, which would let a line feed pass at the end.
+# 48 characters fit an X.509 common name (64) and every broker's client id limit in use today. \Z is used
+# because $ would accept a line feed at the end.
 ID_PATTERN = r"^[a-z0-9][a-z0-9-]{0,47}\Z"
 _ID = re.compile(ID_PATTERN)
 _ANY = "([a-z0-9][a-z0-9-]{0,47})"
@@ -31,7 +31,7 @@ SHARD_NAMES = tuple(f"{shard:02x}" for shard in range(SHARDS))
 
 
 def check_id(value: str, key: str) -> str:
-    """The id itself. Raises ``ConfigError`` unless it is 1 to 48 of a-z, 0-9 and -."""
+    """Return the id. Raises ``ConfigError`` unless it is 1 to 48 of a-z, 0-9 and -."""
     if not _ID.match(value):
         raise ConfigError(key, value, "1 to 48 of a-z, 0-9 and '-', not starting with '-'")
     return value
@@ -39,7 +39,7 @@ def check_id(value: str, key: str) -> str:
 
 @lru_cache(2**16)
 def shard_of(device: str) -> str:
-    """A device's shard: the first byte of SHA-256 of its id, mod 64, in two hex digits."""
+    """Return a device's shard: the first byte of the SHA-256 of its id, mod 64, in two hex digits."""
     return SHARD_NAMES[hashlib.sha256(device.encode()).digest()[0] % SHARDS]
 
 
@@ -59,12 +59,12 @@ def hint(fleet: str, shard: str) -> str:
 
 
 def all_up(fleet: str, shard: str = "+") -> str:
-    """The coordinator's subscription: every device of the fleet, or of a shard."""
+    """Return the topic filter that matches the messages of every device of the fleet, or of a shard."""
     return f"{ROOT}/{fleet}/device/{shard}/+/up"
 
 
 def first_version_up(fleet: str, device: str = "+") -> str:
-    """The topic on which a device of protocol version 1 sends; it is refused."""
+    """Return the topic on which a device of protocol version 1 sends, to which we answer with a refusal."""
     return f"{ROOT}/{fleet}/device/{device}/up"
 
 
@@ -79,12 +79,15 @@ def blob(fleet: str, transfer: bytes) -> str:
 
 
 def cloud(fleet: str, kind: str = "+") -> str:
-    """The topic of messages among a fleet's coordinators, of one kind or of all."""
+    """Return the topic of messages among a fleet's coordinators, of one kind or of all kinds."""
     return f"{ROOT}/{fleet}/cloud/{kind}"
 
 
 def shard_in(topic: str) -> str:
-    """The shard of the device that sends on a topic, of either protocol version; empty for any other."""
+    """Return the shard of the device that sends on a topic, of any protocol version.
+
+    Returns "" if no device sends on it.
+    """
     match topic.split("/"):
         case [_, _, _, "device", shard, _, "up"]:
             return shard
@@ -95,7 +98,7 @@ def shard_in(topic: str) -> str:
 
 
 def device_of(topic: str) -> str:
-    """The device id in an ``up`` topic. Raises ``FrameError`` for any other topic."""
+    """Return the device id in an ``up`` topic. Raises ``FrameError`` for any other topic."""
     match = _UP.fullmatch(topic)
     if match is None or match.group(2) != shard_of(match.group(3)):
         raise FrameError(f"topic {topic!r} is not a device's up topic")

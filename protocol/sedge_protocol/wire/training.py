@@ -65,48 +65,48 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def keeps_state(self) -> bool:
-        """Whether the optimizer's state outlasts the round."""
+        """True if the optimizer's state is kept after the round."""
         return self.optimizer_state == "keep"
 
     @property
     def schedules_steps(self) -> bool:
-        """Whether the learning rate differs from step to step."""
+        """True if the learning rate differs from step to step."""
         return self.warmup_steps > 0 or self.end_factor != 1
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate of a step (from 0) in a training of this many ``steps``."""
+        """Return the learning rate of a step (from 0) in a training of this many ``steps``."""
         warmth = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
         return self.learning_rate * warmth * (1 + (self.end_factor - 1) * step / steps)
 
     def mean_rate(self, steps: int) -> float:
-        """The mean of ``rate`` over a number of steps, at least 1; as fast for 2^40 steps as for one."""
+        """Return the mean of ``rate`` over a number of steps (at least 1) in constant time."""
         slope, warm = (self.end_factor - 1) / steps, min(self.warmup_steps, steps)
         # A step's rate is its warm-up factor times 1 + slope * step; the factor is 1 from ``warm`` on.
         after = steps * (steps - 1) / 2 - warm * (warm - 1) / 2
         full = steps - warm + slope * after
         if warm:
-            products = (warm - 1) * warm * (warm + 1) / 3  # of step and step + 1
+            products = (warm - 1) * warm * (warm + 1) / 3  # the sum of step * (step + 1)
             full += (warm * (warm + 1) / 2 + slope * products) / self.warmup_steps
         return self.learning_rate * full / steps
 
     def averaged(self, steps: int) -> int:
-        """The number of final steps whose models are averaged: at least one if there are any."""
+        """Return how many of the last steps' models are averaged; at least 1 unless ``average`` is 0."""
         return max(1, int(self.average * steps)) if self.average else 0
 
     @property
     def plain(self) -> bool:
-        """Whether every device supports its optimizer: SGD with momentum and nothing more."""
+        """True if every device supports its optimizer: SGD with momentum and no other option."""
         extras = self.nesterov, self.weight_decay, self.clip_norm, self.keeps_state
         return self.optimizer == "sgd" and not any(extras)
 
     @property
     def state_vectors(self) -> int:
-        """The number of vectors of the model in the optimizer's state."""
+        """How many vectors of the model's size the optimizer's state has."""
         return 1 if self.optimizer == "sgd" else 2
 
     @property
     def vectors(self) -> int:
-        """The most vectors of the model that a training holds at once, without the one it starts from.
+        """How many vectors of the model's size a training has in memory at most, besides its start vector.
 
         They are the model, the optimizer's state, the gradient, one derived from it, and the mean.
         """

@@ -1,9 +1,9 @@
 """Resumable transfer of blobs in both directions, without I/O.
 
 A ``Manifest`` describes a blob: its size, its SHA-256, and a 128-bit digest of every chunk. The same bytes
-in the same chunks are always the same transfer, so a transfer resumes after any loss on either side. The
-receiver drives: it reports the chunks that it has (``Have``) or lacks (``Get``), judging by the digests of
-the bytes on its disk, never by a record of them.
+in the same chunks are always the same transfer, so a transfer can resume after a crash of either side. The
+receiver is in control: it reports the chunks that it has (``Have``) or lacks (``Get``). To find out, it
+checks the digests of the bytes on its disk and never relies on a record of them.
 
     Upload  (device -> coordinator)       offline -> offered -> sending -> (receipt)
     Intake  (its receiving end)           every good chunk sets a bit; answers Have
@@ -29,16 +29,16 @@ DIGEST_BYTES = 16
 MIN_CHUNK_BYTES = 2**12
 DEFAULT_CHUNK_BYTES = 2**16
 MAX_CHUNK_BYTES = 2**18
-# Room for the topic, MQTT properties and our own header in a chunk's packet.
+# The size of the topic, MQTT properties and our own header in a chunk's packet, at most.
 PACKET_OVERHEAD = HEADER.size + 4096
-# 4096 digests of 16 bytes are a manifest of 64 KiB, and 4096 chunks of 256 KiB a blob of 1 GiB.
+# With 4096 chunks, a manifest has 64 KiB of digests, and a blob in chunks of 256 KiB can have 1 GiB.
 MAX_CHUNKS = 4096
-# A blob up to this size may travel inside its offer, a patch inside its order. It is half a chunk, below
-# which a round trip costs more than the bytes.
+# A blob of up to this size may be sent inside its offer, and a patch inside its order. Below half a chunk,
+# another round trip costs more than sending the bytes.
 MAX_INLINE_BYTES = 2**15
 
-# The number of chunks that a receiver wants in flight. Four chunks of 64 KiB keep a link of 25 Mbit/s with
-# a round trip of 80 ms busy, and a cut loses no more than these.
+# How many chunks a receiver allows in flight. Four chunks of 64 KiB keep a link of 25 Mbit/s with a round
+# trip of 80 ms busy, and an interruption loses no more than these.
 CREDIT = 4
 SILENCE_S = 2.0
 RETRY_FIRST_S = 0.5
@@ -70,16 +70,16 @@ class Manifest(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def transfer(self) -> bytes:
-        """The transfer id (16 bytes): a hash of the manifest itself."""
+        """The transfer id (16 bytes): a hash of the manifest."""
         return hashlib.sha256(msgspec.msgpack.encode(self)).digest()[:16]
 
     def span(self, index: int) -> tuple[int, int]:
-        """Offset and length of a chunk, in bytes."""
+        """Return the offset and length of a chunk in bytes."""
         offset = index * self.chunk_bytes
         return offset, min(self.chunk_bytes, self.size - offset)
 
     def matches(self, index: int, data: bytes) -> bool:
-        """Whether ``data`` is chunk ``index``."""
+        """Return True if ``data`` is chunk ``index``."""
         expected = self.digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
         return _digest(data) == expected
 
@@ -95,24 +95,24 @@ class Manifest(msgspec.Struct, frozen=True, dict=True):
 
 @lru_cache(maxsize=1)
 def _digest(chunk: bytes) -> bytes:
-    # Cached for the last chunk: an emulated fleet receives the same chunk device after device.
+    # Cached for the last chunk, because all devices of an emulated fleet receive the same chunk.
     return hashlib.sha256(chunk).digest()[:DIGEST_BYTES]
 
 
 def chunk_size(size: int, wanted: int) -> int:
-    """The chunk size for a blob of ``size`` bytes: ``wanted``, or more if 4096 such chunks are too few."""
+    """Return the ``wanted`` chunk size, or a larger one if ``size`` bytes would need over 4096 chunks."""
     return max(wanted, 1 << (-(-size // MAX_CHUNKS) - 1).bit_length())
 
 
 def fitting_chunk(max_packet: int, wanted: int = DEFAULT_CHUNK_BYTES) -> int:
-    """``wanted``, halved until a chunk's MQTT packet fits ``max_packet`` bytes, or to the minimum."""
+    """Halve the ``wanted`` chunk size until its packet fits ``max_packet`` bytes, or to the minimum."""
     while wanted > max(max_packet - PACKET_OVERHEAD, MIN_CHUNK_BYTES):
         wanted //= 2
     return wanted
 
 
 def describe(blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:
-    """The manifest of a blob; chunks are larger if 4096 of ``chunk_bytes`` are too few.
+    """Return the manifest of a blob. Chunks are larger if more than 4096 of ``chunk_bytes`` were needed.
 
     Raises ``LocalError`` for a blob that no manifest can describe.
     """
@@ -127,7 +127,7 @@ def describe(blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:
 
 
 def to_bitmap(indices: Iterable[int], count: int) -> bytes:
-    """A bitmap of ``count`` bits, least significant bit first, with these bits set."""
+    """Return a bitmap of ``count`` bits, least significant bit first, with these bits set."""
     return bitmaps.to_bitmap(np.array(sorted(indices), np.uint32), count)
 
 
@@ -139,10 +139,11 @@ def from_bitmap(bitmap: bytes, count: int) -> set[int]:
 
 
 def backoff(attempt: int, rng: np.random.Generator) -> float:
-    """Seconds before retry ``attempt`` (0, 1, …): full jitter below a ceiling that doubles up to a limit.
+    """Return the seconds to wait before retry ``attempt`` (0, 1, …).
 
-    Full jitter spreads a fleet that was cut off at once (AWS, "Exponential backoff and jitter", 2015); the
-    floor of a tenth keeps one device from retrying too fast.
+    They are random, below a ceiling that doubles up to a limit. The jitter spreads the retries of a fleet
+    that was disconnected at once (AWS, "Exponential backoff and jitter", 2015). The minimum of a tenth of
+    the ceiling keeps one device from retrying too fast.
     """
     ceiling = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(attempt, 10))
     return float(rng.uniform(0.1 * ceiling, ceiling))
@@ -151,9 +152,9 @@ def backoff(attempt: int, rng: np.random.Generator) -> float:
 class Upload:
     """The sending end of one blob.
 
-    ``poll`` returns the messages to send now: ``None`` is the offer, a number is that chunk. A connection
-    keeps messages in order. So a chunk is lost if a later one has arrived without it, or if the answer to a
-    later offer lacks it.
+    ``poll`` returns the messages to send now: ``None`` stands for the offer, a number for a chunk. A
+    connection keeps messages in order, so a chunk is lost if a later one has arrived without it, or if the
+    answer to a later offer lacks it.
     """
 
     def __init__(self, manifest: Manifest, rng: np.random.Generator) -> None:
@@ -162,72 +163,70 @@ class Upload:
         self.fruitless = 0
         self._rng = rng
         self._due: float | None = None
-        self._unanswered_since: float | None = None  # when the newest offer went out
+        self._unanswered_since: float | None = None  # when the newest offer was sent
         self._attempt = 0
         self._answered = True
         self._tried = self._progress = False
         self._credit = 0
-        self.put_off = False  # the receiver said that it cannot take it now, and nothing since
+        self.put_off = False  # the receiver's last answer was BUSY
         self._have: set[int] = set()
-        self._in_flight: list[tuple[int, int]] = []  # chunk, number of the offer before it
+        self._in_flight: list[tuple[int, int]] = []  # (chunk, number of the last offer before it)
 
     @property
     def wants_smaller_chunks(self) -> bool:
-        """Whether every chunk was lost twice in a row: full-size chunks do not get through (fault N7)."""
+        """True if all chunks were lost twice in a row: this size does not get through (fault N7)."""
         least = chunk_size(self.manifest.size, MIN_CHUNK_BYTES)
         return self.fruitless >= 2 and self.manifest.chunk_bytes > least
 
     @property
     def begun(self) -> bool:
-        """Whether the receiver is known to have a part of it."""
+        """True if the receiver is known to have part of the blob."""
         return bool(self._have)
 
     @property
     def inline(self) -> bool:
-        """Whether the current offer carries the whole blob: the first one does if the blob is small.
+        """True if the current offer includes the blob, which the first one does if the blob is small.
 
-        A slow link, or one that drops large frames, must not carry the same bytes again and again.
+        A slow link, or one that drops large frames, must not have to carry the same bytes again and again.
         """
         limit = min(MAX_INLINE_BYTES, self.manifest.chunk_bytes)
         return self.number == 1 and self.manifest.size <= limit
 
     def connected(self, now: float) -> None:
-        """The link is up (again): offer at once."""
+        """Offer at once, because the link is up (again)."""
         self.fruitless = 0 if self._progress else self.fruitless + self._tried
         self._tried = self._progress = self.put_off = False
         self._attempt = self._credit = 0
         self._due, self._unanswered_since = now, None
 
     def woken(self, now: float) -> None:
-        """The receiver is online: an offer that it has left unanswered is repeated as if it were the first.
+        """Repeat an unanswered offer, because the receiver has come online.
 
-        A recent offer is not repeated yet, as its answer may be on its way.
+        A recent offer is not repeated yet, because the answer may be on its way.
         """
         if self._due is not None and self._unanswered_since is not None:
             self._attempt = 0
             self._due = min(self._due, max(now, self._unanswered_since + SILENCE_S))
 
     def disconnected(self) -> None:
-        """The link is down: chunks in flight are lost, and nothing is due until it is back."""
+        """Forget the chunks in flight, and send nothing until the link is back."""
         self._due = None
         self._credit = 0
         self._in_flight.clear()
 
     def receive(self, number: int, bitmap: bytes, credit: int, now: float) -> None:
-        """The receiver reports the chunks it has, in answer to offer ``number`` or, with 0, unasked.
+        """Process the receiver's report of its chunks, in answer to offer ``number``, or unsolicited if 0.
 
         Raises ``FrameError`` for a malformed bitmap.
         """
         received = from_bitmap(bitmap, self.manifest.count)
-        if self._due is None or number > self.number:  # the answer was meant for an earlier process
+        if self._due is None or number > self.number:  # the answer was for an earlier process
             return
         first = number == self.number and not self._answered
         if received - self._have:
             self._progress, self._tried = True, False
             self._attempt = self.fruitless = 0
-        elif (
-            first and self._tried
-        ):  # the offer was sent after these chunks, and answered without them
+        elif first and self._tried:  # no chunk sent before this offer arrived
             self.fruitless += 1
             self._tried = False
         self._have = received if first else self._have | received
@@ -242,13 +241,13 @@ class Upload:
         self._due, self._unanswered_since = now + SILENCE_S, None
 
     def busy(self, retry_s: float, now: float) -> None:
-        """The receiver cannot take it now: offer again after ``retry_s``."""
+        """Offer the blob again after ``retry_s``, because the receiver is busy."""
         if self._due is not None:
             self._credit, self._due, self.put_off = 0, now + retry_s, True
             self._unanswered_since = None
 
     def poll(self, now: float) -> list[int | None]:
-        """The messages to send now."""
+        """Return the messages to send now: chunk indices, or None for an offer."""
         if self._due is None:
             return []
         if now >= self._due:
@@ -267,7 +266,7 @@ class Upload:
         return list(chunks)
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
+        """Return when to call ``poll`` next."""
         return self._due
 
 
@@ -284,15 +283,15 @@ class Intake:
 
     @property
     def complete(self) -> bool:
-        """Whether every chunk has arrived."""
+        """True if every chunk has arrived."""
         return len(self.have) == self.manifest.count
 
     def bitmap(self) -> bytes:
-        """The bitmap for a ``Have``."""
+        """Return the bitmap for a ``Have`` message."""
         return to_bitmap(self.have, self.manifest.count)
 
     def chunk(self, index: int, data: bytes, now: float) -> bool:
-        """Whether this chunk is good and new. Raises ``FrameError`` for a bad one, changing nothing."""
+        """Add a chunk. Returns True if it is new. Raises ``FrameError``, and adds nothing, if it is bad."""
         self.manifest.check(index, data)
         self._due = now + self.QUIET_S
         if index in self.have:
@@ -302,7 +301,7 @@ class Intake:
         return True
 
     def poll(self, now: float) -> bool:
-        """Whether a progress report is due: after half a window of new chunks, or silence after a chunk."""
+        """Return True if a report is due: after half a window of new chunks, or when no more arrive."""
         quiet = self._due is not None and now >= self._due
         if not quiet and self._unreported < CREDIT // 2:
             return False
@@ -310,15 +309,15 @@ class Intake:
         return True
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
+        """Return when to call ``poll`` next."""
         return self._due
 
 
 class Fetch:
-    """The receiving end of a download: asks for missing chunks, and again after every silence.
+    """The receiving end of a download. It requests missing chunks, and again when none arrive for a while.
 
-    Asking again too soon would fill a slow link with chunks that are already on their way. So it waits four
-    times as long as the last chunk took, and until the first chunk arrives it asks only for one.
+    Requesting too soon again would fill a slow link with duplicates of chunks in flight. So it waits four
+    times as long as the last chunk took, and until the first chunk arrives it requests only one.
     """
 
     def __init__(self, manifest: Manifest, have: set[int], rng: np.random.Generator) -> None:
@@ -328,18 +327,18 @@ class Fetch:
         self._attempt = 0
         self._due: float | None = None
         self._asked: set[int] = set()
-        self._unanswered_since: float | None = None  # when it last asked
+        self._unanswered_since: float | None = None  # when it last made a request
         self._heard = False
         self._waiting_since: float | None = None
         self._silence_s = SILENCE_S
 
     @property
     def complete(self) -> bool:
-        """Whether every chunk has arrived."""
+        """True if every chunk has arrived."""
         return len(self.have) == self.manifest.count
 
     def connected(self, now: float) -> None:
-        """The link is up (again): ask at once."""
+        """Make a request at once, because the link is up (again)."""
         self._attempt = 0
         self._due = now
         self._asked.clear()
@@ -348,21 +347,21 @@ class Fetch:
         self._silence_s = SILENCE_S
 
     def woken(self, now: float) -> None:
-        """The sender is online: repeat unanswered requests at once."""
+        """Repeat unanswered requests at once, because the sender has come online."""
         if self._due is None or self._unanswered_since is None:
             return
         self._attempt = 0
         again = self._unanswered_since + self._silence_s
-        if now >= again:  # it was away: that time says nothing about how fast chunks arrive
+        if now >= again:  # the sender was offline, so that time says nothing about the link's speed
             self._waiting_since = None
         self._due = min(self._due, max(now, again))
 
     def disconnected(self) -> None:
-        """The link is down: ask nothing until it is back."""
+        """Make no requests until the link is back."""
         self._due = None
 
     def chunk(self, index: int, data: bytes, now: float) -> bool:
-        """Whether this chunk is good and new. Raises ``FrameError`` for a bad one, changing nothing."""
+        """Add a chunk. Returns True if it is new. Raises ``FrameError``, and adds nothing, if it is bad."""
         self.manifest.check(index, data)
         new = index not in self.have
         self.have.add(index)
@@ -371,7 +370,7 @@ class Fetch:
         return new
 
     def poll(self, now: float) -> bytes | None:
-        """The bitmap of the chunks to ask for, if it is time to ask."""
+        """Return the bitmap of the chunks to request, or None if it is not time yet."""
         if self._due is None or self.complete or now < self._due:
             return None
         missing = sorted(set(range(self.manifest.count)) - self.have)
@@ -384,11 +383,11 @@ class Fetch:
         return to_bitmap(self._asked, self.manifest.count)
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
+        """Return when to call ``poll`` next."""
         return None if self.complete else self._due
 
     def _note_arrival(self, now: float) -> None:
-        """Choose when to ask next: at once if everything asked for has arrived."""
+        """Set the time of the next request: at once if all requested chunks have arrived."""
         took = 0.0 if self._waiting_since is None else now - self._waiting_since
         self._silence_s = min(RETRY_MAX_S, max(SILENCE_S, 4 * took, self._silence_s / 2))
         self._waiting_since, self._unanswered_since = now, None

@@ -18,16 +18,17 @@ from sedge_protocol.wire.messages import Count, Id, Round, Task
 from sedge_protocol.wire.work import MAX_ARRAY_BYTES, Hash, Lengths, Share, Work
 
 _LENGTH = struct.Struct("<I")
-# A report takes about 300 bytes; 4 KiB leave room for later versions.
+# A report takes about 300 bytes. 4 KiB leave room for additions in later versions.
 MAX_REPORT_BYTES = 4096
-# A coded vector is at most its float32 values and a bitmap of a 32nd of that. A sixteenth covers headers.
+# A coded vector is at most as long as its float32 values plus a bitmap, a 32nd of that. A sixteenth covers
+# the headers, too.
 DENSE_SLACK = 16
-# The largest binary32: devices compute losses in float32, and sums over any fleet stay finite.
+# The largest float32: devices compute losses in float32, and sums over any fleet stay finite.
 LARGEST = (2 - 2**-23) * 2.0**127
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """An evaluation over ``num_examples``: the mean loss, and the mean of the bundle's metric."""
+    """The mean loss, and mean of the bundle's metric, in an evaluation over ``num_examples``."""
 
     loss: float
     """The mean loss over the examples."""
@@ -86,30 +87,33 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 def max_coded_bytes(size: int) -> int:
-    """The maximum size, in bytes, of a blob with one coded vector of ``size`` elements."""
+    """Return the maximum size in bytes of a blob with one coded vector of ``size`` elements."""
     return MAX_REPORT_BYTES + 4 * size * (DENSE_SLACK + 1) // DENSE_SLACK
 
 
 def max_update_bytes(size: int, work: Work) -> int:
-    """The maximum size, in bytes, of a device's update with a model of ``size`` elements."""
+    """Return the maximum size in bytes of a device's update for a model of ``size`` elements."""
     return max_coded_bytes(size) + 4 * sum(work.returns.values())
 
 
 def encode_update(report: Report, payload: bytes, arrays: Arrays | None = None) -> bytes:
-    """The update blob, with the ``arrays`` that ``report.arrays`` names."""
+    """Encode an update, with the ``arrays`` that ``report.arrays`` names."""
     header = msgspec.msgpack.encode(report)
     packed = b"".join(pack_array((arrays or {})[name]) for name in report.arrays)
     return _LENGTH.pack(len(header)) + header + packed + payload
 
 
 def decode_update(blob: bytes) -> tuple[Report, memoryview]:
-    """The report and the payload, still coded. Raises ``CodecError`` for a malformed blob."""
+    """Return the report and the payload (a coded vector). Raises ``CodecError`` for a malformed blob."""
     report, rest = _head(blob)
     return report, rest[_array_bytes(report, rest) :]
 
 
 def decode_arrays(blob: bytes) -> dict[str, NDArray[np.float32]]:
-    """The named arrays (m,) of an update. Raises ``CodecError`` for a malformed blob, NaN or infinity."""
+    """Return the named arrays (m,) of an update.
+
+    Raises ``CodecError`` for a malformed blob, NaN or infinity.
+    """
     report, rest = _head(blob)
     packed, arrays, start = rest[: _array_bytes(report, rest)], dict[str, NDArray[np.float32]](), 0
     for name, length in report.arrays.items():
@@ -120,7 +124,7 @@ def decode_arrays(blob: bytes) -> dict[str, NDArray[np.float32]]:
 
 
 def _array_bytes(report: Report, rest: memoryview) -> int:
-    """The number of bytes after a report that belong to its arrays."""
+    """Return how many bytes after the report belong to its arrays."""
     size = 4 * sum(report.arrays.values())
     if size > min(MAX_ARRAY_BYTES, len(rest)):
         expected = f"at most {MAX_ARRAY_BYTES} of the {len(rest)} that follow the report"
@@ -129,7 +133,7 @@ def _array_bytes(report: Report, rest: memoryview) -> int:
 
 
 def _head(blob: bytes) -> tuple[Report, memoryview]:
-    """The report, and everything after it."""
+    """Decode the report. Returns it and all bytes after it."""
     if len(blob) < _LENGTH.size:
         raise CodecError(f"update of {len(blob)} bytes has no header")
     (length,) = _LENGTH.unpack_from(blob)

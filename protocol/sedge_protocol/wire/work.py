@@ -1,6 +1,6 @@
 """The work of an order: what a strategy asks of a device in one round.
 
-The sentence below a field is its row in the tables of the specification (``make spec``).
+The string below a field becomes its row in the tables of the specification (``make spec``).
 """
 
 from typing import Annotated, Literal, TypeAlias
@@ -16,7 +16,7 @@ from sedge_protocol.wire.transfer import Manifest
 Hash: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Seed: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-# The maximum number of consecutive trainings in one order; FedRep has two.
+# The maximum number of consecutive trainings in one order. FedRep has two.
 MAX_PHASES = 8
 # Limits on the data exchanged between a device's own training function and a strategy, each way: on named
 # numbers and texts, on named arrays, and on the total bytes of the arrays' values.
@@ -54,7 +54,7 @@ class OwnModel(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def mixes(self) -> bool:
-        """Whether this is a mixture; an adaptive one may have reached ``mix`` = 1."""
+        """True for a mixture. An adaptive one may have reached ``mix`` = 1."""
         return self.mix < 1 or self.adaptive
 
 
@@ -192,18 +192,18 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def trainings(self) -> tuple[Training, ...]:
-        """Every training, in order; the own model's is last."""
+        """All trainings in order; that of the own model is last."""
         first = (self.training,) if self.training is not None else ()
         own = (self.own_model.training,) if self.own_model is not None else ()
         return (*first, *self.then, *own)
 
     @property
     def program(self) -> str:
-        """The bundle's program that trains the model that is sent."""
+        """The name of the bundle's program that trains the sent model."""
         return GUIDED if self.loss else "gradient"
 
     def vectors(self, training: Training) -> int:
-        """The most vectors of the model that a job holds at once; ``training`` is the run's."""
+        """Return how many vectors of the model's size a job needs at most; ``training`` is the run's."""
         first, own = self.training or training, self.own_model
         held = 1 + max(each.vectors for each in (first, *self.trainings))
         held += bool(self.choice) + bool(self.loss)

@@ -977,7 +977,7 @@ public final class Messages {
         }
     }
 
-    /** Why the coordinator cannot work with the device. */
+    /** The reason why the coordinator cannot work with the device. */
     public static final class Refusal extends Struct<Refusal> {
         public static final Schema<Refusal> SCHEMA = new Schema<Refusal>(false) {
             @Override
@@ -1096,7 +1096,7 @@ public final class Messages {
         }
     }
 
-    /** The order's identity: all that this version can read of an order with an unknown value. */
+    /** The run and round of an order: all that can be read if the order has an unknown value. */
     public static final class OrderName extends Struct<OrderName> {
         public static final Schema<OrderName> SCHEMA = new Schema<OrderName>(false) {
             @Override
@@ -1119,7 +1119,7 @@ public final class Messages {
         }
     }
 
-    /** Limits what the orders of one run may ask for. */
+    /** The limits on what the orders of one run may ask for. */
     public static final class Policy extends Struct<Policy> {
         public static final Schema<Policy> SCHEMA = new Schema<Policy>(true) {
             @Override
@@ -1189,7 +1189,7 @@ public final class Messages {
         }
     }
 
-    /** An evaluation over {@code num_examples}: the mean loss, and the mean of the bundle's metric. */
+    /** The mean loss, and mean of the bundle's metric, in an evaluation over {@code num_examples}. */
     public static final class Metrics extends Struct<Metrics> {
         public static final Schema<Metrics> SCHEMA = new Schema<Metrics>(false) {
             @Override

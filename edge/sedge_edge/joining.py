@@ -36,7 +36,7 @@ SERVICE = Path("/etc/sedge")
 JOINING = "joining"
 
 _NEXT = """\
-{device} of the fleet {fleet}: written to {folder}. Next:
+{device} of the fleet {fleet}: {done} {folder}. Next:
   put train.npz (x and y) there, or name another source, such as train.csv, in its edge.toml
   {check}
   {begin}"""
@@ -126,7 +126,8 @@ def _clear(folder: Path, fresh: bool) -> None:
 def _write(enrolment: Enrolment, folder: Path, wanted: Wanted, already: bool = False) -> str:
     files = _files(enrolment, wanted)
     with as_caller(), translated("write the files of a device into", folder):
-        already = already or _has(folder, enrolment)
+        same = not wanted.replaces and _has(folder, enrolment)
+        already = already or same
         is_replaced = not already and _require_free(folder, enrolment, wanted)
         folder.mkdir(parents=True, exist_ok=True, mode=0o755 if wanted.service else 0o700)
         if is_replaced:
@@ -138,7 +139,12 @@ def _write(enrolment: Enrolment, folder: Path, wanted: Wanted, already: bool = F
         again = "restart" if is_replaced else "enable --now"
         check, begin = "sudo sedge-edge doctor", f"sudo systemctl {again} sedge-edge"
     return (_REPLACED if is_replaced else _NEXT).format(
-        device=enrolment.device, fleet=enrolment.fleet, folder=folder, check=check, begin=begin
+        device=enrolment.device,
+        fleet=enrolment.fleet,
+        done="already in" if same else "written to",
+        folder=folder,
+        check=check,
+        begin=begin,
     )
 
 

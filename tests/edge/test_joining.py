@@ -39,8 +39,9 @@ def test_a_line_becomes_a_device(
     (tmp_path / "pi-1" / "secret").unlink()
     assert main(["join", GIVEN.join_text()]) == 0
     capsys.readouterr()
-    assert main(["join", GIVEN.join_text()]) == 2
-    assert "expected --replace" in capsys.readouterr().err
+    # So does one in the folder that `device add --join` wrote, where everything is there.
+    assert main(["join", GIVEN.join_text()]) == 0
+    assert "pi-1 of the fleet home: already in pi-1" in capsys.readouterr().out
     other = msgspec.structs.replace(GIVEN, device="pi-2").join_text()
     assert main(["join", other, "--out", "pi-1", "--replace"]) == 2
     assert "expected a folder without a device" in capsys.readouterr().err
@@ -49,6 +50,8 @@ def test_a_line_becomes_a_device(
         (tmp_path / "pi-1" / "edge.toml").read_text() + "#"
     )
     again = msgspec.structs.replace(GIVEN, secret="00" * 32).join_text()
+    assert main(["join", again]) == 2
+    assert "expected `sedge-edge join --replace`, to give pi-1" in capsys.readouterr().err
     assert main(["join", again, "--replace"]) == 0
     assert (tmp_path / "pi-1" / "secret").read_text() == "00" * 32 + "\n"
     assert (tmp_path / "pi-1" / "edge.toml").read_text().endswith("#")

@@ -78,7 +78,7 @@ R = TypeVar("R")
 class ComputeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[compute]: a cluster that helps to compare devices in rounds with thousands of them.
 
-    Only FedCAC and FedPURIN compare devices. Needs pip install 'sedge-fl[scale]'.
+    Only FedCAC and FedPURIN compare devices. To install Ray: pip install 'sedge-fl[scale]'.
     """
 
     ray: Annotated[str, Meta(min_length=1)] | None = None

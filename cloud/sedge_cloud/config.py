@@ -261,7 +261,7 @@ class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """cloud.toml: the settings of a fleet's coordinator. Relative paths start at the folder of the file."""
+    """The settings of a fleet's coordinator (cloud.toml). Relative paths start at the folder of the file."""
 
     fleet: Id
     """Name of the fleet, 1 to 48 of a-z, 0-9 and ``-``; it is part of every MQTT topic."""

@@ -64,6 +64,6 @@ class Admission:
         return False
 
     def poll(self) -> list[Note]:
-        """The messages to log about frames that were refused since the last call."""
+        """Returns the messages to log about frames that were refused since the last call."""
         notes, self._notes = self._notes, []
         return notes

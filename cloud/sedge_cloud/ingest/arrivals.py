@@ -1,4 +1,4 @@
-"""The stages of an incoming update: an upload in progress, a judged update, and the answer."""
+"""The stages of an incoming update: an upload in progress, a checked update, and the answer."""
 
 import logging
 from collections import Counter
@@ -15,7 +15,9 @@ from sedge_protocol.wire.update import Report
 
 @dataclass
 class Upload:
-    """One upload in progress; ``damaged`` once every chunk was right but the hash of the whole was wrong.
+    """One upload in progress.
+
+    ``damaged`` is True once the whole had a wrong hash although every chunk was right.
 
     ``data`` is a small update that came in one chunk.
     """
@@ -30,7 +32,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class JudgedUpdate:
-    """An update that was judged but has no receipt yet; a rejected one has no report.
+    """An update that has been checked but has no receipt yet; if it was rejected, it has no report.
 
     ``has_part`` says that chunks of it are on the disk.
     """
@@ -47,9 +49,10 @@ class JudgedUpdate:
 
 @dataclass(frozen=True)
 class Answer:
-    """The reply, and the receipt if one was just written; only an accepted update has a ``report``.
+    """The reply, and the receipt if it was just written; only an accepted update has a ``report``.
 
-    ``left`` says why the chunks could not be removed from the disk: a collection will remove them.
+    ``left`` is the error if the update's chunks could not be removed from the disk; garbage collection will
+    remove them.
     """
 
     reply: Message | None = None
@@ -59,7 +62,7 @@ class Answer:
 
 
 def reported(answer: Answer, counters: Counter[str]) -> list[UpdateReceived | Note]:
-    """The effects that report a receipt that was just written."""
+    """Returns the effects that report a receipt that was just written."""
     row = answer.row
     if row is None:
         return []

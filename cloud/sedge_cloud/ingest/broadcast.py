@@ -1,7 +1,8 @@
-"""Blobs for the whole fleet when several processes serve it: one process sends them on behalf of all.
+"""Sends blobs to the whole fleet if several processes serve it: one process sends them on behalf of all.
 
-The leading process waits a moment for the requests of the other processes' devices, and sends the union
-once. Every other process passes on its devices' requests. Devices repeat a request that is lost.
+The leading process waits a moment for the requests of the other processes' devices, and sends all requested
+chunks once. Every other process passes its devices' requests on to it. If a request is lost, the device
+repeats it.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from sedge_protocol.wire.transfer import to_bitmap
 
 
 class Broadcast:
-    """Sends blobs for this process and ``others``, or passes on requests to the process that does."""
+    """Sends blobs for this process and ``others``, or passes requests on to the process that does."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class Broadcast:
         self._traffic = traffic
 
     def pass_on(self, now: float) -> Iterator[Lacking]:
-        """The chunks of broadcast blobs that devices here lack, for the process that sends them."""
+        """Yield the chunks of broadcast blobs that devices here lack, for the process that sends them."""
         for manifest, chunks in () if self.is_here else self._downloads.take_shared(now):
             for index in chunks:
                 size = manifest.span(index)[1] + HEADER.size
@@ -45,7 +46,7 @@ class Broadcast:
             yield Lacking("", manifest.sha256, manifest.chunk_bytes, missing)
 
     def want(self, lacking: Lacking, now: float) -> None:
-        """Send the chunks that another process's devices lack, if an open round sends the blob to all.
+        """Queue chunks that another process's devices lack, if an open round broadcasts their blob.
 
         Raises ``StorageError``, and ``FrameError`` for a malformed bitmap.
         """

@@ -1,9 +1,9 @@
-"""Limits uploads across the fleet, so that the broker's queue for the coordinator holds all their chunks.
+"""Limits uploads across the fleet, so that their chunks fit in the broker's queue for the coordinator.
 
 A broker queues a limited number of messages for a client that reads more slowly than they arrive, and drops
-the rest. Without a limit on uploads, a thousand devices that answer at once would send most of their bytes
-twice. So uploads begin in the order of their offers, each once there is room for its chunks; until then its
-device is told to wait.
+further ones. Without a limit on uploads, a thousand devices that answer at once would have to send most of
+their bytes twice. So uploads begin in the order of their offers, each once there is room for its chunks;
+until then its device is told to wait.
 """
 
 from collections import OrderedDict
@@ -11,12 +11,15 @@ from typing import NamedTuple, TypeAlias
 
 from sedge_protocol.wire.transfer import CREDIT, Intake
 
-# Half of what Sedge's own brokers queue for a client (admin/templates.py): offers and hellos need room too.
+# Half of what Sedge's own brokers queue for a client (admin/templates.py), as offers and hellos need room,
+# too.
 MAX_BYTES, MAX_CHUNKS = 1_000_000, 100
-# While others wait, a turn ends after SILENT_S without a chunk (nothing is queued, as the device is gone or
-# its link is slow), and after TURN_S in any case. The upload may still go on, but no longer counts.
+# If others wait, a turn ends after SILENT_S without a chunk, as the device is gone or its link is too slow
+# to fill the queue, and after TURN_S in any case. The upload may still continue, but no longer counts
+# against the limit.
 SILENT_S, TURN_S = 5.0, 60.0
-# A waiting device repeats its offer every ten seconds; one that has been silent for this long is gone.
+# A waiting device repeats its offer every ten seconds. One that has been silent for this long is taken to
+# be gone.
 GONE_S = 40.0
 
 Key: TypeAlias = tuple[str, bytes]  # device and transfer
@@ -35,7 +38,7 @@ class _Wait(NamedTuple):
 
 
 class Credit:
-    """The uploads that may send and those that wait, in the order of their offers."""
+    """Tracks which uploads may send, and which wait, in the order of their offers."""
 
     def __init__(self) -> None:
         self._granted: dict[Key, _Grant] = {}  # at most MAX_CHUNKS
@@ -43,9 +46,9 @@ class Credit:
         self._chunks = self._bytes = 0
 
     def ask(self, key: Key, intake: Intake, now: float) -> bool:
-        """Whether an upload may send now. If not, ``poll`` returns it once it may."""
+        """Returns True if an upload may send now. If not, ``poll`` returns it once it may."""
         if key not in self._granted:
-            self._waiting[key] = _Wait(intake, now)  # an earlier place is kept
+            self._waiting[key] = _Wait(intake, now)  # an upload that waits already keeps its place
             if next(iter(self._waiting)) != key or not self._has_room(intake):
                 return False
             del self._waiting[key]
@@ -53,13 +56,13 @@ class Credit:
         return True
 
     def hear(self, key: Key, now: float) -> None:
-        """Note a new chunk of an upload; repeated offers do not prolong a turn."""
+        """Record that a chunk of an upload has arrived, which prolongs its turn; repeated offers do not."""
         grant = self._granted.get(key)
         if grant is not None:
             self._granted[key] = grant._replace(heard=now)
 
     def end(self, key: Key) -> None:
-        """End an upload that is complete or given up."""
+        """Release an upload that is complete or abandoned."""
         self._waiting.pop(key, None)
         grant = self._granted.pop(key, None)
         if grant is not None:
@@ -67,7 +70,7 @@ class Credit:
             self._bytes -= grant.size
 
     def poll(self, now: float) -> list[Key]:
-        """The uploads that waited and may send now."""
+        """Returns the uploads that waited and may send now."""
         if self._waiting:
             for key in [key for key, it in self._granted.items() if now >= _over(it)]:
                 self.end(key)
@@ -85,7 +88,7 @@ class Credit:
         return found
 
     def timer(self) -> float | None:
-        """The time at which ``poll`` must next be called; None if nothing is due."""
+        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
         if not self._waiting or not self._granted:
             return None
         return min(map(_over, self._granted.values()))
@@ -103,12 +106,12 @@ class Credit:
 
 
 def _over(grant: _Grant) -> float:
-    """The time at which a turn ends at the latest."""
+    """Returns the latest time at which a turn ends."""
     return min(grant.heard + SILENT_S, grant.given + TURN_S)
 
 
 def _flight(intake: Intake) -> tuple[int, int]:
-    """How many chunks of an upload may be on their way at once, and their bytes."""
+    """Returns how many chunks of an upload may be in flight at once, and their bytes."""
     manifest = intake.manifest
     chunks = min(CREDIT, manifest.count - len(intake.have))
     return chunks, min(chunks * manifest.chunk_bytes, manifest.size)

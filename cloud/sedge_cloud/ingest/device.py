@@ -10,7 +10,7 @@ from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.peer import Peer
 
-# How many runs' models a device keeps.
+# For how many runs a device keeps a model.
 MAX_RUNS = 16
 UNSEEN = SessionRow("")
 
@@ -19,9 +19,10 @@ UNSEEN = SessionRow("")
 class Device:
     """One device. It is ``online`` from its hello until its goodbye, or until the coordinator's link fails.
 
-    ``hello`` is the last one, perhaps from before the coordinator's start, and ``session`` the state
-    observed so far. An old start count is not logged before ``warn_at``, nor another version refused before
-    ``refuse_at``. ``repeats`` counts how often its last hello was repeated.
+    ``hello`` is its last one, perhaps received before the coordinator was restarted, and ``session`` the
+    state observed so far. The next warning about an old start count is logged no earlier than ``warn_at``,
+    and the next refusal is sent no earlier than ``refuse_at``. ``repeats`` counts how often the last hello
+    was repeated.
     """
 
     row: DeviceRow
@@ -35,21 +36,23 @@ class Device:
 
     @property
     def online(self) -> bool:
-        """Whether it has said hello and no goodbye since."""
+        """Returns True if the device has said hello and no goodbye since."""
         return self.session.online
 
     @property
     def waits(self) -> str:
-        """Why it currently begins no orders, according to its last hello; empty when it does."""
+        """Returns the reason, from its last hello, why the device starts no orders now; empty if it does.
+        does.
+        """
         return "" if self.hello is None else self.hello.waits
 
     def is_another(self, hello: Hello, incarnation: int) -> bool:
-        """Whether this hello comes from a restarted agent, or announces other abilities."""
+        """Returns True if this hello comes from a restarted agent, or announces other capabilities."""
         new_start = self.hello is None or incarnation != self.row.incarnation
         return new_start or abilities(hello) != abilities(self.hello)
 
     def keep(self, run: str) -> None:
-        """Note that it now keeps a model of a run, which its last hello did not mention."""
+        """Record that the device now keeps a model of a run that its last hello did not mention."""
         if (
             self.hello is not None
             and self.hello.holds is not None

@@ -1,4 +1,4 @@
-"""Blobs on their way to devices: a shared blob is sent once to the whole fleet, others to one device."""
+"""Sends blobs to devices: a shared blob once to the whole fleet, any other to a single device."""
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
@@ -11,20 +11,20 @@ from sedge_protocol.wire.serving import Serving
 from sedge_protocol.wire.topics import shard_of
 from sedge_protocol.wire.transfer import Manifest
 
-# Device, or None for the fleet; transfer; index; data.
+# (device, or None for the fleet; transfer; index; data)
 Chunk: TypeAlias = tuple[str | None, bytes, int, bytes]
-# Transfer, and the device if the blob goes to one device only.
+# (transfer, device if the blob goes to one device only)
 Key: TypeAlias = tuple[bytes, str | None]
 
 
 class Downloads:
-    """Every blob being served."""
+    """Tracks every blob that is being sent."""
 
     def __init__(self, blobs: Blobs, gather_s: float) -> None:
         self._blobs = blobs
         self._gather_s = gather_s
         self._active: dict[Key, Serving] = {}
-        # Blobs with chunks to send, in the order of their requests; few are shared.
+        # Blobs with chunks to send, oldest request first. Only few blobs are shared.
         self._shared: OrderedDict[Key, Serving] = OrderedDict()
         self._private: OrderedDict[Key, Serving] = OrderedDict()
 
@@ -32,10 +32,12 @@ class Downloads:
         self, device: str, transfer: bytes, missing: bytes, served: Iterable[NamedBlob], now: float,
         others: int = 0,
     ) -> tuple[int, NamedBlob]:  # fmt: skip
-        """Queue the chunks that a device lacks of a blob in its order; the number added, and the blob.
+        """Queue the chunks of a blob in its order that a device lacks.
 
-        A shared blob also waits for the requests of this many ``others``, processes that serve the fleet.
-        Raises ``FrameError`` for a blob that is not in the order, and for a malformed bitmap.
+        Returns how many were added, and the blob.
+
+        A shared blob also waits for the requests of ``others``, the number of other processes that serve
+        the fleet. Raises ``FrameError`` for a blob that is not in the order, and for a malformed bitmap.
         """
         one = next((one for one in served if one.manifest.transfer == transfer), None)
         if one is None:
@@ -52,7 +54,7 @@ class Downloads:
         if serving.timer() is not None:
             waiting = self._waiting(owner)
             waiting[key] = serving
-            if queued:  # a device that asks for more goes to the end of the queue
+            if queued:  # a device that requests more goes to the end of the queue
                 waiting.move_to_end(key)
         return queued, one
 
@@ -61,8 +63,8 @@ class Downloads:
     ) -> None:
         """Queue chunks of a broadcast blob that devices of another process lack.
 
-        The blob waits for ``expected`` requests, from this process's devices and from other processes.
-        Raises ``FrameError`` for a malformed bitmap.
+        The blob is held back until ``expected`` requests, from this process's devices and from other
+        processes, have arrived or a moment has passed. Raises ``FrameError`` for a malformed bitmap.
         """
         key = manifest.transfer, None
         serving = self._active.setdefault(key, Serving(manifest, self._gather_s))
@@ -71,7 +73,7 @@ class Downloads:
             self._shared[key] = serving
 
     def take_shared(self, now: float) -> list[tuple[Manifest, list[int]]]:
-        """The broadcast chunks that are due, for another process to send."""
+        """Returns the broadcast chunks that are due, for another process to send."""
         taken: list[tuple[Manifest, list[int]]] = []
         for key, serving in list(self._shared.items()):
             chunks = serving.poll(now, serving.manifest.count)
@@ -82,9 +84,9 @@ class Downloads:
         return taken
 
     def poll(self, now: float, room: int) -> list[Chunk]:
-        """Up to ``room`` chunks to send now, from shared and from private blobs in turn.
+        """Returns up to ``room`` chunks to send now, taken from shared and private blobs in turn.
 
-        Raises ``StorageError`` for a blob that the disk has damaged.
+        Raises ``StorageError`` for a blob that is damaged on the disk.
         """
         chunks: list[Chunk] = []
         kinds, sent = (self._shared, self._private), True
@@ -98,20 +100,20 @@ class Downloads:
         return chunks
 
     def timer(self) -> float | None:
-        """The time at which ``poll`` must next be called; None if nothing is due."""
+        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
         due = [serving.timer() for serving in self._shared.values()]
         if self._private:
             due.append(next(iter(self._private.values())).timer())
         return min((at for at in due if at is not None), default=None)
 
     def clear(self) -> None:
-        """Forget every request; a device that still lacks something asks again."""
+        """Drop all requests; a device that still lacks chunks asks again."""
         self._active.clear()
         self._shared.clear()
         self._private.clear()
 
     def drop(self, shards: Collection[str]) -> None:
-        """Forget the transfers to single devices of these shards."""
+        """Drop the transfers to single devices of these shards."""
         for key in [key for key in self._active if key[1] and shard_of(key[1]) in shards]:
             del self._active[key]
             self._private.pop(key, None)
@@ -120,7 +122,7 @@ class Downloads:
         return self._shared if owner is None else self._private
 
     def _next(self, waiting: OrderedDict[Key, Serving], now: float) -> Chunk | None:
-        """The next chunk of the first of these blobs that has a chunk due."""
+        """Returns the next chunk that is due, from the first blob that has one; None if none has."""
         polled = ((key, one, one.poll(now, 1)) for key, one in waiting.items())
         ready = next((turn for turn in polled if turn[2]), None)
         if ready is None:
@@ -131,7 +133,7 @@ class Downloads:
         (transfer, owner), manifest = key, serving.manifest
         offset, length = manifest.span(index)
         data = self._blobs.read_span(manifest.sha256, offset, length)
-        if not manifest.matches(index, data):  # every device would drop it silently
+        if not manifest.matches(index, data):  # every device would silently drop a damaged chunk
             name = manifest.sha256.hex()
             raise StorageError(f"read blob {name}: chunk {index} does not have its digest")
         return owner, transfer, index, data

@@ -1,4 +1,4 @@
-"""Regularly tells devices of protocol version 1, which has other topics, to upgrade."""
+"""Tells devices of protocol version 1, which uses other topics, that they must upgrade."""
 
 from collections import Counter
 from contextlib import suppress
@@ -17,7 +17,7 @@ WHY = (
 
 
 class FirstVersion:
-    """Refuses frames on the first version's topics, with answers that such a device can read."""
+    """Answers frames on the topics of protocol version 1 with a refusal in that version's format."""
 
     def __init__(self, fleet: str, incarnation: int) -> None:
         self._fleet = fleet
@@ -25,13 +25,15 @@ class FirstVersion:
         self._sent: Counter[str] = Counter()  # by device: the number of the last frame sent to it
 
     def sender(self, topic: str) -> str | None:
-        """The id of the device that sends on a topic of the first version; None for any other topic."""
+        """Returns the id of the device that owns a topic of protocol version 1; None for any other topic.
+        topic.
+        """
         *_, device, last = topic.split("/") if topic.count("/") == 5 else ("", "")
         is_up = bool(device) and topic == topics.first_version_up(self._fleet, device)
         return device if is_up and last == "up" else None
 
     def refuse(self, device: str, secret: bytes, topic: str, payload: bytes) -> list[Effect]:
-        """The answer to a genuine frame of such a device; none for other frames."""
+        """Returns the refusal of a frame whose MAC proves that such a device sent it; otherwise nothing."""
         keys = DeviceKeys.of(secret)
         with suppress(RemoteError):
             open_frame(payload, topic, keys.up, (FIRST_VERSION,))

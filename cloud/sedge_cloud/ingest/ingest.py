@@ -1,7 +1,7 @@
-"""The ingest: takes the frames of its devices and the time, and returns effects and hints.
+"""The ingest: handles the frames of its devices, and returns effects and hints.
 
     hello     -> welcome, and the open orders that the device still owes an answer
-    get       -> chunks of a blob; requests are gathered briefly and served to the whole fleet at once
+    get       -> chunks of a blob; requests are collected briefly and served to the whole fleet at once
     offer     -> the stored receipt | busy | have
     chunk     -> written; after the last one: validated, stored with its receipt -> committed
     decline   -> stored; the round no longer waits for this device
@@ -9,7 +9,7 @@
 
 It reads devices, sessions (once), runs, and open rounds with their orders and receipts. It writes hellos,
 receipts with their client models and updates, declines, traffic and, through recorder.py, sessions. It
-never asks the leader for anything: rows record what the leader does, and hints.py announces it sooner.
+never calls the leader: rows record what the leader does, and hints (hints.py) announce it sooner.
 """
 
 import logging
@@ -51,14 +51,14 @@ from sedge_protocol.wire.frame import Frame, asks, latest_incarnation
 from sedge_protocol.wire.messages import Hello, Message
 from sedge_protocol.wire.transfer import from_bitmap
 
-# A disk access failed; the device asks again.
+# Sent if a disk access failed; the device then asks again.
 BUSY = messages.Busy(RETRY_MS, "storage")
-# The ingest's effects, and its messages to the leader.
+# The ingest's effects, and its hints to the leader.
 Effects: TypeAlias = list[CloudEffect | hints.Hint]
 
 
 class Ingest:
-    """The devices of a fleet, and the frames they send; ``devices`` implements ``Reach``."""
+    """Serves the devices of a fleet; ``devices`` implements ``Reach``."""
 
     def __init__(
         self,
@@ -79,7 +79,9 @@ class Ingest:
         self._settings = Settings(self.devices, self.store)
         self.traffic = Traffic()
         self.outage, self._absent = Outage(), Absent(self.devices)
-        self._gave_up_at = self.outage.back_at  # of the last outage whose devices were given up
+        self._gave_up_at = (
+            self.outage.back_at
+        )  # end of the last outage whose missing devices were given up
         self._runs = Runs(self.store)
         self.open = OpenOrders(self.store, self._runs, self.devices, manifests.of, counters)
         self._downloads = Downloads(self.store.blobs, gather_s)
@@ -91,7 +93,7 @@ class Ingest:
         self._incarnation, self._wall = incarnation, wall
         self._started: float | None = None
         self._told: list[hints.Hint] = []
-        self._keeping: list[Device] = []  # devices that now keep a model of another run
+        self._keeping: list[Device] = []  # devices that have begun to keep a model of another run
 
     def load(self, runs: Iterable[RunRow], now: float) -> Effects:
         """Load the devices and these runs from the store. Raises ``StorageError``."""
@@ -105,14 +107,15 @@ class Ingest:
         return self._counted(effects)
 
     def take(self, shards: frozenset[str], now: float) -> Effects:
-        """Take over the devices of these shards, and give up all others. Raises ``StorageError``."""
+        """Serve exactly the devices of these shards from now on. Raises ``StorageError``."""
         lost, gained = self.devices.shards - shards, shards - self.devices.shards
-        self.devices.lose(lost)  # before anything can fail: other processes own them now
+        self.devices.lose(lost)  # before anything can fail, as other processes own them now
         self._uploads.drop(lost)
         self._downloads.drop(lost)
         if not gained:
             return []
-        # Its frames must be newer than those of the process that had them before.
+        # A higher incarnation makes this process's frames newer than those of the devices' previous
+        # process.
         self._incarnation = self.store.next_incarnation(int(self._wall(now)))
         self._started = now
         self.open.take()
@@ -122,23 +125,24 @@ class Ingest:
         return self._counted(effects)
 
     def load_orders(self, now: float) -> Effects:
-        """Load the changes that a leader in another process has made. Raises ``StorageError``."""
+        """Load the changes made by a leader in another process. Raises ``StorageError``."""
         before = {current.row.run: current.row.round for current in self.open.rounds()}
         effects = self.open.load(now)
         self.traffic.follow(before, self.open.rounds())
         return self._counted(effects)
 
     def connected(self, now: float, silent_s: float, max_packet: int) -> Effects:
-        """The link is up: ask every device for a hello, which is answered with its open orders.
+        """Handle a new connection: ask every device for a hello, to which it gets its open orders.
 
-        ``silent_s`` as in ``Outage``; ``max_packet`` is the largest MQTT packet that the broker passes on.
+        ``silent_s`` is as in ``Outage``; ``max_packet`` is the largest MQTT packet that the broker passes
+        on.
         """
         self.devices.max_packet = max_packet
         self.outage.ends(now, silent_s, self.devices.num_active)
         return self._counted(self.devices.request_hellos())
 
     def disconnected(self, now: float) -> None:
-        """The link is down: every device is offline until its next hello."""
+        """Handle the loss of the connection: every device is offline until its next hello."""
         self.devices.disconnected(now)
         self.outage.begins(now)
         self.muting.disconnected()
@@ -147,7 +151,7 @@ class Ingest:
         self.open.disconnected()
 
     def timer(self) -> float | None:
-        """The time at which ``poll`` must next be called; None if nothing is due."""
+        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
         parts = (
             self._downloads, self._uploads, self._log, self.muting, self.open, self._absent,
             self._renewing, self._settings,
@@ -159,7 +163,9 @@ class Ingest:
         effects: Effects = self.commit(now)
         due: Effects = [*self._admission.poll()]
         try:
-            for effect in self._poll_devices(now):  # keeps the effects that precede an error
+            for effect in self._poll_devices(
+                now
+            ):  # one by one, to keep the effects from before an error
                 due.append(effect)
         except StorageError as exc:
             due += self._failed(exc)
@@ -179,7 +185,7 @@ class Ingest:
         yield from self.open.poll(now)
 
     def serve(self, now: float, room: int) -> Effects:
-        """Send at most ``room`` of the chunks that devices have asked for."""
+        """Send at most ``room`` of the chunks that devices have requested."""
         told: Effects = [*self.broadcast.pass_on(now)]
         try:
             chunks = [self.devices.chunk(*chunk) for chunk in self._downloads.poll(now, room)]
@@ -188,7 +194,7 @@ class Ingest:
         return [*told, *self._counted(chunks)]
 
     def hear(self, hint: hints.ToIngest, now: float) -> Effects:
-        """React to something that the leader has done."""
+        """React to the leader's hint."""
         match hint:
             case hints.Ordered():
                 if hint.is_new:
@@ -196,7 +202,8 @@ class Ingest:
                 return self._counted(self.open.ordered(hint, now))
             case hints.Over():
                 self.traffic.closed(hint.run)
-                self._downloads.clear()  # a device that still needs a blob in the next round asks again
+                # a device that still needs a blob in the next round requests it again
+                self._downloads.clear()
                 return self._counted(self.open.over(hint))
             case hints.Begun():
                 try:
@@ -212,16 +219,16 @@ class Ingest:
                 return self._counted(self.devices.refuse(hint.device, hint.run, hint.features))
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
-        """Whether to process a frame (admission.py); call it exactly once per frame."""
+        """Returns True if a frame is to be processed (admission.py). Call it exactly once per frame."""
         if not self.devices.has_shard_of(topic):
             self.counters["foreign_shards"] += 1
             return False
         return self._admission.admits(topic, payload, now)
 
     def receive(self, topic: str, payload: bytes, now: float) -> Effects:
-        """Process an admitted frame. Bad bytes are counted, logged and answered; they change nothing.
+        """Process an admitted frame. A malformed one is counted, logged and answered, but changes nothing.
 
-        A frame that the disk refused counts as lost: its sender repeats it.
+        If a disk error prevents processing, the frame is treated as lost, and its sender repeats it.
         """
         try:
             device = self.devices.sender(topic)
@@ -236,16 +243,18 @@ class Ingest:
         return effects + self.commit(now) if self._uploads.is_turn_full else effects
 
     def commit(self, now: float) -> Effects:
-        """End a turn: store the updates that ``receive`` took, and only then answer them."""
+        """End a turn: store the updates that ``receive`` accepted, and only then answer them."""
         effects: Effects = []
         failed: StorageError | None = None
         for name, transfer, answer in self._uploads.commit():
-            if name not in self.devices:  # another process has taken it over since, and answers
+            if (
+                name not in self.devices
+            ):  # another process has taken the device over, and will answer
                 continue
             device = self.devices[name]
             if isinstance(answer, StorageError):
                 effects.append(device.peer.message(BUSY, transfer))
-                if answer is not failed:  # logged once if all failed together
+                if answer is not failed:  # log once if all failed for the same reason
                     effects += self._failed(answer)
                 failed = answer
             else:
@@ -254,13 +263,15 @@ class Ingest:
                 effects += [] if answer.left is None else self._failed(answer.left)
         devices, self._keeping = self._keeping, []
         try:
-            save_hellos(self.store, devices)  # they say of which runs a device keeps a model
+            save_hellos(
+                self.store, devices
+            )  # the hellos list the runs of which a device keeps a model
         except StorageError as exc:
             effects += self._failed(exc)
         return self._counted(effects)
 
     def _counted(self, effects: Iterable[CloudEffect | hints.Hint]) -> Effects:
-        """Count every device's bytes in these effects, and return the effects."""
+        """Count the bytes in these effects for every device. Returns the effects."""
         counted = list(effects)
         for effect in counted:
             if isinstance(effect, Send):
@@ -275,7 +286,8 @@ class Ingest:
             if asks(payload):
                 return [*self.devices.answer_doctor(device, payload)]
             device = self._renewing.heard(device, topic, payload, now)
-            # The latest incarnation that can be genuine: ours, a clock reading, plus the time since then.
+            # The highest plausible incarnation: ours, which is a clock reading, plus the time elapsed since
+            # then.
             latest = latest_incarnation(self._incarnation + now - (self._started or 0.0))
             opened = device.peer.open(payload, topic, latest)
             if opened is None:
@@ -327,7 +339,7 @@ class Ingest:
         name = device.row.device
         try:
             device.peer.agree(hello.versions)
-        except VersionError:  # whichever version it spoke before, no order reaches it now
+        except VersionError:  # with no common version, no order can reach it from now on
             self._left(device, now)
             raise
         if hello.leaves:
@@ -360,7 +372,8 @@ class Ingest:
         model = orders.describe(name)(current.row.model).transfer
         if transfer != model or not current.orders[name].holds or run.config.broadcast.whole:
             return []
-        # It fetches the whole model although it had one. Stored at once, as a restart forgets byte counts.
+        # The device fetches the whole model although it had one. This is stored at once, as byte counts are
+        # lost in a restart.
         if self.traffic.fell_back(get.run, name):
             self.counters["whole_models"] += 1
             self.store.save_traffic([TrafficRow(get.run, get.round, name, 0, 0, True)])
@@ -392,7 +405,8 @@ class Ingest:
         if isinstance(reply, messages.Committed | messages.Reject):
             known = device.hello
             device.keep(reply.run)
-            if device.hello != known and self.devices.is_shared:  # a leader elsewhere reads its row
+            # a leader in another process reads the device's row
+            if device.hello != known and self.devices.is_shared:
                 self._keeping.append(device)
             counts = isinstance(reply, messages.Committed)
             self.open.answered(reply.run, reply.round, name, counts)

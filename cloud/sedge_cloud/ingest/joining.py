@@ -1,10 +1,10 @@
-"""Answers devices that ask to join by a token, on the token's topic.
+"""Answers devices that ask, on a token's topic, to join the fleet.
 
     join  ->  joined: pending | accepted | refused
 
-Only the tokens are kept in memory: the outcome is a row, and a device asks again until it is told. So a
-join survives a crash of either side at any point. While its row says ``accepted`` but the broker does not
-have its account yet (admin/joining.py), a device gets no answer.
+Only the tokens are kept in memory: the outcome is stored as a row, and a device asks again until it is
+answered. So a join survives a crash of either side at any point. A device gets no answer while its row says
+``accepted`` but its broker account does not exist yet (admin/joining.py).
 """
 
 import logging
@@ -25,11 +25,11 @@ from sedge_protocol.wire.messages import Join, Joined, decode_body, encode_body
 
 
 class Joining:
-    """The tokens of a fleet; all devices of a token share one rate."""
+    """The tokens of a fleet. All devices with the same token share one rate limit."""
 
     def __init__(self, fleet: str, kept: Kept, store: Rows, wall: Wall) -> None:
         self._fleet, self._kept, self._store, self._wall = fleet, kept, store, wall
-        self._tokens: dict[str, TokenRow] = {}  # by the topic on which their devices send
+        self._tokens: dict[str, TokenRow] = {}  # by the topic to which their devices publish
         self._buckets: dict[str, TokenBucket] = {}  # by token
         self._sent = 0
 
@@ -40,12 +40,12 @@ class Joining:
         self._buckets = {row.token: self._buckets.get(row.token, TokenBucket()) for row in rows}
 
     def bucket(self, topic: str) -> TokenBucket | None:
-        """The bucket of the token whose devices send on this topic; None for any other topic."""
+        """Returns the bucket of the token whose topic this is; None for any other topic."""
         token = self._tokens.get(topic)
         return None if token is None else self._buckets[token.token]
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[Effect]:
-        """Answer a frame on a token's topic; bad bytes are logged, now and then.
+        """Answer a frame on a token's topic. Bad frames are logged, but not every one.
 
         Raises ``StorageError``.
         """
@@ -86,7 +86,7 @@ class Joining:
         return Agreement.of(private, message.point, message.point, self._fleet, token.token)
 
     def _answer(self, row: JoinRow, agreement: Agreement) -> Joined | None:
-        """The answer to a device's join; None while its account is being created at the broker."""
+        """Returns the answer to a device's join; None while its broker account is being created."""
         of = key_name(row.point)
         match row.state:
             case "accepted":

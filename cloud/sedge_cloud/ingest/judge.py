@@ -1,7 +1,7 @@
-"""A received update is judged once, against its order and every limit, before anything uses it.
+"""Checks a received update once, against its order and all limits, before anything uses it.
 
-    order_context   reads what the order names
-    judge           decodes and checks the update, and measures it; nothing is read or written
+    order_context   reads the vectors that the order refers to
+    judge           decodes, checks and measures the update, without access to the store
 
 n = elements of the device's form of the model.
 """
@@ -30,11 +30,12 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class OrderContext:
-    """An order of a round, with everything needed to judge its update.
+    """An order of a round, with everything needed to check its update.
 
-    ``start`` (n,) is the decoded model that the device starts from, or None if it sends no change;
-    ``patch`` is the order's, and ``mask`` the contents of its ``context``. ``last_mask`` is the blob of the
-    last mask that the device has kept; only an order that selects elements needs it.
+    ``start`` (n,) is the decoded model that the device starts from, or None if it sends no change.
+    ``patch`` is the order's patch, and ``mask`` the contents of the order's ``context`` blob. ``last_mask``
+    is the blob of the last mask that the device has kept, which is only needed if the order selects
+    elements.
     """
 
     run: Run
@@ -47,11 +48,12 @@ class OrderContext:
 
 
 class Judged(NamedTuple):
-    """An update that belongs to its order.
+    """An update that matches its order.
 
-    ``client`` is the device's client model after the update, or None after an evaluation. ``mask`` has the
-    contents of the blob that ``client`` names; empty if that blob is stored already. ``lengths`` are the
-    lengths of its patch and its delta (outliers.py).
+    ``client`` is its client model afterwards, None after an evaluation.
+
+    ``mask`` has the contents of the mask blob that ``client`` names, or is empty if that blob is stored
+    already. ``lengths`` are the lengths of the update's patch and delta (outliers.py).
     """
 
     report: Report
@@ -62,7 +64,7 @@ class Judged(NamedTuple):
 
 
 def order_context(run_store: RunStore, run: Run, round_: RoundRow, order: OrderRow) -> OrderContext:
-    """An order with its vectors, from the store or its caches. Raises ``StorageError``."""
+    """Read an order with its vectors, from the store or its caches. Raises ``StorageError``."""
     work = order.read_work()
     if round_.task != TRAIN or not work.upload:
         return OrderContext(run, round_, order, None)
@@ -82,9 +84,9 @@ def order_context(run_store: RunStore, run: Run, round_: RoundRow, order: OrderR
 
 
 def judge(given: OrderContext, blob: bytes) -> Judged:
-    """Validate a received update fully, decoding its payload to the last element; returns its contents.
+    """Validate a received update completely, decoding every element. Returns its contents.
 
-    Nothing is read or written. Raises ``UpdateRejected`` when it does not belong to this order and
+    Nothing is read or written. Raises ``UpdateRejected`` when the update does not match this order, and
     ``CodecError`` when its bytes are malformed.
     """
     report, payload = decode_update(blob)
@@ -121,15 +123,16 @@ def judge(given: OrderContext, blob: bytes) -> Judged:
 
 
 def _judged(given: OrderContext, report: Report, delta: SparseVector | None, blob: bytes) -> Judged:
-    """An update without its lengths; it has a mask only where the order selects."""
+    """Returns an update without its lengths. It has a mask only if its order selects elements."""
     order, round_, work = given.order, given.round, given.order.read_work()
     if round_.task != TRAIN:
         return Judged(report, delta, None, b"", None)
     patch, patch_blob, patch_context = order.patch, order.patch_blob, order.patch_context
-    if report.patched is False:  # the device chose to start without it
+    if report.patched is False:  # the device chose to start without the patch
         patch = patch_blob = patch_context = b""
     mask, named = b"", b""
-    if work.select is not None:  # the device keeps the mask of its last update with 0 < k < n
+    # the device keeps the mask of its last update in which some, but not all, elements were sent
+    if work.select is not None:
         is_part = delta is not None and 0 < delta.count < delta.size
         mask = mask_bitmap(delta) if delta is not None and is_part else b""
         named = hashlib.sha256(mask).digest() if mask else given.last_mask
@@ -164,7 +167,7 @@ def _require_share(report: Report, metric: Metric) -> None:
 
 
 def _require_choice(order: OrderRow, patched: bool | None) -> None:
-    """Raise ``UpdateRejected`` unless the device has picked a start that its order offers."""
+    """Raise ``UpdateRejected`` unless the device has chosen a start that its order offers."""
     expected: tuple[bool | None, ...] = (None,)
     if order.read_work().choice is not None:
         expected = (False, True) if order.patch_hash else (False,)
@@ -183,7 +186,10 @@ def _require_arrays(given: OrderContext, report: Report, blob: bytes) -> None:
 
 
 def _require_finite(run: str, update: Update, largest: float, delta: SparseVector) -> None:
-    """Raise ``CodecError`` unless start + delta is finite. Their largest values almost always prove it."""
+    """Raise ``CodecError`` unless start + delta is finite.
+
+    The largest values of both almost always prove it; only otherwise is every element checked.
+    """
     start = max(largest, 0.0 if update.patch is None else magnitude(update.patch.values))
     if start + magnitude(delta.values) <= _LARGEST:
         return

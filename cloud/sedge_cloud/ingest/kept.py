@@ -1,8 +1,8 @@
-"""A cache of devices, read from their rows when first needed: all that are online, and some others.
+"""Caches devices, which are read from their rows when first needed: all that are online, and some others.
 
 Of the devices that are offline, the most recently used are kept, so memory depends on the number of devices
-online, even in a fleet of a million. A device that is read again is in the same state as after a restart of
-the coordinator: with a full bucket, and an empty replay window of its last start.
+online, even in a fleet of a million. A device that is evicted and read again is in the same state as after
+a restart of the coordinator: with a full token bucket, and an empty replay window for its last start.
 """
 
 from collections import OrderedDict
@@ -20,19 +20,19 @@ from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.peer import Peer
 
-# The number of offline devices to keep, and of ids of senders that are not enrolled.
+# The number of offline devices to keep, and also of unknown sender ids.
 KEPT = 4096
 
 
 class Kept:
     """The devices of a fleet, by id and by topic.
 
-    Frames to them carry this ``incarnation``. ``stirred`` are sessions that are newer than their rows. A
-    row that cannot be read raises ``StorageError``.
+    Frames to them carry this ``incarnation``. ``stirred`` holds the sessions that have changed but are not
+    stored yet. Methods raise ``StorageError`` if a row cannot be read.
 
-    The devices of ``shards`` belong to this process. No other device is found here, so none can be sent a
-    frame: a device that saw the start counts of two processes would accept only the newer sender's frames,
-    and ignore those of its own process.
+    The devices of ``shards`` belong to this process. No other device is found here, so this process cannot
+    send it a frame. That matters: a device that saw the start counts of two processes would accept only
+    frames of the newer one, and perhaps ignore those of its own process.
     """
 
     def __init__(
@@ -50,13 +50,15 @@ class Kept:
         self._store = store
         self._stirred = stirred
         self._devices: dict[str, Device] = {}
-        self._by_topic: dict[str, Device] = {}  # the same, by the topic on which each sends
+        self._by_topic: dict[
+            str, Device
+        ] = {}  # the same devices, by the topic to which each publishes
         self._idle: OrderedDict[str, None] = OrderedDict()  # offline, most recently used last
         self._strangers: OrderedDict[str, None] = OrderedDict()  # looked up, but not enrolled
-        self._sent = 0  # the highest number of a frame to a device that is no longer kept
+        self._sent = 0  # the highest frame number sent to any device that was evicted
 
     def find(self, name: str) -> Device | None:
-        """A device, revoked or not; None for one that is not enrolled or belongs to another process."""
+        """Returns a device, revoked or not; None if it is not enrolled or belongs to another process."""
         device = self._devices.get(name)
         if device is not None:
             if name in self._idle:
@@ -66,20 +68,23 @@ class Kept:
         return self._devices.get(name)
 
     def find_all(self, names: Sequence[str]) -> Iterator[Device]:
-        """The devices that ``find`` would find, read with two statements for many of them.
+        """Yield the devices that ``find`` would return; many are read with only two statements.
 
-        Use each device before asking for the next, as it may then no longer be kept.
+        Use each device before taking the next, as it may be evicted afterwards.
         """
         for start in range(0, len(names), KEPT):
             some = names[start : start + KEPT]
             for name in some:
-                if name in self._idle:  # so that none is evicted to make room for another
+                if name in self._idle:  # keeps it from being evicted to make room for another
                     self._idle.move_to_end(name)
             self._read([name for name in some if name not in self._devices])
             yield from [self._devices[name] for name in some if name in self._devices]
 
     def _read(self, names: Iterable[str]) -> None:
-        """Cache those of these devices that are enrolled and belong to this process; none is cached yet."""
+        """Cache those of these devices that are enrolled and belong to this process.
+
+        None may be cached already.
+        """
         unknown = [name for name in names if name not in self._strangers]
         ours = [name for name in unknown if topics.shard_of(name) in self.shards]
         if not ours:
@@ -97,13 +102,15 @@ class Kept:
                 self._strangers.popitem(last=False)
 
     def sender(self, topic: str) -> Device | None:
-        """The device that sends on a topic, revoked or not; None for any other topic."""
+        """Returns the device that owns a topic, revoked or not; None for any other topic."""
         device = self._by_topic.get(topic)
         name = _sender_on(topic, self._fleet) if device is None else device.row.device
         return None if name is None else self.find(name)
 
     def changed(self) -> list[tuple[Device | None, DeviceRow]]:
-        """The rows of all cached devices and, with None, of strangers that have since been enrolled."""
+        """Reread the rows of all cached devices; paired with None, also those of strangers since enrolled.
+        enrolled.
+        """
         rows = self._store.devices_named([*self._devices, *self._strangers])
         return [(self._devices.get(name), row) for name, row in rows.items()]
 
@@ -117,7 +124,7 @@ class Kept:
         known = self.incarnation, row.incarnation, self._versions, sent
         device = Device(row, Peer(down, keys.down, keys.up, *known), row.read_hello(), session)
         if device.hello is not None:
-            with suppress(VersionError):  # its next hello is refused
+            with suppress(VersionError):  # its next hello will be refused
                 device.peer.agree(device.hello.versions)
         self._devices[name] = device
         self._by_topic[topics.up(self._fleet, name)] = device
@@ -126,7 +133,7 @@ class Kept:
         return device
 
     def arrive(self, device: Device) -> None:
-        """Mark a device online: it is kept until it leaves."""
+        """Mark a device online, so that it is not evicted until it leaves."""
         self.online[device.row.device] = device
         self._idle.pop(device.row.device, None)
 
@@ -137,7 +144,7 @@ class Kept:
         self._make_room()
 
     def lose(self, shards: Collection[str]) -> None:
-        """Forget every device of these shards, online or not: they belong to another process."""
+        """Drop every device of these shards, online or not, as they now belong to another process."""
         self.shards = self.shards.difference(shards)
         for name in [*self._devices, *self._strangers]:
             if topics.shard_of(name) in shards:
@@ -152,24 +159,25 @@ class Kept:
             name, _ = self._idle.popitem(last=False)
             device = self._devices.pop(name)
             del self._by_topic[topics.up(self._fleet, name)]
-            # A device accepts no number twice, so the next frame's number must be higher.
+            # A device accepts no frame number twice, so later frames must have higher numbers.
             self._sent = max(self._sent, device.peer.sent)
 
 
 def save_hello(store: Rows, device: Device, hello: Hello, incarnation: int) -> None:
-    """Store a device's hello, unless its row says the same already. Raises ``StorageError``."""
+    """Store a device's hello, unless its row has the same contents already. Raises ``StorageError``."""
     is_new, stored = incarnation != device.row.incarnation, device.row.read_hello()
     if not is_new and stored and msgspec.structs.replace(stored, nonce=hello.nonce) == hello:
         return
     coded = msgspec.msgpack.encode(hello)
-    # A start's number tells old frames from new ones, so it must last; the next hello repeats the rest.
+    # Start counts distinguish old frames from new ones, so they must be durable; the next hello repeats the
+    # other contents.
     with store.transaction(flush=is_new):
         store.save_hello(device.row, incarnation, coded)
     device.row = msgspec.structs.replace(device.row, incarnation=incarnation, hello=coded)
 
 
 def save_hellos(store: Rows, devices: Collection[Device]) -> None:
-    """Store the hellos of these devices as they are known now. Raises ``StorageError``."""
+    """Store these devices' cached hellos. Raises ``StorageError``."""
     if not devices:
         return
     coded = [(device, msgspec.msgpack.encode(device.hello)) for device in devices]
@@ -181,7 +189,7 @@ def save_hellos(store: Rows, devices: Collection[Device]) -> None:
 
 
 def _sender_on(topic: str, fleet: str) -> str | None:
-    """The id of the device that may send on a topic; None for a topic on which none does."""
+    """Returns the id of the device that may publish to a topic; None for a topic to which none may."""
     try:
         name = topics.device_of(topic)
     except FrameError:

@@ -1,10 +1,10 @@
-"""The topics that the link subscribes to: of all devices, of some shards, or of all that do not flood.
+"""Chooses the topics that the link subscribes to, so that a device that floods the broker is muted.
 
 Even a frame that is dropped unread has passed through the broker's queue for the coordinator, and may have
-pushed out other devices' frames. So while a device is muted, nobody subscribes to its topic. Normally one
+displaced other devices' frames. So while a device is muted, its topic has no subscription. Normally one
 wildcard covers all devices. If other processes serve the fleet too, or a device is muted, each shard has
-its own wildcard. In the shard of a muted device, the other devices are subscribed to by their own topics;
-in a large fleet only those that are online.
+its own wildcard. In the shard of a muted device there is no wildcard: the other devices' topics are
+subscribed to one by one, in a large fleet only those of devices that are online.
 """
 
 import logging
@@ -17,15 +17,15 @@ from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Effect, Note, Subscribe, Unsubscribe
 
 MUTE_S = 60.0
-# How often the topics are compared with the devices while one is muted.
+# How often the subscriptions are adapted to the devices while one is muted.
 LOOK_S = 1.0
-# A broker that ends the connection within REFUSED_S of a change of topics has refused them, or was
-# restarted just then: for BELIEVED_S it is taken to refuse them.
+# If a broker closes the connection within REFUSED_S of a change of topics, it has refused them, or was
+# restarted just then. For BELIEVED_S it is assumed to have refused them.
 REFUSED_S, BELIEVED_S = 10.0, 3600.0
 
 
 class Muting:
-    """The muted devices, and the topics that the link subscribes to meanwhile."""
+    """Tracks the muted devices, and the topics that the link subscribes to meanwhile."""
 
     def __init__(self, fleet: str, devices: Fleet, leave: Callable[[Device, float], None]) -> None:
         self._fleet = fleet
@@ -41,18 +41,18 @@ class Muting:
         self._able_at = -math.inf
 
     def listen(self, shards: frozenset[str], now: float) -> None:
-        """Listen to exactly these shards; the link's next connection subscribes to ``wildcards``."""
+        """Serve exactly these shards; the link's next connection subscribes to ``wildcards``."""
         if shards != self.shards:
             self.shards, self._look_at = shards, now
 
     def wildcards(self) -> set[str]:
-        """The topics of all devices of the shards."""
+        """Returns the wildcard topics for all devices of the shards."""
         if len(self.shards) == topics.SHARDS:
             return {topics.all_up(self._fleet)}
         return {topics.all_up(self._fleet, shard) for shard in self.shards}
 
     def mute(self, device: str, now: float) -> None:
-        """Stop listening to a device for ``MUTE_S``."""
+        """Unsubscribe from a device's topic for ``MUTE_S``."""
         if now >= self._able_at and device not in self._until:
             self._until[device] = now + MUTE_S
             text = f"device {device} is flooding; its messages are ignored for {MUTE_S:.0f} s"
@@ -60,25 +60,29 @@ class Muting:
             self._look_at = now
 
     def disconnected(self) -> None:
-        """The link is down; its next connection subscribes to ``wildcards``."""
+        """Handle the loss of the connection; the next one subscribes to ``wildcards``."""
         if self._now <= self._changed_at + REFUSED_S:
             self._able_at = self._now + BELIEVED_S
         self._until.clear()
         self._topics, self._look_at = self.wildcards(), math.inf
 
     def timer(self) -> float | None:
-        """When ``poll`` is next due."""
+        """Returns the time at which ``poll`` is next due."""
         return None if math.isinf(self._look_at) else self._look_at
 
     def poll(self, now: float) -> list[Effect]:
-        """The changes of topics; additions come first, so that no frame of another device is missed."""
+        """Returns the changes of subscriptions, additions first, so that no other device's frame is missed.
+        missed.
+        """
         self._now = now
         if now < self._look_at:
             return []
         over = [name for name, until in self._until.items() if now >= until]
         for name in over:
             del self._until[name]
-            if name in self._devices:  # unless it says hello: its goodbye may have been ignored
+            if (
+                name in self._devices
+            ):  # offline until its next hello, as its goodbye may have been missed
                 self._leave(self._devices[name], now)
         self._look_at = now + LOOK_S if self._until else math.inf
         wanted, effects = self._wanted(), [*self._notes]

@@ -1,8 +1,8 @@
-"""Sends the orders of open rounds to an ingest's devices, again and again until they are answered.
+"""Sends the orders of open rounds to an ingest's devices, repeatedly until they are answered.
 
-hello                  the orders that the device has not answered, unless it waits
-a round opens, or its deadline is extended
-                       all unanswered orders, to the devices that are online
+hello the orders that the device has not answered, unless it says that it waits a round opens, or its
+deadline is extended
+                       all unanswered orders, to devices that are online
 no answer for a while  the same
 the round is over      nothing; if the run was stopped or has failed, its devices are notified
 """
@@ -26,10 +26,10 @@ from sedge_protocol.errors import LocalError, StorageError, StrategyError
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.messages import Cancel, Order
 
-# An order without an answer for this long is sent again: a broker may have dropped it.
+# An order that has not been answered for this long is sent again, as a broker may have dropped it.
 RESEND_S = 60.0
-SERVING = "serving"  # the phase of a round that gives a finished run's model
-# Why a run has ended, by its status, for devices that still work for it; a deleted run has no status.
+SERVING = "serving"  # the phase in which a finished run gives newcomers its model
+# Why a run has ended, by its status. Devices that still work on it are told. A deleted run has no status.
 WHY_OVER = {
     "": "the run was deleted",
     "stopped": "the run was stopped",
@@ -38,7 +38,7 @@ WHY_OVER = {
 
 
 class OpenOrders:
-    """The open rounds, by run, and the orders sent for them. Methods may raise ``StorageError``."""
+    """Tracks the open rounds, by run, and the orders sent for them. Methods may raise ``StorageError``."""
 
     def __init__(
         self, store: Rows, runs: Runs, devices: Fleet, cut: Cut, counters: Counter[str]
@@ -52,39 +52,39 @@ class OpenOrders:
         self._resend_at: dict[str, float] = {}
 
     def round(self, run: str) -> AskedRound | None:
-        """A run's open round, if it has one."""
+        """Returns a run's open round, or None."""
         return self._open.get(run)
 
     def rounds(self) -> Iterable[AskedRound]:
-        """Every open round."""
+        """Returns all open rounds."""
         return self._open.values()
 
     def waiting(self) -> list[str]:
-        """The devices that owe an answer, those of other processes included."""
+        """Returns the devices that owe an answer, including those of other processes."""
         return [name for current in self._open.values() for name in current.waiting]
 
     def look(self) -> None:
-        """Look up which devices that still owe an answer are online."""
+        """Update which devices that owe an answer are online."""
         for current in self._open.values():
             current.look(self._devices.presence)
 
     def take(self) -> None:
-        """Read the answers that other processes stored for devices that this one has taken over."""
+        """Read the answers that other processes have stored for devices that this one has taken over."""
         for name, current in self._open.items():
             read_answers(current, self._store.receipts(name, current.row.round))
 
     def find(self, run: str, number: int, device: str) -> tuple[OrderRow, RoundRow] | None:
-        """A device's order in an open round, and the round."""
+        """Returns a device's order in an open round, and the round; None without one."""
         current = self._open.get(run)
         if current is None or current.row.round != number or device not in current.orders:
             return None
         return current.orders[device], current.row
 
     def load(self, now: float) -> list[CloudEffect | Hint]:
-        """Load from the rows the rounds that a leader in another process has opened or ended.
+        """Load the rounds that a leader in another process has opened or ended.
 
-        Extended deadlines need no loading: devices that owe an answer are asked again anyway. Nor do
-        receipts, as this process writes those of its own devices.
+        Extended deadlines need not be loaded, as devices that owe an answer are asked again anyway. Neither
+        do receipts, as this process writes those of its own devices itself.
         """
         effects: list[CloudEffect | Hint] = []
         rows = {row.run: row for row in self._store.open_rounds()}
@@ -103,17 +103,20 @@ class OpenOrders:
         return effects
 
     def ordered(self, hint: Ordered, now: float) -> list[CloudEffect | Hint]:
-        """New orders exist: send those that are due."""
+        """Record new orders, and send those that are due."""
         known, settled = self._open.get(hint.row.run), set(hint.settled)
         if known is not None and _serves(known) and known.row.round == hint.row.round:
-            settled -= known.present  # these owe an answer again: they lost what they kept
+            settled -= known.present  # these devices have lost their model and must answer again
         current = AskedRound(hint.row, dict(hint.orders), settled)
         self._open[hint.row.run] = current
         current.look(self._devices.presence)
         return self._ask(current, hint.to, now, hint.made)
 
     def over(self, hint: Over) -> list[CloudEffect | Hint]:
-        """A run's round is over."""
+        """Close a run's round.
+
+        If the hint has a reason, cancel the orders of devices that still work on it.
+        """
         current = self._open.pop(hint.run, None)
         self._resend_at.pop(hint.run, None)
         if current is None or not hint.why:
@@ -124,7 +127,7 @@ class OpenOrders:
         ]
 
     def arrive(self, device: str, now: float) -> list[CloudEffect | Hint]:
-        """A device has said hello."""
+        """Send a device that has said hello the orders that it still has to answer."""
         effects: list[CloudEffect | Hint] = []
         for current in list(self._open.values()):
             if _serves(current) and not keeps_model(self._devices.hello(device), current.row.run):
@@ -135,23 +138,25 @@ class OpenOrders:
         return effects
 
     def leave(self, device: str) -> None:
-        """A device is offline until its next hello."""
+        """Record that a device is offline until its next hello."""
         for current in self._open.values():
             current.present.discard(device)
 
     def disconnected(self) -> None:
-        """Every device is offline."""
+        """Record that every device is offline."""
         for current in self._open.values():
             current.present.clear()
 
     def answered(self, run: str, number: int, device: str, counts: bool) -> None:
-        """A device has its receipt for an order; ``counts`` says that its update was accepted."""
+        """Record that a device has a receipt for an order; ``counts`` says whether its update was accepted.
+        accepted.
+        """
         current = self._open.get(run)
         if current is not None and current.row.round == number:
             current.answered(device, counts)
 
     def decline(self, run: str, number: int, device: str, reason: str) -> list[CloudEffect | Hint]:
-        """Store that a device declines its order; only then does the round stop waiting for it."""
+        """Store that a device declines its order. After that, the round no longer waits for it."""
         current = self._open.get(run)
         if current is None or current.row.round != number or not current.waiting_for(device):
             return []
@@ -162,7 +167,7 @@ class OpenOrders:
         return [Note(logging.WARNING, text), Declined(run, number, device, reason)]
 
     def timer(self) -> float | None:
-        """The time at which ``poll`` must next be called; None if nothing is due."""
+        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
         return min(self._resend_at.values(), default=None)
 
     def poll(self, now: float) -> Iterator[CloudEffect | Hint]:
@@ -188,9 +193,9 @@ class OpenOrders:
         now: float,
         made: Mapping[str, Order] | None = None,
     ) -> list[CloudEffect | Hint]:
-        """Send orders, for the first time or again; ``made`` has those already made.
+        """Send orders, for the first time or again; ``made`` has those that are built already.
 
-        An order that cannot be sent, for now or for good, is declined on its device's behalf.
+        If an order cannot be sent, now or ever, it is declined on its device's behalf.
         """
         effects: list[CloudEffect | Hint] = []
         for name in names:
@@ -206,14 +211,15 @@ class OpenOrders:
         self, current: AskedRound, name: str, order: Order | None, now: float
     ) -> list[CloudEffect | Hint]:
         run = self._runs.get(current.row.run)
-        if run is None:  # it is being deleted
+        if run is None:  # the run is being deleted
             return []
         try:
             order = order or self.orders.one(run, current, current.orders[name])
             why = too_large(order, self._devices.max_packet_of(name))
             if not why:
                 return [self._devices.ask(name, order, now)]
-        except (StrategyError, LocalError) as exc:  # larger than a frame: no retry helps
+        # the order is larger than a frame, so retrying would not help
+        except (StrategyError, LocalError) as exc:
             why = f"its order cannot be sent: {exc}"
         return self.decline(run.name, current.row.round, name, why)
 

@@ -1,13 +1,13 @@
 """Tracks how far each device is with its order, from what the coordinator itself observes.
 
     asked      its order was sent
-    fetching   it asks for a blob; its own GET says how many of the chunks it has
-    training   it has asked for everything that it lacked, was sent it, and has stopped asking
+    fetching   it requests a blob; its GET says how many of the chunks it has
+    training   it has requested everything that it lacked, was sent it, and has stopped requesting
     sending    it offers an update, or sends chunks of one
 
-A device repeats requests for chunks that do not arrive, at growing intervals (transfer.Fetch). So a short
-silence after the first request for a blob's last chunks means that they have arrived; after a repeated
-request it takes a longer silence.
+A device repeats requests for chunks that do not arrive, at growing intervals (transfer.Fetch). So if a
+device is silent for a short time after its first request for a blob's last chunks, they have arrived; after
+a repeated request it must be silent for longer.
 """
 
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from sedge_protocol.wire.transfer import RETRY_MAX_S, SILENCE_S, from_bitmap
 
 TRAINING, SENDING = "training", "sending"
 FETCHING = "fetching "  # followed by the name of the blob
-# After this much silence a device has what it asked for. Once it has had to repeat a request, the silence
-# must also cover the longest interval between repeats.
+# After this much silence a device has what it requested. Once it has had to repeat a request, the silence
+# must exceed the longest interval between repeats, too.
 QUIET_S, REPEATED_QUIET_S = 2 * SILENCE_S + 1, RETRY_MAX_S + 2 * SILENCE_S
 
 
@@ -37,7 +37,7 @@ class _Asked:
 
 
 class Progress:
-    """The states of the devices' orders, written into their sessions."""
+    """Tracks how far devices are with their orders, and writes it into their sessions."""
 
     def __init__(self, devices: Fleet) -> None:
         self._devices = devices
@@ -46,9 +46,9 @@ class Progress:
     def fetches(
         self, device: Device, transfer: bytes, get: Get, blob: str, count: int, now: float
     ) -> None:
-        """Note that a device asks for chunks of the named blob, which has ``count`` chunks."""
+        """Record that a device requests chunks of the named blob, which has ``count`` chunks."""
         name, chunks = device.row.device, from_bitmap(get.missing, count)
-        # A request for a single chunk names the first one that is missing.
+        # A request for a single chunk names the first missing one, so all before it have arrived.
         done = min(chunks, default=0) if len(chunks) == 1 else count - len(chunks)
         last = self._fetching.get(name)
         again = last is not None and (last.transfer, last.missing) == (transfer, get.missing)
@@ -60,12 +60,12 @@ class Progress:
         self._enter(device, get.run, get.round, FETCHING + blob, now, done, count)
 
     def sends(self, device: Device, run: str, number: int, now: float) -> None:
-        """Note that a device offers its update, or sends a part of it."""
+        """Record that a device offers its update, or sends a part of it."""
         self._fetching.pop(device.row.device, None)
         self._enter(device, run, number, SENDING, now)
 
     def poll(self, now: float) -> None:
-        """Mark devices that have fetched everything as training."""
+        """Mark devices that have downloaded everything as training."""
         quiet = [name for name, asked in self._fetching.items() if now >= asked.quiet_at]
         for name in quiet:
             asked = self._fetching.pop(name)

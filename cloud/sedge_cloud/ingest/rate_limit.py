@@ -1,11 +1,12 @@
-"""Rate limits: no device may crowd out the others or fill the log.
+"""Limits the rate of messages and log lines, so that no device can crowd out the others or fill the log.
 
-Each device has a token bucket of messages, far above what an honest one needs: a round takes about five
-messages and the chunks, and 500 chunks of 64 KiB a second fill a link of 260 Mbit/s. A message's cost
-follows from its length and kind, before its MAC is checked. A message beyond the bucket is dropped like one
-lost on its way: its sender repeats it. Messages of unknown senders and revoked devices are always dropped.
+Each device has a token bucket of messages, far larger than an honest device needs: a round takes about five
+messages and the chunks, and 500 chunks of 64 KiB a second would fill a link of 260 Mbit/s. A message's cost
+follows from its length and kind, before its MAC is checked. A message for which the bucket has too little
+left is dropped. To its sender it looks like a message lost in transit, which it repeats. Messages of
+unknown senders and revoked devices are always dropped.
 
-Each device has a quota of log lines; all unknown senders share one.
+Each device has a quota of log lines; all unknown senders share one quota.
 """
 
 import logging
@@ -17,14 +18,16 @@ from sedge_protocol.wire.frame import HEADER, Kind, asks
 
 E = TypeVar("E")
 
-RATE = 500.0  # messages a second, sustained
+RATE = 500.0  # messages per second, sustained
 BURST = 2000.0  # messages at once
 # This many body bytes cost as much as one message: checking their MAC takes as long.
 UNIT_BYTES = 2**16
-# A HELLO may take a transaction and is answered with the open orders; a connection needs only one. An OFFER
-# or a GET reads rows or files, and a JOIN runs a key agreement. A GET also pays for each chunk it queues.
+# A HELLO may take a transaction and is answered with the open orders, and a connection needs only one. An
+# OFFER or a GET reads rows or files, and a JOIN runs a key agreement. A GET also pays for each chunk that
+# it queues.
 COST: dict[int, int] = {Kind.HELLO: 100, Kind.OFFER: 5, Kind.GET: 5, Kind.JOIN: 10}
-# A doctor's HELLO changes nothing and is answered from memory. A doctor sends one or two for each size.
+# A doctor's HELLO changes nothing and is answered from memory. A doctor sends one or two for each message
+# size that it tests.
 DOCTOR_COST = 5
 _KIND = 3
 WARN_EVERY_S = 60.0
@@ -33,7 +36,7 @@ LINES, LINES_S = 20, 60.0
 
 
 def cost(payload: bytes) -> int:
-    """A frame's cost to its sender's bucket, by its length and the kind that it claims."""
+    """Returns a frame's cost to its sender's bucket, by its length and the kind that it claims to be."""
     units = max(1, -(-(len(payload) - HEADER.size) // UNIT_BYTES))
     if len(payload) <= _KIND:
         return units
@@ -41,15 +44,15 @@ def cost(payload: bytes) -> int:
 
 
 class TokenBucket:
-    """One sender's bucket."""
+    """The token bucket of one sender."""
 
     def __init__(self) -> None:
         self._left = BURST
-        self._dropped = 0.0  # messages beyond it, which drain at the same rate
+        self._dropped = 0.0  # dropped messages; the count decays at the bucket's rate
         self._at = self._warn_at = 0.0
 
     def spend(self, now: float, cost: int = 1) -> bool:
-        """Take a message's cost; False when the bucket has too little left for it."""
+        """Take a message's cost from the bucket. Returns False if too little is left in it."""
         earned = RATE * max(0.0, now - self._at)
         self._left = min(BURST, self._left + earned)
         self._dropped = max(0.0, self._dropped - earned)
@@ -61,16 +64,18 @@ class TokenBucket:
         return True
 
     def charge(self, cost: int) -> None:
-        """Take the cost of work already done; the bucket may fall below 0."""
+        """Charge for work already done, even if that takes the bucket below 0."""
         self._left -= cost
 
     @property
     def floods(self) -> bool:
-        """Whether more messages were dropped than a full bucket holds, beyond the sustained rate."""
+        """Returns True if more messages were dropped than a full bucket holds, beyond the sustained rate.
+        rate.
+        """
         return self._dropped > BURST
 
     def warns(self, now: float) -> bool:
-        """Whether dropped messages should be logged now: once a minute."""
+        """Returns True if dropped messages should be logged now, which happens once a minute."""
         if now < self._warn_at:
             return False
         self._warn_at = now + WARN_EVERY_S
@@ -78,14 +83,14 @@ class TokenBucket:
 
 
 class LogQuota:
-    """Limits the log lines that each sender causes; one line says how many were left out."""
+    """Limits the log lines that each sender can cause; one line says how many were omitted."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, tuple[float, int]] = {}  # since when, how many
-        self._over: dict[str, int] = {}  # lines left out, by sender
+        self._lines: dict[str, tuple[float, int]] = {}  # start of the interval, number of lines
+        self._over: dict[str, int] = {}  # omitted lines, by sender
 
     def admit(self, sender: str, effects: Iterable[E], now: float) -> list[E]:
-        """The effects without the notes that exceed the quota."""
+        """Returns the effects without the notes that exceed the sender's quota."""
         return [e for e in effects if not isinstance(e, Note) or self._admits(sender, now)]
 
     def _admits(self, sender: str, now: float) -> bool:
@@ -99,7 +104,7 @@ class LogQuota:
         return False
 
     def poll(self, now: float) -> list[Note]:
-        """A line for each sender whose interval with omitted lines is over."""
+        """Returns a line for each sender whose interval has ended with lines omitted."""
         notes: list[Note] = []
         for sender in [s for s in self._over if now >= self._lines[s][0] + LINES_S]:
             left_out = self._over.pop(sender)
@@ -109,5 +114,5 @@ class LogQuota:
         return notes
 
     def timer(self) -> float | None:
-        """The time at which ``poll`` must next be called; None if nothing is due."""
+        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
         return min((self._lines[sender][0] + LINES_S for sender in self._over), default=None)

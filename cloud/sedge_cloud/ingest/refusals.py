@@ -1,6 +1,7 @@
-"""Answers senders that are not active devices: each is told why, or how far its joining has come.
+"""Answers senders that are not active devices, with the reason or with the state of their joining.
 
-Devices that are revoked or speak protocol version 1 are refused; devices with a token join (joining.py).
+Devices that are revoked or speak protocol version 1 are refused; devices with a token may join
+(joining.py).
 """
 
 import logging
@@ -17,18 +18,19 @@ from sedge_protocol.wire.effects import Effect, Note
 from sedge_protocol.wire.frame import asks
 from sedge_protocol.wire.messages import Refusal
 
-# A device with an old start count is logged once an hour: anybody who can publish on its topic can replay
+# A device with an old start count is logged once an hour: anybody who can publish to its topic can replay
 # its old frames, and must not be able to fill the log.
 WARN_EVERY_S = 3600.0
-# A frame's version is read before its MAC: anybody who can publish on the topic can provoke a refusal.
+# Refusals are limited to this rate: a frame's version is read before its MAC is checked, so anybody who can
+# publish to the topic can provoke one.
 REFUSE_EVERY_S = 60.0
 REVOKED = Refusal("revoked", "this device takes part no longer, until `sedge-cloud device reissue`")
 
 
 class Refusals:
-    """Answers the devices of ``kept`` that are refused, and those that are ``joining``.
+    """Answers the devices in ``kept`` that are refused, and those that are ``joining``.
 
-    ``failed`` records why a frame was dropped.
+    ``failed`` is called to record why a frame was dropped.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Refusals:
         self._failed = failed
 
     def may_refuse(self, topic: str, payload: bytes, now: float) -> bool:
-        """Whether ``refuse`` may have an answer to a frame whose sender is not an active device."""
+        """Returns True if ``refuse`` may have an answer to a frame whose sender is not an active device."""
         outdated = self._outdated(topic)
         device = outdated or self._kept.sender(topic)
         is_doctor = outdated is None and asks(payload)
@@ -53,9 +55,9 @@ class Refusals:
         return device.bucket.spend(now, cost(payload))
 
     def refuse(self, topic: str, payload: bytes, now: float) -> list[Effect]:
-        """The answer to a sender that is not an active device.
+        """Returns the answer to a sender that is not an active device.
 
-        A device that is revoked or speaks protocol version 1 is told so only now and then, but a doctor's
+        A device that is revoked or speaks protocol version 1 is only told so occasionally, but a doctor's
         check is answered at once. A device that asks to join always gets an answer.
         """
         if self.joining.bucket(topic) is not None:
@@ -82,10 +84,12 @@ class Refusals:
         return []
 
     def is_outdated(self, topic: str) -> bool:
-        """Whether this is a device's topic in protocol version 1."""
+        """Returns True if this is a device's topic in protocol version 1."""
         return self._outdated(topic) is not None
 
     def _outdated(self, topic: str) -> Device | None:
-        """The device that sends on this topic in protocol version 1; None for any other topic."""
+        """Returns the device that publishes to this topic in protocol version 1; None for any other topic.
+        topic.
+        """
         name = self._first_version.sender(topic)
         return None if name is None else self._kept.find(name)

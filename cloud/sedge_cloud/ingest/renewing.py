@@ -1,6 +1,6 @@
-"""Renews devices' secrets over their own sessions (spec/enrolment.md, E14 to E16), and certificates (E19).
+"""Renews the secrets (spec/enrolment.md, E14 to E16) and certificates (E19) of connected devices.
 
-    renew  ->  join, under the old secret  ->  hello, under the new one: the old one is void
+    renew  ->  join, under the old secret  ->  hello, under the new one, which voids the old one
     joined, with a new certificate  ->  hello, which names it
 
 Each device's progress is in its row, so either side may be killed at any point.
@@ -22,9 +22,11 @@ from sedge_protocol.wire.joining import RENEWS, Agreement, fleet_key, key_name, 
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Join, Joined, Renew
 
-# A device that is online and has not answered is asked again after AGAIN_S; AT_ONCE are asked per EVERY_S.
+# A device that is online but has not answered is asked again after AGAIN_S. At most AT_ONCE devices are
+# asked every EVERY_S.
 AGAIN_S, EVERY_S, AT_ONCE = 60.0, 1.0, 100
-# A device that offers other secrets makes the broker's passwords be rewritten and reloaded no more often.
+# Each new secret makes the broker's passwords be rewritten and reloaded, so a device's offers are accepted
+# no more often than this.
 OFFER_S = 60.0
 
 
@@ -33,17 +35,18 @@ class Renewing:
 
     def __init__(self, name: str, fleet: Fleet, store: Rows) -> None:
         self._name, self._fleet, self._store = name, fleet, store
-        self._silent: set[str] = set()  # have not offered a secret yet
+        self._silent: set[str] = set()  # devices that have not offered a secret yet
         self._offered: set[str] = set()
         self._stored_at: dict[str, float] = {}  # when the last offer of a device was stored
-        self._held: dict[str, tuple[bytes, bytes]] = {}  # point and secret: offered too soon
+        # (public point, secret) of offers that came too soon
+        self._held: dict[str, tuple[bytes, bytes]] = {}
         self._queue: deque[str] = deque()
         self._due: float | None = None
-        self._signed: dict[str, CertificateRow] = {}  # certificates to be sent
-        self._sent: dict[str, bytes] = {}  # the serial number of the one sent last
+        self._signed: dict[str, CertificateRow] = {}  # certificates still to be sent
+        self._sent: dict[str, bytes] = {}  # serial number of the certificate sent last
 
     def load(self, now: float) -> None:
-        """If devices have changed, read which are to change their secret or certificate.
+        """If devices have changed, reread which of them must change their secret or certificate.
 
         Raises ``StorageError``.
         """
@@ -61,7 +64,7 @@ class Renewing:
         self._silent = silent
 
     def timer(self) -> float | None:
-        """When ``poll`` is next due."""
+        """Returns the time at which ``poll`` is next due."""
         due = [self._stored_at[name] + OFFER_S for name in self._held]
         if self._silent and self._due is not None:
             due.append(self._due)
@@ -70,7 +73,7 @@ class Renewing:
         return min(due, default=None)
 
     def poll(self, now: float) -> list[Effect]:
-        """Ask the next few devices that are online; store offers that came too soon.
+        """Ask the next few devices that are online, and store offers that came too soon.
 
         Raises ``StorageError``.
         """
@@ -91,9 +94,9 @@ class Renewing:
         return effects
 
     def ask(self, device: Device) -> list[Effect]:
-        """A RENEW message, if the device should change its secret and is able to.
+        """Returns a RENEW message, if the device should change its secret and supports that.
 
-        A device that has offered a secret is asked again after each hello: it may have lost it since.
+        A device that has offered a secret is asked again after each hello, as it may have lost that secret.
         """
         name, hello = device.row.device, device.hello
         if (name not in self._silent and name not in self._offered) or hello is None:
@@ -103,7 +106,10 @@ class Renewing:
         return [device.peer.message(Renew(public_key(self._private)))]
 
     def greet(self, device: Device) -> list[Effect]:
-        """The answer to a hello: a newer certificate, and ``ask``. Raises ``StorageError``."""
+        """Returns what a hello is answered with: a newer certificate, and the result of ``ask``.
+
+        Raises ``StorageError``.
+        """
         name, hello = device.row.device, device.hello
         signed = self._store.certificate(name) if hello and hello.certificate else None
         if hello is None or signed is None:
@@ -115,7 +121,7 @@ class Renewing:
         return self.ask(device)
 
     def offered(self, device: Device, message: Join, now: float) -> None:
-        """Store the secret that a device offers, or hold it back if the last one is too recent.
+        """Store the secret that a device offers, or hold it back if its last offer was too recent.
 
         Raises ``FrameError``, ``StorageError``.
         """
@@ -131,7 +137,10 @@ class Renewing:
             self._take(name, message.point, agreement.secret, now)
 
     def heard(self, device: Device, topic: str, payload: bytes, now: float) -> Device:
-        """The device, switched to its new secret if this is a HELLO under it. Raises ``StorageError``."""
+        """Returns the device, switched to its new secret if the frame is a HELLO under it.
+
+        Raises ``StorageError``.
+        """
         name = device.row.device
         if name not in self._offered or _opens(payload, topic, device.row.secret):
             return device
@@ -167,7 +176,7 @@ class Renewing:
 
 
 def _opens(payload: bytes, topic: str, secret: bytes, kind: Kind | None = None) -> bool:
-    """Whether a frame has its MAC under this secret, and is of this kind."""
+    """Returns True if a frame is of this kind and has a valid MAC under this secret."""
     try:
         return kind in (None, open_frame(payload, topic, DeviceKeys.of(secret).up).kind)
     except RemoteError:

@@ -1,4 +1,4 @@
-"""The devices of a fleet as the coordinator sees them: enrolled, revoked, online, capable."""
+"""The coordinator's view of a fleet's devices: which are enrolled, revoked, online and capable."""
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
@@ -34,21 +34,21 @@ from sedge_protocol.wire.frame import (
 )
 from sedge_protocol.wire.messages import Cancel, Hello, Order, Refusal, Welcome, decode_body
 
-# A fleet with more devices than this is not listed.
+# A fleet with more devices than this is never listed completely.
 MAX_LISTED = 20_000
-# The nonce of a welcome that answers no particular hello: "I have just started; say hello again".
+# The nonce of a welcome that answers no hello, but asks for one: "I have just started; say hello again".
 NO_NONCE = bytes(16)
-# The state of an order that was sent (progress.py defines the others).
+# The progress of an order that has been sent (progress.py defines the other states).
 ASKED = "asked"
 
 
 class Fleet:
-    """Every device, by id, read from ``store`` on demand. An unreadable row raises ``StorageError``.
+    """All devices of this process, by id, read from ``store`` on demand.
 
-    ``num_active`` is the number of devices enrolled and not revoked, and ``changes`` counts the times that
-    a device came or went. Devices of other processes are not included. ``versions`` are the protocol
-    versions that the coordinator speaks, and ``max_packet`` is the largest MQTT packet that its broker
-    passes on.
+    Methods raise ``StorageError`` if a row cannot be read. ``num_active`` is the number of devices that are
+    enrolled and not revoked, and ``changes`` counts how often a device came or went. ``versions`` are the
+    protocol versions that the coordinator speaks, and ``max_packet`` is the largest MQTT packet that its
+    broker passes on.
     """
 
     def __init__(
@@ -60,20 +60,20 @@ class Fleet:
         wall: Wall = as_it_is,
     ) -> None:
         self.wall = wall
-        self.returning: set[str] = set()  # online before the last outage, not back yet
-        self._inherited: set[str] = set()  # online according to another process's rows
+        self.returning: set[str] = set()  # were online before the last outage, and are not back yet
+        self._inherited: set[str] = set()  # online according to the rows of their previous process
         self.num_active = self.changes = 0
         self.max_packet = MAX_PACKET_BYTES
         self._store = store
         self._versions = tuple(versions)
         self._name = name
-        # Sessions with changes not stored yet, oldest change first.
+        # Sessions with unsaved changes, oldest change first.
         self._stirred: dict[str, SessionRow] = {}
         self._kept = Kept(name, incarnation, self._versions, store, self._stirred)
         first, joining = FirstVersion(name, incarnation), Joining(name, self._kept, store, wall)
         self.refusals = Refusals(first, self._kept, self._failed, joining)
         self.unheard = Unheard(self._kept, store, wall)
-        self._enrolment: int | None = None  # the value last read
+        self._enrolment: int | None = None  # the store's enrolment counter when last read
 
     def __getitem__(self, device: str) -> Device:
         entry = self._kept.find(device)
@@ -83,27 +83,27 @@ class Fleet:
 
     @property
     def shards(self) -> frozenset[str]:
-        """The shards whose devices belong to this process."""
+        """Returns the shards whose devices belong to this process."""
         return self._kept.shards
 
     @property
     def present(self) -> int:
-        """The number of devices that are online."""
+        """Returns the number of devices that are online."""
         return len(self._kept.online)
 
     def __contains__(self, device: str) -> bool:
         return self._kept.find(device) is not None
 
     def hello(self, device: str) -> Hello | None:
-        """A device's last hello; None for a device without one, or one that is not enrolled."""
+        """Returns a device's last hello; None if it has sent none or is not enrolled."""
         entry = self._kept.find(device)
         return None if entry is None else entry.hello
 
     def load(self, now: float) -> list[Effect]:
         """Load the enrolled devices: at startup, and whenever they have changed.
 
-        Devices that were newly enrolled or reissued are asked for a hello. At startup no device is online:
-        those that were online have yet to come back.
+        Devices that were newly enrolled or reissued are asked for a hello. At startup no device is online;
+        those that were online before have yet to return.
         """
         enrolment = self._store.enrolment()
         if enrolment == self._enrolment:
@@ -114,13 +114,15 @@ class Fleet:
         if self._enrolment is None and not self.is_shared:
             self.returning.update(self._store.end_sessions(self.wall(now)))
         self._enrolment, self.num_active = enrolment, active
-        self.changes += 1  # other devices may be selected
+        self.changes += 1  # runs may now select other devices
         for device, row in rows:
             effects += self.changed(device, row, now)
         return effects
 
     def changed(self, device: Device | None, row: DeviceRow, now: float) -> list[Effect]:
-        """Apply a row that may enrol, reissue or revoke a device; None for a device not cached so far."""
+        """Apply a row that may enrol, reissue or revoke a device; ``device`` is None if it was not cached.
+        cached.
+        """
         name = row.device
         if device is None or device.row.secret != row.secret:
             if device is not None:
@@ -128,7 +130,7 @@ class Fleet:
                 self.returning.discard(name)
             fresh = self._kept.keep(row, UNSEEN)
             if device is not None:
-                self.note(fresh)  # nothing observed of its predecessor applies
+                self.note(fresh)  # the state observed under its old secret no longer applies
             return [] if row.revoked else [fresh.peer.message(self.welcome(NO_NONCE))]
         is_new = row.revoked and not device.row.revoked
         device.row = msgspec.structs.replace(row, incarnation=device.row.incarnation)
@@ -142,12 +144,12 @@ class Fleet:
         ]
 
     def revoke(self, device: str, now: float) -> list[Effect]:
-        """Expel a device from the fleet: its messages are ignored from now on, and it is notified."""
+        """Expel a device from the fleet: notify it, and ignore its messages from now on."""
         self._store.revoke_device(device)
         return [Note(logging.INFO, f"device {device} leaves the fleet"), *self.load(now)]
 
     def lose(self, shards: Collection[str]) -> None:
-        """Give up these shards: they belong to another process now."""
+        """Give up these shards, which now belong to another process."""
         self._kept.lose(shards)
         for name in [name for name in self._stirred if topics.shard_of(name) in shards]:
             del self._stirred[name]
@@ -157,11 +159,11 @@ class Fleet:
     def gain(self, shards: frozenset[str], incarnation: int) -> list[Effect]:
         """Take over these shards as well; frames to their devices carry this incarnation.
 
-        Devices that another process has seen online are asked for a hello. Their rows keep them online
-        until it is clear that they do not come.
+        Devices that their previous process saw online are asked for a hello. Their rows keep saying online
+        until it is clear that they do not answer.
         """
         online = {name for name in self._store.online() if topics.shard_of(name) in shards}
-        # Only now, when nothing more can fail: a retry must still find the old shards.
+        # Only now, when nothing can fail any more: a retry must start from the old shards.
         self._kept.shards |= shards
         self._kept.incarnation = incarnation
         self._inherited |= online
@@ -170,30 +172,30 @@ class Fleet:
         return [*self._request_hellos(shards)]
 
     def note(self, device: Device, **changes: bool | int | float | str) -> None:
-        """Change the record of a device."""
+        """Change fields of a device's session."""
         name = device.row.device
         device.session = msgspec.structs.replace(device.session, device=name, **changes)
         if topics.shard_of(name) in self.shards:
             self._stirred[name] = device.session
 
     def stirred(self, most: int) -> list[SessionRow]:
-        """Take at most ``most`` sessions that have changed since they were last taken."""
+        """Remove and return at most ``most`` sessions that have unsaved changes."""
         rows = list(islice(self._stirred.values(), most))
         for row in rows:
             del self._stirred[row.device]
         return rows
 
     def stir(self, rows: Iterable[SessionRow]) -> None:
-        """Put back sessions that could not be stored, unless they have changed again since."""
+        """Put back sessions that could not be stored, unless they have changed again meanwhile."""
         for row in rows:
             self._stirred.setdefault(row.device, row)
 
     def online(self, device: str) -> bool:
-        """Whether a device has said hello and no goodbye since; False for one of another process."""
+        """Returns True if a device has said hello and no goodbye since; False if another process has it."""
         return device in self._kept.online
 
     def presence(self, device: str) -> Presence:
-        """A device's presence; all False for one that is not enrolled or belongs to another process."""
+        """Returns a device's presence; all False if it is not enrolled or belongs to another process."""
         entry = self._kept.find(device)
         if entry is None:
             return Presence(False, False, False)
@@ -201,7 +203,7 @@ class Fleet:
         return Presence(entry.session.online, waits, entry.row.revoked)
 
     def ask(self, device: str, order: Order, now: float) -> Send:
-        """The frame that sends a device its order."""
+        """Returns the frame that sends a device its order."""
         entry = self[device]
         if (entry.session.run, entry.session.round) != (order.run, order.round):
             at = self.wall(now)
@@ -211,7 +213,7 @@ class Fleet:
         return entry.peer.message(order)
 
     def cancel(self, device: str, cancel: Cancel) -> Send:
-        """The frame that ends a device's order."""
+        """Returns the frame that cancels a device's order."""
         return self[device].peer.message(cancel)
 
     def request_hellos(self) -> list[Send]:
@@ -222,22 +224,22 @@ class Fleet:
         return [Send(topics.hint(self._name, shard), b"") for shard in sorted(shards)]
 
     def request_hello(self, names: Sequence[str]) -> list[Send]:
-        """Ask those of these devices that still belong to this process for a hello."""
+        """Ask for a hello from those of these devices that belong to this process."""
         request, known = self.welcome(NO_NONCE), self._kept.find_all(names)
         return [device.peer.message(request) for device in known if not device.row.revoked]
 
     def listed(self) -> Collection[str]:
-        """The ids of the devices; in a large fleet only of those that are online."""
+        """Returns the ids of all devices; in a large fleet only of those that are online."""
         is_large = self.num_active > MAX_LISTED
         return self._kept.online if is_large else self._store.names(MAX_LISTED)
 
     def welcome(self, nonce: bytes, padding: bytes = b"", settings: bytes = b"") -> Welcome:
-        """The answer to a hello."""
+        """Returns the answer to a hello."""
         limit = self.max_packet if self.max_packet < MAX_PACKET_BYTES else 0
         return Welcome(nonce, VERSION, self._versions, self.num_active, limit, padding, settings)
 
     def limited(self, hello: Hello) -> Hello:
-        """The hello with its packet limit lowered to ours if that is smaller; 0 means no limit."""
+        """Returns the hello with its packet limit lowered to our broker's if that is lower; 0: no limit."""
         limit = min(hello.max_packet or MAX_PACKET_BYTES, self.max_packet)
         return msgspec.structs.replace(
             hello, max_packet=limit if limit < MAX_PACKET_BYTES else 0, padding=b""

@@ -1,6 +1,4 @@
-"""The sections [codec], [broadcast] and [patch] of a run file, which say how a run's vectors are encoded.
-encoded.
-"""
+"""The sections [codec], [broadcast] and [patch] of a run file: how a run's vectors are encoded."""
 
 from typing import Annotated
 
@@ -56,9 +54,7 @@ EXACT = CodecConfig(values=ValueCoding.FP32, fraction=1.0)
 
 
 def at_least(fraction: float, size: int) -> float:
-    """Returns the larger of ``fraction`` and the share that ``FEWEST_ELEMENTS`` are of ``size`` elements.
-    elements.
-    """
+    """Returns ``fraction``, or the share that ``FEWEST_ELEMENTS`` are of ``size`` if that is larger."""
     return max(fraction, min(1.0, FEWEST_ELEMENTS / max(size, 1)))
 
 

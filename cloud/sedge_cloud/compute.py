@@ -86,9 +86,7 @@ class ComputeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     used."""
 
     def compute(self) -> Compute:
-        """Returns the object that computes slices. Raises ``ConfigError`` if Ray is configured but missing.
-        missing.
-        """
+        """Returns what computes slices. Raises ``ConfigError`` if Ray is configured but missing."""
         if self.ray is None:
             return IN_PLACE
         require_ray(self.ray, KEY)
@@ -105,9 +103,7 @@ class RayCompute:
         self._address = address
 
     def map(self, function: Callable[[S, T], R], shared: S, slices: Iterable[T]) -> Iterator[R]:
-        """Yield ``function(shared, slice)`` for each slice, in order; computed here if the cluster is gone.
-        gone.
-        """
+        """Yield ``function(shared, slice)`` per slice, in order, computed here if the cluster is gone."""
         try:
             ray = connected_ray(self._address, KEY, os.cpu_count() or 1)
         except ConfigError as exc:

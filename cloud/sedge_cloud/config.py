@@ -261,7 +261,7 @@ class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of a fleet's coordinator (cloud.toml). Relative paths start at the folder of the file."""
+    """The settings of a fleet's coordinator (cloud.toml). Relative paths start at the file's folder."""
 
     fleet: Id
     """Name of the fleet, 1 to 48 of a-z, 0-9 and ``-``; it is part of every MQTT topic."""
@@ -336,9 +336,7 @@ def _require_url(key: str, url: str | None, path: Path) -> None:
 
 
 def broker_settings(cloud: CloudConfig) -> BrokerSettings:
-    """Returns how to connect to the broker. Raises ``ConfigError`` when the password file cannot be read.
-    read.
-    """
+    """Returns how to connect to the broker. Raises ``ConfigError`` if the password file is unreadable."""
     broker = cloud.broker
     password = broker.password_file
     if password is not None:

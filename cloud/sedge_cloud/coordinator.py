@@ -80,9 +80,8 @@ class Coordinator:
         if shared:
             self.devices.lose(self.devices.shards)
             self.ingest.broadcast.is_here = False
-        self._heard_at = (
-            store.coordinator().heard
-        )  # when the previous process was last known to be alive
+        # When the previous process was last known to be alive.
+        self._heard_at = store.coordinator().heard
         self._version: int | None = None
         self._load_at = 0.0
 
@@ -202,9 +201,7 @@ class Coordinator:
         )  # fmt: skip
 
     def _lead(self, leader: Leader, runs: Sequence[RunRow], now: float) -> list[CloudEffect]:
-        """Let the leader load the runs, and what other processes have stored: answers and devices online.
-        online.
-        """
+        """Let the leader load the runs, and the answers and online devices of other processes."""
         effects = list[CloudEffect]()
         for hint in self._everywhere.load() if self._everywhere is not None else ():
             effects += self._passed_on(leader.hear(hint, now), now)
@@ -253,9 +250,7 @@ class Coordinator:
         return current is None or not current.present - current.excused
 
     def _passed_on(self, found: Iterable[CloudEffect | Hint], now: float) -> list[CloudEffect]:
-        """Pass the hints in ``found`` to leader or ingest. Returns the effects in it and those that result.
-        result.
-        """
+        """Pass on the hints in ``found``. Returns the effects in ``found``, and those that result."""
         effects: list[CloudEffect] = []
         for one in found:
             if isinstance(one, ToLeader):

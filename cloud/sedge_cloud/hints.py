@@ -40,9 +40,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Answered:
-    """A device has a receipt for an order, new or repeated; ``counts`` is True if the update was accepted.
-    accepted.
-    """
+    """A device has a receipt for an order, new or repeated; ``counts`` if the update was accepted."""
 
     run: str
     round: int

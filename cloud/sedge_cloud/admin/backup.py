@@ -174,9 +174,8 @@ def _write_blobs(members: Members, blobs: Blobs) -> None:
     """
     for _, pieces in members:
         data = b"".join(pieces)
-        with suppress(
-            StorageError
-        ):  # a damaged blob is moved aside by the read, and a missing one raises
+        # A damaged blob is moved aside by the read, and a missing one raises.
+        with suppress(StorageError):
             blobs.read(hashlib.sha256(data).digest())
         blobs.write(data)
     blobs.settle()

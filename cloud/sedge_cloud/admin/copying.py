@@ -54,9 +54,7 @@ def copy_blobs(source: Store, target: Store) -> tuple[int, int, int]:
 
 
 def is_empty(store: Store) -> bool:
-    """Returns True if a store is empty, as after it was created in a folder whose database had been lost.
-    lost.
-    """
+    """Returns True if a store is empty, as it is when its folder has lost the database."""
     return not store.census().all and not store.runs()
 
 

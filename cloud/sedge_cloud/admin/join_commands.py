@@ -73,9 +73,8 @@ def _add_waiting(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    draw = (
-        _qr_code() if arguments.qr else None
-    )  # first, as it may raise and no token may be left behind
+    # first, as it may raise and no token may be left behind
+    draw = _qr_code() if arguments.qr else None
     cloud, store = open_state(arguments)
     tags = dict(_tag(word) for word in arguments.tags)
     row = joining.make_token(
@@ -173,9 +172,8 @@ def _accept(arguments: argparse.Namespace) -> int:
         raise ConfigError("device accept", " ".join(names), "ids of devices, or --all")
     waiting = [join.device for join in store.joins(["pending"])]
     for name in waiting if arguments.all else names:
-        if (
-            name not in accepted
-        ):  # If accepted, a device only lacks its account, because an earlier attempt to create it failed.
+        # If accepted, a device only lacks its account, because an earlier attempt to create it failed.
+        if name not in accepted:
             store.accept_join(name)
     joining.require_settled(store, cloud)
     print(f"accepted: {' '.join(waiting if arguments.all else names) or 'none'}")

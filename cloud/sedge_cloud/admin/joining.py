@@ -186,9 +186,7 @@ _SHARED = "sedge/1/FLEET/blob/# and sedge/1/FLEET/shard/+"
 
 
 def require_settled(store: Store, cloud: CloudConfig) -> None:
-    """Call ``settle``. Raises ``StorageError``, with what to do about the accepted device, if that fails.
-    fails.
-    """
+    """Call ``settle``. Raises ``StorageError``, if that fails: the accepted device joins later."""
     try:
         settle(store, cloud)
     except StorageError as exc:

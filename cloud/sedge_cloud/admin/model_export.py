@@ -57,9 +57,7 @@ def export_device(store: Store, name: str, device: str, path: Path) -> str:
 
 
 def export_devices(store: Store, name: str, folder: Path, suffix: str) -> Iterator[tuple[str, str]]:
-    """Write every device's model into a folder. Yields each device and its note, as from ``export_device``.
-    ``export_device``.
-    """
+    """Write every device's model into a folder. Yields each device and ``export_device``'s note."""
     devices = store.client_devices(find_run(store, name).run)
     with as_caller(), translated("make folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +89,8 @@ def _kept_back(run: Run, run_store: RunStore, client: ClientModel) -> str:
     except (
         ConfigError,
         StrategyError,
-    ):  # the strategy cannot be loaded any more, so nothing is known
+    ):
+        # The strategy cannot be loaded any more, so nothing is known.
         return ""
     if not work.upload:
         return "sends no model: the file holds its first model"

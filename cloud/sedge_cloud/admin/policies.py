@@ -73,7 +73,7 @@ def make_policy(
         run=name,
         version=extent.version,
         bundles=(*run.manifest_hashes, *map(_manifest_hash, extent.also)),
-        # newcomers are served in one round after the last
+        # Newcomers are served in one round after the last.
         last_round=extent.last_round or config.total_rounds + 1,
         tasks=("train", "evaluate"),
         local_epochs=sum(training.local_epochs for training in trainings),

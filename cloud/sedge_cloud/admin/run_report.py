@@ -1,6 +1,4 @@
-"""``sedge-cloud run show``: prints a run's rounds and the fleet's problems as text, or the rounds as JSON.
-JSON.
-"""
+"""``sedge-cloud run show``: prints a run's rounds, as JSON or as text with the fleet's problems."""
 
 import json
 from collections import Counter
@@ -200,9 +198,7 @@ def _below(store: Store, run: RunFacts, known: RoundFacts, s: Summary) -> Iterat
 
 
 def _figures(s: Summary) -> tuple[str, ...]:
-    """Format accuracy before and after training, and the loss; ``-`` if none was reported or may be shown.
-    shown.
-    """
+    """Format accuracy before and after training, and the loss; ``-`` if unknown or withheld."""
     values = (s.before, s.after, s.train_loss)
     told = s.devices and not s.withheld
     return tuple(f"{value:.4f}" if told else "-" for value in values)

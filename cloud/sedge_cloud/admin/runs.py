@@ -229,9 +229,7 @@ def require_policy(run: Run, config: RunConfig, sealed: bytes, order: Order | No
 
 
 def _require_link(run: Run, store: Store) -> None:
-    """Raise ``ConfigError`` if the run's orders exceed the packet limit of every device heard from so far.
-    far.
-    """
+    """Raise ``ConfigError`` if the run's orders exceed the packet limits of all devices heard from."""
     needed, limits = packets_for(run), store.packet_limits()
     missing = [without_link(needed, limit or MAX_PACKET_BYTES) for limit in limits]
     if missing and all(missing):

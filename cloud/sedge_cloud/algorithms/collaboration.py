@@ -176,9 +176,7 @@ def threshold(overlap: NDArray[np.float64], number: int, beta: int) -> float:
 def collaborators(
     masks: Mapping[str, Words], number: int, beta: int, compute: Compute = IN_PLACE
 ) -> dict[str, tuple[str, ...]]:
-    """Returns C of every device that has collaborators after round ``number``, in the order of ``masks``.
-    ``masks``.
-    """
+    """Returns C of every device with collaborators after round ``number``, in the order of ``masks``."""
     names = [name for name, words in masks.items() if words.any()]
     if number > beta or len(names) < 2:
         return {}

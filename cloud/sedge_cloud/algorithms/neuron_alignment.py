@@ -108,9 +108,8 @@ def in_order(axes: Axes, made: Sequence[int]) -> tuple[tuple[int, ...], bool]:
     Ties, and the place where a cycle is entered, are decided by the order of the tensors that output
     channels.
     """
-    makers: list[list[set[int]]] = [
-        [] for _ in axes.channels
-    ]  # per axis: for each tensor that outputs it, the axes which that tensor reads
+    # Per axis: for each tensor that outputs it, the axes which that tensor reads.
+    makers: list[list[set[int]]] = [[] for _ in axes.channels]
     first = [len(axes.dims)] * len(axes.channels)
     for tensor, (dims, dim) in enumerate(zip(axes.dims, made, strict=True)):
         if dim == NONE:
@@ -165,9 +164,7 @@ class _Alignment:
         return values
 
     def _cost(self, axis: int, plans: dict[int, AxisPlan]) -> Matrix:
-        """Compute the distances (M, m) between source and target channels from tensors with known inputs.
-        inputs.
-        """
+        """Compute distances (M, m) between source and target channels from tensors with known inputs."""
         sources: list[Values] = []
         targets: list[Values] = []
         for number, place in self._form.axes.used[axis]:

@@ -146,7 +146,7 @@ def _agreements(updates: Iterable[Update], measured: Sequence[Measured]) -> list
     approximated by their mean and one step of Weiszfeld's algorithm (Pillutla et al. 2022). Takes three
     passes, and two vectors (n,) for each width.
     """
-    # finite and not zero, so that the change has a direction
+    # Finite and not zero, so that the change has a direction.
     moved = [0 < each.delta < np.inf for each in measured]
     centres = _centres(updates, measured, moved, {})
     centres = _centres(updates, measured, moved, centres)
@@ -162,9 +162,7 @@ def _centres(
     moved: Sequence[bool],
     before: Mapping[int, NDArray[np.float64]],
 ) -> dict[int, NDArray[np.float64]]:
-    """Returns each width's mean direction (n,), weighted by the inverse distance from ``before`` if given.
-    given.
-    """
+    """Returns each width's mean direction (n,), weighted by inverse distance from ``before`` if given."""
     sums: dict[int, NDArray[np.float64]] = {}
     weights: defaultdict[int, float] = defaultdict(float)
     squares = {width: float(np.square(centre).sum()) for width, centre in before.items()}
@@ -194,9 +192,7 @@ def _along(update: Update, length: float, centre: NDArray[np.float64]) -> float:
 
 
 def lengths(update: Update) -> tuple[float, float]:
-    """Compute the Euclidean lengths of an update's two parts: from ``base`` to its patch, and of its delta.
-    delta.
-    """
+    """Compute the Euclidean lengths of an update's parts: from ``base`` to its patch, and its delta."""
     patch, delta = update.patch, update.delta
     moved = patch if patch is None else patch.values - update.base[patch.where]
     return _length(moved), _length(delta if delta is None else delta.values)
@@ -214,9 +210,8 @@ def products(updates: Iterable[Update], sizes: Sequence[int]) -> NDArray[np.floa
         for block in blocks(updates, len(sizes), size):
             for start in range(0, block.shape[1], COLUMNS):
                 wide = block[:, start : start + COLUMNS].astype(np.float64)
-                with np.errstate(
-                    invalid="ignore"
-                ):  # an infinite change gives NaN, which is never used
+                # An infinite change gives NaN, which is never used.
+                with np.errstate(invalid="ignore"):
                     gram += wide @ wide.T
     return gram
 

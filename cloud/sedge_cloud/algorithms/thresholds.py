@@ -28,9 +28,8 @@ def by_energy(scores: Scores, energy: float, most: float) -> Indices:
     limit = floor_of(most, scores.size)
     if limit == 0:
         return np.empty(0, np.uint32)
-    first = np.sort(scores[largest(scores, limit + 1)])[
-        ::-1
-    ]  # (limit + 1,), or fewer if fewer are above 0
+    # (limit + 1,), or fewer if fewer are above 0
+    first = np.sort(scores[largest(scores, limit + 1)])[::-1]
     sums = np.cumsum(first, dtype=np.float64)
     k = int(np.searchsorted(sums, energy * scores.sum(dtype=np.float64))) + 1
     if k <= min(limit, first.size):

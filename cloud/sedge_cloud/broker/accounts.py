@@ -76,9 +76,8 @@ def passwords_agree(cloud: CloudConfig) -> str:
         users = [line.partition(":")[0] for line in path.read_text().splitlines()]
     with contextlib.closing(open_store(cloud)) as store:
         rows = {row.device: row for row in store.devices()}
-        between = {
-            row.device for row in store.renewals()
-        }  # during a secret change the store has two passwords, and the broker either
+        # During a secret change the store has two passwords, and the broker either.
+        between = {row.device for row in store.renewals()}
     for name, row in rows.items():
         if row.revoked and name in users:
             text = f"{name} is revoked, and still in {path}"

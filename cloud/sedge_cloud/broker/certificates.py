@@ -115,9 +115,7 @@ class Authority:
         return self._row(row.name, self._leaf(row.name, public, _at(until)), until)
 
     def revocations(self, serials: Collection[bytes]) -> str:
-        """Sign the list of revoked certificates, in PEM. Once the list has expired, a broker admits nobody.
-        nobody.
-        """
+        """Sign the list of revoked certificates, in PEM. Once it has expired, brokers admit nobody."""
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.serialization import Encoding
@@ -137,9 +135,7 @@ class Authority:
         until: datetime,
         names: "x509.SubjectAlternativeName | None" = None,
     ) -> "x509.Certificate":
-        """Issue a certificate for a broker, which has ``names``, or for one of its clients, which has none.
-        none.
-        """
+        """Issue a certificate for a broker, which has ``names``, or for a client, which has none."""
         from cryptography import x509
         from cryptography.x509.oid import ExtendedKeyUsageOID
 

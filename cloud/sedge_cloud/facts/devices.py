@@ -182,9 +182,7 @@ def lots_of(
 
 
 def change(past: DevicePast) -> float | None:
-    """Returns how much the latest mean improves on the best earlier mean; None if there are too few values.
-    values.
-    """
+    """Returns how much the latest mean improves on the best earlier mean; None with too few values."""
     ends = range(RECENT, len(past.before) + 1)
     means = [sum(past.before[end - RECENT : end]) / RECENT for end in ends]
     if len(means) <= RECENT:

@@ -167,9 +167,7 @@ def run_waits(
 
 
 def last_message_dropped(device: DeviceFacts) -> bool:
-    """Returns True if a device's last message was dropped, so that it may wrongly believe it is connected.
-    connected.
-    """
+    """Returns True if a device's last message was dropped, so that it may think it is connected."""
     if device.error_since is None:
         return False
     return device.since is None or device.error_since >= device.since - RESOLUTION

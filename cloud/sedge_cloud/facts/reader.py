@@ -337,7 +337,7 @@ class Reader:
         for one in self.store.last_rounds(row.run, known.read, most):
             if one.open:
                 return one
-            # closed by an earlier version of Sedge, and not accounted for yet
+            # Closed by an earlier version of Sedge, and not accounted for yet.
             if one.closed and not one.parts:
                 return None
             known.read = one.round

@@ -253,9 +253,7 @@ class CoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that serves the fleet: when it started, how many ``shards`` it has, and whether it leads.
-    leads.
-    """
+    """A process that serves the fleet: when it started, its number of ``shards``, whether it leads."""
 
     process: int
     host: str

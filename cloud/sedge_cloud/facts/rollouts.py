@@ -7,9 +7,7 @@ from sedge_protocol.wire.settings import listed, name_of
 
 
 def rollout_of(store: Store, run: str) -> RolloutFacts | None:
-    """Returns the newest rollout of a run, or of settings; None if there is none. Raises ``StorageError``.
-    ``StorageError``.
-    """
+    """Returns the newest rollout of a run, or of settings, or None. Raises ``StorageError``."""
     rows = store.rollouts(run)
     if not rows:
         return None
@@ -38,9 +36,7 @@ def rollout_of(store: Store, run: str) -> RolloutFacts | None:
 
 
 def version_of(store: Store, run: RunFacts, device: str) -> str:
-    """Describe the bundle that a device had in its last closed round; empty if unknown or never rolled out.
-    out.
-    """
+    """Describe the bundle that a device had in its last closed round; empty if unknown or no rollout."""
     last = store.last_bundle(run.run, device) if run.rollout else None
     if run.rollout is None or last is None:
         return ""

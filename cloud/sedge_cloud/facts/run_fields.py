@@ -1,6 +1,4 @@
-"""Reads only those fields of a run's state and configuration that facts need, as the whole rows are large.
-large.
-"""
+"""Reads only those fields of a run's state and configuration that facts need, as whole rows are large."""
 
 import msgspec
 

@@ -84,9 +84,8 @@ def rounds_text(closed: int, total: int, training: int) -> str:
 
 def natural(name: str) -> tuple[tuple[str | int, ...], str]:
     """Returns a sort key for natural order: ``pi-2`` comes before ``pi-10``."""
-    parts = re.split(
-        r"([0-9]+)", name
-    )  # text and digits alternate, so comparisons never mix text and numbers
+    # Text and digits alternate, so comparisons never mix text and numbers.
+    parts = re.split(r"([0-9]+)", name)
     return tuple(int(part) if i % 2 else part for i, part in enumerate(parts)), name
 
 

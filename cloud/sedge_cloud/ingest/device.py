@@ -41,9 +41,7 @@ class Device:
 
     @property
     def waits(self) -> str:
-        """Returns the reason, from its last hello, why the device starts no orders now; empty if it does.
-        does.
-        """
+        """Returns why the device starts no orders now, according to its last hello; empty if it does."""
         return "" if self.hello is None else self.hello.waits
 
     def is_another(self, hello: Hello, incarnation: int) -> bool:

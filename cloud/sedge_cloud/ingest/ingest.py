@@ -79,9 +79,7 @@ class Ingest:
         self._settings = Settings(self.devices, self.store)
         self.traffic = Traffic()
         self.outage, self._absent = Outage(), Absent(self.devices)
-        self._gave_up_at = (
-            self.outage.back_at
-        )  # end of the last outage whose missing devices were given up
+        self._gave_up_at = self.outage.back_at  # when the last outage to be dealt with ended
         self._runs = Runs(self.store)
         self.open = OpenOrders(self.store, self._runs, self.devices, manifests.of, counters)
         self._downloads = Downloads(self.store.blobs, gather_s)
@@ -114,8 +112,7 @@ class Ingest:
         self._downloads.drop(lost)
         if not gained:
             return []
-        # A higher incarnation makes this process's frames newer than those of the devices' previous
-        # process.
+        # A higher incarnation makes our frames newer than those of the devices' previous process.
         self._incarnation = self.store.next_incarnation(int(self._wall(now)))
         self._started = now
         self.open.take()
@@ -134,8 +131,7 @@ class Ingest:
     def connected(self, now: float, silent_s: float, max_packet: int) -> Effects:
         """Handle a new connection: ask every device for a hello, to which it gets its open orders.
 
-        ``silent_s`` is as in ``Outage``; ``max_packet`` is the largest MQTT packet that the broker passes
-        on.
+        ``silent_s`` is as in ``Outage``; ``max_packet`` is the broker's limit on MQTT packets, in bytes.
         """
         self.devices.max_packet = max_packet
         self.outage.ends(now, silent_s, self.devices.num_active)
@@ -163,9 +159,7 @@ class Ingest:
         effects: Effects = self.commit(now)
         due: Effects = [*self._admission.poll()]
         try:
-            for effect in self._poll_devices(
-                now
-            ):  # one by one, to keep the effects from before an error
+            for effect in self._poll_devices(now):  # keeps the effects from before an error
                 due.append(effect)
         except StorageError as exc:
             due += self._failed(exc)
@@ -202,8 +196,7 @@ class Ingest:
                 return self._counted(self.open.ordered(hint, now))
             case hints.Over():
                 self.traffic.closed(hint.run)
-                # a device that still needs a blob in the next round requests it again
-                self._downloads.clear()
+                self._downloads.clear()  # devices request again what they still need
                 return self._counted(self.open.over(hint))
             case hints.Begun():
                 try:
@@ -247,9 +240,7 @@ class Ingest:
         effects: Effects = []
         failed: StorageError | None = None
         for name, transfer, answer in self._uploads.commit():
-            if (
-                name not in self.devices
-            ):  # another process has taken the device over, and will answer
+            if name not in self.devices:  # its new process will answer
                 continue
             device = self.devices[name]
             if isinstance(answer, StorageError):
@@ -263,9 +254,7 @@ class Ingest:
                 effects += [] if answer.left is None else self._failed(answer.left)
         devices, self._keeping = self._keeping, []
         try:
-            save_hellos(
-                self.store, devices
-            )  # the hellos list the runs of which a device keeps a model
+            save_hellos(self.store, devices)  # a hello lists the runs whose model is kept
         except StorageError as exc:
             effects += self._failed(exc)
         return self._counted(effects)
@@ -286,8 +275,7 @@ class Ingest:
             if asks(payload):
                 return [*self.devices.answer_doctor(device, payload)]
             device = self._renewing.heard(device, topic, payload, now)
-            # The highest plausible incarnation: ours, which is a clock reading, plus the time elapsed since
-            # then.
+            # The highest plausible incarnation: ours (a clock reading) plus the time elapsed since then.
             latest = latest_incarnation(self._incarnation + now - (self._started or 0.0))
             opened = device.peer.open(payload, topic, latest)
             if opened is None:
@@ -372,8 +360,7 @@ class Ingest:
         model = orders.describe(name)(current.row.model).transfer
         if transfer != model or not current.orders[name].holds or run.config.broadcast.whole:
             return []
-        # The device fetches the whole model although it had one. This is stored at once, as byte counts are
-        # lost in a restart.
+        # The device had a model, but fetches a whole one. Stored at once, as a restart loses byte counts.
         if self.traffic.fell_back(get.run, name):
             self.counters["whole_models"] += 1
             self.store.save_traffic([TrafficRow(get.run, get.round, name, 0, 0, True)])
@@ -405,8 +392,7 @@ class Ingest:
         if isinstance(reply, messages.Committed | messages.Reject):
             known = device.hello
             device.keep(reply.run)
-            # a leader in another process reads the device's row
-            if device.hello != known and self.devices.is_shared:
+            if device.hello != known and self.devices.is_shared:  # for a leader elsewhere
                 self._keeping.append(device)
             counts = isinstance(reply, messages.Committed)
             self.open.answered(reply.run, reply.round, name, counts)

@@ -131,7 +131,7 @@ def _judged(given: OrderContext, report: Report, delta: SparseVector | None, blo
     if report.patched is False:  # the device chose to start without the patch
         patch = patch_blob = patch_context = b""
     mask, named = b"", b""
-    # the device keeps the mask of its last update in which some, but not all, elements were sent
+    # The device keeps the mask of its last update in which some, but not all, elements were sent.
     if work.select is not None:
         is_part = delta is not None and 0 < delta.count < delta.size
         mask = mask_bitmap(delta) if delta is not None and is_part else b""

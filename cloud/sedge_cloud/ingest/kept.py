@@ -108,9 +108,7 @@ class Kept:
         return None if name is None else self.find(name)
 
     def changed(self) -> list[tuple[Device | None, DeviceRow]]:
-        """Reread the rows of all cached devices; paired with None, also those of strangers since enrolled.
-        enrolled.
-        """
+        """Reread the rows of all cached devices, and (with None) of strangers that were enrolled since."""
         rows = self._store.devices_named([*self._devices, *self._strangers])
         return [(self._devices.get(name), row) for name, row in rows.items()]
 

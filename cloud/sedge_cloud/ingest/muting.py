@@ -71,18 +71,15 @@ class Muting:
         return None if math.isinf(self._look_at) else self._look_at
 
     def poll(self, now: float) -> list[Effect]:
-        """Returns the changes of subscriptions, additions first, so that no other device's frame is missed.
-        missed.
-        """
+        """Returns the changes of subscriptions, additions first, so that no frame is missed."""
         self._now = now
         if now < self._look_at:
             return []
         over = [name for name, until in self._until.items() if now >= until]
         for name in over:
             del self._until[name]
-            if (
-                name in self._devices
-            ):  # offline until its next hello, as its goodbye may have been missed
+            # Offline until its next hello, as its goodbye may have been missed.
+            if name in self._devices:
                 self._leave(self._devices[name], now)
         self._look_at = now + LOOK_S if self._until else math.inf
         wanted, effects = self._wanted(), [*self._notes]

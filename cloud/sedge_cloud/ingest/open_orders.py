@@ -148,9 +148,7 @@ class OpenOrders:
             current.present.clear()
 
     def answered(self, run: str, number: int, device: str, counts: bool) -> None:
-        """Record that a device has a receipt for an order; ``counts`` says whether its update was accepted.
-        accepted.
-        """
+        """Record that a device has a receipt for an order; ``counts`` if its update was accepted."""
         current = self._open.get(run)
         if current is not None and current.row.round == number:
             current.answered(device, counts)
@@ -218,7 +216,7 @@ class OpenOrders:
             why = too_large(order, self._devices.max_packet_of(name))
             if not why:
                 return [self._devices.ask(name, order, now)]
-        # the order is larger than a frame, so retrying would not help
+        # The order is larger than a frame, so retrying would not help.
         except (StrategyError, LocalError) as exc:
             why = f"its order cannot be sent: {exc}"
         return self.decline(run.name, current.row.round, name, why)

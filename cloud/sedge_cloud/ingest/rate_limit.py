@@ -69,9 +69,7 @@ class TokenBucket:
 
     @property
     def floods(self) -> bool:
-        """Returns True if more messages were dropped than a full bucket holds, beyond the sustained rate.
-        rate.
-        """
+        """Returns True if, beyond the sustained rate, more messages were dropped than a bucket holds."""
         return self._dropped > BURST
 
     def warns(self, now: float) -> bool:

@@ -88,8 +88,6 @@ class Refusals:
         return self._outdated(topic) is not None
 
     def _outdated(self, topic: str) -> Device | None:
-        """Returns the device that publishes to this topic in protocol version 1; None for any other topic.
-        topic.
-        """
+        """Returns the device that publishes to this topic in protocol version 1; None for other topics."""
         name = self._first_version.sender(topic)
         return None if name is None else self._kept.find(name)

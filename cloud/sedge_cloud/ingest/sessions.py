@@ -120,9 +120,7 @@ class Fleet:
         return effects
 
     def changed(self, device: Device | None, row: DeviceRow, now: float) -> list[Effect]:
-        """Apply a row that may enrol, reissue or revoke a device; ``device`` is None if it was not cached.
-        cached.
-        """
+        """Apply a row that may enrol, reissue or revoke a device; ``device`` is None if not cached."""
         name = row.device
         if device is None or device.row.secret != row.secret:
             if device is not None:

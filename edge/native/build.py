@@ -21,7 +21,7 @@ import zipfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-VERSION = "1.5.1"  # of executorch, and so of sedge-executorch
+VERSION = "1.5.1"  # The version of executorch, which is also that of sedge-executorch.
 PACKAGE = "sedge_executorch"
 HERE = Path(__file__).parent
 SOURCE = HERE / f"{PACKAGE}.cpp"
@@ -31,7 +31,7 @@ LIBRARIES = (
     "libexecutorch_threadpool.so",
     "libexecutorch_backend_xnnpack.so",
 )
-# From executorch's CMake configuration: without them, classes have another layout.
+# Taken from executorch's CMake configuration. Without these flags, its classes would have another layout.
 DEFINITIONS = ("C10_USING_CUSTOM_GENERATED_MACROS", "ET_EVENT_TRACER_ENABLED")
 INCLUDES = ("include", "include/executorch/runtime/core/portable_type/c10")
 COMPILERS = {"x86_64": "x86_64-linux-gnu-g++", "aarch64": "aarch64-linux-gnu-g++"}
@@ -52,7 +52,10 @@ INIT = f'"""The libraries of ExecuTorch {VERSION} and a C interface to them; no 
 
 
 def unpacked(machine: str, folder: Path) -> tuple[Path, str]:
-    """The executorch package for a machine, with headers and libraries, and its license."""
+    """Unpack the executorch package for a machine into ``folder``.
+
+    Returns the folders of headers and libraries, and the license.
+    """
     if machine == platform.machine():
         try:
             installed = distribution("executorch")
@@ -90,20 +93,20 @@ def compile_interface(machine: str, executorch: Path, target: Path) -> None:
     words += [word for name in INCLUDES for word in ("-isystem", str(executorch / name))]
     words += [f"-D{name}" for name in DEFINITIONS]
     words += [f'-DSEDGE_EXECUTORCH_VERSION="{VERSION}"', str(SOURCE), "-o", str(target)]
-    # Kernels and delegates register themselves: nothing refers to them, so the linker would omit them.
+    # Kernels and delegates register themselves, so the linker would omit them: no symbol refers to them.
     words += [f"-L{executorch / 'lib'}", "-Wl,--no-as-needed", *libraries, "-Wl,-rpath,$ORIGIN"]
     subprocess.run(words, check=True)
 
 
 def glibc(files: list[Path]) -> tuple[int, int]:
-    """The oldest glibc that has every symbol version that these libraries need."""
+    """Returns the oldest glibc version that has all the symbol versions that these libraries need."""
     words = ["readelf", "--version-info", "--wide", *map(str, files)]
     text = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     return max((int(a), int(b)) for a, b in re.findall(r"\bGLIBC_(\d+)\.(\d+)", text))
 
 
 def contents(machine: str, folder: Path) -> dict[str, bytes]:
-    """The files of a machine's wheel, by their path in it, all but RECORD."""
+    """Returns the files of a machine's wheel by their path in it, without RECORD."""
     executorch, text = unpacked(machine, folder)
     compile_interface(machine, executorch, folder / f"lib{PACKAGE}.so")
     libraries = [folder / f"lib{PACKAGE}.so", *(executorch / "lib" / name for name in LIBRARIES)]
@@ -124,7 +127,7 @@ def contents(machine: str, folder: Path) -> dict[str, bytes]:
 
 
 def record(files: dict[str, bytes]) -> dict[str, bytes]:
-    """The files, and the RECORD that lists them."""
+    """Returns the files together with the RECORD that lists them."""
     path = f"{PACKAGE}-{VERSION}.dist-info/RECORD"
     lines = [f"{path},,"]
     for name, data in files.items():
@@ -150,7 +153,7 @@ def build(machine: str, out: Path) -> Path:
 
 
 def machines() -> list[str]:
-    """The machines to build for: this one, and any other with a cross compiler."""
+    """Returns the machines to build for: this one, and any others that have a cross compiler installed."""
     return [name for name in COMPILERS if shutil.which(COMPILERS[name])]
 
 

@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parser() -> Parser:
-    """The command's arguments."""
+    """Returns the parser for the command line."""
     made = command(
         "sedge-edge", "The Sedge agent of one device.", "edge.toml",
         ["sedge-edge doctor", "sedge-edge run -c device-1/edge.toml"],
@@ -178,7 +178,7 @@ def _join(arguments: argparse.Namespace) -> int:
 
 
 def _once(arguments: argparse.Namespace) -> int:
-    """Exit once there has been nothing to do for a moment."""
+    """Run the agent until it has had nothing to do for a moment, then exit."""
     timeout_s: float = arguments.timeout_s
     deadline = time.monotonic() + timeout_s
     idle_since: float | None = None
@@ -194,7 +194,7 @@ def _once(arguments: argparse.Namespace) -> int:
             idle_since = None
             return False
         idle_since = now if idle_since is None else idle_since
-        return now - idle_since > 2.0  # a pending order follows the welcome at once
+        return now - idle_since > 2.0  # a pending order would arrive right after the welcome
 
     if _run_agent(arguments.config, done):
         raise KeyboardInterrupt
@@ -206,7 +206,7 @@ def _once(arguments: argparse.Namespace) -> int:
 
 
 def _run_agent(path: Path, done: Callable[[Agent], bool]) -> bool:
-    """Take part until ``done`` or a signal. Returns whether Ctrl-C ended it; no work is lost then."""
+    """Run the agent until ``done`` or a signal. Returns True if Ctrl-C ended it; no work is lost."""
     unpool_large_arrays()
     config = load_config(path)
     log_to_stderr(config.log_level, status=True)
@@ -256,7 +256,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> bool:
 
 
 def _served(config: EdgeConfig, folder: Path, code: UserCode) -> AbstractContextManager[object]:
-    """The model's socket while the agent runs, if the configuration names one."""
+    """Returns a context that serves the model on a socket, if the configuration names one."""
     if config.serve.socket is None:
         return nullcontext()
     from sedge_edge.model_socket import ModelSocket
@@ -266,7 +266,7 @@ def _served(config: EdgeConfig, folder: Path, code: UserCode) -> AbstractContext
 
 
 def _codecs(backend: str, folder: Path) -> tuple[str, ...]:
-    """The codecs to announce. If user code cannot be imported, orders are declined with the reason."""
+    """Returns the codecs to announce. If user code cannot be imported, orders are declined later."""
     try:
         missing = impossible_features(backend, folder)
     except ConfigError as exc:
@@ -288,7 +288,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    """Prune as a running agent does automatically; none may run now, as it keeps its state in memory."""
+    """Delete runs as a running agent does. None may run now, because it keeps its state in memory."""
     config, dry_run = load_config(arguments.config), bool(arguments.dry_run)
     folder = act_as_owner(config.state_dir)
     with nullcontext() if dry_run else lock_folder(folder):
@@ -366,7 +366,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 
 def _print_rows(found: NDArray[np.generic], outputs: NDArray[np.float32], as_json: bool) -> None:
-    """Print each row's prediction (N, ...), as JSON with the model's outputs (N, C, ...)."""
+    """Print each row's prediction (N, ...). As JSON, also print the model's outputs (N, C, ...)."""
     for one, raw in zip(found, outputs, strict=True):
         if as_json:
             print(json_text({"prediction": one.tolist(), "outputs": raw.tolist()}))

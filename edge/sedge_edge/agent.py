@@ -45,7 +45,7 @@ from sedge_protocol.wire.messages import Message, Order
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.signing_keys import SigningKeys
 
-# How soon a job is tried again after a closed gate. A stopped job writes a checkpoint, at most this often.
+# How soon to try a job again after a gate was closed, and how often a stopped job may write a checkpoint.
 GATE_RETRY_S = 60.0
 
 
@@ -117,26 +117,26 @@ class Agent:
 
     @property
     def idle(self) -> bool:
-        """Whether there is neither an order nor an update left."""
+        """Whether there are neither orders to work on nor updates to send."""
         return not self.state.orders and not self.state.outbox
 
     def will(self) -> tuple[str, bytes]:
-        """Topic and payload of the MQTT last will; begins a new session."""
+        """Begin a new session. Returns topic and payload of its MQTT last will."""
         return self.handshake.will()
 
     def goodbye(self) -> list[AgentEffect]:
-        """Announce that we are disconnecting on purpose."""
+        """Tell the coordinator that the device is disconnecting on purpose."""
         return [self.handshake.goodbye()]
 
     def connected(self, now: float, max_packet_bytes: int) -> list[AgentEffect]:
-        """The link is up: send the hello, request missing blobs, offer pending updates."""
+        """Handle a new connection: send the hello, request missing blobs, offer pending updates."""
         self._connected = True
         self.handshake.connected(now, max_packet_bytes)
         self._outbox.connected(now, max_packet_bytes)
         return [*self._fetches.connected(now), *self.poll(now)]
 
     def other_password(self) -> str | None:
-        """Switch to the other keys, because the broker refuses these; None if there are none."""
+        """Switch to the other keys, because the broker refuses these. None if there are no others."""
         if self._keyring is None or not self._keyring.turn():
             return None
         keys = self._keyring.keys
@@ -144,13 +144,13 @@ class Agent:
         return keys.password
 
     def disconnected(self) -> None:
-        """The link is down; jobs continue without it."""
+        """Handle the loss of the connection. A running job continues without it."""
         self._connected = False
         self._fetches.disconnected()
         self._outbox.disconnected()
 
     def timer(self) -> float | None:
-        """When ``poll`` is next due."""
+        """Returns the time at which ``poll`` is next due."""
         due = [self._waiting.timer(), None if self._waiting.closed.link else self._outbox.timer()]
         waits = self._disk.disk_at
         due += [self._fetches.timer(), self._disk.job_at] if waits is None else [waits]
@@ -158,7 +158,7 @@ class Agent:
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> list[AgentEffect]:
-        """Do what is due now. A full disk stops new work but not uploads, which make room."""
+        """Do what is due now. A full disk stops new work, but not uploads, because they make room."""
         self.budget.passed(now)
         self._waiting.look(now)
         effects = self._say(now)
@@ -169,7 +169,7 @@ class Agent:
         return effects
 
     def _say(self, now: float) -> list[AgentEffect]:
-        """The hello that is due, or a hello that says why no work is being done."""
+        """Send the hello that is due, also when the device has stopped or resumed its work."""
         no_room = "" if self._working else self._fetches.refused
         why = self._waiting.reason(self._disk.why or no_room)
         effects: list[AgentEffect] = [*self.handshake.waits(why, now)]
@@ -181,7 +181,7 @@ class Agent:
         return [*effects, *self.handshake.poll(now)] if self._connected else effects
 
     def _work(self, now: float) -> list[AgentEffect]:
-        """Fetch, and start a job. While a gate is closed nothing is fetched, as no job could start."""
+        """Fetch blobs and start a job. A closed gate stops both, because no job could start."""
         try:
             if self._disk.disk_at is not None:
                 self._store.probe()
@@ -196,7 +196,7 @@ class Agent:
             lambda: self._next_job(self._orders(), now),
         )
         effects: list[AgentEffect] = [] if self._working else [*self._collecting.poll(now)]
-        for step in steps:  # a download without room must not stop a job that needs none
+        for step in steps:  # a download without room must not hold back a job that needs none
             try:
                 effects += step()
             except StorageError as exc:
@@ -207,7 +207,7 @@ class Agent:
         return self.state.continued_orders(self.blobs.has)
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[AgentEffect]:
-        """Handle a message from the broker. Malformed bytes are counted and logged, and change nothing."""
+        """Handle a message from the broker. Malformed ones are counted and logged, but change nothing."""
         self.budget.passed(now)
         self.budget.received(len(payload))
         effects: list[AgentEffect] = []
@@ -224,11 +224,11 @@ class Agent:
             if message is None:
                 return self._chunk(frame, now)
             is_new = frame.incarnation != self.state.coordinator_incarnation
-            if is_new:  # its sessions, and its own request for a hello, may be lost
+            if is_new:  # a coordinator that has restarted may have lost its sessions
                 self.handshake.begin(now)
             if isinstance(
                 message, messages.Welcome
-            ):  # even on a full disk, which our hellos report
+            ):  # handled even if the disk is full, because our hellos report that
                 self.peer.agree(message.versions)
                 self._outbox.limit(message.max_packet)
                 effects += self.handshake.welcome(message, now)
@@ -242,8 +242,8 @@ class Agent:
                 self._fetches.woken(now)
             overtaken = frame.seq < self.peer.window.top
             if isinstance(message, Order) and (overtaken or not self.handshake.ever_welcomed):
-                # The frame that overtook it may have been its receipt or its cancellation. Before the
-                # first welcome since our start, we cannot know what has overtaken it.
+                # The newer frame may have been its receipt or its cancellation. Before the first welcome
+                # since our start, we cannot tell.
                 text = "dropped an order that a newer message overtook; it may be sent again"
                 return [Note(logging.INFO, text)]
             return [*effects, *self._message(frame, message, now), *self.poll(now)]
@@ -252,29 +252,29 @@ class Agent:
             note = Note(logging.WARNING, f"dropped a frame on {topic}: {exc}")
             order = messages.unreadable_order(exc) if self.handshake.ever_welcomed else None
             return [note] if order is None else [note, self._declines.message(order, exc)]
-        except StorageError as exc:  # one log line for all the chunks in flight
+        except StorageError as exc:  # log the error only once for all the chunks in flight
             if not self._disk.waits(now):
                 effects += [self._disk.refused(exc, now), *self._say(now)]
             return effects
 
     def finished(self, outcome: Outcome, now: float) -> list[AgentEffect]:
-        """The current job is done: commit its outcome, then offer the update.
+        """Commit the outcome of the current job, which is done, and offer the update.
 
-        It is kept, as late, even after a newer order of the run: otherwise a device slower than a round
-        would never contribute.
+        If a newer order of the run has arrived, the update is late but still kept. Otherwise a device that
+        is slower than a round would never contribute.
         """
         order = self._job_ended()
         try:
             if order is not None and self.state.still_wants(order):
                 self._store.finish(order, outcome, steps_left(order, self.vectors.has) or ())
                 self._fetches.places.received -= outcome.report.http_bytes
-        except StorageError as exc:  # the order stays and is done again
+        except StorageError as exc:  # the order stays, and the job will be repeated
             return [self._disk.refused_job(exc, now), *self._say(now)]
         self._disk.job_done()
         return self.poll(now)
 
     def failed(self, error: SedgeError, now: float) -> list[AgentEffect]:
-        """The current job failed: decline its order, unless the disk may yet recover."""
+        """Decline the order of the current job, which has failed. After a disk error, retry it instead."""
         done = self._job_ended()
         if isinstance(error, StorageError):
             return [self._disk.refused_job(error, now), *self._say(now)]
@@ -291,11 +291,14 @@ class Agent:
         return [*effects, *self.poll(now)]
 
     def has_examples(self, num_train: int, num_test: int, now: float) -> list[AgentEffect]:
-        """The device has this many examples now."""
+        """Announce how many examples the device has now."""
         return [*self.handshake.has_examples(num_train, num_test, now)]
 
     def interrupted(self, checkpoint: bytes | None = None) -> list[AgentEffect]:
-        """The current job was stopped on purpose; its order stays and continues from this blob."""
+        """Keep the order of the current job, which was stopped on purpose.
+
+        It will continue from this blob.
+        """
         order = self._job_ended()
         try:
             if order is not None:
@@ -350,7 +353,7 @@ class Agent:
         if waiting is None or waiting.blob != message.sha256:
             return []
         self._store.remove_update(waiting)
-        self._disk.job_at = None  # the freed bytes may be the room that a job lacked
+        self._disk.job_at = None  # deleting the update may have made room for a waiting job
         where = f"run {message.run}, round {message.round}"
         if isinstance(message, messages.Committed):
             late = " (late)" if message.late else ""
@@ -362,7 +365,7 @@ class Agent:
         return [*effects, *self.poll(now)] if effects else []
 
     def fetched(self, part: FetchedChunk | SpanEnd, now: float) -> list[AgentEffect]:
-        """A chunk, or the end of the span that ``FetchSpan`` requested, has arrived over HTTP."""
+        """Handle a chunk, or the end of a span, that has arrived over HTTP after a ``FetchSpan``."""
         self.budget.passed(now)
         if isinstance(part, FetchedChunk):
             self.budget.received(len(part.data))
@@ -373,7 +376,7 @@ class Agent:
         return [*effects, *self.poll(now)] if effects or isinstance(part, SpanEnd) else []
 
     def _next_job(self, orders: list[Order], now: float) -> list[AgentEffect]:
-        """Start the oldest order whose blobs are all here and whose attempts are not exhausted."""
+        """Start the oldest order whose blobs are all on disk and whose attempts are not used up."""
         if self._working is not None or now < (self._disk.job_at or 0.0):
             return []
         self._disk.job_at = None

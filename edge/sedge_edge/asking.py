@@ -1,4 +1,4 @@
-"""Asks to join a fleet on a token's topic until there is an answer (spec/enrolment.md, E8 to E13)."""
+"""Asks to join a fleet on a token's topic, until the request is answered (spec/enrolment.md, E8 to E13)."""
 
 import time
 from collections.abc import Callable
@@ -17,20 +17,23 @@ from sedge_protocol.wire.keys import DeviceKeys, parse_secret
 from sedge_protocol.wire.messages import Join, Joined, decode_body, encode_body
 from sedge_protocol.wire.reconnect import is_unknown_account
 
-# A device asks again after this many seconds, doubled each time.
+# Seconds until the request is repeated: at first, and at most. The wait doubles each time.
 FIRST_S, LAST_S = 1.0, 30.0
-# The user is told after this long without any answer.
+# The user is informed if there was no answer at all for this many seconds.
 SILENT_S = 10.0
 _STEP_S = 0.02
 _NEW = "`sedge-cloud device token add` on the coordinator gives a new one"
 
 
 class JoinRefused(LinkError):
-    """The coordinator or the broker has refused; repeating the same request is useless."""
+    """The coordinator or the broker has refused. Repeating the same request would not help."""
 
 
 class Asking:
-    """One device's join by a token: ``name`` is the requested id, ``seed`` the 32 bytes of its key."""
+    """Creates and checks the messages of a device that joins by a token.
+
+    ``name`` is the id to request, ``seed`` the 32 bytes from which the device's key is generated.
+    """
 
     def __init__(self, token: Token, name: str, seed: bytes) -> None:
         self.token, self.name = token, name
@@ -45,7 +48,10 @@ class Asking:
 
     @cached_property
     def _agreement(self) -> Agreement:
-        """Raises ``ConfigError`` if the token's public key is invalid."""
+        """The keys shared with the coordinator.
+
+        Raises ``ConfigError`` if the token's public key is invalid.
+        """
         fleet, token = self.token.fleet, self.token.token
         try:
             return Agreement.of(self._private, self.token.public(), self.point, fleet, token)
@@ -54,16 +60,16 @@ class Asking:
 
     @property
     def secret(self) -> bytes:
-        """The device's secret, once it is accepted."""
+        """The device's secret, which is valid once the device is accepted."""
         return self._agreement.secret
 
     @property
     def down(self) -> str:
-        """The topic of the answers."""
+        """The topic on which answers arrive."""
         return topics.down(self.token.fleet, self.token.token)
 
     def settings(self, ca_file: str | None) -> BrokerSettings:
-        """The token's account at the broker."""
+        """Returns the settings for connecting with the token's own account at the broker."""
         name, pem = self.token.token, self.token.certificate
         own = None
         if pem is not None:
@@ -73,14 +79,14 @@ class Asking:
         return BrokerSettings(self.token.url, name, name, password, ca_file, client_pem=own)
 
     def question(self) -> tuple[str, bytes]:
-        """Topic and bytes of a JOIN."""
+        """Returns topic and bytes of a JOIN."""
         self._sent += 1
         up = topics.up(self.token.fleet, self.token.token)
         asks = Join(self.point, self.name, self._agreement.asks(self.name), VERSION)
         return up, seal(Frame(Kind.JOIN, encode_body(asks), 1, self._sent), up, self._keys.up)
 
     def answer(self, payload: bytes) -> Joined | None:
-        """A genuine answer to this device; None for anything else."""
+        """Decode a genuine answer to this device. Returns None for anything else."""
         try:
             frame = open_frame(payload, self.down, self._keys.down)
             said = decode_body(frame.kind, frame.body) if frame.kind is Kind.JOINED else None
@@ -97,9 +103,12 @@ class Asking:
 def ask_to_join(
     asking: Asking, ca_file: str | None, timeout_s: float | None, say: Callable[[str], None]
 ) -> Joined:
-    """Ask until the device is accepted. ``say`` gets each message once.
+    """Repeat the request until the device is accepted.
 
-    Raises ``JoinRefused`` when coordinator or broker refuse, ``LinkError`` after ``timeout_s`` seconds.
+    ``say`` is called once with each message for the user.
+
+    Raises ``JoinRefused`` if the coordinator or the broker refuses, ``LinkError`` after ``timeout_s``
+    seconds.
     """
     link, told = MqttLink(asking.settings(ca_file), (asking.down,)), set[str]()
     begun = time.monotonic()
@@ -140,7 +149,7 @@ def ask_to_join(
 
 
 def _hear(said: Joined, asking: Asking, tell: Callable[[str], None]) -> None:
-    """Tell the person that a device is pending. Raises ``JoinRefused``."""
+    """Tell the user that the device is waiting to be accepted. Raises ``JoinRefused`` if it was refused."""
     if said.state == "refused":
         raise JoinRefused(f"{asking.name} was refused: {said.detail or _NEW}")
     tell(
@@ -150,7 +159,7 @@ def _hear(said: Joined, asking: Asking, tell: Callable[[str], None]) -> None:
 
 
 def _explain(reason: str, asking: Asking, tell: Callable[[str], None]) -> None:
-    """Say why there is no connection. Raises ``JoinRefused`` when the broker does not know the token."""
+    """Explain a lost connection. Raises ``JoinRefused`` if the broker does not know the token."""
     if is_unknown_account(reason):
         token = asking.token
         text = f"{token.url} does not know the token {token.token}: it has expired, was revoked, or"

@@ -1,7 +1,7 @@
-"""The device's certificate for the broker, and the one that the coordinator has sent since (E18, E19).
+"""The device's certificate for the broker, and its newer one from the coordinator (E18, E19).
 
-Its key follows from the secret that the device was enrolled with, so no file holds the key. The stored
-certificate belongs to the one in ``cert_file``: another one there takes its place.
+The certificate's key is derived from the secret that the device was enrolled with, so no file contains the
+key. A stored certificate replaces the one in ``cert_file``, but only until another one is put there.
 """
 
 import ssl
@@ -18,14 +18,14 @@ SCHEMA = 1
 
 
 class KeptCertificate(msgspec.Struct, frozen=True):
-    """The stored state: ``der`` replaces the certificate with the name ``base``."""
+    """The stored state: the certificate ``der``, which replaces the certificate named ``base``."""
 
     base: bytes
     der: bytes
 
 
 class OwnCertificate:
-    """The newest certificate; ``given`` is the one in ``cert_file``, DER."""
+    """The device's newest certificate. ``given`` is the one in ``cert_file``, in DER."""
 
     def __init__(
         self, secret: bytes, given: bytes, durable: DurableValue[KeptCertificate] | None
@@ -36,17 +36,17 @@ class OwnCertificate:
 
     @property
     def name(self) -> bytes:
-        """16 bytes by which a hello names it."""
+        """The name of the certificate in a hello, 16 bytes."""
         return key_name(self._der)
 
     @property
     def pem(self) -> str:
-        """The certificate and its key."""
+        """The certificate and its private key, in PEM."""
         return tls.client_pem(self._secret, self._der)
 
     @property
     def until(self) -> datetime:
-        """When it ends. Raises ``ConfigError`` if it cannot be read."""
+        """When the certificate expires. Raises ``ConfigError`` if it cannot be read."""
         from cryptography import x509
 
         try:
@@ -55,15 +55,18 @@ class OwnCertificate:
             raise ConfigError("broker.cert_file", str(exc), "a certificate in PEM") from exc
         if hasattr(made, "not_valid_after_utc"):
             return made.not_valid_after_utc
-        return made.not_valid_after.replace(tzinfo=UTC)  # before version 42
+        return made.not_valid_after.replace(tzinfo=UTC)  # cryptography before version 42
 
     def check(self) -> None:
-        """Raise ``ConfigError`` if the certificate is not for the key that follows from the secret."""
+        """Raise ``ConfigError`` if the certificate is not for the key derived from the secret."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         tls.load(lambda _, own, key: context.load_cert_chain(str(own), key), tls.NO_FILES, self.pem)
 
     def replace(self, der: bytes) -> None:
-        """Keep a later certificate. Raises ``RemoteError`` if it is not for our key, ``StorageError``."""
+        """Store a newer certificate.
+
+        Raises ``RemoteError`` if it is not for our key, or ``StorageError``.
+        """
         before, self._der = self._der, der
         try:
             self.check()

@@ -1,6 +1,6 @@
-"""The runtimes that train with a bundle, and the choice of one.
+"""The runtimes that train with a bundle, and how one of them is chosen.
 
-A backend loads its library when it is opened, so importing the agent loads none.
+A backend imports its library only when it is opened, so importing the agent does not load any.
 """
 
 from collections.abc import Callable
@@ -25,10 +25,11 @@ from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.work import Work
 
 AUTO = "auto"
-# The orders' optimizer is not known yet when a bundle is opened.
+# The number of vectors in memory while training with Adam, which needs the most. Which optimizer the orders
+# use is not known yet when a bundle is opened.
 _VECTORS = Work().vectors(Training(optimizer="adam"))
 
-# The abilities of an agent that trains with the user's function.
+# The abilities of an agent that trains with the user's own function.
 _FOR_FUNCTIONS = frozenset({"settings", "arrays"})
 
 
@@ -43,11 +44,11 @@ NO_CODE = UserCode()
 
 
 class Backend(NamedTuple):
-    """A runtime: its package and distribution, its install command, and the function that opens a bundle.
+    """A runtime: its package and distribution, how to install it, and the function that opens a bundle.
 
     ``open`` takes the bundle, the setting ``backend.name``, the number of threads, and the user's code. It
-    raises ``ImportError`` when the package is broken, ``CodecError`` for a bundle's program that cannot be
-    loaded, ``ConfigError`` for user code that fails.
+    raises ``ImportError`` if the package is broken, ``CodecError`` if a program of the bundle cannot be
+    loaded, and ``ConfigError`` if user code fails.
     """
 
     package: str
@@ -84,7 +85,7 @@ def _function(bundle: Bundle, backend: str, threads: int, code: UserCode) -> Tra
     return FunctionTrainer(bundle, backend, code.folder, threads)
 
 
-# The backends that "auto" may choose, the fastest first, followed by those that run the user's code.
+# First the backends that "auto" may choose, fastest first, then those that run the user's code.
 BACKENDS = {
     ONNXRUNTIME: Backend(
         "onnxruntime", "onnxruntime", "pip install 'sedge-fl[onnx]'", _onnxruntime
@@ -101,27 +102,27 @@ BACKENDS = {
 
 
 def installed_backends() -> dict[str, str]:
-    """The installed backends and their versions, found without loading any."""
+    """Returns the installed backends and their versions, without loading them."""
     return {name: _version(BACKENDS[name].distribution) for name in _installed()}
 
 
 def allowed_backends(backend: str) -> list[str]:
-    """The backends that the setting ``backend.name`` allows, the preferred one first."""
+    """Returns the backends that the setting ``backend.name`` allows, in order of preference."""
     if backend != AUTO:
         return [FUNCTION if ":" in backend else backend]
     return [name for name in BACKENDS if name not in WITHOUT_PROGRAMS]
 
 
 def usable_backends(backend: str) -> tuple[str, ...]:
-    """The installed backends that the setting allows: what a device announces."""
+    """Returns the installed backends that the setting allows. A device announces these."""
     allowed = allowed_backends(backend)
     return tuple(name for name in _installed() if name in allowed)
 
 
 def impossible_features(backend: str, folder: Path) -> frozenset[str]:
-    """The optional abilities of the agent that this backend lacks; a device does not announce them.
+    """Returns the optional abilities that the agent must not announce, as this backend lacks them.
 
-    Raises ``ConfigError`` for a function that cannot be imported.
+    Raises ``ConfigError`` if the user's function cannot be imported.
     """
     if allowed_backends(backend) != [FUNCTION]:
         return _FOR_FUNCTIONS
@@ -135,12 +136,12 @@ def _installed() -> list[str]:
 
 
 def _version(distribution: str) -> str:
-    # Imported here: it takes a MiB of memory, and only people need the version.
+    # Imported here, because it takes a MiB of memory and the version is only shown to people.
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version(distribution)
-    except PackageNotFoundError:  # onnxruntime has a distribution for each accelerator
+    except PackageNotFoundError:  # onnxruntime has a separate distribution for each accelerator
         return "of unknown version"
 
 
@@ -151,16 +152,18 @@ def open_trainer(
     code: UserCode = NO_CODE,
     state_dir: Path | None = None,
 ) -> Trainer:
-    """A trainer for the bundle on ``backend``; "auto" takes the fastest one that works and fits.
+    """Open a trainer for the bundle on ``backend``.
 
-    A program runs in this process only after it has passed a trial in another one (trial.py), whose verdict
-    is kept in ``state_dir``, the agent's folder.
+    "auto" chooses the fastest one that works and fits.
 
-    If none fits into the device's memory, by the bundle's figures for training with Adam, "auto" takes the
-    one that needs least.
+    A program runs in this process only after it has passed a trial in another one (trial.py). The verdict
+    is stored in ``state_dir``, the agent's folder.
 
-    Raises ``ConfigError`` when there is none or user code fails, ``CodecError`` for a program that cannot
-    be loaded.
+    A backend fits if its training step, with the more demanding optimizer, fits into the device's memory by
+    the bundle's figures. If none fits, "auto" chooses the one that needs the least memory.
+
+    Raises ``ConfigError`` if no backend works or user code fails, ``CodecError`` if a program cannot be
+    loaded.
     """
     offered = (*bundle.backends(), *sorted(WITHOUT_PROGRAMS))
     allowed = allowed_backends(backend)
@@ -169,10 +172,10 @@ def open_trainer(
         expected = f"one of those in the bundle: {', '.join(bundle.backends()) or 'none'}"
         raise ConfigError("backend.name", backend, expected)
     room = memory_mb()
-    # The more demanding optimizer, in case orders ask for either.
+    # Assume the more demanding optimizer, because orders may use it.
     program = "gradient" if bundle.manifest.guide is None else GUIDED
     needed = {name: bundle.manifest.memory_mb([name], _VECTORS, program) for name in known}
-    if room:  # backends that fit keep their order
+    if room:  # backends that fit stay in their order
         known.sort(key=lambda name: needed[name] if needed[name] > room else 0)
     faults: list[str] = []
     for name in known:

@@ -1,7 +1,9 @@
-"""``Trainer`` over a model's programs: everything that does not depend on the runtime.
+"""A ``Trainer`` that runs a model's programs.
 
-A runtime makes a callable of each program, from named arrays to arrays; their names and shapes are those
-of ``sedge_protocol.wire.programs``. n = parameters.
+It contains everything that does not depend on the runtime.
+
+A runtime turns each program into a callable from named arrays to arrays. Names and shapes are those of
+``sedge_protocol.wire.programs``. n = parameters.
 """
 
 import threading
@@ -36,21 +38,23 @@ Arrays: TypeAlias = dict[str, NDArray[np.float32 | np.int64]]
 
 
 class LoadedProgram(Protocol):
-    """One program in a runtime. Thread-safe."""
+    """A program that was loaded into a runtime. Thread-safe."""
 
     def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
-        """The outputs in order, in arrays that are the caller's.
+        """Run the program.
 
-        ``last`` says that the next run may be a long time off, so unused memory should be freed. Any
-        exception becomes a ``CodecError`` that names the program.
+        Returns its outputs in order, in arrays that belong to the caller.
+
+        ``last`` says that the next run may not come soon, so unused memory should be freed. The caller
+        turns any exception into a ``CodecError`` that names the program.
         """
         ...
 
 
-# A program's signature -> the program, loaded. Raises ImportError for a missing or broken runtime,
-# ConfigError when it cannot work as configured, CodecError for a program that is missing or damaged.
+# Loads the program with a given signature. Raises ImportError for a missing or broken runtime, ConfigError
+# if the runtime cannot work as configured, CodecError for a program that is missing or damaged.
 LoadProgram: TypeAlias = Callable[[Signature], LoadedProgram]
-# Loads "predict" with theta (n,) inside, from x to logits. Raises what LoadProgram raises.
+# Loads "predict" with theta (n,) built in, so that it maps x to logits. Raises what LoadProgram raises.
 BindPredict: TypeAlias = Callable[[Theta], LoadedProgram]
 
 
@@ -60,11 +64,11 @@ def bundled(
     load: Callable[[bytes, Signature, int], LoadedProgram],
     threads: int,
 ) -> LoadProgram:
-    """Loads the programs that the bundle has for a backend.
+    """Returns a function that loads the programs that the bundle has for a backend.
 
     ``load`` takes a program's bytes, its signature and the number of threads. It raises ``ImportError`` and
-    ``ConfigError`` like a ``LoadProgram``, and anything else for bytes that are no such program. Frozen
-    values are fed to every run from where they lie.
+    ``ConfigError`` like a ``LoadProgram``, and any other exception if the bytes are not a valid program.
+    Frozen values are passed to every run without copying.
     """
 
     def loaded(signature: Signature) -> LoadedProgram:
@@ -81,7 +85,7 @@ def bundled(
 
 @contextmanager
 def loading(bundle: Bundle, program: str) -> Generator[None]:
-    """Turn a runtime's refusal of a program into a ``CodecError`` that names the program."""
+    """Turn any error of the runtime about a program into a ``CodecError`` that names the program."""
     try:
         yield
     except (ImportError, ConfigError, LocalError):
@@ -91,13 +95,13 @@ def loading(bundle: Bundle, program: str) -> Generator[None]:
 
 
 class _FedProgram:
-    """A program with inputs that are the same in every run."""
+    """A program some of whose inputs are the same in every run."""
 
     def __init__(self, program: LoadedProgram, constant: Arrays) -> None:
         self._program, self._constant = program, constant
 
     def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
-        """The program's outputs."""
+        """Run the program with the constant inputs added. Returns its outputs."""
         return self._program.run({**feeds, **self._constant}, last)
 
 
@@ -106,10 +110,12 @@ def _where(bundle: Bundle, program: str) -> str:
 
 
 class BundleTrainer:
-    """``Trainer`` over the programs of a bundle's model; each is loaded when first needed.
+    """A ``Trainer`` that runs the programs of a bundle's model.
 
-    ``bind`` is for runtimes that predict faster with theta inside the program. Threads share the programs;
-    everything else belongs to one call.
+    Each program is loaded when it is first needed.
+
+    ``bind`` is for runtimes that predict faster if theta is built into the program. Threads share the
+    programs, while everything else belongs to a single call.
     """
 
     def __init__(self, bundle: Bundle, load: LoadProgram, bind: BindPredict | None = None) -> None:
@@ -118,7 +124,7 @@ class BundleTrainer:
         self._bind = bind
         self._programs: dict[str, LoadedProgram] = {}
         self._lock = threading.Lock()
-        self._program("gradient")  # to find a missing or broken library here
+        self._program("gradient")  # fails here if the library is missing or broken
 
     def train(
         self,
@@ -127,7 +133,7 @@ class BundleTrainer:
         stopped: Callable[[], bool],
         resume: TrainingState | None = None,
     ) -> Trained:
-        """Do a training on the examples; see ``Trainer.train``."""
+        """Train on the examples; see ``Trainer.train``."""
         manifest, training = self._bundle.manifest, request.training
         for vector in request.models:
             manifest.layout.check(vector)
@@ -151,11 +157,12 @@ class BundleTrainer:
         return train(stepper, training, found, step_count(*count), feed, stopped, resume)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
-        """Mean loss and metric of theta (n,); see ``Trainer.evaluate``."""
+        """Returns mean loss and metric of theta (n,); see ``Trainer.evaluate``."""
         manifest = self._bundle.manifest
         manifest.layout.check(theta)
         buffers = _Buffers(examples, manifest.batch_size)
-        sums = np.zeros(3)  # loss, metric, weight; float64, so that many batches add up exactly
+        # Sums of loss, metric, weight; float64, so that many batches add up exactly.
+        sums = np.zeros(3)
         for batch, last in _with_last(
             evaluation_batches(len(examples.targets), manifest.batch_size)
         ):
@@ -163,7 +170,7 @@ class BundleTrainer:
         return evaluation(sums.tolist(), len(examples.targets), manifest.metric.reported)
 
     def predictor(self, theta: Theta) -> Predictor:
-        """The model with theta (n,); see ``Trainer.predictor``."""
+        """Returns a function that predicts with theta (n,); see ``Trainer.predictor``."""
         self._bundle.manifest.layout.check(theta)
         if self._bind is not None:
             program = self._bind(theta)
@@ -195,7 +202,7 @@ class BundleTrainer:
     ) -> list[NDArray[np.float32]]:
         try:
             return program.run(feeds, last)
-        except Exception as exc:  # runtimes' errors have no other common base
+        except Exception as exc:  # the errors of runtimes have no more specific base class
             raise CodecError(f"{_where(self._bundle, name)} failed: {exc}") from exc
 
     def _program(self, name: str) -> LoadedProgram:
@@ -206,7 +213,7 @@ class BundleTrainer:
 
 
 class _Buffers:
-    """Gathers the batches of one call, always in the same memory; without separate targets, x is also y."""
+    """Gathers the batches of one call, reusing the same memory. Without separate targets, x is also y."""
 
     def __init__(self, examples: Examples, batch_size: int) -> None:
         self._examples = examples
@@ -216,8 +223,8 @@ class _Buffers:
             self._y = np.empty((batch_size, *targets.shape[1:]), targets.dtype)
 
     def fill(self, batch: Batch) -> Arrays:
-        """The program's x, y and w for a batch, valid until the next ``fill``."""
-        # All indices are in range: "clip" only stops numpy from gathering into a copy first.
+        """Returns a program's x, y and w for a batch. They are valid until the next ``fill``."""
+        # All indices are in range. "clip" only stops numpy from making a copy first.
         self._examples.inputs.take(batch.indices, axis=0, out=self._x, mode="clip")
         if self._y is not self._x:
             self._examples.targets.take(batch.indices, axis=0, out=self._y, mode="clip")
@@ -225,7 +232,7 @@ class _Buffers:
 
 
 def _with_last(source: Iterator[Batch]) -> Iterator[tuple[Batch, bool]]:
-    """Each batch, and whether it is the last."""
+    """Yields each batch, and whether it is the last one."""
     batch = next(source)
     for following in source:
         yield batch, False

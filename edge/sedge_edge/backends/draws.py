@@ -1,12 +1,13 @@
-"""A torch module's forward pass with given random numbers, such as those of ``training.noise``.
+"""Makes the forward pass of a torch module use given random numbers, such as those of ``training.noise``.
 
-torch's own random functions draw from a stream that no other runtime has. Within ``draws`` they take the
-next numbers of a tensor instead: dropout, Bernoulli masks (stochastic depth), uniform, normal and
-exponential numbers. Others, such as permutations, stay torch's own, and so does a call with a generator.
+torch's own random functions draw from a stream that no other runtime can reproduce. Within ``draws`` they
+take the next numbers of a tensor instead. This covers dropout, Bernoulli masks (stochastic depth), and
+uniform, normal and exponential numbers. Other functions, such as permutations, and all calls with a
+generator still use torch's stream.
 
-Functions are replaced by name where vmap must see through them, because it refuses random operators.
-Operators are replaced for all other cases: the dropout inside ``torch.lstm``, and functions that a module
-bound when it was imported.
+Functions that vmap must see through are replaced by name, because vmap refuses random operators. For all
+other cases operators are replaced: the dropout inside ``torch.lstm``, and functions that a module bound
+when it was imported.
 """
 
 import math
@@ -23,7 +24,7 @@ from sedge_edge.backends.replaced import replaced
 
 
 class Draws:
-    """Hands out ``numbers`` (K,) in order; without ``numbers`` it counts how many are requested."""
+    """Hands out ``numbers`` (K,) in order. Without ``numbers`` it counts how many are requested."""
 
     def __init__(self, numbers: Tensor | None) -> None:
         self._numbers = numbers
@@ -32,7 +33,7 @@ class Draws:
     def take(
         self, shape: Sequence[int], like: Tensor | None = None, of: Tensor | None = None
     ) -> Tensor:
-        """The next numbers, in this shape; ``of`` is another form of the same tensor of numbers."""
+        """Returns the next numbers in this shape. ``of`` is another form of the same tensor of numbers."""
         begin, self.count = self.count, self.count + math.prod(shape)
         numbers = self._numbers if of is None else of
         if numbers is None:
@@ -40,7 +41,10 @@ class Draws:
         return numbers[begin : self.count].view(tuple(shape))
 
     def dropped(self, x: Tensor, p: float, shape: Sequence[int]) -> Tensor:
-        """x with a share p set to 0 and the others scaled to compensate; ``shape`` is the mask's."""
+        """Returns x with dropout: a share p is set to 0, the rest is scaled up.
+
+        The mask has this ``shape``.
+        """
         if p >= 1:
             return x * 0
         return x * ((self.take(shape, x) >= p).to(x.dtype) / (1 - p))
@@ -48,7 +52,7 @@ class Draws:
 
 @contextmanager
 def draws(numbers: Tensor | None) -> Generator[Draws]:
-    """Let torch's functions take their random numbers from ``numbers`` (K,) in [0, 1)."""
+    """Make torch's functions draw from ``numbers`` (K,) in [0, 1) within this context."""
     source = Draws(numbers)
     with ExitStack() as stack:
         for owner, name, replacement in _replacements(source):
@@ -75,7 +79,7 @@ def _replacements(source: Draws) -> list[tuple[Any, str, Replacement]]:
 
 
 def _dropout(source: Draws, original: Callable[..., Tensor], rank: int) -> Callable[..., Tensor]:
-    """Dropout of elements, or (with a rank) of the channels of a batch of this rank."""
+    """Returns dropout of single elements or, with a rank, of whole channels of batches of this rank."""
 
     def dropout(
         input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
@@ -90,7 +94,10 @@ def _dropout(source: Draws, original: Callable[..., Tensor], rank: int) -> Calla
 
 
 def _attention(source: Draws, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """With dropout, compute attention from products and a softmax, as in torch's documentation."""
+    """Returns attention.
+
+    If it has dropout, it is computed from products and a softmax, as torch documents it.
+    """
 
     def attention(
         query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
@@ -143,7 +150,7 @@ def _rand(source: Draws, original: Callable[..., Tensor]) -> Callable[..., Tenso
 
 def _rand_like(source: Draws, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def rand_like(input: Tensor, **kwargs: Any) -> Tensor:
-        if kwargs or input.is_meta:  # torch asks for a shape only
+        if kwargs or input.is_meta:  # torch only asks for a shape
             return original(input, **kwargs)
         return source.take(input.shape, input).to(input.dtype)
 

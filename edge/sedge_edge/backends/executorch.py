@@ -1,9 +1,9 @@
-"""Programs as .pte files in the ExecuTorch runtime, without torch and without executorch's Python package.
+"""Runs .pte files in the ExecuTorch runtime, without torch and without executorch's Python package.
 
-The distribution sedge-executorch brings the runtime's own libraries and a small C interface to them
-(edge/native/sedge_executorch.cpp). A program is a method with positional inputs and outputs. Only
-pointers cross the interface, so every array is checked here first. Outputs are written into new arrays,
-directly where the program's memory plan leaves them out, by one copy where it does not.
+The distribution sedge-executorch contains the runtime's own libraries and a small C interface to them
+(edge/native/sedge_executorch.cpp). A program is a method with positional inputs and outputs. Only pointers
+cross the interface, so every array is checked here first. Outputs are written into new arrays. This takes
+one copy if the program's memory plan includes the outputs, and none otherwise.
 """
 
 import ctypes
@@ -25,15 +25,15 @@ from sedge_protocol.wire.programs import Signature
 
 PACKAGE = "sedge_executorch"
 LIBRARY = "libsedge_executorch.so"
-# The functions of the C interface and what they mean.
+# The version of the C interface's functions and of their meanings.
 _ABI = 1
 _MAX_DIMS = 16
-# ExecuTorch's ScalarType for the types that programs use.
+# The numbers of the types that programs use in ExecuTorch's ScalarType.
 _DTYPES: dict[int, DTypeLike] = {0: np.uint8, 3: np.int32, 4: np.int64, 6: np.float32, 11: np.bool_}
 
 
 class _Tensor(NamedTuple):
-    """An input or output of a program; ``name`` is ours, the file has none."""
+    """An input or output of a program. ``name`` is our own, because .pte files have no names."""
 
     name: str
     dtype: np.dtype[np.generic]
@@ -44,7 +44,10 @@ class _Tensor(NamedTuple):
 
 
 class Library:
-    """The C interface in a folder. Raises ``ImportError`` when it is missing or of another version."""
+    """The C interface, loaded from a folder.
+
+    Raises ``ImportError`` if it is missing or has another version.
+    """
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -73,12 +76,15 @@ class Library:
         self._lock = threading.Lock()
 
     def error(self) -> CodecError:
-        """The error message of this thread's last call."""
+        """Returns an error with the message of this thread's last call."""
         text = cast(bytes, self.native.sedge_et_error()).decode(errors="replace")
         return CodecError("".join(sign if sign.isprintable() else "?" for sign in text))
 
     def use_threads(self, threads: int) -> None:
-        """All programs of a process share their threads; ``ConfigError`` for a different number later."""
+        """Set the number of threads for all programs.
+
+        Raises ``ConfigError`` if a process uses two numbers.
+        """
         with self._lock:
             if self._threads is None:
                 if not self.native.sedge_et_set_threads(threads):
@@ -90,7 +96,10 @@ class Library:
 
 
 def _memory_limit() -> int:
-    """In bytes, 0 when unknown; a program that wants more fails alone, as with onnxruntime."""
+    """Returns a limit in bytes, 0 if unknown.
+
+    A program that needs more fails alone, as with onnxruntime.
+    """
     return memory_mb() * 10**6 * 3 // 4
 
 
@@ -103,17 +112,22 @@ def library() -> Library:
 
 
 class _File:
-    """A .pte file, whose programs take turns. It is closed between jobs: opening takes milliseconds."""
+    """A .pte file.
+
+    Only one of its programs runs at a time.
+
+    It is closed between jobs to free memory, as opening it again takes only milliseconds.
+    """
 
     def __init__(self, data: bytes) -> None:
-        self.lock = threading.Lock()  # held by the thread that calls a method
+        self.lock = threading.Lock()  # held while a thread calls a method
         self._library = library()
         self._data = data
         self._file: int | None = None
         self._programs: dict[str, int] = {}
 
     def program(self, name: str) -> int:
-        """The native program: the method of its name."""
+        """Returns the native program for the method with this name."""
         native = self._library.native
         if self._file is None:
             self._file = native.sedge_et_open(self._data, len(self._data))
@@ -126,7 +140,7 @@ class _File:
         return self._programs[name]
 
     def close(self) -> None:
-        """Return all memory to the system."""
+        """Close the file and return all its memory to the system."""
         for program in self._programs.values():
             self._library.native.sedge_et_free(program)
         self._programs.clear()
@@ -137,7 +151,7 @@ class _File:
     __del__ = close
 
 
-# The open files by content: the programs of a bundle share one.
+# The open files by content. The programs of a bundle share one file.
 _files: WeakValueDictionary[bytes, _File] = WeakValueDictionary()
 _files_lock = threading.Lock()
 
@@ -151,7 +165,10 @@ def _opened(data: bytes) -> _File:
 
 
 class ExecutorchProgram:
-    """``LoadedProgram`` of a .pte file. Raises ``ImportError`` without the runtime's libraries."""
+    """A ``LoadedProgram`` from a .pte file.
+
+    Raises ``ImportError`` if the runtime's libraries are missing.
+    """
 
     def __init__(self, data: bytes, signature: Signature, threads: int) -> None:
         self._library = library()
@@ -164,7 +181,12 @@ class ExecutorchProgram:
             self._outputs = self._tensors(program, signature.outputs, 1)
 
     def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
-        """The outputs in order, in new arrays. The ``last`` run of a call returns all other memory."""
+        """Run the program.
+
+        Returns its outputs in order, in new arrays.
+
+        The ``last`` run of a call returns all other memory to the system.
+        """
         given = [_checked(feeds[tensor.name], tensor) for tensor in self._inputs]
         made = [np.empty(tensor.shape, np.float32) for tensor in self._outputs]
         with self._file.lock:
@@ -197,7 +219,10 @@ class ExecutorchProgram:
 
 
 def _checked(array: NDArray[np.generic], tensor: _Tensor) -> NDArray[np.generic]:
-    """The array as native code may read it. Raises ``CodecError`` for another type or shape."""
+    """Returns the array in a form that native code can read.
+
+    Raises ``CodecError`` for another type or shape.
+    """
     if array.dtype != tensor.dtype or array.shape != tensor.shape:
         found = f"{array.dtype} {array.shape}"
         raise CodecError(f"{tensor.name}: found {found}, expected {tensor}")

@@ -1,6 +1,6 @@
-"""A torch module whose tensors are views of one flat vector, differentiated by autograd.
+"""A torch module whose tensors are views of one flat vector, and which autograd differentiates.
 
-It serves the backend ``torch`` on a device, and the emulator.
+The backend ``torch`` uses it on a device, and the emulator uses it, too.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -16,7 +16,7 @@ from sedge_edge.training.steppers.model import Differentiated, tensor_slices
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.bundle import Bundle
 
-# The tensors of a vector (n,) by name, in the module's shapes, as views.
+# Splits a vector (n,) into tensors by name, which are views in the module's shapes.
 Views: TypeAlias = Callable[[Tensor], Mapping[str, Tensor]]
 
 
@@ -31,9 +31,12 @@ def place_frozen(module: nn.Module, bundle: Bundle) -> None:
 
 
 class FlatModule:
-    """Owns a module whose tensors are replaced by views of ``values`` (n,); not thread-safe.
+    """A module whose tensors were replaced by views of ``values`` (n,).
 
-    Every tensor of the layout is a parameter or buffer of the module, of its shape. Others stay the same.
+    Not thread-safe.
+
+    Every tensor of the layout must be a parameter or buffer of the module, in the same shape. Other
+    parameters and buffers do not change.
     """
 
     def __init__(
@@ -55,7 +58,7 @@ class FlatModule:
         self._values.copy_(values)
 
     def freeze(self, names: Collection[str]) -> None:
-        """Compute no gradient of these tensors from now on; all others have one again.
+        """Stop computing gradients for these tensors, and compute them for all others.
 
         Raises ``CodecError`` for a tensor that the model does not have.
         """
@@ -67,11 +70,11 @@ class FlatModule:
         self, objective: Objective, x: Tensor, y: Tensor, guidance: Mapping[str, Tensor] | None,
         outputs: Callable[[Tensor], Tensor] | None = None,
     ) -> Callable[[], Tensor]:  # fmt: skip
-        """The losses (B,) of a batch at the values that are placed when it is called.
+        """Returns the losses (B,) of a batch at the current values.
 
-        With ``guidance``, keyed by the names of ``Guide``, they are losses of the guided loss, even if
-        ``guidance`` is empty; reference models are run here. ``outputs`` runs the module if a plain call is
-        not enough.
+        If ``guidance`` is given, even if it is empty, they are losses of the guided loss. Its keys are the
+        names in ``Guide``, and reference models are run here. ``outputs`` runs the module if a plain call
+        is not enough.
         """
         run, loss = outputs or self.module, objective.guided
         if guidance is None:
@@ -93,14 +96,17 @@ class FlatModule:
         return guided
 
     def differentiate(self, values: Tensor, mean_loss: Callable[[], Tensor]) -> Differentiated:
-        """The gradient (n,) at values (n,) of a mean loss, which calls the module in training mode."""
+        """Returns the gradient (n,) of a loss at values (n,).
+
+        ``mean_loss`` computes it by calling the module in training mode.
+        """
         self.place(values)
         self.module.train()
         for tensor in self._trainable.values():
             tensor.grad = None
         with torch.enable_grad(), self._device:
             loss = mean_loss()
-            if loss.requires_grad:  # false if everything that it depends on is frozen
+            if loss.requires_grad:  # false if the loss depends only on frozen tensors
                 torch.autograd.backward(loss)
         gradient = torch.zeros_like(self._values)
         views = self._views(gradient)

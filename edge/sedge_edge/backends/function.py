@@ -57,12 +57,12 @@ from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
 
 HONOURABLE = ("prox", "freeze", "optimizer", "schedule")
-# The announced abilities that no user function has.
+# The announced abilities that no user function can have.
 NEVER = frozenset({"own_model", "select", "scoring", "correction", "average", "loss"})
 
 
 def honours(name: str, folder: Path) -> frozenset[str]:
-    """The abilities that the function announces. Raises ``ConfigError`` if it cannot be imported."""
+    """Returns the abilities that the function declares. Raises ``ConfigError`` if it cannot be imported."""
     said: object = getattr(imported(name, folder, "backend.name"), "honours", ())
     if not isinstance(said, tuple | list) or not set(cast(tuple[object, ...], said)) <= set(
         HONOURABLE
@@ -72,7 +72,7 @@ def honours(name: str, folder: Path) -> frozenset[str]:
 
 
 class FunctionTrainer:
-    """``Trainer`` over the user's functions, which run one at a time."""
+    """A ``Trainer`` that calls the user's functions. Only one of them runs at a time."""
 
     def __init__(self, bundle: Bundle, name: str, folder: Path, threads: int) -> None:
         self._manifest, self._frozen = bundle.manifest, list[NDArray[np.float32]]()
@@ -92,7 +92,7 @@ class FunctionTrainer:
         stopped: Callable[[], bool],
         resume: TrainingState | None = None,
     ) -> Trained:
-        """One call of the function, which cannot be stopped once it runs; see ``Trainer.train``."""
+        """Call the function once, which cannot be stopped while it runs; see ``Trainer.train``."""
         theta, training, anchor = request.theta, request.training, request.anchor
         pulled_elsewhere = anchor is not None and not np.array_equal(anchor, theta)
         asked = {
@@ -147,7 +147,7 @@ class FunctionTrainer:
         )
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
-        """Mean loss and metric of theta (n,), computed by the module's ``evaluate``."""
+        """Returns mean loss and metric of theta (n,), computed by the module's ``evaluate``."""
         name, metric = f"{self._module}:evaluate", self._manifest.metric
         mean, count, metrics = self._three(
             name, self._evaluate, "mean loss", self._parameters(theta), _read_only(examples)
@@ -162,7 +162,7 @@ class FunctionTrainer:
         return Metrics(loss, value, self._count(name, count, len(examples.targets)))
 
     def predictor(self, theta: Theta) -> Predictor:
-        """The module's ``predict`` with theta (n,)."""
+        """Returns the module's ``predict`` with theta (n,) filled in."""
         return partial(self._predict, theta)
 
     def _predict(self, theta: Theta, inputs: Inputs) -> NDArray[np.float32]:
@@ -204,7 +204,7 @@ class FunctionTrainer:
     def _three(
         self, name: str, function: Callable[..., Any], first: str, *arguments: object
     ) -> tuple[object, object, dict[str, object]]:
-        """The three values that a function returns. Raises ``ConfigError`` for anything else."""
+        """Call ``function`` and return its three results. Raises ``ConfigError`` for anything else."""
         expected = f"a tuple ({first}, number of examples, metrics), metrics a dict"
         returned = self._call(name, function, expected, *arguments)
         if not isinstance(returned, tuple):
@@ -216,7 +216,10 @@ class FunctionTrainer:
         return values[0], values[1], cast(dict[str, object], values[2])
 
     def _flat(self, parameters: object) -> Theta:
-        """theta (n,) of the returned arrays. Raises ``ConfigError``, or ``TrainingDiverged`` for NaN."""
+        """Returns theta (n,) from the arrays that a function returned.
+
+        Raises ``ConfigError`` for wrong arrays, or ``TrainingDiverged`` for NaN.
+        """
         tensors = self._manifest.layout.tensors
         if not isinstance(parameters, list | tuple):
             expected = f"a list of {len(tensors)} arrays"
@@ -230,7 +233,8 @@ class FunctionTrainer:
             if array.shape != tensor.shape or array.dtype.kind != "f":
                 found = f"{array.dtype} {array.shape} for {tensor.name}"
                 raise ConfigError(self._name, found, f"floating-point numbers {tensor.shape}")
-            with np.errstate(over="ignore"):  # beyond float32 is inf, which is found below
+            # Values beyond float32 become inf, which is detected below.
+            with np.errstate(over="ignore"):
                 theta[tensor.slice] = array.reshape(-1)
         if not np.isfinite(theta).all():
             count = np.count_nonzero(~np.isfinite(theta))
@@ -238,7 +242,10 @@ class FunctionTrainer:
         return theta
 
     def _returned(self, given: object, wanted: Mapping[str, int]) -> dict[str, Theta]:
-        """The arrays (m,) that the order wants. Raises ``ConfigError``, or ``TrainingDiverged`` for NaN."""
+        """Returns the arrays (m,) that the order wants from a function's result.
+
+        Raises ``ConfigError`` for wrong arrays, or ``TrainingDiverged`` for NaN.
+        """
         name, found = f'{self._name}: "arrays"', dict[str, Theta]()
         if not isinstance(given, dict):
             raise ConfigError(name, type(given).__name__, "a dict of arrays by name")
@@ -250,7 +257,8 @@ class FunctionTrainer:
             if array.size != length or array.dtype.kind not in "fiu":
                 expected = f"{length} numbers as {key}"
                 raise ConfigError(name, f"{array.dtype} {array.shape}", expected)
-            with np.errstate(over="ignore"):  # beyond float32 is inf, which is found below
+            # Values beyond float32 become inf, which is detected below.
+            with np.errstate(over="ignore"):
                 values = array.reshape(-1).astype(np.float32)
             if not np.isfinite(values).all():
                 raise TrainingDiverged(f"{name}: {key} is not finite")
@@ -271,7 +279,7 @@ class FunctionTrainer:
         return number
 
     def _steps(self, examples: Examples, training: Training) -> int:
-        """The number that the settings ask for; the function does not report its real steps."""
+        """Returns the number of steps that the settings ask for. The function does not report its own."""
         count = len(examples.targets), self._manifest.batch_size
         return step_count(*count, training.local_epochs, training.last_batch)
 
@@ -281,12 +289,12 @@ def _array(name: str, value: object) -> NDArray[np.generic]:
         return np.asarray(value)
     except (
         Exception
-    ) as exc:  # lists of several lengths, tensors on another device or with a gradient
+    ) as exc:  # lists of unequal lengths, or tensors with a gradient or on another device
         raise ConfigError(name, f"{type(exc).__name__}: {exc}", "arrays") from exc
 
 
 def _read_only(examples: Examples) -> Examples:
-    """Read-only views of the examples: writing to them fails, so later rounds stay right."""
+    """Returns read-only views of the examples, so that a function cannot spoil them for later rounds."""
     inputs, targets = examples.inputs.view(), examples.targets.view()
     inputs.flags.writeable = targets.flags.writeable = False
     return Examples(inputs, targets)

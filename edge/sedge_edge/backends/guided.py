@@ -1,8 +1,10 @@
-"""Guided losses in torch: they see the model's features, those of reference models, and constants.
+"""Guided losses in torch.
 
-The features of a row are the inputs of the model's last layer with parameters, flattened: (B, d). A
-reference runs in evaluation mode and has no gradient. The exporter, the backend ``torch`` and the emulator
-use this module.
+They see the model's features, those of reference models, and constants.
+
+The features of a row are the inputs of the model's last layer that has parameters, flattened: (B, d). A
+reference model runs in evaluation mode and has no gradient. The exporter, the backend ``torch`` and the
+emulator use this module.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -15,26 +17,26 @@ from sedge_protocol.wire.objective import Guide
 
 
 class Pass(NamedTuple):
-    """A model's outputs (B, ...) for a batch, and its features (B, d)."""
+    """The results of running a model on a batch: outputs (B, ...) and features (B, d)."""
 
     outputs: Tensor
     features: Tensor
 
 
 class Seen(NamedTuple):
-    """A guided loss's further inputs: passes of reference models, and arrays (m,), by name."""
+    """Further inputs of a guided loss, by name: passes of reference models, and arrays (m,)."""
 
     models: Mapping[str, Pass]
     arrays: Mapping[str, Tensor]
 
 
-# (rows (B,) of the bundle's own loss, the model's pass, y (B, ...), the inputs that the guide lists) ->
-# (B,)
+# Takes the rows (B,) of the bundle's own loss, the model's pass, y (B, ...), and the inputs that the guide
+# lists. Returns the rows (B,) of the guided loss.
 GuidedRows: TypeAlias = Callable[[Tensor, Pass, Tensor, Seen], Tensor]
 
 
 class GuidedLoss(NamedTuple):
-    """The inputs of a guided loss, and the loss as a function."""
+    """A guided loss: the inputs that it takes, and the function that computes it."""
 
     guide: Guide
     rows: GuidedRows
@@ -42,9 +44,9 @@ class GuidedLoss(NamedTuple):
 
 @contextmanager
 def features_of(model: nn.Module) -> Generator[Callable[[], Tensor]]:
-    """Within this context a call of the model records its features (B, d).
+    """Record the features (B, d) of a call of the model within this context.
 
-    The yielded function returns them. It raises ``ValueError`` if the last layer was not called with a
+    Yields a function that returns them. It raises ``ValueError`` if the last layer was not called with a
     tensor.
     """
     layer, held = _last_layer(model), list[object]()
@@ -63,6 +65,6 @@ def features_of(model: nn.Module) -> Generator[Callable[[], Tensor]]:
 
 
 def _last_layer(model: nn.Module) -> nn.Module:
-    """The last module that has parameters itself."""
+    """Returns the last module that has parameters of its own."""
     layers = [module for module in model.modules() if any(True for _ in module.parameters(False))]
     return layers[-1]

@@ -1,4 +1,4 @@
-"""The guided losses that a bundle can have by name, and the user's own."""
+"""The guided losses: those that are built in, and how the user's own are loaded."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from sedge_protocol.wire.objective import CONSTANTS, COUNTS, Guide
 def fedlc(own: Tensor, now: Pass, y: Tensor, seen: Seen) -> Tensor:
     """FedLC's loss (B,): cross entropy of logits (B, C) minus tau n_c^(-1/4), with n_c examples of class c.
 
-    Classes that the device does not have are left out of the sum. Source: Zhang et al. 2022, Federated
-    Learning with Label Distribution Skew via Logits Calibration, equation 8.
+    Classes of which the device has no examples are left out of the sum. Source: Zhang et al. 2022,
+    Federated Learning with Label Distribution Skew via Logits Calibration, equation 8.
     """
     margin = seen.arrays[COUNTS].clamp_min(1e-8) ** -0.25
     return cross_entropy(now.outputs - seen.arrays[CONSTANTS] * margin, y)
@@ -26,9 +26,10 @@ GUIDED_LOSSES = {"fedlc": GuidedLoss(Guide("fedlc", constants=1, counts=True), f
 
 
 def guided_loss(name: str, folder: Path, key: str) -> GuidedLoss | None:
-    """A built-in guided loss by name, or the result of the user's "module:function" in ``folder``.
+    """Returns the built-in guided loss ``name``, or the one that the user's "module:function" returns.
 
-    None if there is no name. Raises ``ConfigError``, which names ``key``.
+    Returns None if there is no name. Modules are found from ``folder``. Raises ``ConfigError``, which names
+    ``key``.
     """
     if not name or name in GUIDED_LOSSES:
         return GUIDED_LOSSES.get(name)
@@ -37,7 +38,7 @@ def guided_loss(name: str, folder: Path, key: str) -> GuidedLoss | None:
         raise ConfigError(key, name, expected)
     try:
         found: object = imported(name, folder, key)()
-    except (Exception, SystemExit) as exc:  # whatever the user's own code raises
+    except (Exception, SystemExit) as exc:  # the user's code may raise anything
         raise ConfigError(key, name, f"{expected} ({type(exc).__name__}: {exc})") from exc
     if not isinstance(found, GuidedLoss):
         raise ConfigError(key, name, expected)

@@ -28,7 +28,7 @@ class _Named(Protocol):
 
 
 class _Session(Protocol):
-    """The part of ``onnxruntime.InferenceSession`` that we use; the package has no types."""
+    """The part of ``onnxruntime.InferenceSession`` that we use. The package has no types."""
 
     def run(
         self, outputs: tuple[str, ...], feeds: Arrays, options: object
@@ -39,9 +39,12 @@ class _Session(Protocol):
 
 @lru_cache(maxsize=1)
 def _share_arena() -> None:
-    """Create one memory arena for all sessions of the process; it grows by the requested amounts.
+    """Create one memory arena for all sessions of the process.
 
-    It is limited to less than the device's memory, so that only a program that needs more fails.
+    It grows by the requested amounts.
+
+    It is limited to less than the device's memory, so that a program that needs more fails without
+    affecting others.
     """
     ort = library()
     where = ort.OrtMemoryInfo(
@@ -49,7 +52,7 @@ def _share_arena() -> None:
     )
     same_as_requested = 1
     growth = {
-        "max_mem": memory_mb() * 10**6 * 3 // 4,  # 0, when unknown, means no limit
+        "max_mem": memory_mb() * 10**6 * 3 // 4,  # 0 means no limit, also if the memory is unknown
         "arena_extend_strategy": same_as_requested,
         "initial_chunk_size_bytes": 2**20,
         "max_dead_bytes_per_chunk": 2**20,
@@ -58,7 +61,7 @@ def _share_arena() -> None:
 
 
 class OnnxProgram:
-    """``LoadedProgram`` as one session. Raises ``ImportError`` without onnxruntime."""
+    """A ``LoadedProgram`` that is one session. Raises ``ImportError`` if onnxruntime is missing."""
 
     def __init__(self, data: bytes, signature: Signature, threads: int) -> None:
         onnxruntime = library()
@@ -66,15 +69,16 @@ class OnnxProgram:
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        options.log_severity_level = 3  # errors only: nobody on a device could act on a warning
+        # Errors only, because nobody on a device could act on a warning.
+        options.log_severity_level = 3
         options.enable_mem_pattern = False
         _share_arena()
         options.add_session_config_entry("session.use_env_allocators", "1")
-        # Constants folded while loading lie outside the arena, so keep them small.
+        # Constants that are folded while loading are outside the arena, so fold only small ones.
         options.add_session_config_entry(
             "optimization.constant_folding_max_output_size_in_bytes", str(2**24)
         )
-        # A spinning thread takes time and battery from the device's own work.
+        # Spinning threads would take time and battery from the device's other work.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session: _Session = open_session(data, options)
         self._outputs = signature.outputs
@@ -89,13 +93,21 @@ class OnnxProgram:
             raise CodecError(f"{found}, expected {expected}")
 
     def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
-        """The outputs in order. The ``last`` run of a call returns unused memory to the system."""
+        """Run the program.
+
+        Returns its outputs in order.
+
+        The ``last`` run of a call returns unused memory to the system.
+        """
         options = self._last_run_options if last else self._run_options
         return self._session.run(self._outputs, feeds, options)
 
 
 def binding(bundle: Bundle, threads: int) -> BindPredict:
-    """Opens the bundle's ``predict`` with theta inside, so work on theta alone is done once."""
+    """Returns a function that loads the bundle's ``predict`` with theta built in.
+
+    Work that depends only on theta is then done only once.
+    """
 
     def opened(theta: Theta) -> OnnxProgram:
         data = bound_predict(bundle, theta)

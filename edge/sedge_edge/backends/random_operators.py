@@ -16,29 +16,29 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
-_private: Any = torch  # functionalisation is not part of torch's typed interface
+_private: Any = torch  # torch's typed interface does not include functionalization
 
 Take: TypeAlias = Callable[[Sequence[int]], Tensor]
 Draw: TypeAlias = Callable[..., Tensor]
 
 
 class Source(Protocol):
-    """Returns successive numbers."""
+    """Provides successive random numbers."""
 
     def take(
         self, shape: Sequence[int], like: Tensor | None = None, of: Tensor | None = None
     ) -> Tensor:
-        """The next numbers, in this shape."""
+        """Returns the next numbers in this shape."""
         ...
 
 
 class RandomOperators(TorchDispatchMode):
-    """Gives random operators the next numbers of a source, unless a generator is passed."""
+    """Makes random operators use the next numbers of a source, unless a generator is passed."""
 
     def __init__(self, source: Source, numbers: Tensor | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._source = source
-        # In a trace, operators come here without the wrapper that their tensors have above.
+        # While tracing, operators arrive here without the wrapper that tensors have at higher levels.
         wrapped = numbers is not None and _private._is_functional_tensor(numbers)
         self._numbers = _private._from_functional_tensor(numbers) if wrapped else numbers
 
@@ -53,7 +53,8 @@ class RandomOperators(TorchDispatchMode):
         keywords = dict(kwargs or {})
         draw = _DRAWS.get(func)
         shape_only = any(isinstance(each, Tensor) and each.is_meta for each in args)
-        # Operators that torch.from_numpy and the like call come here with modes above still active.
+        # Operators called by torch.from_numpy and the like arrive here while modes at higher levels are
+        # still active.
         with _private._C.DisableTorchFunction():
             if draw is None or shape_only or keywords.pop("generator", None) is not None:
                 return func(*args, **dict(kwargs or {}))

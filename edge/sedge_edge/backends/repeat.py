@@ -1,4 +1,4 @@
-"""The same bits on every run on a GPU. On a CPU every kernel used here is reproducible anyway."""
+"""Makes runs on a GPU bit-identical. On a CPU, all kernels used here are reproducible anyway."""
 
 import os
 from collections.abc import Generator
@@ -9,20 +9,21 @@ import torch
 
 @contextmanager
 def repeatable(device: torch.device, tf32: bool = False) -> Generator[None]:
-    """Makes runs on a GPU bit-reproducible: deterministic kernels, chosen without benchmarks.
+    """Make runs on a GPU bit-identical within this context, by using deterministic kernels.
 
-    ``tf32`` lets float32 products round their factors to 10 bits.
+    ``tf32`` allows float32 products to round their factors to 10 bits.
     """
     if device.type != "cuda":
         yield
         return
-    # cuBLAS reads it when its first handle is made; later changes have no effect and do no harm.
+    # cuBLAS reads this when its first handle is created. Later changes have no effect.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     matmul, memory = torch.backends.cuda.matmul, torch.utils.deterministic
     settings: list[tuple[object, str, bool]] = [
         (matmul, "allow_tf32", tf32),
-        (matmul, "allow_bf16_reduced_precision_reduction", False),  # sums stay float32
-        (memory, "fill_uninitialized_memory", False),  # a pass over all memory, needed by nothing
+        (matmul, "allow_bf16_reduced_precision_reduction", False),  # sums stay in float32
+        # Would write to all memory, which nothing needs.
+        (memory, "fill_uninitialized_memory", False),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in settings]
     deterministic = torch.are_deterministic_algorithms_enabled()
@@ -30,7 +31,8 @@ def repeatable(device: torch.device, tf32: bool = False) -> Generator[None]:
     try:
         for owner, name, value in settings:
             setattr(owner, name, value)
-        # Without ``enabled`` torch switches cuDNN off here, and convolutions take many times longer.
+        # Without ``enabled``, torch would switch cuDNN off here, which makes convolutions many times
+        # slower.
         with torch.backends.cudnn.flags(
             enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32
         ):

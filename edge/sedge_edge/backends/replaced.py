@@ -9,7 +9,7 @@ _INHERITED = object()
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Generator[None]:
-    """Give ``owner``, a module, class or object, another ``value`` under ``name``; one thread only."""
+    """Replace the attribute ``name`` of ``owner`` by ``value`` within this context; not thread-safe."""
     own = vars(owner).get(name, _INHERITED)
     setattr(owner, name, value)
     try:

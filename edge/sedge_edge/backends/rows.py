@@ -1,4 +1,6 @@
-"""Losses and metrics in torch: from outputs (B, ...) and targets (B, ...) to one number a row, (B,).
+"""Losses and metrics in torch.
+
+Each maps outputs (B, ...) and targets (B, ...) to one number per row, (B,).
 
 The exporter, the backend ``torch`` and the emulator use them.
 """
@@ -29,7 +31,7 @@ def _as_it_is(mean: float) -> float:
 
 
 class Objective(NamedTuple):
-    """The minimised loss, the reported metric, and how the report follows from the rows' mean.
+    """What a model minimizes and reports: its loss, its metric, and how the mean metric is reported.
 
     ``guided`` is the second loss, which an order may ask for, if there is one.
     """
@@ -40,9 +42,9 @@ class Objective(NamedTuple):
     guided: GuidedLoss | None = None
 
     def sums(self, output: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The sums over a batch of w loss, of w metric, and of w (B,).
+        """Returns the sums over a batch of w * loss, of w * metric, and of w (B,).
 
-        A row of several labels is weighted by its number of labels that count, so the means are over
+        A row of several labels is weighted by the number of its labels that count, so the means are over
         labels, not over rows.
         """
         losses, metrics = self.loss(output, y), self.metric(output, y)
@@ -51,26 +53,29 @@ class Objective(NamedTuple):
 
 
 def counted(y: Tensor) -> Tensor:
-    """The number of labels that count in each row of y (B, ...), shape (B,)."""
+    """Returns the number of labels that count in each row of y (B, ...), shape (B,)."""
     return (y != IGNORED).float().flatten(1).sum(1)
 
 
 def classes_first(logits: Tensor, y: Tensor) -> Tensor:
-    """Logits (B, C, ...) for labels (B, ...); Hugging Face's shape (B, ..., C) is transposed.
+    """Returns logits (B, C, ...) for labels (B, ...).
 
-    If both fit, they are taken as (B, C, ...), torch's layout.
+    Hugging Face's shape (B, ..., C) is transposed.
+
+    If both shapes are possible, (B, C, ...) is assumed, which is torch's layout.
     """
     return logits if logits.shape[2:] == y.shape[1:] else logits.movedim(-1, 1)
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Each row's cross entropy, shape (B,), of labels (B,) and logits (B, C), or labels (B, ...).
+    """Returns each row's cross entropy, shape (B,), for logits (B, C) and labels (B,) or (B, ...).
 
-    For several labels it is the mean over those that count, and 0 if none does. A label outside the
-    classes, as padding may have, gives loss 0 and gradient 0.
+    For several labels it is the mean over those that count, or 0 if none does. A label outside the classes,
+    as padding may have, gives loss 0 and gradient 0.
     """
     if not _has_several(y):
-        chosen = (y[:, None] == torch.arange(logits.shape[1])).float()  # (B, C), one 1 in each row
+        # (B, C), with a single 1 in each row.
+        chosen = (y[:, None] == torch.arange(logits.shape[1])).float()
         return -(logits.log_softmax(1) * chosen).sum(1)
     logits = classes_first(logits, y)
     classes = torch.arange(logits.shape[1]).reshape(-1, *[1] * (y.ndim - 1))
@@ -79,19 +84,20 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def squared_error(output: Tensor, y: Tensor) -> Tensor:
-    """Each row's mean squared error, shape (B,)."""
+    """Returns each row's mean squared error, shape (B,)."""
     return _mean((output - y).square())
 
 
 def absolute_error(output: Tensor, y: Tensor) -> Tensor:
-    """Each row's mean absolute error, shape (B,)."""
+    """Returns each row's mean absolute error, shape (B,)."""
     return _mean((output - y).abs())
 
 
 def accuracy(logits: Tensor, y: Tensor) -> Tensor:
-    """1 for each row whose largest logit is its label's, the first of equal ones, and 0 for the others.
+    """Returns 1 for each row whose largest logit is that of its label, and 0 for the others.
 
-    For several labels it is the share of correct ones among those that count.
+    Of equal logits, the first counts as the largest. For several labels, the result is the share of correct
+    ones among those that count.
     """
     if not _has_several(y):
         return (logits.argmax(1) == y).float()
@@ -99,12 +105,12 @@ def accuracy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def label_accuracy(logits: Tensor, y: Tensor) -> Tensor:
-    """Each row's share of labels (B, ...) of 0 and 1 that the signs of its logits agree with."""
+    """Returns each row's share of labels (B, ...) of 0 and 1 that agree with the signs of the logits."""
     return _mean(((logits > 0) == (y > 0.5)).float())
 
 
 def row_loss(loss: Loss) -> Rows | None:
-    """The loss as a function; None if it is not built in."""
+    """Returns the loss as a function, or None if it is not built in."""
     if loss == Loss():
         return cross_entropy
     if loss.name == "cross_entropy":
@@ -113,12 +119,12 @@ def row_loss(loss: Loss) -> Rows | None:
 
 
 def row_metric(metric: Metric, loss: Rows) -> Rows | None:
-    """The metric as a function; None if it is not built in."""
+    """Returns the metric as a function, or None if it is not built in."""
     return loss if metric.name == "loss" else _METRICS.get(metric.name)
 
 
 def _adjusted(loss: Loss) -> Rows:
-    """Cross entropy with smoothed labels or weighted classes."""
+    """Returns cross entropy with smoothed labels or weighted classes."""
 
     def rows(logits: Tensor, y: Tensor) -> Tensor:
         weights = logits.new_tensor(loss.class_weights) if loss.class_weights else None
@@ -144,17 +150,20 @@ def _bce_with_logits(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def _has_several(y: Tensor) -> bool:
-    """Whether rows of y have several labels."""
+    """Returns True if each row of y has several labels."""
     return y.ndim > 1 and not y.is_floating_point()
 
 
 def _mean_counted(values: Tensor, y: Tensor) -> Tensor:
-    """The mean of each row, (B,), over the labels of y (B, ...) that count; the others' values are 0."""
+    """Returns each row's mean, (B,), over the labels of y (B, ...) that count.
+
+    The other values must be 0.
+    """
     return values.flatten(1).sum(1) / counted(y).clamp_min(1)
 
 
 def _mean(values: Tensor) -> Tensor:
-    """The mean of each row, (B,)."""
+    """Returns each row's mean, (B,)."""
     return values.flatten(1).mean(1)
 
 
@@ -170,7 +179,7 @@ _METRICS: dict[str, Rows] = {
     LABEL_ACCURACY.name: label_accuracy,
     ABSOLUTE_ERROR.name: absolute_error,
 }
-# The metrics that count correct answers; the others measure errors.
+# The metrics that count correct answers. The other metrics measure errors.
 COUNTED = (accuracy, label_accuracy)
 CLASSIFICATION = Objective(cross_entropy, accuracy)
 REGRESSION = Objective(squared_error, absolute_error)

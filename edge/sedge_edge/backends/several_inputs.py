@@ -1,6 +1,6 @@
-"""A torch module of several named inputs, called with one packed row (``sedge_protocol.wire.parts``).
+"""A torch module of several named inputs, called with a single packed row (``sedge_protocol.wire.parts``).
 
-The module itself is unchanged, so its tensors keep their names; a hook before its forward pass splits the
+The module itself is unchanged, so its tensors keep their names. A hook before its forward pass splits the
 rows.
 """
 
@@ -15,7 +15,10 @@ from sedge_protocol.wire.parts import InputPart
 
 
 def take_apart(module: nn.Module, parts: Sequence[InputPart]) -> None:
-    """From now on the module takes x (B, K), and its ``forward`` receives the parts by their names."""
+    """Make the module take packed rows x (B, K) from now on.
+
+    Its ``forward`` still receives the parts by their names.
+    """
     module.register_forward_pre_hook(partial(_apart, tuple(parts)), with_kwargs=True)
 
 

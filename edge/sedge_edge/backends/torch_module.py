@@ -1,9 +1,9 @@
-"""Programs of the backend ``torch``: the user's own module instead of the bundle's programs.
+"""Programs of the backend ``torch``, which uses the user's own module instead of the bundle's programs.
 
 ``backend.model`` names a function without arguments. It returns the exported module, or (module, loss), or
-(module, loss, metric). Loss and metric map outputs (B, C, ...) and targets to one number per row, (B,); by
-default they are the bundle's. autograd computes the gradient; the optimizer is the agent's own, as with
-every backend. It runs on the CUDA device if there is one, otherwise on the CPU.
+(module, loss, metric). Loss and metric map outputs (B, C, ...) and targets to one number per row, (B,). By
+default they are the bundle's. autograd computes the gradient. The optimizer is the agent's own, as with
+every backend. The module runs on the CUDA device if there is one, otherwise on the CPU.
 """
 
 import threading
@@ -35,9 +35,10 @@ KEY = "backend.model"
 
 
 def torch_programs(bundle: Bundle, name: str, folder: Path, threads: int) -> LoadProgram:
-    """The programs of the module that the function ``name``, found from ``folder``, returns.
+    """Returns a function that loads programs made from the user's module.
 
-    Raises ``ConfigError`` for code that fails, and for a module whose tensors differ from the bundle's.
+    The function ``name``, found from ``folder``, creates the module. Raises ``ConfigError`` for code that
+    fails, and for a module whose tensors differ from the bundle's.
     """
     torch.set_num_threads(threads)
     module, loss, metric = _built(name, folder)
@@ -56,13 +57,13 @@ def torch_programs(bundle: Bundle, name: str, folder: Path, threads: int) -> Loa
 
 
 class TorchProgram:
-    """``LoadedProgram`` of a model that all programs share; one runs at a time."""
+    """A ``LoadedProgram`` of a model that all programs share. Only one of them runs at a time."""
 
     def __init__(self, model: "_Model", function: Callable[..., list[Tensor]]) -> None:
         self._model, self._function = model, function
 
     def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
-        """The outputs in order, in new arrays."""
+        """Run the program. Returns its outputs in order, in new arrays."""
         given = {name: self._model.tensor(array) for name, array in feeds.items()}
         with self._model.lock, torch.no_grad(), repeatable(self._model.device):
             made = self._function(**given)
@@ -70,7 +71,7 @@ class TorchProgram:
 
 
 class _Model:
-    """The programs as functions of tensors on the model's device."""
+    """The user's model. Each method is a program, as a function of tensors on the model's device."""
 
     def __init__(self, bundle: Bundle, module: nn.Module, objective: Objective, name: str) -> None:
         layout = bundle.manifest.layout
@@ -84,14 +85,14 @@ class _Model:
         self._flat = FlatModule(module, layout, _views(layout), self.device)
 
     def tensor(self, array: NDArray[np.float32 | np.int64]) -> Tensor:
-        """The array's values, read-only."""
+        """Returns a tensor with the array's values, which must not be changed."""
         return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self.device)
 
     def gradient(
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None,
         guidance: Mapping[str, Tensor] | None = None,
     ) -> list[Tensor]:  # fmt: skip
-        """The gradient (n,), the weighted mean loss, and the statistics (s,), if any."""
+        """Returns the gradient (n,), the weighted mean loss, and the statistics (s,) if there are any."""
         rows = self._flat.rows(self._objective, x, y, guidance)
 
         def mean_loss() -> Tensor:
@@ -106,17 +107,17 @@ class _Model:
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None,
         **guidance: Tensor,
     ) -> list[Tensor]:  # fmt: skip
-        """The same for the guided loss, whose inputs are ``guidance``."""
+        """Returns the same as ``gradient`` for the guided loss, whose inputs are ``guidance``."""
         return self.gradient(theta, x, y, w, noise, guidance)
 
     def evaluate(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> list[Tensor]:
-        """The sums of losses, of metrics and of the weights of the rows, see ``Objective.sums``."""
+        """Returns the sums of losses, metrics and weights over the rows; see ``Objective.sums``."""
         (outputs,) = self.predict(theta, x)
         with self.device:
             return [*self._objective.sums(outputs, y, w)]
 
     def predict(self, theta: Tensor, x: Tensor) -> list[Tensor]:
-        """The outputs (B, C, ...) in evaluation mode."""
+        """Returns the outputs (B, C, ...) in evaluation mode."""
         self._flat.place(theta)
         self._flat.module.eval()
         return [self._flat.module(x)]
@@ -127,7 +128,7 @@ def _views(layout: Layout) -> Callable[[Tensor], dict[str, Tensor]]:
 
 
 def _built(name: str, folder: Path) -> tuple[nn.Module, Rows | None, Rows | None]:
-    """The module, and its loss and metric if there are any, from the user's function."""
+    """Call the user's function. Returns the module, and its loss and metric if there are any."""
     function = imported(name, folder, KEY)
     expected = "a torch.nn.Module, or a tuple (module, loss) or (module, loss, metric)"
     try:
@@ -149,7 +150,7 @@ def _built(name: str, folder: Path) -> tuple[nn.Module, Rows | None, Rows | None
 def _objective(
     manifest: BundleManifest, own: Rows | None, own_metric: Rows | None, name: str
 ) -> Objective:
-    """The user's own loss and metric or else the bundle's. Raises ``ConfigError``."""
+    """Returns the user's own loss and metric or, without them, the bundle's. Raises ``ConfigError``."""
     loss = own or row_loss(manifest.loss)
     if loss is None:
         expected = f"a tuple (module, loss): the bundle's loss is {manifest.loss.name}"

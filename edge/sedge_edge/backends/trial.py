@@ -1,12 +1,12 @@
-"""Runs every program of a bundle first in a separate process, so that a crash ends only that one.
+"""Tries out every program of a bundle in a separate process, so that a crash does not affect the agent.
 
-A runtime crashes if the processor lacks an instruction that it was built for, if the system hides files
-that it reads, or on a damaged program. An error that it reports instead is left to the caller's own
-process, which will encounter it again.
+A runtime crashes if the processor lacks an instruction that the runtime was built for, if the system hides
+files that it reads, or on a damaged program. If it reports an error instead, nothing is done here, because
+the caller's own process will encounter the same error.
 
-A verdict holds for these programs, this runtime and this machine. It is kept in the agent's folder, so that
-neither a restart nor another program that opens the model repeats the trial. Outcomes that another start
-may not repeat are not kept: a kill for lack of memory, and a trial that took too long.
+A verdict holds for these programs, this runtime and this machine. It is stored in the agent's folder, so
+that neither a restart nor another program that opens the model repeats the trial. An outcome that may not
+occur again is not stored: a kill for lack of memory, or a timeout.
 """
 
 import hashlib
@@ -34,13 +34,14 @@ from sedge_protocol.wire.objective import CONSTANTS, COUNTS, Guide
 from sedge_protocol.wire.programs import GUIDED
 from sedge_protocol.wire.training import Training
 
-# About five steps of training. The slowest tolerable training step takes seconds.
+# A trial costs about as much as five training steps. Even the slowest usable model takes only seconds per
+# step.
 TIMEOUT_S = 300.0
-# Verdicts in the folder; a device keeps the bundles of 16 runs, of up to a few widths each.
+# The number of verdicts in the folder. A device keeps the bundles of 16 runs, in a few widths each.
 MAX_VERDICTS = 64
-# Stopping the agent also stops its trial, which then has no verdict.
+# The signals that stop the agent also stop its trial, which then has no verdict.
 _STOPS = {getattr(signal, name, signal.SIGTERM) for name in ("SIGTERM", "SIGINT", "SIGHUP")}
-# Named as in /proc/cpuinfo; wheels have been built for each of them by mistake.
+# Processor features, named as in /proc/cpuinfo. Wheels have been built for each of them by mistake.
 _FEATURES = {
     "flags": ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f"),
     "Features": ("atomics", "asimdrdm", "asimdhp", "asimddp", "sve", "i8mm", "bf16"),
@@ -52,16 +53,16 @@ _lock = Lock()
 
 
 class Verdicts(msgspec.Struct, frozen=True):
-    """Results of trials, oldest first: "" for a pass, otherwise how the runtime crashed."""
+    """The results of trials, oldest first: "" for a pass, otherwise how the runtime crashed."""
 
     found: dict[str, str] = {}
 
 
 def fault(backend: str, package: str, bundle: Bundle, threads: int, state_dir: Path | None) -> str:
-    """Why this process must not run the bundle's programs for a backend, or "" when it may.
+    """Returns why this process must not run the bundle's programs for a backend, or "" if it may.
 
-    ``package`` is the runtime's. The verdict comes from this process's memory, the agent's folder
-    ``state_dir``, or a trial. Raises ``CodecError`` for a program that no runtime may read.
+    ``package`` is that of the runtime. The verdict comes from this process's memory, the agent's folder
+    ``state_dir``, or a new trial. Raises ``CodecError`` for a program that must not be given to a runtime.
     """
     ours = tuple(one for one in bundle.manifest.programs if one.backend == backend)
     subject = _subject(package, [one.sha256 for one in ours])
@@ -76,17 +77,17 @@ def fault(backend: str, package: str, bundle: Bundle, threads: int, state_dir: P
         if said is None:
             return ""
         if lasting and not said:
-            only.check_programs()  # one of them may not be needed before somebody predicts
+            only.check_programs()  # also checks programs that only predictions will need
         _found[subject] = said
         if lasting and journal is not None:
             newest = dict([*kept.items(), (subject, said)][-MAX_VERDICTS:])
-            with suppress(StorageError):  # a full disk, or a reader that may not write there
+            with suppress(StorageError):  # a full disk, or a process that may not write there
                 journal.commit(Verdicts(newest))
         return said
 
 
 def _subject(package: str, programs: list[str]) -> str:
-    """The key of a verdict: another runtime, processor or sandbox may give another one."""
+    """Returns the key of a verdict. Another runtime, processor or sandbox may give another verdict."""
     spec = find_spec(package)
     origin = None if spec is None else spec.origin
     installed = Path(origin).stat().st_mtime_ns if origin else 0
@@ -95,7 +96,7 @@ def _subject(package: str, programs: list[str]) -> str:
 
 
 def _kept(journal: Journal[Verdicts] | None) -> dict[str, str]:
-    """The verdicts in the folder; none if they cannot be read, because a trial can be repeated."""
+    """Returns the stored verdicts. If they cannot be read, returns none, because trials can be repeated."""
     try:
         verdicts = None if journal is None else journal.load()
     except StorageError:
@@ -104,7 +105,10 @@ def _kept(journal: Journal[Verdicts] | None) -> dict[str, str]:
 
 
 def _try(backend: str, bundle: Bundle, threads: int) -> tuple[str | None, bool]:
-    """The trial's result, None if it was stopped; and whether it would end in the same way again."""
+    """Run a trial.
+
+    Returns its result (None if it was stopped), and whether another would end in the same way.
+    """
     code = f"from {__name__} import main; main()"
     words = [sys.executable, "-P", "-c", code, backend, str(threads)]
     try:
@@ -116,7 +120,7 @@ def _try(backend: str, bundle: Bundle, threads: int) -> tuple[str | None, bool]:
     except subprocess.TimeoutExpired as exc:
         return f"a trial run{_program(exc.stdout)} did not end within {TIMEOUT_S:.0f} s", False
     if done.returncode == 0:
-        return "", bool(done.stdout)  # without output no program has run
+        return "", bool(done.stdout)  # no program has run if there is no output
     last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
     where = f"a trial run{_program(done.stdout)} ended with"
     if done.returncode > 0:
@@ -129,7 +133,7 @@ def _try(backend: str, bundle: Bundle, threads: int) -> tuple[str | None, bool]:
 
 
 def _program(printed: bytes | None) -> str:
-    """The program that the trial began last, for a message."""
+    """Returns the program that the trial began last, for a message."""
     names = (printed or b"").decode(errors="replace").split()
     return f" of {names[-1]!r}" if names else ""
 
@@ -145,7 +149,7 @@ def _reason(ended: signal.Signals) -> str:
 
 
 def _lacking() -> list[str]:
-    """The features that this machine's processors could have but lack."""
+    """Returns the features that this machine's processor could have but does not."""
     try:
         lines = _CPUINFO.read_text().splitlines()
     except OSError:
@@ -158,9 +162,9 @@ def _lacking() -> list[str]:
 
 
 def _samples(bundle: Bundle) -> Iterator[tuple[Theta, Inputs]]:
-    """Models (n,) with inputs (B, ...): zeros, ordinary numbers, and values of a diverged training.
+    """Yields models (n,) with inputs (B, ...): zeros, ordinary numbers, and NaN as after divergence.
 
-    Whole numbers stay 0, because a runtime may rely on valid indices.
+    Integers are always 0, because a runtime may rely on them being valid indices.
     """
     manifest, rng, kind = bundle.manifest, np.random.default_rng(0), np.float32
     n, rows = (manifest.layout.size,), (manifest.batch_size, *manifest.input.shape)
@@ -175,7 +179,7 @@ def _samples(bundle: Bundle) -> Iterator[tuple[Theta, Inputs]]:
 
 
 def _run(trainer: Trainer, bundle: Bundle, theta: Theta, inputs: Inputs) -> None:
-    """Every program once; each is named before it runs."""
+    """Run every program once. Prints the name of each before it runs."""
     manifest, row = bundle.manifest, bundle.manifest.row_target
     targets: Inputs = np.zeros((manifest.batch_size, *row.shape), row.dtype)
     examples = Examples(inputs, inputs if manifest.target is None else targets)
@@ -200,7 +204,7 @@ def _run(trainer: Trainer, bundle: Bundle, theta: Theta, inputs: Inputs) -> None
 
 
 def sample_guidance(manifest: BundleManifest, theta: Theta) -> Guidance:
-    """Inputs of the bundle's guided loss, if there is one: theta (n,) as every reference, and ones."""
+    """Returns sample inputs for the bundle's guided loss: theta (n,) as every reference, and ones."""
     guide = manifest.guide or Guide("")
     sizes = {CONSTANTS: guide.constants, COUNTS: manifest.num_classes * guide.counts}
     arrays = {name: np.ones(size, np.float32) for name, size in sizes.items() if size}
@@ -208,10 +212,14 @@ def sample_guidance(manifest: BundleManifest, theta: Theta) -> Guidance:
 
 
 def main() -> None:
-    """The trial's own process: backend and threads are its arguments, the bundle its standard input."""
+    """Run a trial in its own process.
+
+    The arguments are backend and threads, and standard input is the bundle.
+    """
     from sedge_edge.backends import BACKENDS, NO_CODE
 
-    with suppress(OSError):  # if memory runs out, the kernel kills the trial and not the agent
+    # If memory runs out, the kernel should kill the trial and not the agent.
+    with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     unpool_large_arrays()
     backend, threads = sys.argv[1], int(sys.argv[2])

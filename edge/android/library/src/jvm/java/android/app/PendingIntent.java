@@ -3,7 +3,7 @@ package android.app;
 import android.content.Context;
 import android.content.Intent;
 
-/** Replaces Android's class for tests on a JVM. It does nothing. */
+/** Replaces Android's class for tests on a JVM. No test may open anything. */
 public class PendingIntent {
     public static final int FLAG_IMMUTABLE = 1 << 26;
 

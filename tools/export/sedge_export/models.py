@@ -1,8 +1,9 @@
-"""Reference models, which the benchmarks and some examples train.
+"""Reference models that the benchmarks and some examples train.
 
-``avgcnn`` is the small network of the personalised federated learning literature (n = 582,026 for one
-channel of 28 x 28 and ten classes), ``resnet8`` that of FedPURIN and FedCAC. Both use PyTorch's default
-initialisation, except for the convolutions of ``resnet8``, which follow its authors (Kaiming, fan out).
+``avgcnn`` is the small network of the literature on personalised federated learning (n = 582,026 for one
+channel of 28 x 28 and ten classes), and ``resnet8`` is the one of FedPURIN and FedCAC. Both use PyTorch's
+default initialisation, except for the convolutions of ``resnet8``, which follow its authors (Kaiming, fan
+out).
 """
 
 from collections.abc import Callable
@@ -32,29 +33,32 @@ class AvgCNN(nn.Module):
 
 
 def avgcnn(channels: int = 1, classes: int = 10, pixels: int = 28) -> nn.Module:
-    """The two-convolution network of FedAvg."""
+    """FedAvg's network with two convolutions."""
     return AvgCNN(channels, classes, pixels)
 
 
 def mlp(inputs: int = 784, hidden: int = 200, classes: int = 10) -> nn.Module:
-    """One hidden layer, for images or vectors of ``inputs`` numbers."""
+    """A network with one hidden layer, for images or vectors of ``inputs`` numbers."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)
     )
 
 
 def batch_norm(channels: int) -> nn.Module:
-    """Batch normalisation, with running statistics in theta."""
+    """Batch normalisation, whose running statistics are part of theta."""
     return nn.BatchNorm2d(channels)
 
 
 def group_norm(channels: int) -> nn.Module:
-    """Group normalisation, 16 channels per group: no statistics, and whole groups at every quarter."""
+    """Group normalisation with 16 channels per group.
+
+    It has no running statistics, and at any quarter of the width its groups stay whole.
+    """
     return nn.GroupNorm(channels // 16, channels)
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions around a shortcut."""
+    """Two 3x3 convolutions with a shortcut around them."""
 
     def __init__(
         self, inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]
@@ -70,7 +74,7 @@ class BasicBlock(nn.Module):
             self.shortcut = nn.Sequential(projection, norm(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H / stride, W / stride)."""
+        """Map (B, inputs, H, W) to (B, outputs, H / stride, W / stride)."""
         y = torch.relu(self.norm1(self.conv1(x)))
         y = self.norm2(self.conv2(y))
         return torch.relu(y + self.shortcut(x))
@@ -106,5 +110,5 @@ def resnet8(channels: int = 1, classes: int = 10) -> nn.Module:
 
 
 def resnet8_groupnorm(channels: int = 1, classes: int = 10) -> nn.Module:
-    """ResNet-8 with group normalisation, the better choice when devices' data differ."""
+    """ResNet-8 with group normalisation, which suits devices with different data better."""
     return ResNet8(channels, classes, group_norm)

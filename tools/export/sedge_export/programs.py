@@ -1,4 +1,4 @@
-"""The programs of a bundle: their files, and how a loaded one is called."""
+"""The types of a bundle's programs: their files, and a loaded program."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.generic]
-# A loaded program: from named arrays to named arrays.
+# A loaded program is a function from named arrays to named arrays.
 Program: TypeAlias = Callable[[Mapping[str, Array]], dict[str, NDArray[np.float32]]]
 
 
 class File(NamedTuple):
-    """A file of a bundle."""
+    """A file of a bundle: its name and content."""
 
     name: str
     data: bytes

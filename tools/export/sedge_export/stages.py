@@ -1,12 +1,13 @@
-"""The types that the exporter's stages pass on: inspection, tracing, lowering, verification, writing.
+"""The types that the exporter's stages pass to each other.
 
-Each stage is a folder with one function, named in brackets below. ``exporter.export`` calls them in order.
+Each stage is a folder with one function, named in brackets below. ``exporter.export`` calls them in
+order.
 
-    Subject    (subject.take)      the user's model, taken once; stages run copies of it, never the model
-    Inspected  (inspect)           the model that is exported, and what running it eagerly has shown
-    Traced     (trace_programs)    a graph of ATen operators for each program
-    Lowered    (lower)             the files of each runtime
-    Verification (verify)          how far these are from eager torch
+    Subject      (subject.take)      the user's model, taken once; stages run copies of it, never the model
+    Inspected    (inspect)           the model to export, and what was found by running it eagerly
+    Traced       (trace_programs)    a graph of ATen operators for each program
+    Lowered      (lower)             the files for each runtime
+    Verification (verify)            how far these are from eager torch
 """
 
 from collections.abc import Callable, Mapping
@@ -27,15 +28,15 @@ from sedge_protocol.wire.objective import Guide
 from sedge_protocol.wire.parts import InputPart
 from sedge_protocol.wire.programs import FROZEN, Signature, signatures
 
-# Which module of the model an operator came from, and which line: `` (module 'encoder', net.py:31)``.
+# Returns the module and line that an operator came from, as `` (module 'encoder', net.py:31)``.
 Where: TypeAlias = Callable[[OpOverload], str]
-# The files of each runtime by program.
+# The file of each program, by runtime and program.
 Lowered: TypeAlias = Mapping[str, Mapping[str, File]]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model of one input, the batch x (B, ...) that it is traced with, and its objective.
+    """A model with one input, a batch x (B, ...) to trace it with, and its objective.
 
     ``parts`` are the parts of a row of x if the user's model has several inputs; ``real`` are the user's
     rows, if given.
@@ -52,12 +53,12 @@ class Subject:
 
 @dataclass(frozen=True)
 class Inspected:
-    """The subject at the width that is exported. ``outputs`` is the shape of a row of its outputs.
+    """The subject at the width to export. ``outputs`` is the shape of its output for a row.
 
-    ``noise`` is the number of random numbers that a batch takes in training; integers of x are below
-    ``vocabulary``, unless that is 0. ``target`` is a row of y, or None if the input is the target;
+    ``noise`` is the number of random numbers that a batch uses in training. ``vocabulary`` is the upper
+    bound of integers in x, or 0. ``target`` describes a row of y, None if the input is the target.
     ``sources`` are rows for verification, random ones first. ``axes`` says how the model can be narrowed,
-    if it can; ``dropped`` is the share of the channels that is left out.
+    if it can, and ``dropped`` is the share of channels that is left out.
     """
 
     subject: Subject
@@ -72,7 +73,7 @@ class Inspected:
 
     @property
     def signatures(self) -> dict[str, Signature]:
-        """The programs' inputs and outputs."""
+        """The names of each program's inputs and outputs."""
         network = self.subject.network
         held = self.noise > 0, network.frozen is not None
         return signatures(bool(network.layout.statistics), *held, self.guide)
@@ -85,14 +86,14 @@ class Inspected:
 
     @property
     def constant(self) -> dict[str, Theta]:
-        """The programs' inputs that are the same in every call."""
+        """The inputs that programs get unchanged in every call, by name."""
         values = self.subject.network.frozen_values
         return {} if values is None else {FROZEN: values}
 
 
 @dataclass(frozen=True)
 class Traced:
-    """The graph of each program by name, and the multiplications of one run."""
+    """The graph of each program, and its multiply-adds in one run, by name."""
 
     graphs: Mapping[str, fx.GraphModule]
     signatures: Mapping[str, Signature]

@@ -1,4 +1,4 @@
-"""The runtimes that programs are compiled for, by the name of the device's backend."""
+"""The runtimes that programs are compiled for, by backend name."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -20,7 +20,7 @@ _INSTALL = "pip install 'sedge-fl[export]'"
 
 
 class Target(Protocol):
-    """One runtime: how programs are lowered to it, and run in it for verification."""
+    """A runtime: compiles programs for it, and runs them for verification."""
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -28,7 +28,7 @@ class Target(Protocol):
         ...
 
     def check_installed(self) -> None:
-        """Load the runtime. Raises ``ExportError``, saying what to install, if a package is missing."""
+        """Load the runtime. Raises ``ExportError`` with installation advice if a package is missing."""
         ...
 
     def lower(
@@ -37,25 +37,26 @@ class Target(Protocol):
         signatures: Mapping[str, Signature],
         where: Where,
     ) -> dict[str, File]:
-        """The file of each program, from traced graphs by program name; programs may share one.
+        """Compile traced graphs, given by program name, to each program's file; programs may share a
+        file.
 
-        Raises ``ExportError`` naming the first operator that cannot be lowered; ``where`` says which module
-        of the model it came from.
+        Raises ``ExportError`` naming the first operator that cannot be lowered; ``where`` says which
+        module of the model it came from.
         """
         ...
 
     def load(self, data: bytes, signature: Signature) -> Program:
-        """A program loaded from its file, as a function. Raises ``ExportError`` if it is refused."""
+        """Load a program from its file as a function. Raises ``ExportError`` if the runtime rejects it."""
         ...
 
 
 class _Onnx:
-    """ONNX files, one for each program, in onnxruntime."""
+    """onnxruntime, with one ONNX file for each program."""
 
     packages = ("onnx", "onnxruntime")
 
     def check_installed(self) -> None:
-        """onnxruntime is required by the extra ``export``."""
+        """Load onnxruntime, which the extra ``export`` installs."""
         try:
             onnx_runtime.library()
         except ImportError as exc:
@@ -67,24 +68,24 @@ class _Onnx:
         signatures: Mapping[str, Signature],
         where: Where,
     ) -> dict[str, File]:
-        """``gradient.onnx`` and so on."""
+        """Compile each graph to a file of its own, such as ``gradient.onnx``."""
         return {
             name: File(f"{name}.onnx", to_onnx(graph, *signatures[name], where))
             for name, graph in graphs.items()
         }
 
     def load(self, data: bytes, signature: Signature) -> Program:
-        """The program in an onnxruntime session on one thread."""
+        """Load the program in an onnxruntime session on one thread."""
         return load_program(signature.program, data)
 
 
 class _Executorch:
-    """One file with a method for each program, in ExecuTorch with XNNPACK."""
+    """ExecuTorch with XNNPACK, with one file that has a method for each program."""
 
     packages = ("executorch",)
 
     def check_installed(self) -> None:
-        """ExecuTorch has its own extra."""
+        """Load ExecuTorch, which the extra ``export-executorch`` installs."""
         runtime.library()
 
     def lower(
@@ -93,11 +94,11 @@ class _Executorch:
         signatures: Mapping[str, Signature],
         where: Where,
     ) -> dict[str, File]:
-        """``programs.pte`` for every program."""
+        """Compile all graphs to one file, ``programs.pte``."""
         return dict.fromkeys(graphs, File("programs.pte", to_executorch(graphs, where)))
 
     def load(self, data: bytes, signature: Signature) -> Program:
-        """The file's method of the program's name, on one thread."""
+        """Load the method that is named like the program, on one thread."""
         return runtime.load(data, *signature)
 
 

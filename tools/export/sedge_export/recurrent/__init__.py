@@ -1,4 +1,4 @@
-"""Layers over time, as one operator of a traced graph that a runtime keeps as a loop.
+"""Recurrent layers, as one operator of a traced graph that a runtime runs as a loop.
 
 The import below registers the steps.
 """

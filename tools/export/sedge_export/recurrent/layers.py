@@ -1,7 +1,7 @@
-"""The layers RNN, GRU and LSTM: replacements for torch's functions in a trace.
+"""The layers RNN, GRU and LSTM: replaces torch's functions in a trace.
 
-The products with the input are taken for all steps at once, in front of the loop (``cells``). A packed
-sequence (``packed``) is one of all steps. An LSTM with projected states is left unchanged.
+The products with the input are computed for all steps at once, before the loop (``cells``). In a packed
+sequence (``packed``), all rows have all steps. An LSTM with projected states is left unchanged.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,8 @@ from sedge_export.recurrent.loop import Tensors
 from sedge_export.recurrent.packed import Sizes
 from sedge_protocol.errors import ExportError
 
-# (x (T, B, I), first states (B, H), weights, reverse) to all outputs (T, B, H) and the last states.
+# Maps x (T, B, I), first states (B, H), weights and reverse to all outputs (T, B, H) and the final
+# states.
 Direction: TypeAlias = Callable[[Tensor, Tensors, Tensors, bool], tuple[Tensor, Tensors]]
 Layers: TypeAlias = Callable[..., tuple[Tensor, ...] | None]
 
@@ -27,7 +28,11 @@ def _layers(
     input: Tensor, hx: Tensor | Tensors, params: Tensors, has_biases: bool, num_layers: int,
     dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, ...] | None:  # fmt: skip
-    """Outputs and last states of a stack of layers, each with one or two directions and this many gates."""
+    """Run a stack of layers with one or two directions each. Returns the outputs and final states.
+
+    ``one`` runs one direction of a layer, whose cell has ``gates`` gates. The other arguments are those
+    of torch's function. Returns None for inputs that torch should handle.
+    """
     if not input.numel():
         return None
     first = [hx] if isinstance(hx, Tensor) else hx
@@ -51,7 +56,7 @@ def _layers(
 
 
 def _products(x: Tensor, w: Tensor, *biases: Tensor) -> Tensor:
-    """W x + biases (T, B, ...) in one product."""
+    """W x + biases for all steps, (T, B, ...), in one product."""
     bias = sum(biases[1:], biases[0]) if biases else None
     rows = functional.linear(x.flatten(0, 1), w, bias)
     return rows.view(*x.shape[:2], len(w))
@@ -70,7 +75,10 @@ def _rnn(
 
 
 def _gru(x: Tensor, states: Tensors, weights: Tensors, reverse: bool) -> tuple[Tensor, Tensors]:
-    """n has two biases, because its gate r multiplies only the one of the state."""
+    """Run one direction of a GRU.
+
+    n keeps its two biases apart, because the gate r multiplies only that of the state.
+    """
     w_x, w, *biases = weights
     units = w.shape[1]
     (w_rz, w_n), *parts = (each.split_with_sizes([2 * units, units]) for each in (w_x, *biases))
@@ -88,7 +96,7 @@ def _lstm(x: Tensor, states: Tensors, weights: Tensors, reverse: bool) -> tuple[
 
 
 def _any(layers: Layers) -> Layers:
-    """The same for a packed sequence, which has its sizes in second place."""
+    """Make ``layers`` also accept a packed sequence, whose second argument is its sizes."""
 
     def call(input: Tensor, *arguments: Any) -> tuple[Tensor, ...] | None:
         if not isinstance(arguments[0], Sizes):
@@ -105,7 +113,7 @@ def _any(layers: Layers) -> Layers:
     return call
 
 
-# The torch functions that its layers call, with their replacements; None leaves a call unchanged.
+# Replacements for the torch functions that these layers call; None leaves a call unchanged.
 RECURRENT: dict[Callable[..., Any], Layers] = {
     torch.rnn_tanh: _any(partial(_layers, partial(_rnn, "rnn_tanh"), 1)),
     torch.rnn_relu: _any(partial(_layers, partial(_rnn, "rnn_relu"), 1)),

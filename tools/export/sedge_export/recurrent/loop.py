@@ -1,8 +1,9 @@
-"""A loop over time as one operator of a traced graph, ``sedge::loop``, which a runtime keeps as a loop.
+"""A loop over time as one operator of a traced graph, ``sedge::loop``, which a runtime can run as a loop.
 
-A step takes the states, a slice of each sequence and the constants. It returns the next states and what
-the loop collects. A graph names the step; ``STEPS`` has it as a function of ordinary torch, which each
-target traces by itself. The operator itself has no gradient: ``cells`` has one for each kind of layer.
+A step takes the states, a slice of each sequence and the constants. It returns the next states and the
+values to collect. A graph refers to a step by its name in ``STEPS``; the step itself is a function of
+ordinary torch, which each target traces separately. The operator has no gradient of its own: ``cells``
+defines one for each kind of layer.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ LOOP = torch.ops.sedge.loop.default
 
 
 def step(name: str) -> Callable[[Step], Step]:
-    """Enter the decorated function into ``STEPS``."""
+    """A decorator that adds a function to ``STEPS`` under ``name``."""
 
     def enter(function: Step) -> Step:
         STEPS[name] = function
@@ -39,10 +40,11 @@ def step(name: str) -> Callable[[Step], Step]:
 def loop(
     step: str, states: Tensors, sequences: Tensors, constants: Tensors, reverse: bool
 ) -> list[Tensor]:
-    """The states after the last step, then everything that the steps collected, each (T, ...).
+    """Run a loop, as one operator of a graph that is being traced.
 
-    ``sequences`` (T, ...) are read, and the collected outputs are written, from the last step to the first
-    if ``reverse``. It is one operator of a graph that is being traced.
+    Returns the states after the last step, then everything that the steps collected, each (T, ...). With
+    ``reverse``, the steps read ``sequences`` (T, ...), and write what they collect, from the last to the
+    first.
     """
     found: list[Tensor] = LOOP(step, states, sequences, constants, reverse)
     return found
@@ -51,7 +53,7 @@ def loop(
 def unrolled(
     step: str, states: Tensors, sequences: Tensors, constants: Tensors, reverse: bool
 ) -> list[Tensor]:
-    """``loop``, step by step."""
+    """Compute the same as ``loop`` with ordinary operators, step by step."""
     collected: list[Tensors] = []
     for at in range(len(sequences[0]))[:: -1 if reverse else 1]:
         states, given = STEPS[step](states, [each[at] for each in sequences], constants)
@@ -83,9 +85,9 @@ def _operations(
 def traced_step(
     step: str, states: int, moving: Sequence[Shape], constants: Sequence[Shape]
 ) -> fx.GraphModule:
-    """The graph of a step: from its tensors to the next states and the collected values, in order.
+    """Trace a step: from its tensors to the next states and the collected values, in order.
 
-    ``moving`` are the shapes of the ``states`` states, then of the slices.
+    ``moving`` are the shapes of the states, ``states`` of them, followed by those of the slices.
     """
 
     def call(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
-"""Packed sequences whose lengths are all the whole number of steps: a program's loops have one length.
+"""Packed sequences in which every row has all steps, because a program's loops have a fixed length.
 
-torch packs data (T, B, ...) as (T B, ...), with the number of rows at each step. Here each step has B rows,
-which ``Sizes`` holds as Python numbers.
+torch packs data (T, B, ...) as (T B, ...), with the number of rows at each step. Here each step has B
+rows, which ``Sizes`` holds as Python numbers.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _WAY = (
 
 
 class Sizes:
-    """The number of rows at each step, in place of torch's tensor."""
+    """The number of rows at each step, which replaces torch's tensor of batch sizes."""
 
     device = torch.device("cpu")
 
@@ -44,7 +44,10 @@ class Sizes:
 
 
 def packer(values: Callable[[Tensor], Tensor]) -> Callable[..., tuple[Tensor, Sizes]]:
-    """``pack_padded_sequence``, where ``values`` gives those of a tensor that depends on no input."""
+    """Make a replacement for ``pack_padded_sequence``.
+
+    ``values`` returns the values of a tensor that does not depend on any input.
+    """
 
     def pack(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Sizes]:
         x = input.transpose(0, 1) if batch_first else input
@@ -66,7 +69,7 @@ def packer(values: Callable[[Tensor], Tensor]) -> Callable[..., tuple[Tensor, Si
 def padded(
     data: Tensor, sizes: Sizes, batch_first: bool, padding_value: float, total_length: int
 ) -> tuple[Tensor, Tensor]:
-    """``pad_packed_sequence``: the data of all steps, and the length of each row."""
+    """Replacement for ``pad_packed_sequence``. Returns the data of all steps and each row's length."""
     x = data.reshape(sizes.steps, sizes.rows, *data.shape[1:])
     margin = [0, 0] * (x.ndim - 1) + [0, total_length - sizes.steps]
     x = functional.pad(x, margin, value=padding_value) if margin[-1] else x

@@ -1,1 +1,3 @@
-"""The subject of an export: the user's model on one input and one flat vector, its objective, its rows."""
+"""The subject of an export: the user's model as a function of one input and one flat vector, and its
+data.
+"""

@@ -1,4 +1,4 @@
-"""The batches that programs are verified on: random rows like the sample's, or the user's own."""
+"""The batches that programs are verified on: random rows that resemble the sample, or the user's own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from sedge_protocol.wire.bundle import TensorSpec
 from sedge_protocol.wire.objective import IGNORED
 from sedge_protocol.wire.parts import InputPart, columns
 
-DRAWN_BATCHES = 4  # of random rows
+DRAWN_BATCHES = 4  # the number of random rows, in batches
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Rows to draw batches from: x (N, ...), y (N, ...)."""
+    """Rows x (N, ...), y (N, ...) to draw batches from."""
 
     x: Tensor
     y: Tensor
@@ -23,9 +23,9 @@ class Samples:
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch of static size; rows from ``rows`` on are padding and have weight 0.
+    """One batch of fixed size. Rows from index ``rows`` on are padding and have weight 0.
 
-    ``noise`` (K,) are the random numbers that the model's forward pass takes in training.
+    ``noise`` (K,) are the random numbers that the model's forward pass uses in training.
     """
 
     x: Tensor
@@ -39,11 +39,11 @@ def random_samples(
     sample: Tensor, target: TensorSpec | None, num_classes: int, batch_size: int, rng: Generator,
     parts: Sequence[InputPart] = (),
 ) -> Samples:  # fmt: skip
-    """Random rows whose values are drawn from the sample's, so that indices stay valid.
+    """Draw random rows from the sample's values, so that indices stay valid.
 
-    Every other row is constant in one half: real images are full of equal neighbours, on which a faulty max
-    pooling fails. A constant float sample is replaced by normally distributed values. Without a target y is
-    x. Each of ``parts`` is drawn separately.
+    Every other row is constant in one half, because real images are full of equal neighbours, on which a
+    faulty max pooling fails. A constant float sample is replaced by normally distributed values. Without
+    a target, y is x. Each of ``parts`` is drawn separately.
     """
     count = DRAWN_BATCHES * batch_size
     if parts:
@@ -64,16 +64,16 @@ def random_samples(
 
 
 def some_ignored(samples: Samples, rng: Generator) -> Samples:
-    """The samples with an eighth of the labels y (N, ...) left out of loss and metric."""
+    """Mask a random eighth of the labels y (N, ...), so that neither loss nor metric counts them."""
     left_out = torch.rand(samples.y.shape, generator=rng) < 1 / 8
     return Samples(samples.x, samples.y.masked_fill(left_out, IGNORED))
 
 
 def whole_rows(sample: Tensor, like: Samples, rng: Generator) -> Samples:
-    """As many rows as ``like`` has, each taken unchanged from the sample (B, ...).
+    """Draw as many rows as ``like`` has, each taken unchanged from the sample (B, ...).
 
-    For a model whose columns hold different kinds of numbers, such as a category's code, which would be
-    invalid in another column.
+    This suits models whose columns hold different kinds of values, such as codes of a category, which
+    would be invalid in another column.
     """
     x = sample[torch.randint(len(sample), (len(like.x),), generator=rng)]
     return Samples(x, x if like.y is like.x else like.y)
@@ -93,20 +93,22 @@ def _drawn(sample: Tensor, integers: bool, count: int, rng: Generator) -> Tensor
 
 
 def whole_batches(rows: Tensor, batch_size: int) -> list[Tensor]:
-    """Rows (N, ...) in batches of one size; the last is filled up from the start."""
+    """Cut rows (N, ...) into batches of one size. The last is filled up with the first rows."""
     count = -(-len(rows) // batch_size)
     chosen = torch.arange(count * batch_size) % len(rows)
     return list(rows[chosen].reshape(count, batch_size, *rows.shape[1:]).unbind())
 
 
 def draw(samples: Samples, batch_size: int, padded: bool, noise: int, rng: Generator) -> Batch:
-    """A batch of random rows with ``noise`` random numbers; two thirds of a padded batch are padding.
+    """Draw a batch of random rows with ``noise`` random numbers; two thirds of a ``padded`` one are
+    padding.
 
-    Weights of real rows lie between 0.5 and 1.5, so that a program that ignores them cannot pass.
+    Weights of real rows lie between 0.5 and 1.5, so that a program that ignores them fails the
+    comparison.
     """
     chosen = torch.randint(len(samples.x), (batch_size,), generator=rng)
     rows = max(1, batch_size // 3) if padded else batch_size
     w = torch.rand(batch_size, generator=rng) + 0.5
     w[rows:] = 0.0
-    numbers = torch.randint(2**16, (noise,), generator=rng) / 2**16  # as a device's
+    numbers = torch.randint(2**16, (noise,), generator=rng) / 2**16  # as on a device
     return Batch(samples.x[chosen], samples.y[chosen], w, rows, numbers)

@@ -1,11 +1,11 @@
 """A model as pure functions of one flat vector: its gradient, evaluation and prediction.
 
-theta, shape (n,), holds in model order every parameter that requires a gradient, and every running
-statistic that training mode moves. All others are ``frozen`` (m,): parameters that require no gradient, and
-the statistics of a BatchNorm that is in evaluation mode even after ``model.train()``. The gradient is that
-of sum(w row_loss) / sum(w). The optimizer is the device's own (``sedge_edge.training.optimizers``).
-Statistics have gradient 0; their values after training mode are a separate output. This module knows
-nothing about ONNX.
+theta (n,) holds in model order every parameter that requires a gradient, and every running statistic that
+training updates. All other tensors are ``frozen`` (m,): parameters that require no gradient, and
+statistics of a BatchNorm that is in evaluation mode even after ``model.train()``. The gradient is that of
+sum(w row_loss) / sum(w). The optimizer is the device's own (``sedge_edge.training.optimizers``).
+Statistics have gradient 0; their new values after a training step are a separate output. This module
+knows nothing about ONNX.
 """
 
 import copy
@@ -33,7 +33,7 @@ Sums: TypeAlias = tuple[Tensor, Tensor, Tensor]
 PassRows: TypeAlias = Callable[[Pass, Tensor], Tensor]
 T = TypeVar("T", Tensor, Pass)
 
-# Prevents 0 / 0 when every row of a batch is padding; any real sum of weights is far larger.
+# Prevents 0 / 0 if all rows of a batch are padding. Any real sum of weights is far larger.
 MIN_WEIGHT_SUM = 1e-12
 NO_GRADIENT = (
     "does not depend on the model's parameters: something detaches it, runs under torch.no_grad, or returns"
@@ -45,8 +45,9 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 class Network:
     """A private copy of a model, in training mode, and its layout.
 
-    ``frozen`` is the layout of the tensors that are not in theta, or None. The functions take their values
-    as ``frozen`` (m,), or take the model's own. Raises ``ExportError`` when theta cannot hold a model.
+    ``frozen`` is the layout of the tensors that are not in theta, or None. The methods take values for
+    these tensors as ``frozen`` (m,), and otherwise use the model's own. Raises ``ExportError`` for a
+    model that theta cannot hold.
     """
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:
@@ -73,12 +74,12 @@ class Network:
 
     @property
     def theta(self) -> Theta:
-        """The model's current values, shape (n,)."""
+        """The model's current parameters and statistics (n,)."""
         return self._values(self.layout)
 
     @property
     def frozen_values(self) -> Theta | None:
-        """The values (m,) of the tensors that are not in theta."""
+        """The values (m,) of the tensors that are not in theta; None if there are none."""
         return None if self.frozen is None else self._values(self.frozen)
 
     @property
@@ -92,7 +93,7 @@ class Network:
 
     @property
     def uses_batch_statistics(self) -> bool:
-        """Whether a row's result in training depends on the other rows of its batch."""
+        """True if a row's result in training depends on the other rows of its batch."""
         untracked = (
             isinstance(module, BATCH_NORMS) and not module.track_running_stats
             for module in self.model.modules()
@@ -101,8 +102,10 @@ class Network:
 
     @contextmanager
     def unchanged(self) -> Generator[None]:
-        """Put back every attribute that the forward pass sets, and what it puts into dictionaries: buffers,
-        hooks, a cache. What a trace leaves there has no values."""
+        """A context after which all attributes and dictionaries that a forward pass changed are restored.
+
+        A trace may leave tensors without values in buffers, hooks or a cache.
+        """
         held = [
             (module, dict(vars(module)), [(each, dict(each)) for each in _dictionaries(module)])
             for module in self.model.modules()
@@ -120,7 +123,8 @@ class Network:
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor,
         noise: Tensor | None = None, frozen: Tensor | None = None,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """The gradient (n,) of a batch's mean loss, the loss, and the statistics (s,) if there are any.
+        """The gradient (n,) of a batch's mean loss, the loss, and the new statistics (s,) if there are
+        any.
 
         ``noise`` (K,) are the random numbers of the forward pass.
         """
@@ -130,7 +134,9 @@ class Network:
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None,
         frozen: Tensor | None = None, **given: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """As ``gradient``, for the guided loss; ``given`` holds the inputs that its ``Guide`` lists."""
+        """The same as ``gradient`` for the guided loss; ``given`` holds the inputs that its ``Guide``
+        lists.
+        """
         loss = self.objective.guided
         assert loss is not None
         seen = Seen({n: self._reference(given[n], frozen, x) for n in loss.guide.models}, given)
@@ -141,7 +147,7 @@ class Network:
         return self._flat_gradient(self.split(theta, frozen), x, y, w, noise, guided)
 
     def _reference(self, theta: Tensor, frozen: Tensor | None, x: Tensor) -> Pass:
-        """The pass of a reference model (n,), in evaluation mode."""
+        """Run a reference model (n,) in evaluation mode. Returns its outputs and features."""
         self.model.eval()
         with features_of(self.model) as features:
             outputs = self.predict(theta, x, frozen)
@@ -163,25 +169,25 @@ class Network:
     def evaluate(
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, frozen: Tensor | None = None
     ) -> Sums:
-        """Sums of loss, of the metric and of the weights, see ``Objective.sums``."""
+        """The sums of loss, metric and weights over a batch (see ``Objective.sums``)."""
         output = self.predict(theta, x, frozen)
         loss, metric = self.objective[:2]
         checked = Objective(partial(self._rows, loss), partial(self._rows, metric))
         return checked.sums(output, y, w)
 
     def predict(self, theta: Tensor, x: Tensor, frozen: Tensor | None = None) -> Tensor:
-        """Outputs (B, ...)."""
+        """The model's outputs (B, ...)."""
         return self.output(self.split(theta, frozen), x)[0]
 
     def split(self, theta: Tensor, frozen: Tensor | None = None) -> dict[str, Tensor]:
-        """The layout's tensors by name, as views of theta (n,), and those of frozen (m,), if given."""
+        """Views of theta (n,) as tensors by name and, if given, of ``frozen`` (m,)."""
         values = _views(self.layout, theta)
         if self.frozen is not None and frozen is not None:
             values |= _views(self.frozen, frozen)
         return values
 
     def output(self, values: dict[str, Tensor], x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The model's output and its statistics after the call."""
+        """The model's output, and its statistics after the forward pass."""
         updated = dict(values)
         output = functional_call(self.model, updated, (x,))
         return output, {name: updated[name] for name in self.layout.statistics}
@@ -197,7 +203,7 @@ class Network:
     def _gradient(
         self, values: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor, guided: PassRows | None
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """The gradient of the layout's tensors (0 for statistics), the new statistics, and the loss."""
+        """The gradient by tensor (0 for statistics), the new statistics, and the loss."""
 
         def mean_loss(trainable: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
             if guided is None:
@@ -234,10 +240,10 @@ Aux: TypeAlias = tuple[Tensor, dict[str, Tensor]]
 def _differentiate(
     function: Callable[[dict[str, Tensor]], Aux], of: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], Aux]:
-    """The gradient of a function's first result, and its results.
+    """The gradient of a function's first result, and all its results.
 
-    The gradient is autograd's, which runs the user's own ``Function`` unchanged. Under vmap only
-    torch.func's works.
+    autograd runs the user's own ``Function`` unchanged. Under vmap only torch.func works, so it is used
+    there.
     """
     if torch._C._are_functorch_transforms_active():
         return grad_and_value(function, has_aux=True)(of)
@@ -254,9 +260,9 @@ def _differentiate(
 
 
 def random_numbers(model: nn.Module, x: Tensor) -> int:
-    """The number of random numbers that the model takes for a batch x (B, ...) in training.
+    """Count the random numbers that the model draws for a batch x (B, ...) in training.
 
-    0 for a model that fails on x, which is detected elsewhere.
+    Returns 0 for a model that fails on x, which is reported elsewhere.
     """
     with draws(None) as source, torch.no_grad(), suppress(Exception):
         copied(model).train()(x)
@@ -265,7 +271,7 @@ def random_numbers(model: nn.Module, x: Tensor) -> int:
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A copy on the CPU that shares nothing with the model. Raises ``ExportError`` if copying fails."""
+    """Copy the model to the CPU, sharing nothing. Raises ``ExportError`` if copying fails."""
     require_exportable(model)
     try:
         return copy.deepcopy(model).cpu()
@@ -276,8 +282,8 @@ def copied(model: nn.Module) -> nn.Module:
 def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> None:
     """Make a batch normalisation return its new statistics instead of overwriting the old ones.
 
-    aten.native_batch_norm changes its arguments without declaring it in its schema, so a trace loses the
-    update. The functional operator has the same kernel and returns the statistics.
+    aten.native_batch_norm changes its arguments but does not declare that in its schema, so a trace loses
+    the change. The functional operator uses the same kernel and returns the statistics.
     """
     if norm.momentum is None:
         raise ExportError(
@@ -298,11 +304,11 @@ def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.Batch
     own: Callable[..., Tensor] = type(norm).forward
 
     def forward(*inputs: Tensor) -> Tensor:
-        """The module's own forward pass, around the functional operator."""
+        """Run the module's own forward pass with the functional operator."""
         with replaced(functional, "batch_norm", batch_norm):
             return own(norm, *inputs)
 
-    # It counts batches for a changing momentum, and would be changed in place.
+    # The counter is needed only for a changing momentum, and would be changed in place.
     norm.num_batches_tracked = None
     vars(norm)["forward"] = forward
 
@@ -313,7 +319,7 @@ def _views(layout: Layout, vector: Tensor) -> dict[str, Tensor]:
 
 
 def _moving_statistics(model: nn.Module) -> set[str]:
-    """The running statistics that a forward pass of the unmodified model changes."""
+    """The names of the running statistics that a forward pass of the unmodified model changes."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules()
@@ -323,7 +329,7 @@ def _moving_statistics(model: nn.Module) -> set[str]:
 
 
 def _tensors(model: nn.Module) -> dict[str, tuple[Tensor, Role]]:
-    """Every parameter and running statistic once, in model order."""
+    """Each parameter and running statistic once, by name, in model order."""
     tensors: dict[str, tuple[Tensor, Role]] = {}
     seen: set[int] = set()
     for prefix, module in model.named_modules():
@@ -332,7 +338,7 @@ def _tensors(model: nn.Module) -> dict[str, tuple[Tensor, Role]]:
                 raise ExportError(
                     f"parameter {name!r}: has no shape yet, expected a model that has run once"
                 )
-            if id(parameter) not in seen:  # a tied parameter has one slice, under its first name
+            if id(parameter) not in seen:  # a tied parameter appears once, under its first name
                 seen.add(id(parameter))
                 tensors[name] = parameter, Role.PARAMETER
         if isinstance(module, BATCH_NORMS):

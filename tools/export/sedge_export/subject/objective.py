@@ -1,4 +1,4 @@
-"""Chooses target, loss and metric of an export, by name or to suit the model."""
+"""Chooses the target, loss and metric of an export, by name or by default to suit the model."""
 
 from typing import NamedTuple
 
@@ -20,14 +20,14 @@ from sedge_protocol.wire.objective import (
 
 
 class OwnMetric(NamedTuple):
-    """The user's own metric: its name, and a function of outputs and targets."""
+    """The user's own metric: its description, and a function of outputs and targets."""
 
     metric: Metric
     rows: Rows
 
 
 class Choice(NamedTuple):
-    """A bundle's objective: by name, for its manifest, and as functions."""
+    """A bundle's objective: by name for its manifest, and as functions."""
 
     target: TargetKind
     loss: Loss
@@ -42,7 +42,7 @@ def chosen(
     metric: str | OwnMetric | None,
     guided: GuidedLoss | None = None,
 ) -> Choice:
-    """The choice, with defaults for None. Raises ``ExportError`` for choices that do not go together."""
+    """Choose the objective, with defaults for None. Raises ``ExportError`` for contradictory choices."""
     kind = target if isinstance(target, str) else default_target(num_classes)
     if isinstance(target, TensorSpec) and num_classes and target.dtype != "int64":
         raise ExportError(f"target: {target.dtype} with {num_classes} classes, expected int64")
@@ -66,7 +66,7 @@ def objective_of(
     manifest: BundleManifest, own_loss: Rows | None, own_metric: Rows | None,
     guided: GuidedLoss | None = None,
 ) -> Objective:  # fmt: skip
-    """A bundle's loss and metric, the user's own if the bundle names them, and its guided loss."""
+    """The loss, metric and guided loss of a bundle, with the user's own functions where it names them."""
     return _functions(manifest.loss, manifest.metric, own_loss, own_metric, guided)
 
 

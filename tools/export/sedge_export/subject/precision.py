@@ -1,7 +1,7 @@
-"""Frozen tensors in fewer bits than float32, and the cost in accuracy.
+"""Rounds frozen tensors to fewer bits than float32, and measures what that costs in accuracy.
 
-Rounding happens before a program is traced and verified, so the rounded model is the one that is exported:
-every device has its values, bit for bit, and they travel without further loss.
+Rounding happens before programs are traced and verified, so the rounded model is the one that is
+exported. Every device has exactly its values, and transferring them loses nothing more.
 """
 
 from collections.abc import Callable
@@ -19,18 +19,19 @@ from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.objective import Metric
 
-# Multiples of a sixteenth of a tensor's root mean square: a byte for all but outliers, and six bits once
-# they are compressed. All-MiniLM-L6-v2 takes 17.4 MB and loses .2 points of accuracy (as measured on
-# examples/pretrained.py); with an eighth 14.7 MB and .2, with a sixth 14.1 MB and .5. Blocks of 64 values
-# with a scale for each, which are int8 as well, take 21.9 MB and lose .2.
+# Values become multiples of 1/16 of a tensor's root mean square: one byte for all but outliers, and six
+# bits once they are compressed. All-MiniLM-L6-v2 takes 17.4 MB and loses .2 points of accuracy (as
+# measured on examples/pretrained.py); with 1/8 it takes 14.7 MB and loses .2, with 1/6 14.1 MB and .5.
+# Blocks of 64 values with a scale for each, another form of int8, take 21.9 MB and lose .2.
 LEVELS = 16
-# The loss that a base may cause, as a share of held-out rows or, if the metric is not a share, of its
+# The largest loss of quality that rounding the frozen tensors may cause, as a share of held-out rows or,
+# if the metric is not a share, of its value.
 # value.
 LARGEST_LOSS = 0.005
-# Below this number of held-out rows a single row exceeds that share.
+# With fewer held-out rows, a single row would exceed that share.
 MIN_HELD_OUT = 200
 MAX_HELD_OUT = 1000
-# The gate's training: enough for a head and adapters to depend on the base.
+# The training for the measurement: long enough for a head and adapters to depend on the frozen tensors.
 TRAINING_ROWS, EPOCHS, LEARNING_RATE = 512, 4, 2e-3
 
 
@@ -42,13 +43,13 @@ def _int8(values: Theta) -> Theta:
     return _bf16(on_own_grid(values, LEVELS))
 
 
-# The rounding of a tensor of two or more dimensions. The others, such as biases, are few, and become bf16.
+# How tensors of two or more dimensions are rounded. Others, such as biases, are small and become bf16.
 ROUNDED: dict[str, Callable[[Theta], Theta]] = {"bf16": _bf16, "int8": _int8}
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The metric on held-out ``rows`` after the same training, with the base in float32 and rounded."""
+    """The metric on held-out ``rows`` after the same training, with frozen tensors exact and rounded."""
 
     precision: str
     metric: Metric
@@ -58,7 +59,7 @@ class Cost:
 
     @property
     def loss(self) -> float:
-        """The loss, as a share of 1 or, if the metric is not a share, of its value."""
+        """The loss of quality, as a share of 1 or, if the metric is not a share, of its value."""
         lost = self.exact - self.rounded
         lost = lost if self.metric.better == "higher" else -lost
         return lost if self.metric.share else lost / max(abs(self.exact), 1e-12)
@@ -69,7 +70,7 @@ class Cost:
 
 
 def in_precision(subject: Subject, precision: str, seed: int) -> tuple[Subject, str]:
-    """The subject with its frozen tensors rounded, and the cost on its real rows; empty without any.
+    """Round the subject's frozen tensors. Returns it, and a text on the cost; empty without real rows.
 
     Raises ``ExportError`` for a model without frozen tensors, for too few rows, and if the cost exceeds
     ``LARGEST_LOSS``.
@@ -78,14 +79,14 @@ def in_precision(subject: Subject, precision: str, seed: int) -> tuple[Subject, 
     if subject.real is None:
         return rounded, ""
     cost = measured_cost(subject, rounded, precision, seed)
-    if not cost.loss <= LARGEST_LOSS:  # NaN is refused, too
+    if not cost.loss <= LARGEST_LOSS:  # also refuses NaN
         lost = f"it loses more than {LARGEST_LOSS:g}, expected another precision"
         raise ExportError(f"frozen in {cost}: {lost}")
     return rounded, str(cost)
 
 
 def round_frozen(subject: Subject, precision: str) -> Subject:
-    """The subject with its frozen tensors rounded. Raises ``ExportError`` if it has none."""
+    """Round the subject's frozen tensors. Raises ``ExportError`` if it has none."""
     if subject.network.frozen is None:
         expected = "parameters with requires_grad=False to round"
         raise ExportError(f"frozen in {precision}: every parameter is trained, expected {expected}")
@@ -103,7 +104,8 @@ def _round(tensor: Tensor, precision: str) -> None:
 
 
 def measured_cost(exact: Subject, rounded: Subject, precision: str, seed: int) -> Cost:
-    """Train with the exact base on some of the real rows, and evaluate both bases on others.
+    """Train with exact frozen tensors on some real rows, and evaluate on others with exact and rounded
+    ones.
 
     Raises ``ExportError`` for too few rows.
     """
@@ -127,7 +129,7 @@ def measured_cost(exact: Subject, rounded: Subject, precision: str, seed: int) -
 
 
 def _trained(subject: Subject, batches: list[Tensor]) -> Tensor:
-    """Theta (n,) after a step of Adam on each of the batches, given as indices of the real rows."""
+    """Train with Adam, one step per batch of indices of real rows. Returns theta (n,)."""
     network, real = subject.network, subject.real
     assert real is not None
     theta = torch.from_numpy(network.theta.copy())

@@ -1,4 +1,4 @@
-"""Refuses models before anything runs: for their kind, or for tensors that no program can have."""
+"""Refuses models before anything runs: for their kind, or for tensors that no program can contain."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +12,8 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from sedge_protocol.errors import ExportError
 
-_private: Any = parametrizations  # its classes are not part of torch's typed interface
-# Both ways of spectral_norm keep vectors that a forward pass in training moves.
+_private: Any = parametrizations  # its classes are missing from torch's type stubs
+# Both versions of spectral_norm keep vectors that a forward pass in training changes.
 _HOOKS: dict[type, str] = {WeightNorm: "weight_norm", SpectralNorm: "spectral_norm"}
 _PARAMETRIZATIONS: dict[type, str] = {
     _private._Orthogonal: "orthogonal",
@@ -23,7 +23,7 @@ _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
 def require_exportable(model: nn.Module) -> None:
-    """Raise ``ExportError``, which names the module or the tensor and what to write instead."""
+    """Raise ``ExportError`` naming the module or tensor and a fix if a model cannot be exported."""
     for name, module in model.named_modules():
         if (found := _wrong_module(module)) is not None:
             raise ExportError(f"{f'module {name!r}' if name else 'model'}: {found}")

@@ -1,4 +1,4 @@
-"""Models of several inputs, exported as models of one packed row (``sedge_protocol.wire.parts``)."""
+"""Exports models of several inputs as models of one packed row (``sedge_protocol.wire.parts``)."""
 
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -13,14 +13,16 @@ from sedge_export.subject.network import copied
 from sedge_protocol.errors import DataError, ExportError
 from sedge_protocol.wire.parts import InputPart, pack
 
-# Rows of a model's input (N, ...), or of each of its inputs by name.
+# Rows (N, ...) of a model's only input, or of each of its inputs by name.
 Given: TypeAlias = Tensor | Mapping[str, Tensor]
 
 
 def one_input(model: nn.Module, sample: Given) -> tuple[nn.Module, Tensor, tuple[InputPart, ...]]:
-    """The model of one input, a sample of it (N, ...), and its parts; no parts for a single input.
+    """Turn a model of several inputs into one with a single packed input.
 
-    Raises ``ExportError`` for inputs that cannot be represented as float32.
+    Returns the model, a sample (N, ...) of its input, and the parts of that input; a model of one input
+    is returned unchanged, without parts. Raises ``ExportError`` for inputs that cannot be represented as
+    float32.
     """
     if not isinstance(sample, Mapping):
         return model, sample, ()
@@ -31,7 +33,7 @@ def one_input(model: nn.Module, sample: Given) -> tuple[nn.Module, Tensor, tuple
 
 
 def packed(given: Mapping[str, Tensor], where: str) -> tuple[tuple[InputPart, ...], Tensor]:
-    """The parts and their rows (N, K). Raises ``ExportError``, naming the input."""
+    """Pack inputs by name into rows (N, K). Returns their parts, too. Raises ``ExportError``."""
     arrays: dict[str, NDArray[np.float32 | np.int64]] = {}
     for name, rows in given.items():
         if rows.dtype not in (torch.float32, torch.int64) or rows.ndim < 1 or not rows.numel():

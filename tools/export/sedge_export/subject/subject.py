@@ -1,4 +1,4 @@
-"""The subject of an export: the user's model and rows, checked and brought into one form, once."""
+"""The subject of an export: checks the user's model and rows, and converts them to one form, once."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ def take(
     model: nn.Module, sample_input: Given, real_data: tuple[Given, Tensor] | None, *,
     batch_size: int, num_classes: int, choice: Choice,
 ) -> Subject:  # fmt: skip
-    """The subject of ``exporter.export``'s arguments.
+    """Make the subject from ``exporter.export``'s arguments.
 
     Raises ``ExportError`` for a sample or rows that do not fit, and for a model that theta cannot hold.
     """
@@ -44,7 +44,7 @@ def take(
 
 
 def _batch(given: object, batch_size: int) -> Tensor:
-    """The first rows of a sample, repeated to fill a batch."""
+    """A batch of the sample's first rows, repeated if there are too few."""
     if not isinstance(given, Tensor):
         raise ExportError(f"sample_input: a {type(given).__name__}, expected one tensor (B, ...)")
     sample = given.detach().cpu()
@@ -58,7 +58,7 @@ def _batch(given: object, batch_size: int) -> Tensor:
 
 
 def _like(given: Given, parts: Sequence[InputPart], x: Tensor) -> Tensor:
-    """The user's rows as one tensor like x. Raises ``ExportError``."""
+    """Convert the user's rows to one tensor like x. Raises ``ExportError`` if they do not fit."""
     if not isinstance(given, Tensor):
         missing = [part.name for part in parts if part.name not in given]
         if missing or not parts:
@@ -72,7 +72,7 @@ def _like(given: Given, parts: Sequence[InputPart], x: Tensor) -> Tensor:
 
 
 def require_like(label: str, found: Tensor, like: Tensor) -> None:
-    """Raise ``ExportError`` unless real rows have the type and the shape of others."""
+    """Raise ``ExportError`` unless the rows ``found`` have the type and row shape of ``like``."""
     if found.dtype != like.dtype or found.shape[1:] != like.shape[1:] or not len(found):
         raise ExportError(
             f"real_data: {label} is {found.dtype} {tuple(found.shape)},"
@@ -81,7 +81,7 @@ def require_like(label: str, found: Tensor, like: Tensor) -> None:
 
 
 def require_known(label: str, x: Tensor, vocabulary: int) -> None:
-    """Raise ``ExportError`` for a token (N, ...) that the model does not know; 0 accepts all."""
+    """Raise ``ExportError`` if x (N, ...) contains a token outside the vocabulary; 0 accepts all tokens."""
     try:
         check_tokens(x.detach().cpu().numpy(), vocabulary, label)
     except DataError as exc:

@@ -1,7 +1,8 @@
-"""Computes values that do not depend on the input at once: masks, positions, index arithmetic.
+"""Computes values that do not depend on the input while tracing: masks, positions, index arithmetic.
 
-The inputs of a trace are fake tensors, which have no data. Everything else keeps its values, so that ``if
-mask.all():`` has an answer, and enters the graph as a constant when an input first meets it.
+The inputs of a trace are fake tensors, which have no data. All other tensors keep their values, so that
+``if mask.all():`` can be decided. They enter the graph as constants when they are first combined with an
+input.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -19,16 +20,16 @@ from torch.utils._pytree import tree_any, tree_map_only
 from sedge_export.subject.source import here
 
 aten = torch.ops.aten
-# Its functionalisation is not part of torch's typed interface.
+# The functionalisation API is missing from torch's type stubs.
 _private: Any = torch
 
 
-# The user's line that first called an operator, such as ``net.py:31``.
+# The user's line that first called each operator, such as ``net.py:31``.
 Origins: TypeAlias = dict[OpOverload, str]
 
 
 class Constants(TorchDispatchMode):
-    """Runs an operator that has no fake tensor among its arguments, instead of recording it."""
+    """Runs operators that have no fake tensor among their arguments, instead of recording them."""
 
     def __init__(self, origins: Origins) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -41,11 +42,11 @@ class Constants(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """The operator's result: values if all arguments have them."""
+        """Run or record the operator. Its result has values if all its arguments have."""
         keywords = dict(kwargs or {})
         if func not in self._origins:
             self._origins[func] = here()
-        # Operators that torch.from_numpy and the like call come here with the modes above still active.
+        # The modes above are still active for operators that torch.from_numpy and the like call.
         with _private._C.DisableTorchFunction():
             if tree_any(_is_fake, (args, keywords)):
                 if func in _INDEXED:
@@ -59,7 +60,7 @@ _INDEXED = {aten.index.Tensor, aten.index_put.default}
 
 
 def _places(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Indices with masks of known values replaced by the places where they hold."""
+    """Replace masks with known values by the indices of their true elements."""
     found: list[Tensor | None] = []
     for index in indices:
         if index is None or index.dtype != torch.bool or _is_fake(index):
@@ -76,7 +77,9 @@ def _is_fake(value: object) -> bool:
 
 @contextmanager
 def functionalised(origins: Origins) -> Generator[None]:
-    """Turns operators that write in place into others. It works below autograd, on ``lifted`` tensors."""
+    """A context in which in-place operators on ``lifted`` tensors become out-of-place ones, below
+    autograd.
+    """
     _private._enable_functionalization(reapply_views=True)
     try:
         with Constants(origins):
@@ -86,7 +89,7 @@ def functionalised(origins: Origins) -> Generator[None]:
 
 
 def lifted(values: Any) -> Any:
-    """The value, with each tensor in the wrapper that lets the model write into a copy of it."""
+    """Wrap each tensor in ``values``, so that in-place writes by the model change a copy of it."""
     return tree_map_only(Tensor, _lifted, values)
 
 
@@ -100,7 +103,7 @@ def _lifted(tensor: Tensor) -> Tensor:
 
 
 def values(tensor: Tensor) -> Tensor:
-    """The values of a lifted tensor. Raises torch's error if they depend on a fake one."""
+    """The values of a lifted tensor. Raises torch's error if they depend on an input of the trace."""
     _private._functionalize_sync(tensor)
     with suspend_functionalization(), _disable_current_modes():
         held: Tensor = _private._from_functional_tensor(tensor).detach()
@@ -110,7 +113,7 @@ def values(tensor: Tensor) -> Tensor:
 
 
 def known(tensor: Tensor) -> bool:
-    """Whether a lifted tensor has values."""
+    """Return True if a lifted tensor has values."""
     try:
         values(tensor)
     except DataDependentOutputException:
@@ -119,19 +122,19 @@ def known(tensor: Tensor) -> bool:
 
 
 def unlifted(tensor: Tensor) -> Tensor:
-    """The tensor that the wrapper holds now."""
+    """The tensor that a lifted tensor holds now."""
     _private._functionalize_sync(tensor)
     held: Tensor = _private._from_functional_tensor(tensor)
     return held.detach()
 
 
 def compact(module: fx.GraphModule) -> None:
-    """Store each constant of a traced graph once; if it repeats along an axis, only the first part."""
+    """Store each constant of a traced graph once; of one that repeats along an axis, only one period."""
     names: dict[tuple[object, ...], str] = {}
     for node in module.graph.find_nodes(op="get_attr"):
         whole: Tensor = getattr(module, str(node.target)).detach()
         if whole.dtype not in (torch.float32, torch.int64, torch.bool):
-            continue  # refused by name when it is lowered
+            continue  # the lowering refuses it by name
         first = _without_repeats(whole)
         key = first.dtype, first.shape, first.numpy().tobytes()
         node.target = names.setdefault(key, f"constant_{len(names)}")
@@ -156,5 +159,5 @@ def _without_repeats(tensor: Tensor) -> Tensor:
         first = tensor.narrow(axis, 0, min(extent, 1))
         if extent > 1 and tensor.eq(first).all():
             tensor = first
-    # contiguous() would keep a stride of 0 on an axis of extent 1, which ExecuTorch refuses.
+    # contiguous() would keep stride 0 on an axis of extent 1, which ExecuTorch rejects.
     return tensor.clone(memory_format=torch.contiguous_format)

@@ -1,7 +1,7 @@
-"""Fourier transforms of a fixed length as products with constant matrices: no runtime has complex numbers.
+"""Fourier transforms of a fixed length as products with constant matrices.
 
-A ``Spectrum`` is a pair of real tensors. It supports the functions that lead back to real numbers,
-products, and changes of shape; others are refused, with the user's line.
+No runtime has complex numbers, so a ``Spectrum`` is a pair of real tensors. It supports products, changes
+of shape, and the functions that lead back to real numbers. Others are refused, with the user's line.
 """
 
 import math
@@ -18,7 +18,7 @@ from torch.nn import functional
 from sedge_export.subject.source import here
 from sedge_protocol.errors import ExportError
 
-MAX_ELEMENTS = 2**22  # of a matrix; 16 MiB as float32
+MAX_ELEMENTS = 2**22  # the limit for a matrix, 16 MiB as float32
 _SHAPING = {
     "contiguous", "flatten", "movedim", "narrow", "permute", "reshape", "squeeze", "transpose", "unflatten",
     "unsqueeze", "view",
@@ -26,14 +26,14 @@ _SHAPING = {
 
 
 class Spectrum:
-    """Complex numbers as their real and imaginary parts, two tensors of one shape."""
+    """Complex numbers as real and imaginary parts, two tensors of the same shape."""
 
     def __init__(self, real: Tensor, imag: Tensor) -> None:
         self.real, self.imag = real, imag
         self.shape, self.ndim, self.size = real.shape, real.ndim, real.size
 
     def abs(self) -> Tensor:
-        """Magnitudes, with the gradient 0 at 0, as in torch."""
+        """Magnitudes. As in torch, their gradient is 0 at 0."""
         square = self.real * self.real + self.imag * self.imag
         zero = square == 0
         return torch.where(zero, 0.0, torch.where(zero, 1.0, square).sqrt())
@@ -41,7 +41,7 @@ class Spectrum:
     __abs__ = abs
 
     def conj(self) -> "Spectrum":
-        """The same with the imaginary part negated."""
+        """The complex conjugate."""
         return Spectrum(self.real, -self.imag)
 
     def __getitem__(self, key: Any) -> "Spectrum":
@@ -83,7 +83,7 @@ def _refusal(name: str) -> ExportError:
 
 
 def _waves(length: int, rows: int, columns: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Cosines and sines (rows, columns) of 2 pi row column / length."""
+    """cos and sin of 2 pi row column / length, each as a matrix (rows, columns)."""
     if rows * columns > MAX_ELEMENTS:
         raise ExportError(
             f"model: a Fourier transform of {length} samples at {here()}: it is a product with a matrix"
@@ -102,13 +102,13 @@ def _scale(length: int, norm: str | None, inverse: bool) -> float:
 
 
 def _product(x: Tensor, matrix: NDArray[Any]) -> Tensor:
-    """x (..., rows) @ matrix as one product of two matrices."""
+    """Multiply x (..., rows) by ``matrix`` (rows, columns), as one product of two matrices."""
     constant = torch.from_numpy(matrix.astype(np.float32)).to(x.dtype)
     return (x.reshape(-1, len(matrix)) @ constant).reshape(*x.shape[:-1], matrix.shape[1])
 
 
 def _fitted(x: Tensor, count: int) -> Tensor:
-    """The first elements along the last axis, padded with zeros to this length."""
+    """Pad or cut the last axis of x to ``count`` elements; padding is 0."""
     return functional.pad(x, (0, count - x.shape[-1])) if count != x.shape[-1] else x
 
 
@@ -116,7 +116,7 @@ def _forward(
     half: bool, inverse: bool,
     input: Any, n: int | None = None, dim: int = -1, norm: str | None = None,
 ) -> Spectrum:  # fmt: skip
-    """``fft``, ``ifft`` and ``rfft``."""
+    """Replaces ``fft``, ``ifft`` and ``rfft``."""
     parts = [input.real, input.imag] if isinstance(input, Spectrum) else [input]
     length = n or int(parts[0].shape[dim])
     cosines, sines = _waves(length, length, length // 2 + 1 if half else length)
@@ -130,7 +130,7 @@ def _forward(
 
 
 def _to_real(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """``irfft``: every element of half a spectrum, except at its ends, stands for two."""
+    """Replaces ``irfft``. All but the ends of the half spectrum count twice, for the omitted half."""
     given = input if isinstance(input, Spectrum) else Spectrum(input, torch.zeros_like(input))
     length = n or 2 * (given.shape[dim] - 1)
     count = length // 2 + 1
@@ -146,7 +146,9 @@ def _forward_axes(
     half: bool, inverse: bool, axes: Any,
     input: Any, s: Any = None, dim: Any = None, norm: str | None = None,
 ) -> Spectrum:  # fmt: skip
-    """Transform along several axes, one after the other, the last one first; ``axes`` are the default."""
+    """Transform along several axes, one after the other, last axis first. ``axes`` are the default for
+    ``dim``.
+    """
     sizes, axes = _sizes_and_axes(input, s, axes if dim is None else dim)
     found = _forward(half, inverse, input, sizes[-1], axes[-1], norm)
     for size, axis in zip(sizes[-2::-1], axes[-2::-1], strict=True):
@@ -157,7 +159,7 @@ def _forward_axes(
 def _to_real_axes(
     axes: Any, input: Any, s: Any = None, dim: Any = None, norm: str | None = None
 ) -> Tensor:
-    """``irfftn`` and ``irfft2``; ``axes`` are the default."""
+    """Replaces ``irfftn`` and ``irfft2``. ``axes`` are the default for ``dim``."""
     sizes, axes = _sizes_and_axes(input, s, axes if dim is None else dim)
     for size, axis in zip(sizes[:-1], axes[:-1], strict=True):
         input = _forward(False, True, input, size, axis, norm)
@@ -165,7 +167,7 @@ def _to_real_axes(
 
 
 def _sizes_and_axes(input: Any, s: Any, dim: Any) -> tuple[list[int | None], list[int]]:
-    """The length of each transformed axis, if given, and the axis itself; by default all axes."""
+    """The length of each transformed axis (None keeps it) and the axes; by default all axes."""
     if dim is None:
         count = input.ndim if s is None else 1 if isinstance(s, int) else len(s)
         dim = range(-count, 0)
@@ -180,7 +182,7 @@ def _frames(
     normalized: bool = False, onesided: bool | None = None, return_complex: bool | None = None,
     align_to_window: bool | None = None,
 ) -> Any:  # fmt: skip
-    """``stft``: one convolution whose kernels are the window's waves."""
+    """Replaces ``stft`` by one convolution, whose kernels are windowed sine and cosine waves."""
     x = input.reshape(-1, 1, input.shape[-1])
     if center:
         x = functional.pad(x, (n_fft // 2, n_fft // 2), mode=pad_mode)
@@ -218,7 +220,7 @@ def _refused(name: str) -> Callable[..., Any]:
 
 
 def _of_spectra(function: Callable[[Spectrum], Any]) -> Callable[[Any], Any]:
-    """The function of a spectrum; None, which leaves the call unchanged, for real numbers."""
+    """Apply ``function`` to spectra. For real tensors it returns None, which leaves the call unchanged."""
     return lambda input: function(input) if isinstance(input, Spectrum) else None
 
 
@@ -226,7 +228,7 @@ _OTHERS = ["hfft", "ihfft"]
 _PLANE = (-2, -1)
 _ABS = _of_spectra(Spectrum.abs)
 
-# The torch functions that lead to complex numbers and back.
+# Replacements for the torch functions that make complex numbers or convert them back.
 FOURIER: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.fft.fft: partial(_forward, False, False),
     torch.fft.ifft: partial(_forward, False, True),

@@ -1,6 +1,6 @@
-"""Boolean masks as indices: a write through one is a ``where``, and a read has no fixed shape.
+"""Boolean masks as indices: writing through a mask becomes a ``where``; reading is refused.
 
-A program's shapes are fixed, but the number of elements that a mask selects depends on the data.
+A program's shapes are fixed, but how many elements a mask selects depends on the data.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +22,10 @@ def _is_mask(part: object) -> bool:
 
 
 def _written(x: Tensor, key: Any, value: Any) -> Tensor | None:
-    """x with ``value`` where the mask among its indices holds.
+    """Write ``value`` to x where the mask in ``key`` is true. Returns x.
 
-    None if there is no mask, and if one value per element goes to known places (``constants``).
+    Returns None if there is no mask, or if the value has one row for each element of a mask that is known
+    while tracing (``constants``).
     """
     parts: Sequence[Any] = key if isinstance(key, tuple) else (key,)
     masks = [part for part in parts if _is_mask(part)]
@@ -43,7 +44,7 @@ def _written(x: Tensor, key: Any, value: Any) -> Tensor | None:
 
 
 def _view(x: Tensor, parts: Sequence[Any], rank: int) -> tuple[Tensor, int]:
-    """x with only the plain indices applied, and the axis on which the mask of this rank begins."""
+    """Index x by all but the mask. Returns the view, and the axis at which the mask of this rank begins."""
     plain: list[Any] = []
     for part in parts:
         plain += [slice(None)] * rank if _is_mask(part) else [part]
@@ -57,12 +58,12 @@ def _view(x: Tensor, parts: Sequence[Any], rank: int) -> tuple[Tensor, int]:
 
 
 def _is_one_each(value: Tensor, after: int) -> bool:
-    """Whether a value has a row for each selected element."""
+    """Return True if a value has a row for each selected element."""
     return value.ndim > after and value.shape[-1 - after] != 1
 
 
 def _laid(value: Tensor, after: int, rank: int) -> Tensor:
-    """A value with the mask's axes in place of the axis of selected elements."""
+    """Reshape a value so that it broadcasts over the mask's axes."""
     axis = value.ndim - 1 - after
     if axis < 0:
         return value
@@ -75,7 +76,7 @@ def _laid(value: Tensor, after: int, rank: int) -> Tensor:
 
 
 def _scattered(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """``masked_scatter``: the next element of source wherever the mask holds."""
+    """Replaces ``masked_scatter``: each true element of the mask gets the next element of source."""
     chosen = mask.expand(input.shape).reshape(-1)
     places = (chosen.to(torch.int64).cumsum(0) - 1).clamp(min=0, max=source.numel() - 1)
     return torch.where(chosen, source.reshape(-1)[places], input.reshape(-1)).view(input.shape)
@@ -86,7 +87,7 @@ def _scattered_into(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 
 def _fixed(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The function, refused if the size of its result depends on the data."""
+    """Wrap a function so that it is refused if the size of its result depends on the data."""
 
     def call(*args: Any, **kwargs: Any) -> Tensor:
         result = function(*args, **kwargs)
@@ -111,7 +112,7 @@ def _where(*args: Any, **kwargs: Any) -> Any:
     return _fixed("torch.where(mask)", torch.where)(*args, **kwargs) if alone else None
 
 
-# The torch functions that accept masks, with their replacements; None leaves a call unchanged.
+# Replacements for the torch functions that accept masks; None leaves a call unchanged.
 MASKS: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.__setitem__: _written,
     Tensor.__getitem__: _taken,

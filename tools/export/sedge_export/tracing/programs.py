@@ -1,4 +1,4 @@
-"""The second stage: the graphs of a model's programs."""
+"""The second stage: traces the graphs of a model's programs."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,7 +15,7 @@ from sedge_protocol.wire.programs import GUIDED
 
 
 def trace_programs(inspected: Inspected) -> Traced:
-    """The graphs of all programs. Raises the errors of ``trace``."""
+    """Trace the graphs of all programs. Raises the same errors as ``trace``."""
     network, x = inspected.subject.network, inspected.subject.x
     functions: dict[str, Function] = {
         "gradient": network.gradient,
@@ -30,7 +30,7 @@ def trace_programs(inspected: Inspected) -> Traced:
         "y": inspected.sources[0].y[: len(x)],
         "w": torch.ones(len(x)),
         "noise": torch.full((inspected.noise,), 0.5),
-        "start": theta.clone(),  # a trace distinguishes tensors, not values
+        "start": theta.clone(),  # a tensor of its own, as a trace tells tensors apart by identity
         "previous": theta.clone(),
         CONSTANTS: torch.ones(0 if inspected.guide is None else inspected.guide.constants),
         COUNTS: torch.ones(inspected.subject.num_classes),
@@ -48,7 +48,7 @@ def trace_programs(inspected: Inspected) -> Traced:
 
 
 def _where(model: Where, origins: Origins) -> Where:
-    """The origin of an operator in the model, or in the user's loss or metric."""
+    """Locate an operator in the model or, failing that, in the user's loss or metric."""
     lines = {bare_name(operator): line for operator, line in origins.items() if line}
 
     def where(operator: OpOverload) -> str:
@@ -61,5 +61,5 @@ def _where(model: Where, origins: Origins) -> Where:
 def _ordered(
     function: Callable[..., Tensor | tuple[Tensor, ...]], names: Sequence[str]
 ) -> Function:
-    """The function with its arguments in the order of these names."""
+    """Wrap a function of keyword arguments so that it takes them by position, in the order of ``names``."""
     return lambda *inputs: function(**dict(zip(names, inputs, strict=True)))

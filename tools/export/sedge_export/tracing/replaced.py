@@ -1,9 +1,9 @@
 """Functions of torch that a trace replaces by others with the same values and gradients.
 
-They are functions whose gradient is an operator without a decomposition, masks as indices (``masks``),
-products and running extremes (``scans``), Fourier transforms (``fourier``), and the layers that are loops
-(``recurrent``). Their replacements are ordinary torch, so that autograd finds the gradient of each, and any
-runtime gets simple operators. Verification compares with the functions themselves.
+They are functions whose gradient is an operator that cannot be decomposed, masks as indices (``masks``),
+products and running extrema (``scans``), Fourier transforms (``fourier``), and recurrent layers, which
+become loops (``recurrent``). The replacements are ordinary torch, so that autograd finds their gradients
+and every runtime gets simple operators. Verification compares them with the original functions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ Matrix = NDArray[np.float64]
 
 
 class Replacing(TorchFunctionMode):
-    """Replaces the functions of the table; a replacement that returns None leaves the call unchanged."""
+    """Replaces the functions in the table. If a replacement returns None, the call is left unchanged."""
 
     def __torch_function__(
         self,
@@ -37,7 +37,7 @@ class Replacing(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call the replacement, or the function, on tensors that may be written into."""
+        """Call the replacement, or else the function, on lifted tensors."""
         args, keywords = lifted((args, dict(kwargs or {})))
         replacement = _TABLE.get(func)
         found = replacement(*args, **keywords) if replacement else None
@@ -45,7 +45,7 @@ class Replacing(TorchFunctionMode):
 
 
 def _resampled(x: Tensor, matrices: Sequence[Matrix]) -> Tensor:
-    """x (B, C, ...) with each spatial axis multiplied by a matrix (outputs, inputs)."""
+    """Multiply each spatial axis of x (B, C, ...) by its matrix (outputs, inputs)."""
     for axis, matrix in enumerate(matrices, 2):
         weights = torch.from_numpy(matrix.astype(np.float32))
         x = (x.movedim(axis, -1) @ weights.T).movedim(-1, axis)
@@ -53,7 +53,7 @@ def _resampled(x: Tensor, matrices: Sequence[Matrix]) -> Tensor:
 
 
 def _windows(extent: int, count: int) -> list[tuple[int, int]]:
-    """The windows of an adaptive pool."""
+    """The start and end of each window of an adaptive pool."""
     return [(i * extent // count, -(-(i + 1) * extent // count)) for i in range(count)]
 
 
@@ -152,7 +152,7 @@ def _places(extent: int, count: int, step: float, corners: bool) -> NDArray[np.f
 
 
 def _cubic(extent: int, count: int, step: float, corners: bool) -> Matrix:
-    """Keys' convolution with torch's a = -0.75; places beyond an end take the value at that end."""
+    """The matrix of Keys' cubic interpolation with torch's a = -0.75. Positions are clamped to the ends."""
     at = _places(extent, count, step, corners)
     below = np.floor(at).astype(np.int64)
     a, found = -0.75, np.zeros((count, extent))
@@ -238,7 +238,7 @@ def _response_norm(
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor | None:
-    """torch's own function needs the smallest and the largest class."""
+    """Replaces torch's own function, which reads the smallest and the largest class from the tensor."""
     if num_classes < 0:
         return None
     return (tensor[..., None] == torch.arange(num_classes)).to(torch.int64)
@@ -253,10 +253,10 @@ def _list(tensor: Tensor) -> list[Any]:
     return listed
 
 
-_private: Any = torch  # packing is not part of its typed interface
+_private: Any = torch  # packing is missing from torch's type stubs
 
 _TABLE: dict[Callable[..., Any], Callable[..., Any]] = {
-    # These three read a tensor's memory, which a traced tensor does not have.
+    # These three read a tensor's memory, which a tensor does not have while it is traced.
     Tensor.__array__: _array,
     Tensor.numpy: _array,
     Tensor.tolist: _list,

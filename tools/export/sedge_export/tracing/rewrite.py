@@ -1,4 +1,4 @@
-"""Rewrites of a traced ATen graph that change neither values nor gradients."""
+"""Rewrites of a traced ATen graph that keep all values and gradients."""
 
 import operator
 
@@ -17,8 +17,9 @@ RELU_BACKWARD = aten.threshold_backward.default
 def pool_before_relu(graph: fx.Graph) -> None:
     """Turn max_pool(relu(x)) into relu(max_pool(x)), forward and backward.
 
-    The maximum of a window is the same either way. So is the gradient: when the maximum is positive both
-    choose the same first element, and otherwise both give 0. ReLU then has a quarter of the elements.
+    The maximum of a window is the same either way, and so is the gradient: if the maximum is positive,
+    both choose the same first element; otherwise both give 0. ReLU then has fewer elements, a quarter
+    with 2 x 2 windows.
     """
     for relu in graph.find_nodes(op="call_function", target=RELU):
         pools = [user for user in relu.users if user.target is POOL]

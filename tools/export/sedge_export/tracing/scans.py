@@ -1,7 +1,7 @@
-"""Products and running extremes along an axis, in a number of steps that grows logarithmically.
+"""Products and running extrema along an axis, in a logarithmic number of steps.
 
-No runtime has them all, and torch's gradient of a product depends on where it is 0. These steps are exact
-there too: their gradient by autograd has no quotient.
+Not every runtime has them all, and torch's gradient of a product depends on where the product is 0. These
+steps are exact there, too, because their gradient by autograd contains no division.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def _product(
     *,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """``torch.prod``: pairs are multiplied until one number is left."""
+    """Replaces ``torch.prod``: pairs are multiplied until one number is left."""
     x = input.to(dtype or _counted(input))
     axis = 0 if dim is None else dim % max(x.ndim, 1)
     x = x.reshape(-1) if dim is None or not x.ndim else x
@@ -36,12 +36,12 @@ def _product(
 
 
 def _counted(x: Tensor) -> torch.dtype:
-    """The type that torch multiplies numbers of x in."""
+    """The type in which torch multiplies elements of x."""
     return x.dtype if x.is_floating_point() else torch.int64
 
 
 def _running(join: Join, x: Tensor, axis: int) -> Tensor:
-    """join applied to all elements up to each one."""
+    """For each element, combine it and all elements before it by ``join``."""
     step, extent = 1, x.shape[axis]
     while step < extent:
         head, tail = x.narrow(axis, 0, step), x.narrow(axis, step, extent - step)
@@ -55,7 +55,7 @@ def _running_product(input: Tensor, dim: int, *, dtype: torch.dtype | None = Non
 
 
 def _running_extreme(join: Join, input: Tensor, dim: int) -> Any:
-    """Values, and the last place where each occurred, as in torch; only that place gets the gradient."""
+    """Running extrema and their indices. As in torch, ties take the last index, which gets the gradient."""
     axis, held = dim % input.ndim, input.detach()
     places = torch.arange(input.shape[axis]).reshape(-1, *[1] * (input.ndim - axis - 1))
     met = torch.where(held == _running(join, held, axis), places, 0)
@@ -67,7 +67,7 @@ def _running_extreme(join: Join, input: Tensor, dim: int) -> Any:
 _largest = partial(_running_extreme, torch.maximum)
 _smallest = partial(_running_extreme, torch.minimum)
 
-# The torch functions that are computed this way.
+# Replacements for the torch functions that are computed this way.
 SCANS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.prod: _product,
     Tensor.prod: _product,

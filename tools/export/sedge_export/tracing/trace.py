@@ -1,4 +1,4 @@
-"""Tracing: from a pure function of tensors to one ATen graph, with rewrites that help on any runtime."""
+"""Traces a pure function of tensors to one ATen graph, with rewrites that help on every runtime."""
 
 import functools
 import warnings
@@ -33,16 +33,17 @@ Function: TypeAlias = Callable[..., Tensor | tuple[Tensor, ...]]
 def trace(
     function: Function, inputs: Sequence[Tensor], origins: Origins | None = None
 ) -> fx.GraphModule:
-    """The ATen graph of function(*inputs), with static shapes and no in-place operators or dead code.
+    """Trace function(*inputs) to an ATen graph with static shapes, no in-place operators and no dead
+    code.
 
-    The user's line that first called each operator is added to ``origins``. An operator is decomposed only
-    when the table has no lowering for it. Raises ``ExportError`` if the function cannot run on tensors
-    without data, because its path or shapes depend on their values.
+    The user's line that first called each operator is added to ``origins``. An operator is decomposed
+    only if the table has no lowering for it. Raises ``ExportError`` if the function cannot run on tensors
+    without data, because its control flow or shapes depend on their values.
     """
     with plain_kernels():
         traced = _traced(function, inputs, {} if origins is None else origins)
         if any(_writes(node) for node in traced.graph.nodes):
-            # Some decompositions write in place after functionalisation; trace once more to remove that.
+            # Some decompositions write in place after functionalisation. A second trace removes that.
             traced = _traced(traced, inputs, {})
     compact(traced)
     pool_before_relu(traced.graph)
@@ -52,7 +53,7 @@ def trace(
 
 
 def multiply_adds(graph: fx.GraphModule) -> int:
-    """The multiplications of a traced graph's convolutions and products, each with its sum."""
+    """The number of multiply-adds in a traced graph's convolutions and matrix products."""
     operations = 0
     for node in graph.graph.nodes:
         count = flop_registry.get(getattr(node.target, "overloadpacket", None))
@@ -68,12 +69,14 @@ def _traced_value(node: fx.Node) -> object:
 
 @contextmanager
 def plain_kernels() -> Generator[None]:
-    """Decompose attention into products and softmax, and any remaining LSTM into steps."""
+    """A context in which attention is decomposed into products and softmax, and any remaining LSTM into
+    steps.
+    """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
-            # Setting any of oneDNN's flags sets them all, and one of them warns about Intel GPUs.
+            # Setting one of oneDNN's flags sets all of them, and one of these warns about Intel GPUs.
             warnings.filterwarnings("ignore", "TF32 acceleration", UserWarning)
             with torch.backends.mkldnn.flags(enabled=False):
                 yield
@@ -90,7 +93,10 @@ def _decompositions() -> dict[OpOverload, Function]:
 def _put_where(
     x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
-    """A number written through a mask, as in a ``backward`` of the user's: there it is an operator."""
+    """Lower the write of a number through a mask to ``where``.
+
+    ``masks`` does not see such a write if it happens in a user's ``backward``.
+    """
     *before, mask = indices
     plain = not accumulate and values.numel() == 1 and all(each is None for each in before)
     if mask is None or mask.dtype != torch.bool or not plain:
@@ -100,7 +106,7 @@ def _put_where(
 
 
 def _traced(function: Function, inputs: Sequence[Tensor], origins: Origins) -> fx.GraphModule:
-    def call(*tensors: Tensor) -> Any:  # make_fx also counts a method's self
+    def call(*tensors: Tensor) -> Any:  # make_fx would count a method's self
         with (
             functionalised(origins),
             Replacing(),
@@ -131,7 +137,7 @@ _DEPENDS = (
 
 
 def _depends(exc: Exception) -> bool:
-    """Whether a tensor's values were requested, which it does not have while it is traced."""
+    """Return True if the error is about the values of a tensor that has none while it is traced."""
     known = isinstance(exc, GuardOnDataDependentSymNode | DataDependentOutputException)
     return known or "data pointer" in str(exc) or "tensor subclasses" in str(exc)
 

@@ -1,1 +1,1 @@
-"""Compares programs with eager torch in float64: a bundle is written only if they agree."""
+"""Compares programs with eager torch in float64. A bundle is written only if they agree."""

@@ -1,7 +1,7 @@
 """The reference for verification: the user's own model in plain eager torch, in float64 or float32.
 
-It uses autograd and torch.optim.SGD on real rows only, and shares no code with the tracing. In float64 it
-gives the correct result; in float32 it shows how close float32 comes.
+It uses autograd and torch.optim.SGD, only on real rows, and shares no code with the tracing. In float64
+it gives the correct result; in float32 it shows how exact float32 is.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -27,9 +27,9 @@ Vector: TypeAlias = NDArray[np.float64]
 
 
 class Eager:
-    """A copy of the model with its optimizer, computing in ``kind``, images and filters in ``format``.
+    """A copy of the model with its optimizer, computing in type ``kind``.
 
-    With ``given`` its loss is the guided one.
+    Images and filters are laid out in ``format``. With ``given``, the loss is the guided one.
     """
 
     def __init__(
@@ -53,26 +53,26 @@ class Eager:
 
     @property
     def theta(self) -> Vector:
-        """The model's values, shape (n,)."""
+        """The model's parameters and statistics (n,)."""
         return _flat([tensor.detach() for tensor in self._tensors])
 
     @property
     def gradient(self) -> Vector:
-        """The last gradient, shape (n,), 0 for tensors without one."""
+        """The last gradient (n,), 0 for tensors without one."""
         return _flat([torch.zeros_like(t) if t.grad is None else t.grad for t in self._tensors])
 
     def place(self, theta: Theta) -> None:
-        """Continue from theta (n,)."""
+        """Set the model to theta (n,)."""
         _place(self._tensors, self._layout, theta)
 
     def descend(self, learning_rate: float) -> None:
-        """Move along the last gradient."""
+        """Make a step along the last gradient."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._optimizer.step()
 
     def differentiate(self, batch: Batch) -> float:
-        """Compute the gradient, and move the statistics. Returns the loss."""
+        """Compute the gradient, and update the statistics. Returns the loss."""
         self._model.train()
         self._model.zero_grad()
         x, y, w = (self._cast(t[: batch.rows]) for t in (batch.x, batch.y, batch.w))
@@ -84,14 +84,14 @@ class Eager:
                 losses = self._guided(self._given, losses, Pass(output, features()), x, y)
         loss = (losses * w).sum() / w.sum()
         torch.autograd.backward(loss)
-        # An unused layer has no gradient here, and a zero one in a program.
+        # An unused layer has no gradient here, but a gradient of 0 in a program.
         for tensor in self._tensors:
             if tensor.requires_grad and tensor.grad is None:
                 tensor.grad = torch.zeros_like(tensor)
         return loss.item()
 
     def _guided(self, given: Guidance, own: Tensor, now: Pass, x: Tensor, y: Tensor) -> Tensor:
-        """The guided loss's rows (B,)."""
+        """The guided loss of each row (B,)."""
         passes: dict[str, Pass] = {}
         for name, model in self._references.items():
             with torch.no_grad(), features_of(model) as features:
@@ -101,7 +101,7 @@ class Eager:
         return self._objective.guided.rows(own, now, y, Seen(passes, arrays))
 
     def evaluate(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """Outputs (B, ...) of all rows, and the sums that the program ``evaluate`` must return."""
+        """The outputs (B, ...) for all rows, and the sums that the program ``evaluate`` must return."""
         self._model.eval()
         x, y, w = (self._cast(t) for t in (batch.x, batch.y, batch.w))
         with torch.no_grad(), self._computing():
@@ -133,7 +133,7 @@ class Eager:
 
 
 class _InFloat64(TorchFunctionMode):
-    """Replaces float32, in casts, in new tensors and in a model's own constants, by float64."""
+    """Replaces float32 by float64 in casts, in new tensors and in a model's own constants."""
 
     def __torch_function__(
         self,
@@ -163,7 +163,9 @@ def exact(
     batch: Batch,
     given: Guidance | None = None,
 ) -> Eager:
-    """A reference in float64, or in float32 if the model supports no other; its gradient is this one."""
+    """A reference in float64, or in float32 if the model supports only that, with the gradient on
+    ``batch``.
+    """
     found = Eager(model, layout, objective, kind=torch.float64, given=given)
     try:
         found.differentiate(batch)
@@ -179,14 +181,14 @@ def _tensors(model: nn.Module, layout: Layout) -> list[Tensor]:
 
 
 def _place(tensors: Sequence[Tensor], layout: Layout, theta: Theta) -> None:
-    """Write theta (n,) into the layout's tensors."""
+    """Write theta (n,) to the tensors of the layout."""
     with torch.no_grad():
         for tensor, spec in zip(tensors, layout.tensors, strict=True):
             tensor.copy_(torch.from_numpy(theta[spec.slice].reshape(spec.shape)))
 
 
 def shaken(theta: Theta, rng: np.random.Generator) -> Theta:
-    """theta (n,) with every value moved to its next neighbour, up or down."""
+    """Move every value of theta (n,) to its next float32 neighbour, up or down at random."""
     signs = rng.choice(np.array([-np.inf, np.inf], np.float32), theta.size)
     moved: Theta = np.nextafter(theta, signs)
     return moved

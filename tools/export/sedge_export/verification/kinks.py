@@ -1,9 +1,10 @@
-"""Finds kinks of a model within float32's rounding: an activation near 0, near equals in a window.
+"""Finds kinks of a model within float32's rounding, such as an activation near 0 or a near tie in a
+window.
 
-The gradient differs between the sides of a kink, and rounding decides the side. There a correct program may
-disagree with torch, by any amount, and so may a wrong one, so the batch proves nothing. ``found`` proves a
-kink from the model alone: it runs it in float64 and in float32, and compares the distance to each kink in
-float64 with the rounding of the tensor that it is read from.
+The gradient differs between the two sides of a kink, and rounding decides the side. So there, a correct
+program may disagree with torch by any amount, and so may a wrong one: the batch proves nothing. ``found``
+proves a kink from the model alone. It runs the model in float64 and in float32, and compares the distance
+to each kink in float64 with the rounding error of the tensor in question.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,8 +21,9 @@ from sedge_export.verification.eager import Eager
 
 Distances: TypeAlias = Callable[..., list[Tensor]]
 
-# An element counts as near a kink if its distance is at most this many times the tensor's rounding, its
-# largest difference between float32 and float64: another correct program's rounding may take it across.
+# An element is near a kink if its distance is at most this many times the tensor's rounding error, the
+# largest difference between float32 and float64. Another correct program's rounding may then move it
+# across.
 NEAR = 4.0
 
 
@@ -46,7 +48,7 @@ def _from_bounds(x: Tensor, *bounds: object, **named: object) -> list[Tensor]:
 
 
 def _gap(rows: Tensor) -> list[Tensor]:
-    """The distance from the largest element of each row to the next, for rows (N, M)."""
+    """The distance between the two largest elements of each row of ``rows`` (N, M)."""
     if rows.shape[1] < 2:
         return []
     first, second = rows.topk(2, dim=1).values.unbind(1)
@@ -83,7 +85,9 @@ def _least(of: Distances) -> Distances:
 
 
 def _neighbours(x: Tensor, dim: int, count: int, descending: bool) -> list[Tensor]:
-    """The distances between the first ``count`` elements along an axis, in order."""
+    """The differences between successive elements among the first ``count`` along an axis in sorted
+    order.
+    """
     ordered = x.sort(dim, descending).values.narrow(dim, 0, min(count, x.shape[dim]))
     return [ordered.diff(dim=dim)]
 
@@ -101,7 +105,7 @@ def _of_places(x: Tensor, _k: int, dim: int = -1, *_: object) -> list[Tensor]:
 
 
 def _of_running(x: Tensor, dim: int, *_: object) -> list[Tensor]:
-    """The distance of each element to the largest before it."""
+    """The distance of each element to the largest one before it."""
     largest = x.cummax(dim).values
     return [x.narrow(dim, 1, x.shape[dim] - 1) - largest.narrow(dim, 0, x.shape[dim] - 1)]
 
@@ -109,7 +113,7 @@ def _of_running(x: Tensor, dim: int, *_: object) -> list[Tensor]:
 def _from_whole(
     x: Tensor, *_: object, dtype: torch.dtype | None = None, **_named: object
 ) -> list[Tensor]:
-    """The distance to whole numbers, for values that are rounded to one."""
+    """The distance to the nearest integer, for values that are cast to an integer type."""
     return [x - x.round()] if dtype is None or not dtype.is_floating_point else []
 
 
@@ -117,7 +121,7 @@ def _between(x: Tensor, y: Any, *_: object) -> list[Tensor]:
     return [x - y]
 
 
-# By the operator's bare name, the distances that are 0 at a kink.
+# For each operator, by its bare name, functions of its arguments that are 0 at a kink.
 _DISTANCES: dict[str, Distances] = {
     "relu": _from(0.0),
     "leaky_relu": _from(0.0),
@@ -150,7 +154,7 @@ _DISTANCES: dict[str, Distances] = {
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the distances to every kink of one pass, with the operator's name."""
+    """Records the distances to every kink in one forward pass, with the operator's name."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -173,10 +177,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def found(exact: Eager, plain: Eager, batch: Batch) -> str | None:
-    """The operator with a kink within rounding of a batch's values, or None.
+    """The name of an operator with a kink within rounding of the batch's values; None if there is none.
 
-    ``exact`` and ``plain`` are the same model in float64 and float32, at the same theta; both take a step's
-    statistics.
+    ``exact`` and ``plain`` are the same model in float64 and float32, with the same theta. Both update
+    their statistics.
     """
     passes: list[list[tuple[str, Tensor]]] = []
     for eager in (exact, plain):
@@ -188,7 +192,7 @@ def found(exact: Eager, plain: Eager, batch: Batch) -> str | None:
         if name != other or right.shape != rounded.shape or not right.numel():
             return None
         rounding = (right - rounded).abs().max()
-        # An exact tie in both is the model's own, such as the 0 that a ReLU passes on.
+        # A tie that is exact in both comes from the model itself, such as the 0 that a ReLU passes on.
         near = (right.abs() <= NEAR * rounding) & ~((right == 0) & (rounded == 0))
         if bool(near.any()):
             return name

@@ -1,8 +1,8 @@
-"""The fourth stage: compare every program with eager torch in float64 (``yardstick``), on one epoch.
+"""The fourth stage: compares every program with eager torch in float64 (``yardstick``), over a few steps.
 
-A batch on which a program disagrees is replaced by another only if a kink is proven, a few times at most,
-and the manifest names each. Every step of the epoch starts from float64's theta, because two free
-trajectories diverge.
+If a program disagrees on a batch, the batch is replaced only if a kink is proven, at most a few times,
+and the manifest lists each kink. Every step starts from the theta of the float64 run, because independent
+runs would diverge from each other.
 """
 
 from collections.abc import Generator, Mapping
@@ -30,20 +30,21 @@ from sedge_protocol.wire.programs import GUIDED
 Programs: TypeAlias = Mapping[str, Program]
 
 STEPS = 4
-# The most batches that may be replaced in these steps.
+# How many batches may be replaced during these steps.
 MAX_RETRIES = 8
-# The steepest parameter's first move, as a share of the largest value: far above the rounding of theta
-# itself (6e-8), far below where training becomes chaotic.
+# How far the steepest parameter moves in the first step, as a share of the largest parameter: far above
+# theta's own rounding (6e-8), and far below where training becomes chaotic.
 FIRST_MOVE = 0.02
-# How far float32's rounding may change a row's loss in a batch of another size; if rows affect each other,
-# the change is larger.
+# The largest change of a row's loss that float32's rounding explains when the batch size changes. If rows
+# affect each other, the change is larger.
 MIXED = 1e-4
 
 
 def verify(inspected: Inspected, lowered: Lowered, tolerance: float, seed: int) -> Verification:
-    """The largest errors over all runtimes and sources of rows. All runtimes get the same batches.
+    """Verify all programs. Returns the largest errors over all runtimes and sources of rows.
 
-    Raises ``ExportError`` if one is too large, or if a runtime refuses a program.
+    All runtimes get the same batches. Raises ``ExportError`` if an error is too large, or if a runtime
+    rejects a program.
     """
     loaded = {backend: _loaded(inspected, backend, files) for backend, files in lowered.items()}
     measured = _Measured()
@@ -68,7 +69,10 @@ def verify(inspected: Inspected, lowered: Lowered, tolerance: float, seed: int) 
 
 
 def _given(guide: Guide, theta: Theta, classes: int, rng: np.random.Generator) -> Guidance:
-    """Reference models near theta (n,), constants from 0.5 to 1.5, and counts, some of which are 0."""
+    """Random inputs of the guided loss: models near theta (n,), constants from 0.5 to 1.5, and counts.
+
+    Some of the counts are 0.
+    """
     models: dict[str, Theta] = {
         name: theta * rng.uniform(0.9, 1.1, theta.size).astype(np.float32) for name in guide.models
     }
@@ -81,7 +85,7 @@ def _given(guide: Guide, theta: Theta, classes: int, rng: np.random.Generator) -
 
 
 def _loaded(inspected: Inspected, backend: str, files: Mapping[str, File]) -> Programs:
-    """A runtime's programs, with the inputs that are the same in every run."""
+    """Load a runtime's programs. Inputs that are the same in every run are already passed in."""
 
     def fed(name: str, file: File) -> Program:
         program = TARGETS[backend].load(file.data, inspected.signatures[name])
@@ -101,7 +105,7 @@ def _naming(what: str) -> Generator[None]:
 
 @dataclass
 class _Measured:
-    """The error of each step's gradient, eager float32's, and the kinks for which a batch was replaced."""
+    """The gradient's error at each step, that of eager float32, and the kinks of replaced batches."""
 
     errors: list[float] = field(default_factory=list[float])
     torch: list[float] = field(default_factory=list[float])
@@ -109,7 +113,7 @@ class _Measured:
 
 
 class _Epoch:
-    """Compares programs with eager torch, on batches of one source of rows; with ``given``, ``guided``."""
+    """Compares programs with eager torch on batches from one source; with ``given``, the guided program."""
 
     def __init__(
         self, inspected: Inspected, samples: Samples, tolerance: float, rng: torch.Generator,
@@ -120,7 +124,7 @@ class _Epoch:
         self._theta, self._noise = subject.network.theta, inspected.noise
         self._samples, self._batch_size = samples, len(subject.x)
         self._rng, self._tolerance = rng, tolerance
-        # Devices never pad the batches of a model with batch statistics or random numbers.
+        # Devices do not pad batches if the model has batch statistics or random numbers.
         fixed = subject.network.uses_batch_statistics or self._noise or self._batch_size == 1
         self._pads = not fixed
         self._yardstick = Yardstick(
@@ -135,9 +139,9 @@ class _Epoch:
         return draw(self._samples, self._batch_size, padded, self._noise, self._rng)
 
     def check_gradients(self, loaded: Mapping[str, Programs], measured: _Measured) -> Theta:
-        """Compare ``gradient`` on each batch; the last is padded if the model allows it.
+        """Compare the gradient on each batch; the last batch is padded if the model allows it.
 
-        Returns theta after as many steps of float64.
+        Returns the theta of the float64 run after as many steps.
         """
         theta, retries = self._theta, MAX_RETRIES
         for index in range(STEPS):
@@ -159,7 +163,7 @@ class _Epoch:
         return theta
 
     def _require_separate_rows(self, batch: Batch) -> None:
-        """Raise ``ExportError`` if the padding of a batch changes the losses of its rows."""
+        """Raise ``ExportError`` if the padding of a batch changes the losses of its real rows."""
         model, objective = copied(self._model).train(), self._objective
         with torch.no_grad():
             whole = objective.loss(model(batch.x), batch.y)[: batch.rows]
@@ -190,7 +194,7 @@ class _Epoch:
         measured.torch.append(truth.gradient_error(truth.rounded))
 
     def check_evaluation(self, loaded: Mapping[str, Programs], theta: Theta) -> None:
-        """Compare ``evaluate`` and ``predict`` at a theta that is not the initial one."""
+        """Compare ``evaluate`` and ``predict`` at ``theta``, which should differ from the initial one."""
         for padded in (False, self._pads):
             batch = self._draw(padded)
             truth = self._yardstick.evaluation(theta, batch, self._tolerance)
@@ -200,7 +204,7 @@ class _Epoch:
 
 
 def _outputs(programs: Programs, theta: Theta, batch: Batch) -> Answers:
-    """The results of ``evaluate`` and ``predict``."""
+    """Run ``evaluate`` and ``predict``. Returns their results by name."""
     feed = {"theta": theta, **_arrays(batch)}
     sums = programs["evaluate"](feed)
     logits = programs["predict"]({"theta": theta, "x": feed["x"]})["logits"]

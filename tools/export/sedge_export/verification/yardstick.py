@@ -1,12 +1,14 @@
-"""The yardstick for any computation of a model's gradient or evaluation: eager torch in float64.
+"""The yardstick for computations of a model's gradient or evaluation: eager torch in float64.
 
-Eager torch's own float32 determines how far an answer may be off: where that is inexact, a correct program
-is as inexact, because the two differ only in their order of summation. So an answer, such as one tensor's
-gradient, may be off by a share of its largest value, and by a small multiple of eager float32's own error.
+Eager torch's own float32 error determines how far an answer, such as one tensor's gradient, may be off.
+If that error is large, the error of a correct program is as large, because the two differ only in their
+order of summation. So an answer may be off by a share of its largest value plus a small multiple of eager
+float32's error.
 
-An activation on the kink of ReLU, or a tie of a max pool, is decided by rounding, and eager float32 at the
-same values says nothing about it. So a batch on which an answer is off is computed again from theta's
-float32 neighbours; beyond that, ``kink`` proves whether the batch says anything.
+Rounding decides on which side of ReLU's kink an activation lies, and which element wins a tie of a max
+pool; eager float32 at the same values shows nothing of that. So if an answer is off, the batch is
+computed again from float32 neighbours of theta. If that does not explain the error, ``kink`` proves
+whether the batch is inconclusive.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,24 +31,25 @@ from sedge_protocol.layout import Layout, Theta
 Answers: TypeAlias = Mapping[str, Vector]
 
 # Measured on 282 batches of 23 networks of tools/bench/zoo (three seeds, 16,566 answers) in onnxruntime:
-# beyond the two floors, an answer's error was at most 2.2 times the largest error of eager torch's float32,
-# except on two batches of MobileNetV2, each with a proven kink, where it was 65 to 510 times that.
+# after subtracting the other two allowances, an answer's error was at most 2.2 times the largest error of
+# eager torch's float32. The exceptions were two batches of MobileNetV2, each with a proven kink, where it
+# was 65 to 510 times that.
 FACTOR = 4.0
-# The share of the largest gradient, or statistic, that any of them may be off by: two correct computations
-# of a zero, such as the gradient of a bias in front of a normalisation, share no digit.
+# An extra allowance, as a share of the largest gradient or statistic of all: two correct computations of
+# a zero, such as the gradient of a bias before a normalisation, agree in no digit.
 FLOOR = 1e-7
-# How often eager torch recomputes a batch on which an answer is off, from neighbours of theta. The fewer,
-# the more batches are replaced: with three, one in six of MobileNetV2's was.
+# From how many neighbours of theta eager torch computes a batch again if an answer is off. With fewer,
+# more batches are replaced: with three, one in six of MobileNetV2's was.
 SHAKEN = 16
 GRADIENT, STATISTIC = "gradient of", "statistic"
 
 
 @dataclass
 class Truth:
-    """The answers of eager torch in float64, and its answers in float32.
+    """The answers of eager torch in float64 (``right``) and in float32 (``rounded``).
 
-    ``spare`` is an additional error that an answer may have; ``more`` gives further answers in float32, if
-    the first do not suffice.
+    ``spare`` is an additional error that an answer may have. ``more`` computes further float32 answers if
+    the first ones do not explain an error.
     """
 
     right: Answers
@@ -55,7 +58,7 @@ class Truth:
     more: Callable[[], Sequence[Answers]] | None = None
 
     def error(self, name: str) -> float:
-        """How far the worst of float32's answers is from the correct one."""
+        """The largest error of an answer among the float32 results."""
         return max(largest(one[name] - self.right[name]) for one in self.rounded)
 
     def allowed(self, name: str, tolerance: float) -> float:
@@ -64,7 +67,7 @@ class Truth:
         return share + FACTOR * self.error(name) + self.spare.get(name, 0.0)
 
     def check(self, found: Answers, tolerance: float) -> None:
-        """Raise ``ExportError`` for an answer that is further off than float32 explains."""
+        """Raise ``ExportError`` if an answer is off by more than is allowed."""
         try:
             self._check(found, tolerance)
         except ExportError:
@@ -85,19 +88,19 @@ class Truth:
 
     @property
     def steepest(self) -> float:
-        """The largest of all gradients."""
+        """The largest absolute value of any gradient."""
         return max(
             largest(right) for name, right in self.right.items() if name.startswith(GRADIENT)
         )
 
     def sparing(self, kind: str, more: float) -> "Truth":
-        """The same, with a larger allowance for all answers of a kind."""
+        """A copy that allows all answers of a kind to be off by ``more`` in addition."""
         names = [name for name in self.right if name.startswith(kind)]
         spare = {name: self.spare.get(name, 0.0) + more for name in names}
         return replace(self, spare={**self.spare, **spare})
 
     def of(self, *names: str) -> "Truth":
-        """The same, for some of the answers."""
+        """A copy with only some of the answers."""
         return replace(self, right={name: self.right[name] for name in names})
 
     def gradient_error(self, answers: Sequence[Answers]) -> float:
@@ -109,9 +112,10 @@ class Truth:
 
 
 class Yardstick:
-    """A model in eager torch, in float64, and in float32 in each of several memory formats.
+    """A model in eager torch: in float64, and in float32 in each of several memory formats.
 
-    The last format is the least exact: neighbours of theta and the search for kinks use it.
+    The last format should be the least exact: it is used for neighbours of theta and for the search for
+    kinks.
     """
 
     def __init__(
@@ -130,7 +134,7 @@ class Yardstick:
             raise ExportError("model: torch's gradient on a sample batch is 0")
 
     def gradient(self, theta: Theta, batch: Batch) -> Truth:
-        """The gradients of a batch at theta (n,), its loss, and the statistics after it."""
+        """The gradients of a batch at theta (n,), its loss, and the new statistics."""
 
         def more() -> list[Answers]:
             rng = np.random.default_rng(0)
@@ -148,12 +152,12 @@ class Yardstick:
         return Truth(right, rounded, spare, more)
 
     def descend(self, rate: float) -> Theta:
-        """theta after a float64 step along the last gradient."""
+        """Make a float64 step along the last gradient. Returns theta (n,) after it."""
         self._exact.descend(rate)
         return self._exact.theta.astype(np.float32)
 
     def answers(self, gradient: NDArray[Any], loss: float, statistics: NDArray[Any]) -> Answers:
-        """A gradient (n,), a loss and statistics (s,), by kind."""
+        """Split a gradient (n,) and statistics (s,) by tensor, and name each answer."""
         answers = {"loss": np.array([loss])}
         offset = 0
         for tensor in self._layout.tensors:
@@ -175,13 +179,16 @@ class Yardstick:
         return self.answers(eager.gradient, loss, self.statistics(eager.theta))
 
     def kink(self, theta: Theta, batch: Batch) -> str | None:
-        """The operator with a kink within rounding of the batch, which makes the batch inconclusive."""
+        """The name of an operator with a kink within rounding of the batch, or None.
+
+        With a kink, the batch is inconclusive.
+        """
         for eager in (self._exact, self._plain[-1]):
             eager.place(theta)
         return kinks.found(self._exact, self._plain[-1], batch)
 
     def evaluation(self, theta: Theta, batch: Batch, tolerance: float) -> Truth:
-        """The outputs of a batch at theta (n,), and the sums that the program ``evaluate`` returns."""
+        """The outputs of a batch at theta (n,), and the sums that the program ``evaluate`` must return."""
         right, *rounded = (
             self._evaluated(eager, theta, batch) for eager in (self._exact, *self._plain)
         )
@@ -198,7 +205,9 @@ class Yardstick:
         return {"logits": output.double().numpy(), **named}
 
     def _undecided(self, logits: Vector, batch: Batch, gap: float) -> float:
-        """The weight of rows counted by logits (B, ...) so close that float32 may swap them."""
+        """The weight of the rows whose class float32 may change, as their logits (B, ...) are within
+        ``gap``.
+        """
         w = batch.w.numpy()
         if self._metric is label_accuracy:
             near = np.abs(logits) <= gap
@@ -212,7 +221,7 @@ class Yardstick:
 
 
 def _require_finite(answers: Answers) -> None:
-    """Raise ``ExportError`` if torch itself gives NaN or inf in float64: no program could match it."""
+    """Raise ``ExportError`` if torch itself gives NaN or inf in float64, which no program can match."""
     for name, values in answers.items():
         if not np.isfinite(values).all():
             raise ExportError(

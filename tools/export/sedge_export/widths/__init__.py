@@ -1,1 +1,1 @@
-"""Narrower forms of a model: which channels belong together, and the model without some of them."""
+"""Narrower forms of a model: finds which channels belong together, and leaves some of them out."""

@@ -1,7 +1,8 @@
-"""The axes of a model: which channels of its tensors belong together, derived from the traced forward pass.
+"""Finds the axes of a model, the channels of its tensors that belong together, from the traced forward
+pass.
 
-Every dimension of every tensor starts as a separate stream. A walk over the operators ties the dimensions
-that must have the same channels, and fixes those that cannot change: the input's channels, the outputs,
+Every dimension of every tensor starts as its own stream. A walk over the operators ties dimensions that
+must have the same channels. It fixes those that cannot change: the input's channels, the outputs,
 kernels, concatenated or cut channels, and everything that reaches an operator without a rule.
 """
 
@@ -28,14 +29,14 @@ EXPAND = torch.ops.aten.expand.default
 
 @dataclass(frozen=True)
 class FoundAxes:
-    """The axes of a layout (none when nothing can be narrowed), and why streams of channels were fixed."""
+    """The axes of a layout (none if nothing can be narrowed), and why streams of channels were fixed."""
 
     axes: Axes
     reasons: tuple[str, ...]
 
 
 def find_axes(network: Network, x: Tensor) -> FoundAxes:
-    """The axes of a network that takes x (B, ...). Raises ``ExportError`` if it cannot be traced."""
+    """Find the axes of a network that takes x (B, ...). Raises ``ExportError`` if it cannot be traced."""
     names = [tensor.name for tensor in network.layout.tensors]
 
     def forward(*values: Tensor) -> Tensor:
@@ -52,7 +53,7 @@ def find_axes(network: Network, x: Tensor) -> FoundAxes:
 
 
 def _first_labels(network: Network, streams: Streams) -> list[Labels]:
-    """A stream for each dimension of each tensor, fixed if its module cannot be resized."""
+    """Make a stream for each dimension of each tensor; it is fixed if its module cannot be resized."""
     labels = [
         Labels(
             streams.fresh(extent, f"dimension {number} of {tensor.name!r}")
@@ -90,11 +91,11 @@ def _walk(traced: fx.GraphModule, streams: Streams, inputs: Sequence[Labels]) ->
 
 
 def _called(node: fx.Node, streams: Streams, values: Values) -> list[Labels]:
-    if not isinstance(node.target, OpOverload):  # getitem on an operator with several results
+    if not isinstance(node.target, OpOverload):  # getitem, for an operator with several results
         source, index = cast(tuple[fx.Node, int], node.args)
         return [values[source][index]]
     if node.target is EXPAND and all(_broadcasts(user) for user in node.users):
-        return values[node.all_input_nodes[0]]  # its users broadcast it themselves, at any width
+        return values[node.all_input_nodes[0]]  # its users broadcast by themselves at any width
     names = [argument.name for argument in node.target._schema.arguments]
     arguments = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     labels = cast(dict[str, Any], tree_map_only(fx.Node, lambda n: values[n][0], arguments))
@@ -103,8 +104,8 @@ def _called(node: fx.Node, streams: Streams, values: Values) -> list[Labels]:
 
 
 def _shapes(node: fx.Node) -> list[tuple[int, ...]]:
-    """The shapes of the node's results."""
-    results = node.meta.get("val", ())  # a bare check of values has no result
+    """The shape of each of the node's results."""
+    results = node.meta.get("val", ())  # a mere check of values has no result
     many = results if isinstance(results, list | tuple) else (results,)
     return [tuple(result.shape) if isinstance(result, Tensor) else () for result in many]
 
@@ -124,7 +125,7 @@ def _fix(streams: Streams, tensors: Sequence[Labels], why: str) -> None:
 
 
 def _axes(tensors: Sequence[Labels], streams: Streams) -> Axes:
-    """The streams that remain free, numbered in order of appearance in the tensors."""
+    """Number the streams that are still free, in order of appearance in the tensors."""
     for labels in tensors:
         for dim in labels:
             if any(isinstance(part, Stream) for part in resolved(dim)[1:]):

@@ -1,9 +1,9 @@
-"""One rule per ATen operator: its effect on streams of channels. Arguments are named as in its schema.
+"""One rule per ATen operator: its effect on streams of channels.
 
-A rule gets the labels of the tensors among its arguments (``self`` and ``input`` become ``x``), ties the
-dimensions that must have the same channels, and returns the labels of each result. An operator without a
-rule, or with arguments that its rule does not handle, fixes every stream it meets. That is always correct;
-these channels just cannot be left out.
+A rule's arguments are named as in the operator's schema, but ``self`` and ``input`` become ``x``. Tensors
+among them are passed as labels. The rule ties the dimensions that must have the same channels, and
+returns the labels of each result. An operator without a rule, or with arguments that its rule does not
+handle, fixes every stream it meets. That is always correct; these channels just cannot be left out.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,11 +17,11 @@ from sedge_export.widths.streams import Dim, Streams, extent_of, resolved
 
 
 class Labels(tuple[Dim, ...]):
-    """The streams of each dimension of a tensor."""
+    """The labels of a tensor: the streams in each of its dimensions."""
 
     @classmethod
     def plain(cls, shape: Iterable[int]) -> "Labels":
-        """The labels of a tensor without channels."""
+        """The labels of a tensor whose dimensions are not streams."""
         return cls(resolved((extent,)) for extent in shape)
 
     @property
@@ -39,7 +39,7 @@ RULES: dict[OpOverload, Rule] = {}
 
 @dataclass(frozen=True)
 class Step:
-    """One operator of the traced graph: its name, the model's streams, the shapes of its results."""
+    """One operator of the traced graph: its name, the model's streams, and the shapes of its results."""
 
     name: str
     streams: Streams
@@ -47,16 +47,16 @@ class Step:
 
     @property
     def why(self) -> str:
-        """The reason for fixing a stream at this operator."""
+        """The reason to give if a stream is fixed at this operator."""
         return f"must stay for {self.name}"
 
     def fix(self, *dims: Dim) -> None:
-        """Fix all streams of the dimensions."""
+        """Fix all streams in the dimensions."""
         for dim in dims:
             self.streams.fix(dim, self.why)
 
     def tie(self, first: Dim, second: Dim) -> Dim:
-        """Unify two dimensions."""
+        """Unify two dimensions. Returns the result."""
         return self.streams.tie(first, second, self.why)
 
 
@@ -72,7 +72,7 @@ def labelled(step: Step, operator: OpOverload, arguments: dict[str, Any]) -> lis
 
 
 def broadcasts(operator: object) -> bool:
-    """Whether an operator is element-wise, with broadcasting."""
+    """Return True if an operator is element-wise and broadcasts its arguments."""
     return isinstance(operator, OpOverload) and torch.Tag.pointwise in operator.tags
 
 
@@ -95,7 +95,7 @@ def _rule(*operators: OpOverload) -> Callable[[Function], Function]:
     return enter
 
 
-# Element by element.
+# Element-wise operators.
 
 
 @_rule(
@@ -103,7 +103,7 @@ def _rule(*operators: OpOverload) -> Callable[[Function], Function]:
     aten._softmax.default, aten._log_softmax.default, aten.cumsum.default, aten.full_like.default,
 )  # fmt: skip
 def _side_by_side(step: Step, /, **arguments: object) -> list[Labels]:
-    """Tensors broadcast against each other, aligned at their last dimensions."""
+    """Broadcast tensors against each other, aligned at their last dimensions."""
     given = _tensors(arguments.values())
     found: list[Dim] = []
     for back in range(len(step.shapes[0]), 0, -1):
@@ -130,7 +130,7 @@ def _convolution(
     if groups == 1:
         ins, outs = (weight[0], weight[1]) if transposed else (weight[1], weight[0])
         step.tie(x[1], ins)
-    elif groups == channels and not transposed:  # depthwise: each channel on its own
+    elif groups == channels and not transposed:  # depthwise: each channel is separate
         outs = step.tie(weight[0], resolved((*x[1], extent_of(weight[0]) // channels)))
     else:
         return []
@@ -154,7 +154,7 @@ def _batch_norm(
 def _group_norm(
     step: Step, /, *, x: Labels, weight: Labels | None, bias: Labels | None, **_: object
 ) -> list[Labels]:
-    if weight is None:  # without a weight the module's width cannot be narrowed
+    if weight is None:  # without a weight, the module cannot be narrowed
         return []
     step.tie(x[1], weight[0])
     if bias is not None:
@@ -279,7 +279,7 @@ def _repeat(step: Step, /, *, x: Labels, repeats: Sequence[int]) -> list[Labels]
     return [Labels(resolved((times, *dim)) for times, dim in zip(repeats, padded, strict=True))]
 
 
-# Parts: a dimension that is cut cannot be narrowed, the others can.
+# Parts of a tensor: a dimension that is cut cannot be narrowed, but the others can.
 
 
 def _cut(step: Step, x: Labels, *dims: int) -> list[Labels]:
@@ -318,12 +318,12 @@ def _pad(step: Step, /, *, x: Labels, pad: Sequence[int], **_: object) -> list[L
 
 @_rule(aten.index.Tensor, aten._unsafe_index.Tensor)
 def _index(step: Step, /, *, x: Labels, indices: Sequence[Labels | None]) -> list[Labels]:
-    """Dimensions before the first indexed one are kept; all from that one on become plain."""
+    """Keep the dimensions before the first indexed one, and fix all from there on."""
     indexed = [number for number, index in enumerate(indices) if index is not None]
     first = indexed[0]
     if indexed != list(
         range(first, first + len(indexed))
-    ):  # torch then moves the indexed dimensions to the front
+    ):  # torch would move the indexed dimensions to the front
         return []
     step.fix(*x[first:])
     return [Labels((*x[:first], *Labels.plain(step.shapes[0][first:])))]

@@ -1,6 +1,6 @@
 """A narrower form of a model: the same module with only the first channels of every axis, as in HeteroFL.
 
-Its tensors are slices of the whole model's. It trains and exports like any other module.
+Its tensors are slices of the whole model's. It can be trained and exported like any other module.
 """
 
 import torch
@@ -20,10 +20,11 @@ MAX_REASONS = 3
 
 
 def narrowed(module: nn.Module, sample: Tensor, dropped: float) -> nn.Module:
-    """A copy with ceil((1 - dropped) c) of the c channels of every axis; ``sample`` has shape (B, ...).
+    """Copy the module, keeping the first ceil((1 - dropped) c) of the c channels of every axis.
 
-    Raises ``ExportError`` if nothing can be narrowed, if a normalisation would be left with an incomplete
-    group, and if the narrower form does not run, for instance because its forward pass hard-codes sizes.
+    ``sample`` is an input (B, ...). Raises ``ExportError`` if nothing can be narrowed, if a normalisation
+    would be left with an incomplete group, or if the narrower form does not run, for instance because its
+    forward pass hard-codes sizes.
     """
     network = Network(module, REGRESSION)
     return cut(module, sample, network.layout, find_axes(network, sample), dropped)
@@ -32,7 +33,7 @@ def narrowed(module: nn.Module, sample: Tensor, dropped: float) -> nn.Module:
 def cut(
     module: nn.Module, sample: Tensor, layout: Layout, found: FoundAxes, dropped: float
 ) -> nn.Module:
-    """``narrowed`` for a module whose layout and axes are already known."""
+    """The same as ``narrowed``, for a module whose layout and axes are already known."""
     if not 0 <= dropped < 1:
         raise ExportError(f"dropped: {dropped}, expected 0 to below 1")
     narrower = copied(module)
@@ -53,7 +54,7 @@ def _first_reasons(reasons: tuple[str, ...]) -> str:
 
 
 def _cut_tensors(model: nn.Module, layout: Layout, axes: Axes, dropped: float) -> None:
-    """Replace every tensor by its slice, under each of its names."""
+    """Replace every tensor by its slice, under each name that refers to it."""
     narrower = axes.layout(layout, axes.narrowed(dropped))
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     slices: dict[int, Tensor] = {}

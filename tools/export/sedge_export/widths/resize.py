@@ -1,6 +1,6 @@
-"""Resets the attributes of torch's layers that state their width, after their tensors were cut.
+"""Updates the width attributes of torch's layers after their tensors were cut.
 
-A torch layer that is not in the table is never narrowed. A user's own module has no such attributes.
+A torch layer that is not in the table is never narrowed. The user's own modules have no such attributes.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _STRUCTURE = ("torch.nn.modules.module", "torch.nn.modules.container")
 
 
 def resizable(module: nn.Module) -> bool:
-    """Whether the module's own parameters may be cut."""
+    """Return True if the module's own parameters may be cut."""
     if _of_table(module):
         return True
     bases = [base.__module__ for base in type(module).__mro__]
@@ -24,7 +24,7 @@ def resizable(module: nn.Module) -> bool:
 
 
 def resize(name: str, module: nn.Module) -> None:
-    """Make a layer's attributes agree with its tensors. Raises ``ExportError`` if they cannot."""
+    """Make a layer's attributes agree with its tensors. Raises ``ExportError`` if that is impossible."""
     if reset := _of_table(module):
         reset(name, module)
 
@@ -37,7 +37,7 @@ def _convolution(_name: str, module: nn.Module) -> None:
     layer = cast(nn.Conv2d, module)
     if layer.groups == 1:
         layer.out_channels, layer.in_channels = layer.weight.shape[:2]
-    elif layer.groups == layer.in_channels:  # depthwise, with as many filters per channel as before
+    elif layer.groups == layer.in_channels:  # depthwise, with unchanged filters per channel
         each = layer.out_channels // layer.groups
         layer.out_channels = layer.weight.shape[0]
         layer.in_channels = layer.groups = layer.out_channels // each
@@ -72,7 +72,9 @@ def _instance_norm(_name: str, module: nn.Module) -> None:
 
 
 def _group_norm(name: str, module: nn.Module) -> None:
-    """Groups of as many channels as before or, with a remainder, the fewest that are not larger."""
+    """Keep the group size if it divides the channels; otherwise use the fewest groups that are not
+    larger.
+    """
     layer = cast(nn.GroupNorm, module)
     if not layer.affine:
         return

@@ -1,9 +1,9 @@
-"""Streams of channels through a traced model: which dimensions must be narrowed together, by unification.
+"""Finds which dimensions of a model must be narrowed together, by unifying streams of channels.
 
 A dimension is a product of streams and plain extents, slowest first: a flattened image of 64 channels and
-16 positions is (stream of 64, 16), a batch of 32 is (32,). Two dimensions that must have the same channels
-are tied, which merges their streams. A stream that is cut, or tied to something that cannot change, is
-fixed: it becomes a plain extent. This module knows nothing about operators.
+16 positions is (stream of 64, 16), a batch of 32 is (32,). Two dimensions that must have the same
+channels are tied, which merges their streams. A stream that is cut, or tied to something that cannot
+change, is fixed: it becomes a plain extent. This module knows nothing about operators.
 """
 
 import math
@@ -15,7 +15,9 @@ Dim: TypeAlias = tuple[Part, ...]
 
 
 class Stream:
-    """Channels that can be left out; ``parts`` is its resolution, None while it is free."""
+    """Channels that can be left out. ``parts`` is what the stream was unified with, None while it is
+    free.
+    """
 
     def __init__(self, extent: int, name: str) -> None:
         self.extent = extent
@@ -24,17 +26,19 @@ class Stream:
 
 
 class Streams:
-    """The streams of one model, and why some of them were fixed."""
+    """All streams of one model, and the reasons why some were fixed."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
 
     def fresh(self, extent: int, name: str) -> Dim:
-        """A new dimension; a single channel can never be left out."""
+        """A new dimension. A single channel can never be left out, so it is no stream."""
         return (Stream(extent, name),) if extent > 1 else ()
 
     def fix(self, dim: Dim, why: str) -> Dim:
-        """The dimension as a plain extent, its streams fixed for the reason ``why`` ('' for none)."""
+        """Fix all streams in the dimension for the reason ``why`` ('' for none). Returns the plain
+        extent.
+        """
         for part in resolved(dim):
             if isinstance(part, Stream):
                 if why:
@@ -43,7 +47,9 @@ class Streams:
         return resolved(dim)
 
     def tie(self, first: Dim, second: Dim, why: str) -> Dim:
-        """Unify two dimensions. If they do not match, both are fixed for the reason ``why``."""
+        """Unify two dimensions. If they do not match, fix both for the reason ``why``. Returns the
+        result.
+        """
         one, other = _unlike(resolved(first), resolved(second))
         for free, bound in ((other, one), (one, other)):
             if len(free) == 1 and isinstance(free[0], Stream) and _streams(bound):
@@ -54,7 +60,7 @@ class Streams:
         return resolved(first)
 
     def regroup(self, dims: Sequence[Dim], shape: Sequence[int], why: str) -> list[Dim]:
-        """The same elements in another shape. A stream that would be cut is fixed."""
+        """Distribute the elements over another shape. A stream that would be cut is fixed."""
         flat = resolved([part for dim in dims for part in dim])
         grouped: list[Dim] = []
         for extent in shape:
@@ -70,7 +76,7 @@ class Streams:
                 elif size % extent == 0:
                     taken.append(extent)
                     flat, extent = (size // extent, *rest), 1
-                else:  # neither divides the other, so no boundary is preserved
+                else:  # neither divides the other: no common boundary
                     for dim in dims:
                         self.fix(dim, why)
                     return [resolved((wanted,)) for wanted in shape]
@@ -79,7 +85,7 @@ class Streams:
 
 
 def resolved(dim: Iterable[Part]) -> Dim:
-    """The dimension in terms of its current streams, with neighbouring plain extents multiplied."""
+    """Express a dimension by its current streams; neighbouring plain extents are multiplied."""
     parts: list[Part] = []
     pending = list(dim)[::-1]
     while pending:
@@ -107,7 +113,7 @@ def _streams(dim: Dim) -> bool:
 
 
 def _unlike(first: Dim, second: Dim) -> tuple[Dim, Dim]:
-    """Both without their common prefix and suffix."""
+    """Strip the common prefix and suffix from both."""
     while first and second and _same(first[0], second[0]):
         first, second = first[1:], second[1:]
     while first and second and _same(first[-1], second[-1]):
@@ -116,7 +122,7 @@ def _unlike(first: Dim, second: Dim) -> tuple[Dim, Dim]:
 
 
 def _same(first: Part, second: Part) -> bool:
-    """Whether both are the same stream, or equal extents."""
+    """Return True if both are the same stream, or plain and equal."""
     if isinstance(first, Stream) or isinstance(second, Stream):
         return first is second
     return first == second

@@ -1,1 +1,1 @@
-"""The parts of a bundle besides its programs."""
+"""Writes a bundle: its manifest, its folder, and the memory that its programs need."""

@@ -2,10 +2,11 @@
 
     python -m sedge_export.writing.step_memory FOLDER BACKEND PROGRAM
 
-prints a process's peak (VmHWM) during a training with the program, gradient or guided, between two
-evaluations, minus its memory before the programs were opened and minus the training's own vectors. What
-remains are sessions and the tensors of a step. It runs the device's own trainer on rows that the programs
-were verified on, because the loss need not be finite on others. The figure varies by about one per cent.
+prints the process's peak memory (VmHWM) during a training with the program (gradient or guided) between
+two evaluations. The memory before the programs were opened is subtracted, and so are the training's own
+vectors: sessions and the tensors of a step remain. The device's own trainer runs on rows that the
+programs were verified on, because the loss may not be finite on others. Measurements vary by about one
+per cent.
 """
 
 import subprocess
@@ -40,16 +41,17 @@ from sedge_protocol.wire.programs import GUIDED, Signature
 from sedge_protocol.wire.training import Training
 
 MEASURED = ("gradient", GUIDED)
-# The training's own vectors: the model that moves, the velocity and the gradient.
+# The training's own vectors are the model, the velocity and the gradient.
 _VECTORS = 3
-# A rate at which steps hardly move the model, as a rate that suits its data is not known here.
+# A suitable learning rate for the data is not known here, so steps hardly move the model.
 _TRAINING = Training(learning_rate=1e-30)
 _BUNDLE, _ROWS = "bundle", "rows.npz"
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def with_memory(bundle: Bundle, theta: Theta, examples: Examples) -> Bundle:
-    """The bundle, with the memory needs of its training programs; unchanged on other systems than Linux.
+    """Add the memory needs of its training programs to a bundle; on other systems than Linux it is
+    unchanged.
 
     ``examples`` are two batches on which the model's loss is finite. Raises ``ExportError`` if a program
     cannot be measured.
@@ -80,7 +82,7 @@ def _measured(folder: Path, program: ProgramFile) -> int:
 
 
 def main(folder: str, backend: str, program: str) -> None:
-    """Measure one program of the folder's bundle, on the folder's rows, in one runtime."""
+    """Measure one program of the bundle in ``folder``, on the rows stored there, in one runtime."""
     unpool_large_arrays()
     bundle, theta = load(Path(folder) / _BUNDLE)
     if bundle.frozen is not None:
@@ -90,11 +92,11 @@ def main(folder: str, backend: str, program: str) -> None:
         x = rows["x"]
         examples = Examples(x, x if bundle.manifest.target is None else rows["y"])
     guidance = None
-    if program == GUIDED:  # not theta itself, at which a distance need not have a gradient
+    if program == GUIDED:  # a distance may have no gradient at theta itself
         guidance = sample_guidance(bundle.manifest, theta * np.float32(0.95))
     request = TrainRequest(theta, _TRAINING, 0, guidance=guidance)
     with suppress(OSError):
-        _RESET.write_text("5")  # the peak of the imports does not belong to the job
+        _RESET.write_text("5")  # resets the peak, which the imports have raised
     before = _kernel("VmRSS")
     trainer = BundleTrainer(bundle, programs)
     trainer.evaluate(theta, examples)
@@ -104,7 +106,7 @@ def main(folder: str, backend: str, program: str) -> None:
 
 
 def _programs(bundle: Bundle, backend: str) -> tuple[LoadProgram, int]:
-    """The loader of the programs, and the number of extra copies of the gradient compared with a device."""
+    """The loader for the programs, and how many more copies of the gradient it makes than a device does."""
     if backend == ONNXRUNTIME:
         from sedge_edge.backends.onnx_runtime import OnnxProgram
         from sedge_protocol.host.onnx_runtime import library
@@ -123,7 +125,7 @@ def _programs(bundle: Bundle, backend: str) -> tuple[LoadProgram, int]:
 
 
 class _Program:
-    """``LoadedProgram`` in the exporter's runtime; as on a device, it is closed after the last run."""
+    """A ``LoadedProgram`` in the exporter's runtime. As on a device, it is closed after the last run."""
 
     def __init__(self, opened: Callable[[], Program], outputs: tuple[str, ...]) -> None:
         self._opened, self._outputs = opened, outputs
@@ -137,7 +139,7 @@ class _Program:
 
 
 def _kernel(field: str) -> int:
-    """A field of this process's status, in bytes."""
+    """The value of a field of /proc/self/status, in bytes."""
     lines = _STATUS.read_text().splitlines()
     (line,) = [line for line in lines if line.startswith(f"{field}:")]
     return 1024 * int(line.split()[1])

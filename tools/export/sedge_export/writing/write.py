@@ -1,4 +1,4 @@
-"""The last stage: the bundle, its manifest, and its folder."""
+"""The last stage: assembles the bundle with its manifest, and writes it to its folder."""
 
 import hashlib
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ def write(
 ) -> BundleManifest:  # fmt: skip
     """Write the bundle. Returns its manifest.
 
-    With ``measure`` the memory of a step is measured in each runtime. Raises ``ExportError`` for programs
-    that are too large to transfer, and if a step cannot be measured.
+    With ``measure``, the memory of a training step is measured in each runtime. Raises ``ExportError``
+    for programs that are too large to transfer, or if a step cannot be measured.
     """
     network = inspected.subject.network
     files = {file.name: file.data for programs in lowered.values() for file in programs.values()}
@@ -45,7 +45,7 @@ def write(
 
 
 def _two_batches(inspected: Inspected) -> Examples:
-    """Rows that the programs were verified on, the user's own if there are any."""
+    """Two batches of rows that the programs were verified on, the user's own rows if there are any."""
     verified = inspected.sources[-1]
     rows = torch.arange(2 * len(inspected.subject.x)) % len(verified.x)
     return Examples(verified.x[rows].numpy(), verified.y[rows].numpy())

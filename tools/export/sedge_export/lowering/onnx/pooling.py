@@ -18,7 +18,7 @@ def max_pool(
     graph: Graph, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (),
     padding: Sequence[int] = (0, 0), dilation: Sequence[int] = (1, 1), ceil_mode: bool = False,
 ) -> tuple[Value, Value]:  # fmt: skip
-    """The maximum of each window, and the index of its first occurrence in the plane (H W)."""
+    """The maximum of each window, and the index in the plane (H W) of its first occurrence."""
     kernel = pair(kernel_size)
     strides, pads, gaps = pair(stride, kernel), pair(padding), pair(dilation)
     settings = zip(x.shape[2:], kernel, strides, pads, gaps, strict=True)
@@ -27,12 +27,14 @@ def max_pool(
         "MaxPool", x, outputs=((shape, FLOAT), (shape, INT)), kernel_shape=kernel, strides=strides,
         pads=[*pads, *pads], dilations=gaps, ceil_mode=int(ceil_mode),
     )  # fmt: skip
-    # ONNX's indices run through the whole tensor. If nothing reads them, none are computed.
+    # ONNX's indices count through the whole tensor. The subtraction is left out if nothing uses the
+    # indices.
     return largest, graph.sub(flat, _plane_starts(graph, x.shape))
 
 
 def _plane_starts(graph: Graph, shape: tuple[int, ...]) -> Value:
-    # A Range node, not a constant of B C numbers in the file; onnxruntime folds it when loading.
+    # A Range node instead of a constant of B C numbers keeps the file small; onnxruntime folds it on
+    # loading.
     plane = shape[2] * shape[3]
     bounds = [graph.scalar(number, INT) for number in (0, math.prod(shape), plane)]
     starts = graph.op("Range", *bounds, shape=(shape[0] * shape[1],), dtype=INT)
@@ -45,7 +47,7 @@ def avg_pool(
     padding: Sequence[int] = (0, 0), ceil_mode: bool = False, count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Value:  # fmt: skip
-    """The mean of each window, or its sum divided by the divisor."""
+    """The mean of each window, or its sum divided by ``divisor_override`` if that is given."""
     axes = axes_of(x.shape, kernel_size, stride, padding, (1,), ceil_mode)
     plain = not ceil_mode and divisor_override is None
     missing = [(a.count - 1) * a.stride + a.kernel - a.extent - a.padding for a in axes]
@@ -61,7 +63,7 @@ def avg_pool(
     )
     if plain:
         return means
-    # onnxruntime has divided each window by the size of the whole kernel.
+    # onnxruntime divided each window by the size of the whole kernel; correct that.
     rows, columns = (counted(axis, count_include_pad) for axis in axes)
     sizes = (
         np.outer(rows, columns) if divisor_override is None else np.full((1, 1), divisor_override)
@@ -72,5 +74,5 @@ def avg_pool(
 
 @lowers(aten._adaptive_avg_pool2d.default)
 def adaptive_avg_pool(graph: Graph, x: Value, output_size: Sequence[int]) -> Value:
-    """The mean of each of output_size windows, which must divide the input evenly."""
+    """The means of ``output_size`` windows per axis, whose numbers must divide the input evenly."""
     return avg_pool(graph, x, even_windows(x.shape[2:], output_size))

@@ -1,7 +1,7 @@
-"""Matrix products.
+"""Lowers matrix products.
 
-A transposed matrix goes into Gemm unchanged, with its flag; batched products leave their transposes to
-onnxruntime, which fuses them.
+Gemm takes a transposed matrix as it was before the transpose, with a flag. Batched products leave their
+transposes to onnxruntime, which fuses them.
 """
 
 import torch
@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 
 def gemm(graph: Graph, x: Value, y: Value, bias: Value | None = None) -> Value:
-    """x @ y (+ bias), shape (rows of x, columns of y)."""
+    """x @ y (+ bias)."""
     (left, order), (right, other) = graph.untransposed(x), graph.untransposed(y)
     return graph.op(
         "Gemm",
@@ -36,12 +36,12 @@ def mm(graph: Graph, x: Value, y: Value) -> Value:
 def addmm(
     graph: Graph, bias: Value, x: Value, y: Value, beta: Scalar = 1, alpha: Scalar = 1
 ) -> Value:
-    """beta bias + alpha x @ y."""
+    """beta * bias + alpha * x @ y."""
     left = x if alpha == 1 else graph.scale(x, alpha)
     return gemm(graph, left, y, bias if beta == 1 else graph.scale(bias, beta))
 
 
 @lowers(aten.bmm.default)
 def bmm(graph: Graph, x: Value, y: Value) -> Value:
-    """x[i] @ y[i] for each i."""
+    """The batched product x[i] @ y[i]."""
     return graph.op("MatMul", x, y, shape=(*x.shape[:2], y.shape[2]))

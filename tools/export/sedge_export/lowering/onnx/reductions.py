@@ -1,4 +1,4 @@
-"""Sums, means, extremes and norms."""
+"""Sums, means, extrema and norms."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def sum_dim(
     graph: Graph, x: Value, dim: Sequence[int] | None, keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Value:  # fmt: skip
-    """The sum over some axes; booleans are counted as torch does, in int64."""
+    """The sum over some axes. Booleans are counted in int64, as in torch."""
     kind = element_type(dtype) if dtype else INT if x.dtype == BOOL else x.dtype
     return graph.sum(graph.cast(x, kind), _axes(x, dim), keepdim)
 
@@ -51,32 +51,32 @@ def mean_dim(
 
 @lowers(aten.max.default)
 def max_all(graph: Graph, x: Value) -> Value:
-    """The largest of all elements."""
+    """The largest element."""
     return amax(graph, x)
 
 
 @lowers(aten.min.default)
 def min_all(graph: Graph, x: Value) -> Value:
-    """The smallest of all elements."""
+    """The smallest element."""
     return amin(graph, x)
 
 
 @lowers(aten.amax.default)
 def amax(graph: Graph, x: Value, dim: Sequence[int] = (), keepdim: bool = False) -> Value:
-    """The largest over some axes."""
+    """The largest elements over some axes."""
     return graph.reduce("ReduceMax", x, _axes(x, dim), keepdim)
 
 
 @lowers(aten.any.dim)
 def any_dim(graph: Graph, x: Value, dim: int, keepdim: bool = False) -> Value:
-    """Whether any element along an axis is not zero."""
+    """True where an element along an axis is not zero."""
     largest = amax(graph, graph.cast(graph.cast(x, BOOL), INT), [dim], keepdim)
     return graph.cast(largest, BOOL)
 
 
 @lowers(aten.amin.default)
 def amin(graph: Graph, x: Value, dim: Sequence[int] = (), keepdim: bool = False) -> Value:
-    """The smallest over some axes."""
+    """The smallest elements over some axes."""
     return graph.reduce("ReduceMin", x, _axes(x, dim), keepdim)
 
 
@@ -85,7 +85,7 @@ def var_mean(
     graph: Graph, x: Value, dim: Sequence[int] | None = None, *, correction: Scalar | None = None,
     keepdim: bool = False,
 ) -> tuple[Value, Value]:  # fmt: skip
-    """Variance (two passes, so that a large mean costs no digits) and mean over some axes."""
+    """Variance and mean over some axes. Two passes keep the variance accurate for a large mean."""
     axes = _axes(x, dim)
     mean = graph.mean(x, axes, keep=True)
     centred = graph.sub(x, mean)
@@ -106,7 +106,7 @@ def var(
 
 @lowers(aten.argmax.default)
 def argmax(graph: Graph, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    """The index of the first largest element along an axis, or of all."""
+    """The index of the first largest element along an axis, or in the whole tensor."""
     if dim is None:
         flat = argmax(graph, graph.reshape(x, (x.size,)), 0)
         return graph.reshape(flat, (1,) * x.rank if keepdim else ())
@@ -117,25 +117,25 @@ def argmax(graph: Graph, x: Value, dim: int | None = None, keepdim: bool = False
 
 @lowers(aten.argmin.default)
 def argmin(graph: Graph, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    """The index of the first smallest element along an axis, or of all."""
+    """The index of the first smallest element along an axis, or in the whole tensor."""
     return argmax(graph, graph.unary("Neg", x), dim, keepdim)
 
 
 @lowers(aten.min.dim)
 def min_dim(graph: Graph, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    """The smallest along an axis and the index of its first occurrence."""
+    """The smallest element along an axis and the index of its first occurrence."""
     return amin(graph, x, [dim], keepdim), argmin(graph, x, dim, keepdim)
 
 
 @lowers(aten.max.dim)
 def max_dim(graph: Graph, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    """The largest along an axis and the index of its first occurrence."""
+    """The largest element along an axis and the index of its first occurrence."""
     return amax(graph, x, [dim], keepdim), argmax(graph, x, dim, keepdim)
 
 
 @lowers(aten.cumsum.default)
 def cumsum(graph: Graph, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
-    """Running sums along an axis; booleans are counted as torch does, in int64."""
+    """Running sums along an axis. Booleans are counted in int64, as in torch."""
     kind = element_type(dtype) if dtype else INT if x.dtype == BOOL else x.dtype
     source = graph.cast(x, kind)
     axis = graph.scalar(dim % x.rank, INT)
@@ -147,7 +147,7 @@ def vector_norm(
     graph: Graph, x: Value, order: Scalar = 2, dim: Sequence[int] | None = None,
     keepdim: bool = False, dtype: torch.dtype | None = None,
 ) -> Value:  # fmt: skip
-    """The Euclidean or absolute norm over some axes."""
+    """The norm of order 1 or 2 over some axes."""
     if order == 1:
         return graph.sum(graph.unary("Abs", x), _axes(x, dim), keepdim)
     if order != 2:

@@ -1,8 +1,9 @@
-"""Operators for which ONNX has no good counterpart, lowered by the rules shared with ExecuTorch.
+"""Lowers operators that have no good ONNX counterpart by the rules shared with ExecuTorch.
 
-A rule is traced for the shapes it meets, and its graph is lowered in the operator's place. The gradients of
-pools by rule, against onnxruntime's indices, MaxUnpool and ScatterElements (batch 32, one thread, AVX-512):
-0.85 of a whole step's time in a small Inception, 0.89 in SqueezeNet, 0.97 to 1.01 elsewhere.
+A rule is traced for the given shapes, and the resulting graph is lowered in place of the operator.
+Gradients of pools by rule, compared with onnxruntime's indices, MaxUnpool and ScatterElements (batch 32,
+one thread, AVX-512), take 0.85 of the time of a whole step in a small Inception, 0.89 in SqueezeNet, and
+0.97 to 1.01 elsewhere.
 """
 
 from typing import Any
@@ -23,7 +24,7 @@ _TYPES = {FLOAT: torch.float32, INT: torch.int64, BOOL: torch.bool}
 
 
 def by_rule(rule: Rule) -> Lowering:
-    """The lowering by a rule. It is traced once for the same shapes and settings."""
+    """Make a lowering from a rule. The rule is traced once for each combination of shapes and settings."""
     known: dict[str, fx.GraphModule] = {}
 
     def lower(graph: Graph, *arguments: Any, **settings: Any) -> Lowered:

@@ -1,4 +1,4 @@
-"""onnxruntime, in which ONNX programs are verified."""
+"""Runs ONNX programs in onnxruntime, for their verification."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -12,15 +12,15 @@ from sedge_protocol.host.onnx_runtime import library, open_session
 
 
 def load_program(name: str, data: bytes) -> Program:
-    """A program in onnxruntime on one thread, as a function from named arrays to named arrays.
+    """Load a program in onnxruntime, on one thread. Returns a function from named arrays to named arrays.
 
-    Raises ``ExportError`` for a program that onnxruntime refuses.
+    Raises ``ExportError`` for a program that onnxruntime rejects.
     """
     options = library().SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     try:
         session = open_session(data, options)
-    except Exception as exc:  # onnxruntime's exceptions have no common base
+    except Exception as exc:  # onnxruntime's exceptions have no common base class
         raise ExportError(f"program {name!r} cannot be loaded: {exc}") from exc
     names = [output.name for output in session.get_outputs()]
 

@@ -16,7 +16,7 @@ END = 2**63 - 1
 
 @lowers(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 def view(graph: Graph, x: Value, size: Sequence[int]) -> Value:
-    """x with another shape; one extent may be -1."""
+    """x with another shape, in which one extent may be -1."""
     known = math.prod(extent for extent in size if extent != -1)
     return graph.reshape(x, tuple(x.size // known if e == -1 else e for e in size))
 
@@ -29,7 +29,7 @@ def permute(graph: Graph, x: Value, dims: Sequence[int]) -> Value:
 
 @lowers(aten.transpose.int)
 def transpose(graph: Graph, x: Value, dim0: int, dim1: int) -> Value:
-    """x with two axes exchanged."""
+    """x with two axes swapped."""
     order = list(range(x.rank))
     order[dim0], order[dim1] = order[dim1], order[dim0]
     return graph.transpose(x, order)
@@ -37,20 +37,20 @@ def transpose(graph: Graph, x: Value, dim0: int, dim1: int) -> Value:
 
 @lowers(aten.t.default)
 def matrix_transpose(graph: Graph, x: Value) -> Value:
-    """The transpose of a matrix; a vector is its own."""
+    """The transpose of a matrix; a vector is returned unchanged."""
     return graph.transpose(x, list(range(x.rank))[::-1])
 
 
 @lowers(aten.expand.default)
 def expand(graph: Graph, x: Value, size: Sequence[int], implicit: bool = False) -> Value:
-    """x broadcast to a shape, -1 keeping an extent."""
+    """x broadcast to a shape; -1 keeps an extent."""
     own = (1,) * (len(size) - x.rank) + x.shape
     return graph.expand(x, tuple(b if a == -1 else a for a, b in zip(size, own, strict=True)))
 
 
 @lowers(aten.squeeze.dims, aten.squeeze.dim)
 def squeeze(graph: Graph, x: Value, dim: Sequence[int] | int) -> Value:
-    """x without the named axes of extent 1."""
+    """x without those of the given axes that have extent 1."""
     gone = {axis % x.rank for axis in ([dim] if isinstance(dim, int) else dim)}
     kept = [e for axis, e in enumerate(x.shape) if axis not in gone or e != 1]
     return graph.reshape(x, tuple(kept))
@@ -58,7 +58,7 @@ def squeeze(graph: Graph, x: Value, dim: Sequence[int] | int) -> Value:
 
 @lowers(aten.squeeze.default)
 def squeeze_all(graph: Graph, x: Value) -> Value:
-    """x without its axes of extent 1."""
+    """x without any axes of extent 1."""
     return graph.reshape(x, tuple(extent for extent in x.shape if extent != 1))
 
 
@@ -71,14 +71,14 @@ def unsqueeze(graph: Graph, x: Value, dim: int) -> Value:
 
 @lowers(aten.cat.default)
 def cat(graph: Graph, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """The tensors concatenated; torch leaves out empty vectors of any rank."""
+    """Concatenate the tensors. As in torch, empty vectors are skipped."""
     parts = [tensor for tensor in tensors if tensor.shape != (0,)]
     return graph.concat(parts, dim % parts[0].rank)
 
 
 @lowers(aten.split_with_sizes.default)
 def split(graph: Graph, x: Value, sizes: Sequence[int], dim: int = 0) -> tuple[Value, ...]:
-    """x split into parts of the given extents."""
+    """Split x into parts with the given extents."""
     return graph.split(x, sizes, dim % x.rank)
 
 
@@ -99,7 +99,7 @@ def slice_tensor(
 
 @lowers(aten.select.int)
 def select(graph: Graph, x: Value, dim: int, index: int) -> Value:
-    """x[index] along an axis, which disappears."""
+    """x[index] along an axis, which is removed."""
     axis = dim % x.rank
     place = index % x.shape[axis]
     part = graph.slice(x, [axis], [(place, place + 1, 1)])
@@ -108,7 +108,7 @@ def select(graph: Graph, x: Value, dim: int, index: int) -> Value:
 
 @lowers(aten.constant_pad_nd.default)
 def constant_pad(graph: Graph, x: Value, pad: Sequence[int], value: Scalar = 0) -> Value:
-    """x with margins, given from the last axis backwards; a negative margin crops."""
+    """x padded with a constant, last axis first. Negative margins crop."""
     before, after = [0] * x.rank, [0] * x.rank
     for place in range(len(pad) // 2):
         before[-1 - place], after[-1 - place] = pad[2 * place], pad[2 * place + 1]
@@ -136,7 +136,7 @@ def full(
     dtype: torch.dtype | None = None,
     **_placement: object,
 ) -> Value:
-    """A tensor of one repeated number."""
+    """A tensor filled with one number."""
     kind = element_type(dtype) if dtype else kind_of(fill)
     return graph.full(tuple(size), fill, kind)
 
@@ -146,7 +146,7 @@ def empty(
     graph: Graph, size: Sequence[int], *_order: Sequence[int], dtype: torch.dtype | None = None,
     **_placement: object,
 ) -> Value:  # fmt: skip
-    """Zeros: decompositions use only the shape of empty memory."""
+    """Zeros instead of empty memory, of which decompositions use only the shape."""
     return graph.full(tuple(size), 0, element_type(dtype or torch.float32))
 
 
@@ -155,7 +155,7 @@ def new_empty(
     graph: Graph, x: Value, size: Sequence[int], _stride: Sequence[int],
     dtype: torch.dtype | None = None, **_placement: object,
 ) -> Value:  # fmt: skip
-    """Zeros of the type of x: the values written into an assigned slice cover all of it."""
+    """Zeros of the type of x instead of empty memory; every element is overwritten later."""
     return graph.full(tuple(size), 0, element_type(dtype) if dtype else x.dtype)
 
 
@@ -163,7 +163,7 @@ def new_empty(
 def full_like(
     graph: Graph, x: Value, fill: Scalar, dtype: torch.dtype | None = None, **_placement: object
 ) -> Value:
-    """A tensor of one repeated number with the shape of x."""
+    """A tensor with the shape of x, filled with one number."""
     kind = element_type(dtype) if dtype else x.dtype
     return graph.full(x.shape, fill, kind)
 
@@ -172,7 +172,7 @@ def full_like(
 def scalar_tensor(
     graph: Graph, number: Scalar, dtype: torch.dtype | None = None, **_placement: object
 ) -> Value:
-    """A tensor of shape ()."""
+    """A tensor of shape () with one number."""
     return graph.scalar(number, element_type(dtype or torch.float32))
 
 
@@ -181,7 +181,7 @@ def arange(
     graph: Graph, start: Scalar, end: Scalar, step: Scalar = 1, dtype: torch.dtype | None = None,
     **_placement: object,
 ) -> Value:  # fmt: skip
-    """start, start + step, ... below end, as a constant."""
+    """The constant vector start, start + step, ... up to but not including end."""
     bounds = [kind_of(bound) for bound in (start, end, step)]
     kind = element_type(dtype) if dtype else FLOAT if FLOAT in bounds else INT
     return graph.constant(np.arange(start, end, step).astype(kind))
@@ -189,7 +189,7 @@ def arange(
 
 @lowers(aten.repeat.default)
 def repeat(graph: Graph, x: Value, repeats: Sequence[int]) -> Value:
-    """x tiled."""
+    """x repeated along its axes."""
     own = graph.reshape(x, (1,) * (len(repeats) - x.rank) + x.shape)
     shape = tuple(e * r for e, r in zip(own.shape, repeats, strict=True))
     return graph.op("Tile", own, graph.ints(repeats), shape=shape, dtype=x.dtype)

@@ -1,8 +1,8 @@
-"""The table from ATen operator to its lowering, filled by the other modules of this package.
+"""The table that maps ATen operators to their lowerings; the other modules of this package fill it.
 
-A lowering is a function ``(graph, *arguments) -> Value | tuple[Value | None, ...]`` whose arguments are
-those of the ATen schema, tensors as ``Value``. It raises ``ExportError`` with the bare reason when ONNX
-cannot express its arguments; the caller adds the operator and the module.
+A lowering is a function ``(graph, *arguments) -> Value | tuple[Value | None, ...]``. Its arguments are
+those of the ATen schema, with tensors as ``Value``. It raises ``ExportError`` with only the reason if
+ONNX cannot express its arguments; the caller adds the operator and the module.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ LOWERINGS: dict[OpOverload, Lowering] = {}
 
 
 def lowers(*operators: OpOverload) -> Callable[[Function], Function]:
-    """Enter the decorated function into the table for each operator."""
+    """A decorator that adds a function to the table for each of the given operators."""
 
     def enter(function: Function) -> Function:
         for operator in operators:

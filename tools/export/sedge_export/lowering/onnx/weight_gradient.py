@@ -1,10 +1,10 @@
 """The gradient of a convolution's weight.
 
-For each tap of the kernel it is one matrix product over all K = B P rows: the output's gradient (O, K)
-times the input seen through that tap (K, C). Measured with onnxruntime 1.31, one thread, batch 32, 3 x 3,
-against the textbook form, a convolution of the exchanged axes (eager torch): 64 to 64 channels at
-28 x 28, 59 ms -> 33 ms (20); 256 to 256 at 7 x 7, 41 ms -> 23 ms (24). The textbook form's inner products
-are only kernel-size wide, and it stays for the few channels of a first layer.
+For each tap of the kernel, it is one matrix product over all K = B P rows: the output's gradient (O, K)
+times the input elements that this tap reads (K, C). Measured with onnxruntime 1.31, one thread, batch 32,
+3 x 3, against the textbook form, a convolution with exchanged axes (eager torch in brackets): 64 to 64
+channels at 28 x 28, 59 ms -> 33 ms (20); 256 to 256 at 7 x 7, 41 ms -> 23 ms (24). The inner products of
+the textbook form are only as long as the kernel. It is still used for the few channels of a first layer.
 """
 
 import itertools
@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from sedge_export.lowering.onnx.graph import Attribute, Graph, Value
 from sedge_export.lowering.onnx.products import gemm
 
-# Below this many input channels a tap's product is too narrow, and the textbook form is faster
-# (1 to 32 channels, 5 x 5: 0.9 ms against 7.9 ms; 16 to 16, 3 x 3: 10.4 ms against 3.6 ms).
+# With fewer input channels than this, the products are too narrow, and the textbook form is faster (1 to
+# 32 channels, 5 x 5: 0.9 ms against 7.9 ms). With more, products are (16 to 16, 3 x 3: 3.6 ms against
+# 10.4 ms).
 MIN_CHANNELS_FOR_TAPS = 8
 
 
 @dataclass(frozen=True)
 class Window:
-    """How a kernel moves over the spatial axes."""
+    """How a kernel moves over the spatial axes: the settings of each axis."""
 
     kernel: Sequence[int]
     stride: Sequence[int]
@@ -31,7 +32,7 @@ class Window:
 
     @property
     def attributes(self) -> dict[str, Attribute]:
-        """The same for Conv and ConvTranspose."""
+        """The attributes that both Conv and ConvTranspose take."""
         return {
             "kernel_shape": self.kernel,
             "strides": self.stride,
@@ -40,12 +41,12 @@ class Window:
         }
 
     def positions(self, extents: Sequence[int]) -> tuple[int, ...]:
-        """The number of positions of the kernel."""
+        """The number of kernel positions on each axis."""
         spans = zip(extents, self._reaches(), self.stride, self.padding, strict=True)
         return tuple((e + 2 * p - r) // s + 1 for e, r, s, p in spans)
 
     def extents(self, positions: Sequence[int]) -> tuple[int, ...]:
-        """The smallest extents with that many positions."""
+        """The smallest input extents that have this many kernel positions."""
         spans = zip(positions, self._reaches(), self.stride, self.padding, strict=True)
         return tuple((n - 1) * s - 2 * p + r for n, r, s, p in spans)
 
@@ -54,9 +55,9 @@ class Window:
 
 
 def seen_by_taps(graph: Graph, x: Value, window: Window, positions: Sequence[int]) -> list[Value]:
-    """The part of x that each tap of the kernel reads, (K, C) each.
+    """For each tap of the kernel, the elements of x that it reads, as (K, C).
 
-    Channels last: a slice then copies whole rows of C numbers.
+    x is made channels last, so that a slice copies whole rows of C numbers.
     """
     spatial = range(1, x.rank - 1)
     last = graph.transpose(x, [0, *range(2, x.rank), 1])
@@ -74,7 +75,7 @@ def seen_by_taps(graph: Graph, x: Value, window: Window, positions: Sequence[int
 def weight_gradient(
     graph: Graph, x: Value, grad: Value, shape: tuple[int, ...], window: Window, groups: int
 ) -> Value:
-    """The weight's gradient, shape (O, C / groups, *kernel)."""
+    """The gradient (O, C / groups, *kernel) of the weight."""
     if shape[1] == 1 and groups >= MIN_CHANNELS_FOR_TAPS:
         return _depthwise(graph, x, grad, shape, window)
     if groups == 1 and shape[1] >= MIN_CHANNELS_FOR_TAPS:
@@ -94,9 +95,10 @@ def _by_taps(graph: Graph, x: Value, grad: Value, shape: tuple[int, ...], window
 def _depthwise(
     graph: Graph, x: Value, grad: Value, shape: tuple[int, ...], window: Window
 ) -> Value:
-    """One input channel for each group: its products with the gradient, summed over all rows.
+    """For one input channel per group: products with the output's gradient, summed over all rows.
 
-    64 channels 3 x 3 at 16 x 16: 7 ms as a convolution, whose products are then vectors.
+    As a convolution it would take 7 ms for 64 channels, 3 x 3 at 16 x 16, because each product is of
+    vectors.
     """
     channels = x.shape[1]
     last = graph.transpose(grad, [0, *range(2, x.rank), 1])
@@ -113,9 +115,9 @@ def _depthwise(
 def _by_convolution(
     graph: Graph, x: Value, grad: Value, shape: tuple[int, ...], window: Window, groups: int
 ) -> Value:
-    """A convolution of x with grad: channels become the batch, the batch becomes the channels.
+    """The textbook form: convolve x with the output's gradient, with batch and channels swapped.
 
-    Stride and dilation change places. With groups, each group's batch is a group of channels.
+    Stride and dilation change places. With groups, the batch of each group becomes a group of channels.
     """
     batch, extent = x.shape[0], x.shape[2:]
     swapped = [1, 0, *range(2, x.rank)]
@@ -135,6 +137,6 @@ def _by_convolution(
         group=groups,
         **exchanged.attributes,
     )
-    # There are taps after the kernel's last if the stride did not reach all rows.
+    # If the stride did not reach all rows, the result has more taps than the kernel.
     taps = graph.slice(result, range(2, x.rank), [(0, size, 1) for size in shape[2:]])
     return graph.transpose(taps, swapped)

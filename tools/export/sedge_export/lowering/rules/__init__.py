@@ -1,1 +1,3 @@
-"""Rules that several runtimes share, in torch's own operators: the table of rules, windows, pools."""
+"""Rules that several runtimes share, written with torch's own operators: the table of rules, windows,
+pools.
+"""

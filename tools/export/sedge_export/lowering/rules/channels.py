@@ -1,10 +1,10 @@
-"""Images with their channels last, the order for rules that work along rows."""
+"""Converts images to channels last and back, for rules that work along rows."""
 
 from torch import Tensor
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """(B, C, ...) as (B, ..., C)."""
+    """Reorder (B, C, ...) to (B, ..., C)."""
     return x.permute(0, *range(2, x.ndim), 1)
 
 

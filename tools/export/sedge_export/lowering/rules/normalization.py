@@ -1,10 +1,11 @@
 """Batch, group and instance normalisation and their gradients, for both runtimes.
 
-All centre x over some set of M elements (d = x - mean), divide by the set's deviation, and scale by
-channel. Variances come from d, in two passes, so a large mean costs no digits. The gradient is
+All of them subtract from x the mean over some set of M elements (d = x - mean), divide by the set's
+standard deviation, and scale by channel. Variances are computed from d in a second pass, so that a large
+mean costs no precision. The gradient is
     dx = a g + b d + c,   a = gamma r,  b = -r^3 sum(gamma g d) / M,  c = -r sum(gamma g) / M,
-with r = 1 / sqrt(variance + eps) and the sums over the same set. Each runtime defines how it lays x out,
-sums and scales (``Order``).
+with r = 1 / sqrt(variance + eps) and sums over the same set. Each runtime has its own way to lay x out,
+sum and scale (``Order``).
 """
 
 from collections.abc import Callable, Sequence
@@ -22,11 +23,11 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Order:
-    """How a runtime works on x (B, C, ...): ``laid`` out in its own order, and ``back``.
+    """How a runtime works on x (B, C, ...): ``laid`` changes x to its axis order, ``back`` undoes that.
 
-    On what is laid out: ``column_sums`` (C,) and ``example_sums`` (B, C) over all other axes; ``each``:
-    numbers (C,) or (B, C) in a shape that broadcasts; ``scaled``: x times a factor plus an offset, each of
-    these (C,) or (B, C).
+    The other functions take x in that order. ``column_sums`` returns (C,) and ``example_sums`` (B, C),
+    the sums over all other axes. ``each`` reshapes numbers (C,) or (B, C) so that they broadcast to x.
+    ``scaled`` returns x times a factor plus an offset, each of these (C,) or (B, C).
     """
 
     laid: Callable[[Tensor], Tensor]
@@ -43,13 +44,13 @@ def _times(x: Tensor, factor: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Normalization:
-    """The rules in one runtime's order. Each has the arguments and the results of its ATen operator."""
+    """The rules in one runtime's axis order. Each has its ATen operator's arguments and results."""
 
     order: Order
 
     @property
     def rules(self) -> dict[OpOverload, Rule]:
-        """Every rule by its operator."""
+        """The rule for each operator."""
         return {
             aten._native_batch_norm_legit_functional.default: self.batch_norm,
             aten.native_batch_norm.default: self.instance_norm,
@@ -58,25 +59,27 @@ class Normalization:
             aten.native_group_norm_backward.default: self.group_norm_backward,
         }
 
-    # Batch normalisation: one set per channel.
+    # Batch normalisation: one set for each channel.
 
     def batch_norm(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor,
         running_var: Tensor, training: bool, momentum: float, eps: float,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """Output, the batch's mean and 1 / deviation, and the new running mean and variance, each (C,)."""
+        """The output, the batch's mean and 1 / deviation, and the new running mean and variance, each
+        (C,).
+        """
         order, laid = self.order, self.order.laid(x)
         if not training:
             factor = _times(torch.rsqrt(running_var + eps), weight)
             shift = running_mean * factor
             offset = -shift if bias is None else bias - shift
-            # torch traces no saved statistics in evaluation.
+            # In evaluation mode, torch traces no saved statistics.
             none = x.new_zeros(0)
             out = order.back(order.scaled(laid, factor, offset))
             return out, none, none, running_mean, running_var
         out, mean, variance, inverse = self._by_channel(laid, x.shape[1], weight, bias, eps)
         count = x.numel() // x.shape[1]
-        # The running variance is the unbiased one; the batch is normalised with the biased one.
+        # The batch is normalised with the biased variance, but the running variance is the unbiased one.
         unbiased = variance * (count / (count - 1))
         moved = [
             running * (1 - momentum) + batch * momentum
@@ -88,7 +91,7 @@ class Normalization:
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
         running_var: Tensor | None, training: bool, momentum: float, eps: float,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """Output, mean and 1 / deviation; without running statistics, as in instance normalisation."""
+        """Batch normalisation without running statistics: the output, the mean and 1 / deviation."""
         if running_mean is not None or running_var is not None or not training:
             raise ExportError("running statistics outside of a BatchNorm module")
         laid = self.order.laid(x)
@@ -98,7 +101,9 @@ class Normalization:
     def _by_channel(
         self, x: Tensor, channels: int, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Output, mean, biased variance and 1 / deviation of each channel of the laid-out x."""
+        """Normalise each channel of x. Returns the output, the mean, the biased variance and 1 /
+        deviation.
+        """
         order, share = self.order, channels / x.numel()
         mean = order.column_sums(x) * share
         centred = x - order.each(mean, x)
@@ -115,7 +120,7 @@ class Normalization:
         """The gradients of input, weight and bias."""
         order = self.order
         if not train:
-            assert running_mean is not None and running_var is not None  # torch's own contract
+            assert running_mean is not None and running_var is not None  # guaranteed by torch
             mean, inverse = running_mean, torch.rsqrt(running_var + eps)
         rows, laid = order.laid(grad), order.laid(x)
         centred = laid - order.each(mean, laid)
@@ -130,13 +135,13 @@ class Normalization:
             scaled = scaled + order.scaled(centred, b, c)
         return order.back(scaled), along * inverse, total
 
-    # Group normalisation: one set per row of the batch and group of channels.
+    # Group normalisation: one set for each row of the batch and group of channels.
 
     def group_norm(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, channels: int,
         positions: int, groups: int, eps: float,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """Output, and mean and 1 / deviation, each (n, groups)."""
+        """The output, and the mean and 1 / deviation, each (n, groups)."""
         order, share = self.order, n * groups / x.numel()
         rows = order.laid(x.reshape(n, channels, positions))
         mean = _grouped(order.example_sums(rows), groups) * share
@@ -165,17 +170,17 @@ class Normalization:
 
 
 def _summed(x: Tensor) -> Tensor:
-    """The sums (C,) of x (n, C)."""
+    """The column sums (C,) of x (n, C)."""
     return torch.mm(x.new_ones(1, len(x)), x).reshape(-1)
 
 
 def _grouped(x: Tensor, groups: int) -> Tensor:
-    """The sums (n, groups) over each group's channels of x (n, C)."""
+    """Sum x (n, C) over the channels of each group. Returns (n, groups)."""
     each = x.shape[1] // groups
     return torch.mm(x.reshape(-1, each), x.new_ones(each, 1)).reshape(len(x), groups)
 
 
 def _spread(x: Tensor, channels: int) -> Tensor:
-    """x (n, groups) repeated for each group's channels, (n, C)."""
+    """Repeat x (n, groups) for the channels of each group. Returns (n, C)."""
     each = channels // x.shape[1]
     return torch.mm(x.reshape(-1, 1), x.new_ones(1, each)).reshape(len(x), channels)

@@ -1,10 +1,12 @@
 """Pooling and its gradients, one axis after the other, for both runtimes.
 
-On ties, for example in a flat image background or after ReLU, any other choice than torch's gives a wrong
-gradient, and ties are common. ExecuTorch's kernel for the gradient of max pooling is wrong (1.4.1 and
-1.5.1), and average pooling's is missing. Max pooling's gradient goes to the first largest element of a
-window, as in torch: along an axis, masks hand the gradient on until a tap equals the maximum. Columns are
-reduced before rows, so the first row wins, and in it the first column.
+Ties are common, for example in a flat image background or after ReLU, and the gradient is wrong unless
+they are broken as in torch. ExecuTorch's kernel for the gradient of max pooling is wrong (1.4.1 and
+1.5.1), and it has none for average pooling.
+
+As in torch, the gradient of max pooling goes to the first largest element of a window. Along an axis,
+masks pass it from tap to tap until one equals the maximum. In the forward pass, columns are reduced
+before rows, so the first row wins, and within it the first column.
 """
 
 import math
@@ -22,30 +24,30 @@ from sedge_protocol.errors import ExportError
 
 aten = torch.ops.aten
 
-# Every normal float32 above 0 times this is at least 1; smaller numbers are rounding errors anyway.
+# Every normal positive float32 times this is at least 1; smaller numbers are rounding errors anyway.
 STEEP = 2.0**126
-LOWEST = -1e38  # margins of a maximum: finite, so that no difference from them is NaN
+LOWEST = -1e38  # pads a maximum; finite, so that no difference from it is NaN
 
 
 def positive(x: Tensor) -> Tensor:
-    """1.0 where x > 0, else 0.0: XNNPACK has no comparison, and fuses a product with its clamp."""
+    """1.0 where x > 0, else 0.0. XNNPACK has no comparison, but fuses this product and its clamp."""
     mask: Tensor = aten.hardtanh(x * STEEP, 0.0, 1.0)
     return mask
 
 
 def pair(given: Sequence[int], default: Sequence[int] = ()) -> list[int]:
-    """A setting of both axes; it may be given as one number for both, or not at all."""
+    """The values for both axes of a setting that may be a single number or missing."""
     values = list(given) or list(default)
     return values * 2 if len(values) == 1 else values
 
 
 def count_of(extent: int, kernel: int, stride: int, margin: int, gap: int, ceil_mode: bool) -> int:
-    """The number of windows on an axis."""
+    """The number of windows along an axis."""
     room = extent + 2 * margin - gap * (kernel - 1) - 1
     if not ceil_mode:
         return room // stride + 1
     count = -(-room // stride) + 1
-    # A window that would start in the far margin does not count.
+    # A window that would start in the padding at the end does not count.
     return count - 1 if (count - 1) * stride >= extent + margin else count
 
 
@@ -53,7 +55,7 @@ def axes_of(
     shape: Sequence[int], kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], ceil_mode: bool,
 ) -> list[Axis]:  # fmt: skip
-    """Rows and columns of an image of shape (B, C, H, W), as axes of (B, H, W, C)."""
+    """The rows and columns of an image (B, C, H, W), as axes of (B, H, W, C)."""
     kernel = pair(kernel_size)
     settings = zip(
         shape[-2:], kernel, pair(stride, kernel), pair(padding), pair(dilation), strict=True
@@ -73,7 +75,9 @@ def max_pool(
     x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (),
     padding: Sequence[int] = (0,), dilation: Sequence[int] = (1,), ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The maximum of each window; in place of indices, the maxima, because the gradient needs none."""
+    """The maximum of each window. The second result stands for the indices, which the gradient does not
+    use.
+    """
     largest = channels_last(x)
     for axis in reversed(axes_of(x.shape, kernel_size, stride, padding, dilation, ceil_mode)):
         largest = _largest(axis.taps(largest, LOWEST))
@@ -86,7 +90,7 @@ def max_pool_backward(
     grad: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int],
     padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, indices: Tensor,
 ) -> Tensor:  # fmt: skip
-    """grad at the first largest element of each window, 0 elsewhere."""
+    """Pass the gradient of each window to its first largest element."""
     rows, columns = axes_of(x.shape, kernel_size, stride, padding, dilation, ceil_mode)
     by_column = columns.taps(channels_last(x), LOWEST)
     by_row = rows.taps(_largest(by_column), LOWEST)
@@ -95,7 +99,7 @@ def max_pool_backward(
 
 
 def _handed_on(grad: Tensor, taps: Sequence[Tensor]) -> list[Tensor]:
-    """Each tap's part of the gradient of the taps' maximum."""
+    """Divide the gradient of the taps' maximum among the taps: all of it goes to the first largest one."""
     largest = _largest(taps)
     parts: list[Tensor] = []
     for tap in taps[:-1]:
@@ -111,7 +115,7 @@ def avg_pool(
     padding: Sequence[int] = (0,), ceil_mode: bool = False, count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """The mean of each window."""
+    """The mean of each window, or its sum divided by ``divisor_override`` if that is given."""
     axes = axes_of(x.shape, kernel_size, stride, padding, (1,), ceil_mode)
     total = channels_last(x)
     for axis in axes:
@@ -124,7 +128,7 @@ def avg_pool_backward(
     grad: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int],
     padding: Sequence[int], ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
 ) -> Tensor:  # fmt: skip
-    """Each window's gradient divided by its count and laid over the window."""
+    """Spread the gradient of each window over its elements, divided by their number."""
     axes = axes_of(x.shape, kernel_size, stride, padding, (1,), ceil_mode)
     laid = _shared(channels_last(grad), axes, count_include_pad, divisor_override)
     for axis in axes:
@@ -135,7 +139,7 @@ def avg_pool_backward(
 def _shared(
     windows: Tensor, axes: Sequence[Axis], with_margin: bool, divisor: int | None
 ) -> Tensor:
-    """Each window's number (B, H, W, C) divided by the count of its elements, or by the divisor."""
+    """Divide each window's value (B, H, W, C) by the number of its elements, or by the divisor."""
     counts = [counted(axis, with_margin) for axis in axes]
     if divisor is not None or all(len({*each}) == 1 for each in counts):
         return windows * (1.0 / (divisor or math.prod(each[0] for each in counts)))
@@ -146,7 +150,7 @@ def _shared(
 
 
 def counted(axis: Axis, with_margin: bool) -> list[float]:
-    """The number of elements in each window, with or without those in the margin; beyond it none count."""
+    """The number of elements in each window, with or without padding; elements beyond it never count."""
     far = axis.padding if with_margin else 0
     starts = [at * axis.stride - axis.padding for at in range(axis.count)]
     return [
@@ -156,19 +160,19 @@ def counted(axis: Axis, with_margin: bool) -> list[float]:
 
 @replaces(aten._adaptive_avg_pool2d.default)
 def adaptive_avg_pool(x: Tensor, output_size: Sequence[int]) -> Tensor:
-    """The mean of each of output_size windows, which must divide the input evenly."""
+    """The means of ``output_size`` windows per axis, whose numbers must divide the input evenly."""
     return avg_pool(x, even_windows(x.shape[-2:], output_size))
 
 
 @replaces(aten._adaptive_avg_pool2d_backward.default)
 def adaptive_avg_pool_backward(grad: Tensor, x: Tensor) -> Tensor:
-    """Each window's gradient divided by its count and laid over the window."""
+    """Spread the gradient of each window over its elements, divided by their number."""
     kernel = even_windows(x.shape[-2:], grad.shape[-2:])
     return avg_pool_backward(grad, x, kernel, kernel, (0,), False, True, None)
 
 
 def even_windows(extents: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """The windows of an adaptive pooling. Raises ``ExportError`` if they overlap."""
+    """The window sizes of an adaptive pooling. Raises ``ExportError`` if its windows are not equal."""
     pairs = list(zip(extents, counts, strict=True))
     if any(extent % count for extent, count in pairs):
         raise ExportError(

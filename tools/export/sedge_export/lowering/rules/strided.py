@@ -1,4 +1,4 @@
-"""Views of memory by stride and offset, such as slices and their gradients, for both runtimes."""
+"""Views given by strides and an offset, such as slices and their gradients, for both runtimes."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Range = tuple[int, int, int]
 def as_strided(
     x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None
 ) -> Tensor:
-    """Elements of x by their places in memory."""
+    """The elements of contiguous x that the view selects."""
     ranges = _as_slices(x.shape, size, stride, offset or 0)
     if ranges is None:
         return x.reshape(-1)[_places(size, stride, offset or 0)].reshape(size)
@@ -30,7 +30,7 @@ def as_strided(
 def as_strided_scatter(
     x: Tensor, source: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None
 ) -> Tensor:
-    """x with the same elements replaced by source."""
+    """x with the elements that the view selects replaced by ``source``."""
     ranges = _as_slices(x.shape, size, stride, offset or 0)
     if ranges is None:
         places = _places(size, stride, offset or 0)
@@ -44,7 +44,7 @@ def _cut(x: Tensor, axis: int, bounds: Range) -> Tensor:
 
 
 def _places(size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor:
-    """The place in memory of each element of a view."""
+    """The memory index of each element of the view."""
     places = np.full(tuple(size), offset, np.int64)
     for axis, step in enumerate(stride):
         places += np.arange(size[axis]).reshape(-1, *[1] * (len(size) - axis - 1)) * step
@@ -64,7 +64,7 @@ def _written(x: Tensor, source: Tensor, ranges: Sequence[Range], axis: int) -> T
 def _as_slices(
     shape: Sequence[int], size: Sequence[int], stride: Sequence[int], offset: int
 ) -> list[Range] | None:
-    """A view of contiguous memory as a range on each axis, or None if it is not such a view."""
+    """Express a view of contiguous memory as one slice per axis; None if that is impossible."""
     wanted = [(e, s) for e, s in zip(size, stride, strict=True) if e != 1]
     ranges: list[Range] = []
     for axis, extent in enumerate(shape):

@@ -1,8 +1,8 @@
-"""The table from ATen operator to the rule that replaces it, filled by the other modules of this package.
+"""The table that maps ATen operators to rules that replace them; the modules of this package fill it.
 
-A rule has the ATen operator's arguments and computes its result with simpler operators, in tensors: it is
-traced, never run on a device. It raises ``ExportError`` with the bare reason when it does not cover its
-arguments; the caller adds the operator and the module.
+A rule has its ATen operator's arguments and computes the same result with simpler tensor operators. It is
+only traced, never run on a device. It raises ``ExportError`` with only the reason if it does not support
+its arguments; the caller adds the operator and the module.
 """
 
 import functools
@@ -20,12 +20,12 @@ RULES: dict[OpOverload, Rule] = {}
 
 @functools.cache
 def decompositions() -> dict[OpOverload, Rule]:
-    """torch's own decompositions, by operator."""
+    """torch's own decompositions of operators, by operator."""
     return cast(dict[OpOverload, Rule], torch.export.default_decompositions().materialize())
 
 
 def replaces(*operators: OpOverload) -> Callable[[Function], Function]:
-    """Enter the decorated function into the table for each operator."""
+    """A decorator that adds a function to the table for each of the given operators."""
 
     def enter(function: Function) -> Function:
         for operator in operators:

@@ -1,4 +1,4 @@
-"""The gradient of a normalised weight, w = g v / |v|, for both runtimes (Salimans, Kingma 2016, eq. 3)."""
+"""The gradient of weight normalisation, w = g v / |v|, for both runtimes (Salimans, Kingma 2016, eq. 3)."""
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ aten = torch.ops.aten
 def weight_norm_backward(
     grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of v, and of g, of the shape of ``norms``: one for each place along ``dim``."""
+    """The gradients of v and of g; the latter has one element for each index along ``dim``."""
     others = [axis for axis in range(v.ndim) if axis != dim % v.ndim]
     norms = norms.reshape(g.shape)
     along = (grad * v).sum(others, keepdim=True)

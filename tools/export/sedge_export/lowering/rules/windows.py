@@ -1,8 +1,8 @@
-"""Windows that move along one axis: the parts of a tensor that they read, and the sums that they write.
+"""Windows that move along one axis: what they read from a tensor, and sums of what they write.
 
-Convolution and pooling over several axes are done one axis after the other. XNNPACK slices with step 1
-only, so with stride s an axis of N s elements is viewed as (N, s): tap t of every window is a run of blocks
-at phase t mod s.
+Convolution and pooling over several axes are done one axis after the other. XNNPACK slices only with step
+1. So for a stride s, an axis of N s elements is viewed as (N, s), and tap t of every window reads
+consecutive blocks at phase t mod s.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Axis:
-    """How a window of ``kernel`` taps moves over an axis of ``extent`` elements, ``count`` times."""
+    """How a window of ``kernel`` taps moves over an axis of ``extent`` elements, to ``count`` positions."""
 
     axis: int
     extent: int
@@ -30,7 +30,7 @@ class Axis:
 
     @property
     def places(self) -> list[tuple[int, int]]:
-        """Block and phase of each tap in the first window."""
+        """The block and the phase that each tap of the first window reads."""
         return [divmod(tap * self.dilation, self.stride) for tap in range(self.kernel)]
 
     @property
@@ -39,10 +39,10 @@ class Axis:
         return self.places[-1][0] + self.count
 
     def taps(self, x: Tensor, fill: float = 0.0) -> list[Tensor]:
-        """The elements that each tap reads over all windows: x with ``count`` elements on the axis."""
+        """What each tap reads in all windows: x with ``count`` elements on the axis."""
         if self.kernel == self.stride == 1 and not self.padding and self.extent == self.count:
             return [x]
-        # A margin at the far end may be negative: elements that no window reads.
+        # The padding at the end may be negative, to cut elements that no window reads.
         after = self.blocks * self.stride - self.extent - self.padding
         whole = pad(x, self.axis, self.padding, after, fill)
         if self.stride > 1:
@@ -56,7 +56,7 @@ class Axis:
         return seen
 
     def sum(self, taps: Sequence[Tensor]) -> Tensor:
-        """The gradient of ``taps``: every tap's elements placed where it read them, and added up."""
+        """The gradient of ``taps``: put each tap's elements where it read them, and add up."""
         if self.kernel == self.stride == 1 and not self.padding and self.extent == self.count:
             return taps[0]
         phases = [self._phase(taps, phase) for phase in range(self.stride)]
@@ -79,12 +79,12 @@ class Axis:
 
 
 def cut(x: Tensor, axis: int, start: int, count: int) -> Tensor:
-    """``count`` elements of an axis."""
+    """``count`` elements along an axis, from ``start`` on."""
     return x if count == x.shape[axis] else x.narrow(axis, start, count)
 
 
 def pad(x: Tensor, axis: int, before: int, after: int, fill: float = 0.0) -> Tensor:
-    """x with margins on an axis; a negative margin cuts."""
+    """x padded along an axis; negative margins cut."""
     start, stop = max(-before, 0), x.shape[axis] - max(-after, 0)
     x = cut(x, axis, start, stop - start)
     if before <= 0 and after <= 0:
@@ -95,12 +95,12 @@ def pad(x: Tensor, axis: int, before: int, after: int, fill: float = 0.0) -> Ten
 
 
 def _split(x: Tensor, axis: int, inner: int) -> Tensor:
-    """x with its axis split into two, the second of the given extent."""
+    """Split an axis of x into two; the second has extent ``inner``."""
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     return x.reshape(*before, x.shape[axis] // inner, inner, *after)
 
 
 def _merged(x: Tensor, axis: int) -> Tensor:
-    """x with an axis and the next one merged."""
+    """Merge an axis of x with the next one."""
     before, after = x.shape[:axis], x.shape[axis + 2 :]
     return x.reshape(*before, x.shape[axis] * x.shape[axis + 1], *after)

@@ -109,9 +109,7 @@ class Company:
         self._down_since = now if self._down_since is None else self._down_since
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
-        """Returns True if this process must handle a frame. A frame of an arriving shard is kept for later.
-        later.
-        """
+        """Returns True if this process must handle a frame. Those of arriving shards are kept for later."""
         if not self._members.is_sure(now):
             self._core.counters["unsure"] += 1
             return False

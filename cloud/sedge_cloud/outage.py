@@ -1,41 +1,42 @@
-"""How long devices may take to come back after an outage: of the coordinator's process, or of its link."""
+"""How long to wait for devices after an outage of the coordinator's process or of its link."""
 
 import math
 
 from sedge_protocol.wire.reconnect import CEILINGS_S, HELLOS_A_SECOND, Ended, longest_s
 
-# A device says hello within this long after it has connected.
+# A device says hello within this many seconds after connecting.
 HELLO_S = 5.0
-# After this many refused connections in a row, the wait grows no further.
+# After this many refused connections in a row, a device's wait grows no longer.
 MANY = 9
-# A round whose time ran out while the coordinator was away waits this long for devices to come back: their
+# If a round's time ran out while the coordinator was away, devices get this long to come back: their
 # longest wait between two attempts to connect to a broker that does not answer, plus the time for a hello.
 RETURN_S = CEILINGS_S[Ended.UNANSWERED] + HELLO_S
 
 
 def return_s(away_s: float, devices: int) -> float:
-    """How long a fleet of this size may take to reconnect after an outage (reconnect.py).
+    """Returns how long a fleet of this size may take to reconnect after an outage (reconnect.py).
 
-    Devices whose own link has held are asked for a hello, and spread their answers (WIRE.md, 1.10).
+    Devices whose own connection has lasted are asked for a hello, and spread out their answers (WIRE.md,
+    1.10).
     """
     by_hints_s = devices / HELLOS_A_SECOND
     return max(longest_s(Ended.UNANSWERED, MANY, away_s, devices), by_hints_s) + HELLO_S
 
 
 class Outage:
-    """When the link was last down. From ``back_at`` on, devices that have not come back count as gone."""
+    """The link's last outage. From ``back_at`` on, devices that have not come back are considered gone."""
 
     def __init__(self) -> None:
         self.back_at = math.inf
         self._since: float | None = None
 
     def ends(self, now: float, silent_s: float, devices: int) -> None:
-        """The link is up. Before this process started, there was no coordinator for ``silent_s``."""
+        """End the outage. For a new process, ``silent_s`` is how long there was no coordinator before."""
         away_s = silent_s if self._since is None else now - self._since
         self.back_at = now + return_s(max(0.0, away_s), devices)
 
     def begins(self, now: float) -> None:
-        """The link is down."""
-        if self._since is None or now >= self.back_at:  # otherwise the same outage continues
+        """Begin an outage, as the link is down."""
+        if self._since is None or now >= self.back_at:  # otherwise the previous outage continues
             self._since = now
         self.back_at = math.inf

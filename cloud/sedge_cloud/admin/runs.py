@@ -211,9 +211,7 @@ def first_order(run: Run, run_store: RunStore) -> Order:
 
 
 def require_policy(run: Run, config: RunConfig, sealed: bytes, order: Order | None = None) -> None:
-    """Raise ``ConfigError`` if devices would decline this run or its ``order`` under the ``sealed`` policy.
-    policy.
-    """
+    """Raise ``ConfigError`` if devices would decline this run or ``order`` under the ``sealed`` policy."""
     policy = unsealed(sealed).policy()
     try:
         if order is not None:

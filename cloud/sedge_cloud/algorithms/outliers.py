@@ -181,9 +181,7 @@ def _centres(
 
 
 def _along(update: Update, length: float, centre: NDArray[np.float64]) -> float:
-    """Compute the inner product of an update's direction with the centre (n,); ``length`` is its delta's.
-    delta's.
-    """
+    """Compute the inner product of an update's direction and the centre (n,); ``length`` is the delta's."""
     if update.delta is None:
         return 0.0
     # BLAS is avoided: its rounding depends on the number of threads, and its threads stall on a busy host.

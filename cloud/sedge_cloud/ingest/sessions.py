@@ -244,12 +244,12 @@ class Fleet:
         )
 
     def max_packet_of(self, device: str) -> int:
-        """The largest MQTT packet that is known to reach a device."""
+        """Returns the largest MQTT packet that a device can receive, as far as its hello says."""
         hello = self.hello(device)
         return MAX_PACKET_BYTES if hello is None or not hello.max_packet else hello.max_packet
 
     def chunk(self, device: str | None, transfer: bytes, index: int, data: bytes) -> Send:
-        """A chunk for a device or, with None, for every device that lacks it."""
+        """Returns the frame with a chunk for a device or, if None, for every device that lacks it."""
         if device is not None:
             return self[device].peer.chunk(transfer, index, data)
         topic = topics.blob(self._name, transfer)
@@ -257,7 +257,7 @@ class Fleet:
         return Send(topic, seal(frame, topic, None))
 
     def disconnected(self, now: float) -> None:
-        """The coordinator's link is down: every device is offline until its next hello."""
+        """Handle the loss of the connection: every device is offline until its next hello."""
         self.returning.update(self._kept.online)
         for device in list(self._kept.online.values()):
             self.leave(device, now)
@@ -269,18 +269,18 @@ class Fleet:
         return names
 
     def end_inherited(self, now: float) -> None:
-        """Mark devices offline that only another process has seen online."""
+        """Mark devices offline that only their previous process saw online."""
         for device in self._kept.find_all(sorted(self._inherited)):
             self.note(device, online=False, since=self.wall(now))
         self._inherited.clear()
 
     def away(self, names: Iterable[str]) -> list[str]:
-        """The devices among these that belong to this process and are not online."""
+        """Returns those of these devices that belong to this process and are not online."""
         online, shards = self._kept.online, self.shards
         return [n for n in names if n not in online and topics.shard_of(n) in shards]
 
     def arrive(self, device: Device, hello: Hello, now: float) -> None:
-        """Mark a device online: it has said hello."""
+        """Mark a device online after its hello."""
         device.hello, at = hello, self.wall(now)
         self.changes += 1
         self.returning.discard(device.row.device)
@@ -299,21 +299,21 @@ class Fleet:
             self._kept.leave(device)
 
     def sender(self, topic: str) -> Device | None:
-        """The device that sends on this topic; None for a revoked device's topic or any other."""
+        """Returns the device that owns this topic; None for other topics and for a revoked device's."""
         device = self._kept.sender(topic)
         return None if device is None or device.row.revoked else device
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes have devices, too."""
+        """Returns True if other processes have devices, too."""
         return len(self.shards) < topics.SHARDS
 
     def has_shard_of(self, topic: str) -> bool:
-        """Whether a device that sends on this topic would belong to this process."""
+        """Returns True if a device that owns this topic would belong to this process."""
         return not self.is_shared or topics.shard_in(topic) in self.shards
 
     def answer_doctor(self, device: Device, payload: bytes) -> list[Effect]:
-        """Answer a doctor's hello with a welcome, changing nothing here; any other message gets no answer.
+        """Answer a doctor's hello with a welcome, without changing any state; other messages get no answer.
 
         Raises ``RemoteError`` when the frame is not the device's own.
         """
@@ -327,9 +327,9 @@ class Fleet:
         self.note(device, error=text, error_at=self.wall(now))
 
     def stale_frame(self, device: Device, payload: bytes, now: float) -> list[Effect]:
-        """Log a genuine control frame that the replay window refused, if the device may await an answer."""
+        """Log a genuine control frame outside the replay window, if the device may await an answer."""
         latest, incarnation = device.peer.window.incarnation, HEADER.unpack_from(payload)[5]
-        if incarnation >= latest:  # same start: a broker has repeated a frame
+        if incarnation >= latest:  # from the current start, so a broker repeated the frame
             return []
         why = (
             f"its start at {start_time(incarnation)} by its clock is before the one at "
@@ -347,7 +347,7 @@ class Fleet:
         return [device.peer.message(Refusal("incarnation", why)), Note(logging.WARNING, text)]
 
     def bad_frame(self, device: Device, error: RemoteError, now: float) -> list[Effect]:
-        """Log an unusable frame; a device with another protocol version gets a REFUSED now and then."""
+        """Log an unusable frame. A device with another protocol version occasionally gets a REFUSED."""
         note = Note(logging.WARNING, f"dropped a frame of {device.row.device}: {error}")
         self._failed(device, str(error), now)
         if not isinstance(error, VersionError) or now < device.refuse_at:
@@ -356,7 +356,7 @@ class Fleet:
         return [device.peer.message(Refusal("version", str(error))), note]
 
     def rate_limited(self, device: Device, now: float) -> list[Note]:
-        """Log, now and then, that a message above a device's rate limit was dropped."""
+        """Log, but not every time, that a message above a device's rate limit was dropped."""
         if not device.bucket.warns(now):
             return []
         text = (
@@ -367,13 +367,13 @@ class Fleet:
         return [Note(logging.WARNING, text)]
 
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
-        """The sorted ids of the devices that are online, not waiting, and meet a run's terms.
+        """Returns the sorted ids of the devices that are online, do not wait, and meet a run's terms.
 
-        These are only devices that the run selects and, unless ``among`` is empty, only those in it.
+        Only devices that the run selects are considered and, unless ``among`` is empty, only those in it.
         """
         online = self._kept.online
         names: Iterable[str] = among or online
-        if terms.select:  # the store knows tags, but sessions must be saved first
+        if terms.select:  # only the store knows tags, so save sessions first
             self._store.save_sessions([*self._stirred.values()])
             self._stirred.clear()
             names = self._store.ready(parse(terms.select), among)
@@ -384,7 +384,7 @@ class Fleet:
     def refuse_unable(
         self, run: str, terms: Terms, devices: Iterable[str] | None = None
     ) -> list[Effect]:
-        """Refuse the devices, by default all, that are online and lack something for a run's work."""
+        """Tell devices, by default all that are online, what they lack for a run's work."""
         effects: list[Effect] = []
         for name in sorted(self._kept.online if devices is None else devices):
             device = self._kept.online.get(name)

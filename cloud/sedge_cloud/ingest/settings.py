@@ -1,6 +1,6 @@
-"""Gives devices the settings that rollouts have for them (spec/settings.md), in the welcome to their hello.
+"""Sends devices the settings that rollouts have for them (spec/settings.md), in the welcome to their hello.
 
-A device that is online is welcomed again when a rollout has other settings for it.
+A device that is online gets another welcome when a rollout has new settings for it.
 """
 
 from collections import deque
@@ -15,14 +15,14 @@ from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.messages import Hello, Welcome
 from sedge_protocol.wire.settings import name_of
 
-# How often rows are read while a rollout is in progress.
+# How often rollouts are reread while one is in progress.
 LOOK_S = 10.0
-# The most devices per EVERY_S to welcome, and to look at.
+# Per EVERY_S, at most AT_ONCE devices are welcomed, and MOST_LOOKED are checked.
 EVERY_S, AT_ONCE, MOST_LOOKED = 1.0, 100, 5000
 
 
 class Settings:
-    """The settings of a fleet's devices."""
+    """Decides which settings a fleet's devices should have, and sends them."""
 
     def __init__(self, fleet: Fleet, store: Rows) -> None:
         self._fleet, self._store = fleet, store
@@ -33,7 +33,7 @@ class Settings:
         self._next_at = 0.0
 
     def load(self, now: float) -> None:
-        """Read which settings devices are to have. Raises ``StorageError``."""
+        """Read from the rollouts which settings devices should have. Raises ``StorageError``."""
         rows = self._store.rollouts(FLEET)
         is_open = any(row.state == "in_progress" for row in rows)
         known = rows, self._store.enrolment() if rows else 0
@@ -43,7 +43,7 @@ class Settings:
         self._look_at = now + LOOK_S if is_open else None
 
     def welcome(self, device: Device, hello: Hello) -> Welcome:
-        """The answer to a device's hello."""
+        """Returns the answer to a device's hello."""
         coded = b"" if hello.settings is None else self._of(device)
         return self._fleet.welcome(hello.nonce, settings=coded)
 
@@ -52,12 +52,12 @@ class Settings:
         return b"" if row is None else row.read_plan().settings
 
     def timer(self) -> float | None:
-        """When ``poll`` is next due."""
+        """Returns the time at which ``poll`` is next due."""
         due = [self._look_at, self._next_at if self._queue else None]
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> Iterator[Send]:
-        """Welcome the next few devices that are to have other settings. Raises ``StorageError``."""
+        """Welcome the next few devices that should have other settings. Raises ``StorageError``."""
         if self._look_at is not None and now >= self._look_at:
             self.load(now)
         if now < self._next_at:

@@ -1,8 +1,8 @@
 """Counts every device's bytes in each round, in both directions, as they pass the coordinator.
 
-These are statistics: counted in memory, stored in the transaction that closes their round, and lost with
-the process. A frame counts without the few bytes that MQTT adds, once for every device that fetches its
-blob; on the coordinator's own link it counts once.
+These are statistics: they are counted in memory, stored in the transaction that closes their round, and
+lost if the process ends before. A frame is counted without the few bytes that MQTT adds. A broadcast frame
+is counted once for every device that fetches its blob, but only once on the coordinator's own link.
 """
 
 from collections import Counter, defaultdict
@@ -16,14 +16,14 @@ from sedge_protocol.wire.frame import HEADER
 
 
 class Link(NamedTuple):
-    """Bytes on the coordinator's own link, ``up`` from it and ``down`` to it."""
+    """Bytes on the coordinator's own link: ``up`` is sent by it, ``down`` is received."""
 
     up: int
     down: int
 
 
 class Traffic:
-    """Every device's bytes since the coordinator's start, and of each run's open round."""
+    """Counts every device's bytes since the coordinator's start, and separately those of open rounds."""
 
     def __init__(self) -> None:
         self._up: Counter[str] = Counter()
@@ -32,7 +32,8 @@ class Traffic:
         self._missing: dict[bytes, dict[str, set[int]]] = defaultdict(
             dict
         )  # by transfer and device
-        self._opened: dict[str, tuple[Link, dict[str, tuple[int, int]]]] = {}  # by run; device
+        # By run, then by device.
+        self._opened: dict[str, tuple[Link, dict[str, tuple[int, int]]]] = {}
         self._whole: dict[str, set[str]] = defaultdict(set)  # by run
 
     def received(self, device: str, payload: bytes) -> None:
@@ -41,19 +42,19 @@ class Traffic:
         self._link = Link(self._link.up, self._link.down + len(payload))
 
     def sent(self, send: Send) -> None:
-        """Count a frame sent to a device, or to all that fetch its blob."""
+        """Count a frame sent to one device, or to all devices that fetch its blob."""
         self._link = Link(self._link.up + len(send.payload), self._link.down)
         *_, name, last = send.topic.split("/")
         if last == "down":
             self._down[name] += len(send.payload)
             return
-        if name != "blob":  # a hint to a whole shard
+        if name != "blob":  # a message to a whole shard
             return
         index = HEADER.unpack_from(send.payload)[8]
         self.delivered(bytes.fromhex(last), index, len(send.payload))
 
     def delivered(self, transfer: bytes, index: int, size: int) -> None:
-        """Count a chunk for every device that fetches it, in a frame of this size from any process."""
+        """Count a chunk, sent by any process in a frame of this size, for every device that fetches it."""
         fetching = self._missing.get(transfer, {})
         for device, missing in list(fetching.items()):
             self._down[device] += size
@@ -62,20 +63,20 @@ class Traffic:
                 del fetching[device]
 
     def asked(self, device: str, transfer: bytes, chunks: Iterable[int]) -> None:
-        """Note that a device fetches these chunks of a blob."""
+        """Record that a device fetches these chunks of a blob."""
         self._missing[transfer].setdefault(device, set()).update(chunks)
 
     def fell_back(self, run: str, device: str) -> bool:
-        """Note that a device that had a model fetches the whole one.
+        """Record that a device that had a model fetches the whole one.
 
-        Returns whether that is new this round.
+        Returns True the first time in a round.
         """
         is_new = device not in self._whole[run]
         self._whole[run].add(device)
         return is_new
 
     def disconnected(self) -> None:
-        """The link is down: no device is being served any more."""
+        """Handle the loss of the connection: no device is fetching any more."""
         self._missing.clear()
 
     def opened(self, run: str, cohort: Iterable[str]) -> None:
@@ -87,10 +88,10 @@ class Traffic:
     def of_round(
         self, run: str, number: int, cohort: Iterable[str]
     ) -> tuple[tuple[TrafficRow, ...], Link]:
-        """The bytes of an open round's devices so far, and those on the coordinator's link meanwhile.
+        """Returns the bytes of an open round's devices so far, and those on the link meanwhile.
 
-        If the coordinator started after the round opened, they count from its start, and ``cohort`` names
-        the round's devices.
+        If the coordinator started after the round opened, the count begins with its start, and ``cohort``
+        names the round's devices.
         """
         link, before = self._opened.get(run, (Link(0, 0), dict.fromkeys(cohort, (0, 0))))
         whole = self._whole.get(run, set[str]())
@@ -108,7 +109,7 @@ class Traffic:
         return rows, Link(self._link.up - link.up, self._link.down - link.down)
 
     def follow(self, before: Mapping[str, int], opened: Iterable[AskedRound]) -> None:
-        """Follow a leader in another process, from the rounds ``before``, by run, to those now open."""
+        """Follow the leader in another process: ``before`` has the rounds open until now, by run."""
         rounds = {current.row.run: current for current in opened}
         for run, number in before.items():
             if run not in rounds or rounds[run].row.round != number:
@@ -118,7 +119,7 @@ class Traffic:
                 self.opened(run, current.orders)
 
     def closed(self, run: str) -> None:
-        """A round has closed: no device is being served, and further counts belong to the next round."""
+        """Stop counting for a closed round, and forget which devices were fetching."""
         self._missing.clear()
         self._opened.pop(run, None)
         self._whole.pop(run, None)

@@ -1,7 +1,7 @@
 """Handles devices that ignore their welcome because they have seen a newer start count than ours.
 
-Such a device repeats its hello until its connection ends (WIRE.md, 5.3), but accepts at once a start count
-that is newer than all others.
+Such a device repeats its hello until its connection ends (WIRE.md, 5.3), but immediately accepts a start
+count that is newer than all others.
 """
 
 import logging
@@ -14,14 +14,15 @@ from sedge_cloud.store.roles import Rows
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.messages import Hello
 
-# A broker may lose a welcome or two.
+# A hello is repeated this often before we act, as a broker may lose a welcome or two.
 MOST_REPEATS = 3
-# One new start count serves all devices that repeat their hellos meanwhile, as each costs a disk write.
+# At most one new start count per this many seconds, as each costs a disk write; it serves all devices that
+# repeat hellos.
 NEW_COUNT_EVERY_S = 60.0
 
 
 class Unheard:
-    """The devices among ``kept`` that repeat an answered hello. May raise ``StorageError``."""
+    """Detects devices among ``kept`` that repeat an answered hello. Methods may raise ``StorageError``."""
 
     def __init__(self, kept: Kept, store: Rows, wall: Wall) -> None:
         self._kept = kept
@@ -30,7 +31,7 @@ class Unheard:
         self._new_at = -math.inf
 
     def greet(self, device: Device, hello: Hello, now: float) -> list[Note]:
-        """Call before answering a hello: one repeated too often is answered with a newer start count.
+        """Give a device a newer start count if it has repeated its hello too often. Call before answering.
 
         A hello with new contents is not a repeat.
         """

@@ -1,11 +1,12 @@
-"""Receives updates: offers, chunks, and the one transaction that stores a turn's receipts.
+"""Receives updates: handles offers and chunks, and stores a turn's receipts in one transaction.
 
-A receipt, good or bad, is stored before it is sent. One transaction stores the receipts of all updates that
-arrived in one turn of the loop; each is rolled back on its own if it fails. So the same offer always gets
-the same answer, and an update counts once however often it arrives. Nothing in an update is used before its
-bytes match the manifest, its report matches the order, and its payload has been decoded completely. On a
-disk error the upload is forgotten and ``StorageError`` raised; the part file keeps the chunks that have
-arrived, and the next offer resumes from there.
+A receipt, for an accepted or a rejected update, is stored before it is sent. One transaction stores the
+receipts of all updates that arrived in one turn of the loop; each can be rolled back separately if it
+fails. So the same offer always gets the same answer, and an update counts once however often it arrives.
+
+Nothing in an update is used before its bytes match the manifest, its report matches the order, and its
+payload has been decoded completely. On a disk error the upload is dropped and ``StorageError`` raised. The
+part file keeps the chunks that have arrived, so the next offer resumes from there.
 """
 
 import hashlib
@@ -37,31 +38,31 @@ from sedge_protocol.wire.topics import shard_of
 from sedge_protocol.wire.transfer import CREDIT, Intake, Manifest
 from sedge_protocol.wire.update import max_update_bytes
 
-# A device has one update to send, or two while the last round's is still on its way.
+# A device has one update to send, or two if the previous round's is still in transit.
 MAX_TRANSFERS = 2
-# A live sender repeats its offer within 2 + 60 seconds (transfer.py); an upload silent for twice as long
-# makes room for another.
+# A live sender repeats its offer within 2 + 60 seconds (transfer.py). An upload that has been silent for
+# twice as long makes way for another.
 IDLE_S = 120.0
 RETRY_MS = 10_000
-# A device whose upload waits for its turn (credit.py) offers it again after this time, unless asked sooner.
+# A device whose upload waits for its turn (credit.py) repeats its offer after this time, unless asked
+# sooner.
 TURN_MS = 10_000
-# A larger update is a separate blob; a smaller one is stored in the database, where all updates that arrive
-# in one turn of the loop share a flush.
+# A larger update is stored as a blob; a smaller one is stored in the database, where all updates that
+# arrive in one turn of the loop share a flush.
 MAX_ROW_BYTES = 2**17
-# A turn ends after this many updates, which bounds their memory and how long they wait.
+# A turn ends after this many updates, which limits the memory that they take and the time that they wait.
 MAX_TURN = 128
 
 
-# (run, round, device) -> the device's order and its round while that is open, without a query.
+# Maps (run, round, device) to the device's order and round while the round is open, without a query.
 OpenOrder: TypeAlias = Callable[[str, int, str], tuple[OrderRow, RoundRow] | None]
 
 
 class Uploads:
-    """Every upload of the fleet.
+    """All uploads of the fleet. A complete update is checked at once, and answered at the end of the turn.
 
-    A complete update is judged at once and gets its receipt, and its answer, at the end of the turn
-    (``commit``). Raises ``FrameError`` for a chunk that does not fit its manifest, ``StorageError`` for a
-    disk error.
+    That is when ``commit`` writes its receipt. Raises ``FrameError`` for a chunk that does not fit its
+    manifest, ``StorageError`` for a disk error.
     """
 
     def __init__(self, store: Rows, run_store: RunStore, open_order: OpenOrder) -> None:
@@ -71,7 +72,8 @@ class Uploads:
         self._blobs, self._parts = store.blobs, store.parts
         self._transfers: dict[str, dict[bytes, Upload]] = {}
         self._arrived: dict[tuple[str, int, str], JudgedUpdate] = {}  # by run, round and device
-        # Uploads with a chunk since the last poll, and those since the last report, longest silent first.
+        # _fresh: uploads that got a chunk since the last poll. _quiet: those that have since the last
+        # report, longest silent first.
         self._fresh: dict[tuple[str, bytes], Intake] = {}
         self._quiet: OrderedDict[tuple[str, bytes], Intake] = OrderedDict()
         self._credit = Credit()
@@ -79,7 +81,7 @@ class Uploads:
     def offer(
         self, device: str, transfer: bytes, offer: Offer, run: Run | None, now: float
     ) -> Answer:
-        """A device offers an update for an order of ``run`` (None: there is no such run)."""
+        """Handle a device's offer of an update for an order of ``run``; None if there is no such run."""
         if (offer.run, offer.round, device) in self._arrived:
             return Answer()
         row = self._store.update(offer.run, offer.round, device)
@@ -107,7 +109,10 @@ class Uploads:
     def chunk(
         self, device: str, frame: Frame, find_run: Callable[[str], Run | None], now: float
     ) -> Answer:
-        """Take a chunk of an upload; one of an unknown transfer is ignored: the next offer recovers it."""
+        """Handle a chunk of an upload.
+
+        If its transfer is unknown, it is ignored; the next offer recovers it.
+        """
         upload = self._transfers.get(device, {}).get(frame.transfer)
         if upload is None or (upload.run, upload.round, device) in self._arrived:
             return Answer()
@@ -123,20 +128,20 @@ class Uploads:
         return Answer()
 
     def drop(self, shards: Collection[str]) -> None:
-        """Forget the uploads of these shards' devices: another process resumes them from its own parts."""
+        """Drop the uploads of these shards' devices; another process resumes them from its part files."""
         for device in [name for name in self._transfers if shard_of(name) in shards]:
             for transfer in list(self._transfers[device]):
                 self._forget(device, transfer)
 
     @property
     def is_turn_full(self) -> bool:
-        """Whether enough updates have arrived in this turn that it should end."""
+        """Returns True if enough updates have arrived in this turn that it should end."""
         return len(self._arrived) >= MAX_TURN
 
     def commit(self) -> Iterator[tuple[str, bytes, Answer | StorageError]]:
-        """End the turn: write the receipts of all arrivals in one transaction, then send the answers.
+        """End the turn: write the receipts of all updates in one transaction, then yield the answers.
 
-        Each answer comes with its device and transfer. An upload with a disk error is forgotten, but its
+        Each answer comes with its device and transfer. An upload with a disk error is dropped, but its
         chunks stay on the disk, and the next offer resumes from there.
         """
         arrived, self._arrived = list(self._arrived.values()), {}
@@ -164,13 +169,13 @@ class Uploads:
                 self._parts.discard_part(arrived.device, arrived.manifest)
         except StorageError as exc:
             left = exc
-        if row.blob != sha256:  # another process has received another update meanwhile
+        if row.blob != sha256:  # another process stored a different update
             return Answer(receipt(row, sha256), left=left)
         report = None if row.rejected else arrived.report
         return Answer(receipt(row, sha256), row, report, left)
 
     def poll(self, now: float) -> list[tuple[str, bytes, Have]]:
-        """Progress reports that are due: (device, transfer id, message)."""
+        """Returns the progress reports that are due as (device, transfer id, message)."""
         due = self._fresh
         self._fresh = {}
         for key, intake in self._quiet.items():
@@ -189,7 +194,7 @@ class Uploads:
         return reports
 
     def timer(self) -> float | None:
-        """The time at which ``poll`` must next be called; None if nothing is due."""
+        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
         if self._arrived:
             return -math.inf
         quiet = next(iter(self._quiet.values())).timer() if self._quiet else None
@@ -221,7 +226,7 @@ class Uploads:
         return Answer(Have(offer.number, upload.intake.bitmap(), CREDIT))
 
     def _whole(self, device: str, transfer: bytes, offer: Offer, run: Run) -> Answer:
-        """Take a new upload whose offer contains all of it."""
+        """Receive a new update that is contained in its offer."""
         manifest = offer.manifest
         for index in range(manifest.count):
             offset, length = manifest.span(index)
@@ -230,10 +235,11 @@ class Uploads:
         return self._receive(device, transfer, run, offer.round, manifest, offer.data)
 
     def _make_room(self, device: str, offer: Offer, now: float) -> bool:
-        """Whether the device may begin another upload, after dropping those that it replaces.
+        """Drop the uploads that this offer replaces. Returns True if the device may then begin another.
 
-        A round takes one update from a device. The same blob in chunks of another size resumes from the
-        same part file; a different blob means that the device has lost the previous one.
+        A round takes one update from a device. If the same blob is offered in chunks of another size, it
+        resumes from the same part file; if a different blob is offered, the device has lost the previous
+        one.
         """
         mine = self._transfers.get(device, {})
         for transfer, old in list(mine.items()):
@@ -245,7 +251,7 @@ class Uploads:
         return len(mine) < MAX_TRANSFERS
 
     def _forget(self, device: str, transfer: bytes) -> None:
-        """Forget an upload that has ended, or that starts again with its next offer."""
+        """Drop an upload that has ended, or that the next offer will start again."""
         mine = self._transfers.get(device, {})
         mine.pop(transfer, None)
         if not mine:
@@ -255,7 +261,10 @@ class Uploads:
         self._credit.end((device, transfer))
 
     def _order(self, run: Run, number: int, device: str) -> tuple[OrderRow, RoundRow]:
-        """The device's order and its round. Raises ``UpdateRejected`` for none, or one too old."""
+        """Returns the device's order and its round.
+
+        Raises ``UpdateRejected`` if there is none, or it is too old.
+        """
         given = self._open_order(run.name, number, device)
         if given is not None:
             return given
@@ -263,8 +272,8 @@ class Uploads:
         round_ = self._store.round(run.name, number)
         if order is None or round_ is None:
             raise UpdateRejected("unknown-round", f"round {number} has no order for {device}")
-        # The client model will name these blobs. A round's model may be kept for other devices, so its
-        # presence does not prove that the round is recent.
+        # The client model would refer to these blobs, so all must exist. A round's model may be kept for
+        # other devices, so its existence does not prove that the round is recent.
         gone = not round_.open and number + LATE_ROUNDS <= run.state.round
         if gone or not all(self._blobs.has(blob) for blob in order.blobs(round_.model)):
             raise UpdateRejected("stale", f"round {number} closed too long ago")
@@ -277,7 +286,7 @@ class Uploads:
         if upload.intake.chunk(index, data, now):
             self._credit.hear((device, transfer), now)
             if manifest.count == 1 and manifest.size <= MAX_ROW_BYTES:
-                upload.data = data  # complete in one chunk: it needs no file
+                upload.data = data  # complete in one chunk, so no file is needed
             else:
                 self._parts.write_part(device, manifest, index, data)
         self._fresh[device, transfer] = upload.intake
@@ -285,7 +294,7 @@ class Uploads:
         self._quiet.move_to_end((device, transfer))
 
     def _complete(self, device: str, transfer: bytes, upload: Upload, run: Run) -> Answer:
-        """All chunks have arrived: check the whole; the receipt is written at the end of the turn."""
+        """Check an upload of which all chunks have arrived; its receipt is written at the turn's end."""
         manifest = upload.intake.manifest
         is_small = manifest.size <= MAX_ROW_BYTES
         blob: bytes | None = upload.data
@@ -294,7 +303,7 @@ class Uploads:
             blob = take(device, manifest)
         elif hashlib.sha256(blob).digest() != manifest.sha256:
             blob = None
-        if blob is None and not upload.damaged:  # this disk may be at fault: try once more
+        if blob is None and not upload.damaged:  # our disk may be at fault, so try once more
             upload.damaged, upload.intake.have, upload.data = True, set(), b""
             return Answer(Have(0, upload.intake.bitmap(), CREDIT))
         if blob is None:
@@ -305,7 +314,7 @@ class Uploads:
     def _reject(
         self, device: str, transfer: bytes, run: Run, number: int, manifest: Manifest, reason: str, why: str
     ) -> Answer:  # fmt: skip
-        """Reject an update permanently without judging its contents."""
+        """Reject an update permanently without checking its contents."""
         row = UpdateRow(run.name, number, device, manifest.sha256, b"", manifest.size, 0)
         return self._arrive(JudgedUpdate(device, transfer, manifest, row.refused(reason, why)))
 
@@ -313,7 +322,7 @@ class Uploads:
         self, device: str, transfer: bytes, run: Run, number: int, manifest: Manifest, blob: bytes,
         has_part: bool = False,
     ) -> Answer:  # fmt: skip
-        """Judge an update that has arrived completely."""
+        """Check an update that has arrived completely."""
         sha256 = manifest.sha256
         row = UpdateRow(run.name, number, device, sha256, b"", len(blob), 0)
         try:
@@ -348,14 +357,14 @@ class Uploads:
         )
 
     def _arrive(self, arrived: JudgedUpdate) -> Answer:
-        """Queue a judged update for the end of the turn; until then it has no answer."""
+        """Queue a checked update for the end of the turn, when it is answered."""
         row = arrived.row
         self._arrived[row.run, row.round, row.device] = arrived
         return Answer()
 
 
 def receipt(row: UpdateRow, offered: bytes) -> Message:
-    """The answer to an offer of a blob when the round already has this receipt."""
+    """Returns the answer to an offer of a blob if its round already has this receipt from the device."""
     if row.blob != offered:
         detail = "another update of this device was counted for this round"
         return Reject(row.run, row.round, offered, "duplicate", detail)

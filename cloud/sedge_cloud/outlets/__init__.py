@@ -1,1 +1,1 @@
-"""The outputs of the facts: page, metrics, notices, journal, Home Assistant, terminal."""
+"""Outputs of the facts: status page, metrics, notices, journal, Home Assistant and terminal."""

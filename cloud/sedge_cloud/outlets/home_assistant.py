@@ -1,13 +1,14 @@
-"""Publishes the fleet to the existing broker, so that Home Assistant discovers it and its devices.
+"""Publishes the fleet's facts to its broker, so that Home Assistant discovers the fleet and its devices.
 
     homeassistant/device/sedge-FLEET/…/config   the entities, for Home Assistant's device discovery
     sedge/1/FLEET/facts/link                    online or offline: whether the coordinator runs
     sedge/1/FLEET/facts/fleet                   the newest run, as JSON
     sedge/1/FLEET/facts/device/DEVICE           one device, as JSON
 
-All of them are retained, and published only when they change. A separate thread has a separate connection,
-whose will says offline, so it holds nothing else up. Ids cannot break a topic (topics.py), and texts from
-devices are printable ASCII (records.py), of which Home Assistant accepts ``MAX_STATE`` characters.
+All messages are retained, and published only when they change. A thread with a connection of its own, whose
+will says offline, publishes them, so nothing else is held up. Ids cannot break a topic (topics.py), and
+texts from devices are printable ASCII (records.py), of which Home Assistant accepts ``MAX_STATE``
+characters.
 """
 
 import json
@@ -27,11 +28,11 @@ from sedge_protocol.wire.objective import ACCURACY, Metric
 from sedge_protocol.wire.topics import ROOT
 
 STEP_S, READ_S = 0.1, 10.0
-# Home Assistant shows a longer state, in characters, as unknown.
+# Home Assistant shows a state with more characters as unknown.
 MAX_STATE = 255
 ONLINE, OFFLINE = b"online", b"offline"
 _log = logging.getLogger("sedge.home_assistant")
-# The entities, by the key of their value in the state: their platform and other attributes.
+# Entities by the key of their value in the state; each has a platform and further attributes.
 Entities = Mapping[str, tuple[str, Mapping[str, str]]]
 _BYTES = {
     "device_class": "data_size",
@@ -57,7 +58,7 @@ DEVICE: Entities = {
 
 
 def messages(facts: Fleet, max_devices: int, page: str | None = None) -> dict[str, bytes]:
-    """Every topic with its payload; an empty one removes a device that is revoked or over the limit.
+    """Returns the payload of every topic; an empty one removes a device that is revoked or over the limit.
 
     ``page`` is the status page's address, to which Home Assistant links.
     """
@@ -66,7 +67,7 @@ def messages(facts: Fleet, max_devices: int, page: str | None = None) -> dict[st
     about = _about(VERSION, page)
     payloads = {link_topic(fleet): ONLINE, **_published(fleet, None, about, entities, state)}
     wrong = dict[str, str]()
-    for problem in facts.problems:  # the worst comes first
+    for problem in facts.problems:  # the worst problem comes first
         wrong.setdefault(problem.subject, problem.text)
     active = [device.device for device in facts.devices if device.state != "revoked"]
     shown = set(active[:max_devices])
@@ -83,18 +84,18 @@ def messages(facts: Fleet, max_devices: int, page: str | None = None) -> dict[st
 
 
 def link_topic(fleet: str) -> str:
-    """The topic that says whether the coordinator runs."""
+    """Returns the topic that says whether the coordinator runs."""
     return f"{ROOT}/{fleet}/facts/link"
 
 
 def _about(version: str, page: str | None) -> dict[str, str]:
-    """Version and page of the fleet or of a device, as far as they are known."""
+    """Returns version and page of the fleet or a device, as far as they are known."""
     about = {"sw_version": version, "configuration_url": page or ""}
     return {key: value for key, value in about.items() if value}
 
 
 def _of_fleet(facts: Fleet) -> tuple[Entities, dict[str, object]]:
-    """The fleet's values: those of its newest running run, otherwise of its newest run."""
+    """Returns the fleet's values: those of its newest running run or, without one, of its newest run."""
     run = facts.shown()
     last = next((r for r in reversed(run.rounds if run else ()) if r.before is not None), None)
     metric = last.metric if last else ACCURACY
@@ -132,14 +133,17 @@ def _measured(metric: Metric) -> Entities:
 
 
 def _values(metric: Metric, before: float | None, after: float | None) -> dict[str, object]:
-    """Shares in percent, any other metric unchanged."""
+    """Returns shares in percent, and values of any other metric unchanged."""
     scale = 100 if metric.share else 1
     pairs = (("before", before), ("after", after))
     return {key: None if value is None else float(f"{scale * value:.4g}") for key, value in pairs}
 
 
 def _topics(fleet: str, device: str | None) -> tuple[str, str]:
-    """The topics of its announcement and its state; None is the fleet. No device's id has a "_"."""
+    """Returns the topics of the announcement and the state of a device, or of the fleet if None.
+
+    The fleet's topic cannot clash with a device's, as no device id contains "_".
+    """
     config = f"homeassistant/device/sedge-{fleet}/{device or '_fleet'}/config"
     return config, f"{ROOT}/{fleet}/facts/{'fleet' if device is None else f'device/{device}'}"
 
@@ -151,7 +155,7 @@ def _published(
     entities: Entities,
     state: Mapping[str, object],
 ) -> dict[str, bytes]:
-    """Its two messages."""
+    """Returns the two messages, announcement and state, of a device or the fleet."""
     config, topic = _topics(fleet, device)
     whole = f"sedge/{fleet}"
     identity = whole if device is None else f"{whole}/{device}"
@@ -180,18 +184,18 @@ def _published(
 
 
 class HomeAssistant:
-    """Publishes from ``start`` to ``close``."""
+    """Publishes the facts to Home Assistant from ``start`` to ``close``."""
 
     def __init__(self, cloud: CloudConfig, settings: BrokerSettings, snapshot: Snapshot) -> None:
         self._cloud = cloud
         self._snapshot = snapshot
         self._link_topic = link_topic(cloud.fleet)
-        # Receiving its own messages shows that the link works, and when a late will was published.
+        # Receiving its own messages proves that the link works, and reveals a will that was published late.
         self._link = MqttLink(
             settings, (self._link_topic,), lambda: (self._link_topic, OFFLINE), retain=True
         )
         self._sent: dict[str, bytes] = {}
-        # Not immediately: until devices have had time for a hello, all would appear offline.
+        # Not at once: before devices have had time for a hello, all would appear offline.
         self._read_at = time.monotonic() + READ_S
         self._wanted: dict[str, bytes] = {}
         self._thread = Supervised("home assistant", self._turn, STEP_S, end=self._end)
@@ -201,7 +205,7 @@ class HomeAssistant:
         self._thread.start()
 
     def close(self) -> None:
-        """Publish offline and end the thread."""
+        """Publish offline, and end the thread."""
         self._thread.close()
 
     def _turn(self) -> None:
@@ -217,12 +221,12 @@ class HomeAssistant:
         self._link.close()
 
     def _step(self) -> None:
-        """Handle the link's events, and send changed messages while there is room."""
+        """Handle the link's events, and send changed messages while there is room in its queue."""
         for event in self._link.step():
             match event:
-                case Connected():  # the broker may have lost what it retained
+                case Connected():  # the broker may have lost the retained messages
                     self._sent.clear()
-                case Received(payload=b"offline"):  # the will of an earlier connection
+                case Received(payload=b"offline"):  # the will of our previous connection
                     self._sent.pop(self._link_topic, None)
                 case TooLarge():
                     _log.warning("%s: set [home_assistant] max_devices lower", event)

@@ -1,4 +1,7 @@
-"""The facts as Prometheus metrics. Labels are bounded: codes, states, the last runs; never a device."""
+"""The facts as Prometheus metrics.
+
+Labels have a bounded number of values: codes, states and the last runs, but never devices.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,18 +13,18 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from sedge_cloud.facts.records import Code, DeviceState, Fleet, RoundFacts
 from sedge_cloud.store.records import RunSums
 
-# With more runs than this, only the last ones have metrics.
+# If there are more runs than this, only the last ones have metrics.
 MAX_RUNS = 20
 
 
 class _Facts:
-    """A collector of one reading."""
+    """A Prometheus collector of the facts read at one moment."""
 
     def __init__(self, facts: Fleet) -> None:
         self._facts = facts
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric."""
+        """Yield every metric."""
         facts = self._facts
         it, disk = facts.coordinator, facts.disk
         yield _gauge("running", "1 while the coordinator shows signs of life", it.running)
@@ -111,12 +114,12 @@ class _Facts:
 
 
 def exposition(facts: Fleet) -> tuple[bytes, str]:
-    """The metrics in Prometheus' text format, and its content type."""
+    """Returns the metrics in Prometheus' text format, and its content type."""
     return generate_latest(_Facts(facts)), CONTENT_TYPE_PLAIN_0_0_4
 
 
 def _moved(sums: RunSums) -> dict[tuple[str, str], int]:
-    """Total bytes by (whose devices, direction): ``up`` is what these devices sent."""
+    """Returns total bytes by (whose, direction); ``up`` is what these devices, or the coordinator, sent."""
     return {
         ("newcomers", "up"): sums.newcomer_up,
         ("newcomers", "down"): sums.newcomer_down,
@@ -135,7 +138,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 def _labelled(
     name: str, text: str, label: str, counts: Mapping[Any, int], known: tuple[str, ...]
 ) -> Metric:
-    """A gauge with a value for every known label, so that a series does not come and go."""
+    """Returns a gauge with a value for every known label, so that no series disappears at zero."""
     metric = GaugeMetricFamily(f"sedge_{name}", text, labels=[label])
     for value in known:
         metric.add_metric([value], counts.get(value, 0))

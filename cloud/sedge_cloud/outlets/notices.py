@@ -1,7 +1,7 @@
-"""Sends notices of problems, so that nobody has to watch: by a webhook, or by the operator's command.
+"""Sends notices of problems by a webhook or the operator's command, so that nobody has to watch.
 
-New problems in a reading of the facts are sent from a separate thread (supervisor.py). A receiver that
-hangs or fails holds up only this thread, and is logged once until it works again.
+A separate thread (supervisor.py) sends the new problems in each reading of the facts. A receiver that hangs
+or fails holds up only this thread, and its failure is logged once until it works again.
 """
 
 import http.client
@@ -19,21 +19,25 @@ from sedge_cloud.facts.records import Code, Fleet, Problem
 from sedge_cloud.outlets.onsets import Key, Onsets
 from sedge_cloud.outlets.settings import NotifyConfig
 
-# The problems worth waking somebody for; all others are on the page.
+# The problems that are worth waking somebody for; the others are only on the page.
 NOTIFY_CODES: frozenset[Code] = frozenset({
     "broker_down", "broker_limit", "coordinator_silent", "coordinator_error", "disk_low", "disk_full",
     "run_failed", "rollout_aborted", "round_stuck", "round_below_quorum", "device_lost",
 })  # fmt: skip
 TIMEOUT_S = 20.0
-# A fleet that loses its network loses every device: the first notices say how many more there are.
+# If the fleet loses its network, every device has a problem. Only the first ones are sent as notices, which
+# say how many more there are.
 MAX_NOTICES = 5
-# urllib's own errors are OSErrors; those for a malformed answer are not.
+# All errors of a request: urllib's own are OSErrors, but those for a malformed answer are not.
 _FAILURES = OSError, http.client.HTTPException, subprocess.SubprocessError, ValueError
 _log = logging.getLogger("sedge.notify")
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """The JSON that a receiver gets; ``more`` further problems of this moment get no separate notice."""
+    """The JSON that a receiver gets.
+
+    ``more`` counts further problems of the same moment, for which no notice is sent.
+    """
 
     fleet: str
     problem: Problem
@@ -42,7 +46,7 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 class Notices:
-    """Sends the receivers that cloud.toml names a notice of each problem that has begun."""
+    """Sends a notice of each problem that has begun to the receivers in cloud.toml."""
 
     def __init__(self, cloud: CloudConfig) -> None:
         self._fleet = cloud.fleet
@@ -50,12 +54,12 @@ class Notices:
         self._send = Sender(cloud.notify)
 
     def __call__(self, facts: Fleet) -> None:
-        """Take a reading."""
+        """Send the notices that a reading of the facts calls for."""
         for notice in self.due(facts.problems, time.monotonic()):
             self._send(notice)
 
     def due(self, problems: Iterable[Problem], now: float) -> list[Notice]:
-        """The notices of a reading; ``now`` in seconds."""
+        """Returns the notices that a reading's problems call for; ``now`` in seconds."""
         seen: dict[Key, Problem] = {
             (p.code, p.subject): p for p in problems if p.code in NOTIFY_CODES
         }
@@ -65,7 +69,7 @@ class Notices:
 
 
 class Sender:
-    """Sends notices; a receiver's failure is logged once, until it works again."""
+    """Sends notices to all receivers. The failure of a receiver is logged once, until it works again."""
 
     def __init__(self, settings: NotifyConfig) -> None:
         self._ways: dict[str, Callable[[bytes], None]] = {}
@@ -91,7 +95,7 @@ class Sender:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: a receiver must not choose which address in our network we call."""
+    """Follows no redirects, as a receiver must not choose which address in our network we call."""
 
     def redirect_request(
         self,
@@ -102,11 +106,11 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> None:
-        """Make no other request, so that a redirect counts as an error."""
+        """Returns None, so that urllib makes no second request and reports the redirect as an error."""
 
 
 def _post(url: str, body: bytes) -> None:
-    """POST JSON without following redirects. Raises ``OSError`` or ``HTTPException`` for any refusal."""
+    """POST JSON without following redirects. Raises ``OSError`` or ``HTTPException`` if refused."""
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S):
         pass

@@ -5,12 +5,15 @@ from typing import TypeAlias
 
 from sedge_cloud.facts.records import Code, Problem
 
-# A problem's code and subject.
+# Identifies a problem by its code and subject.
 Key: TypeAlias = tuple[Code, str]
 
 
 class Onsets:
-    """A problem has begun when two readings in a row have it; it begins once in ``quiet_s`` seconds."""
+    """Detects the onset of problems: a problem has begun when it is in two readings in a row.
+
+    The same problem begins at most once in ``quiet_s`` seconds.
+    """
 
     def __init__(self, quiet_s: float) -> None:
         self._quiet_s = quiet_s
@@ -18,7 +21,7 @@ class Onsets:
         self._begun: dict[Key, float] = {}
 
     def new(self, seen: Mapping[Key, Problem], now: float) -> list[Problem]:
-        """The problems that began with the reading ``seen``; ``now`` in seconds."""
+        """Returns the problems whose onset is the reading ``seen``; ``now`` in seconds."""
         self._begun = {key: at for key, at in self._begun.items() if now < at + self._quiet_s}
         keys = [key for key in seen if key in self._last and key not in self._begun]
         self._last = seen.keys()

@@ -1,8 +1,9 @@
-"""Logs when problems begin and end, so that the journal alone shows them, with or without a page.
+"""Logs when problems begin and end, so that the journal shows them even if there is no page.
 
 A line's level, which is its priority in the journal, is the problem's severity; the end of a problem is
-information. A fleet that loses its network must not flood the log: problems beyond ``MOST`` in one reading
-are counted by code, and a problem that comes and goes is logged once in ``QUIET_S``.
+logged as information. A fleet that loses its network must not flood the log. Therefore, problems beyond
+``MOST`` in one reading are only counted by code, and a problem that comes and goes is logged once in
+``QUIET_S``.
 """
 
 import logging
@@ -23,19 +24,19 @@ Line: TypeAlias = tuple[int, str]
 
 
 class ProblemLog:
-    """Logs each problem that has begun, and its end."""
+    """Logs the beginning and the end of each problem."""
 
     def __init__(self) -> None:
         self._onsets = Onsets(QUIET_S)
         self._open: dict[Key, Problem] = {}
 
     def __call__(self, facts: Fleet) -> None:
-        """Take a reading, and log problems that have begun or ended."""
+        """Log the problems that have begun or ended with this reading of the facts."""
         for level, text in self.lines(facts.problems, time.monotonic()):
             _log.log(level, "%s", text)
 
     def lines(self, problems: Iterable[Problem], now: float) -> list[Line]:
-        """The new lines with their levels; ``now`` in seconds."""
+        """Returns the new lines with their levels; ``now`` in seconds."""
         seen: dict[Key, Problem] = {(p.code, p.subject): p for p in problems}
         begun = self._onsets.new({key: seen[key] for key in seen if key not in self._open}, now)
         ended = [self._open.pop(key) for key in self._open.keys() - seen.keys()]
@@ -58,7 +59,7 @@ def _ended(problems: Sequence[Problem]) -> Iterator[Line]:
 
 
 def _more(problems: Sequence[Problem], level: int, what: str) -> Iterator[Line]:
-    """One line for all problems without a separate line."""
+    """Yield one line that counts all problems without a line of their own."""
     counts = sorted(Counter(p.code for p in problems).items())
     if counts:
         text = ", ".join(f"{code} {count}" for code, count in counts)

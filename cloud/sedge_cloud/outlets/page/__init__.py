@@ -1,1 +1,1 @@
-"""The status page: its server, and the page as HTML from the facts alone."""
+"""The status page: a server, and HTML pages that are built from the facts alone."""

@@ -1,7 +1,8 @@
-"""What an operator may do from the status page: the command line's own verbs, each after a confirmation.
+"""What an operator may do from the status page: actions of the command line, each after a confirmation.
 
-The service runs as a separate user, which under its unit may neither edit the broker's passwords nor make
-the broker reload them. The page shows any step that it could not do, and the command that does it as root.
+The service runs as a separate user. Its systemd unit does not let it edit the broker's passwords, or make
+the broker reload them. The page shows any step that the service could not do, and the command with which
+root can do it.
 """
 
 import time
@@ -22,16 +23,17 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.store.tags import check_tag
 from sedge_protocol.errors import ConfigError
 
-# Performs an action, given the text of the form's field; returns a revocation's result if work is left.
+# Performs an action; its last argument is the text of the form's field. If work is left to the operator, it
+# returns the result of a revocation.
 Do: TypeAlias = Callable[[Store, CloudConfig, str], Revocation | None]
 
 
 @dataclass(frozen=True)
 class Action:
-    """One verb and the run or device that it is for.
+    """One verb, and the run or device that it applies to.
 
-    ``text`` says what it does, and ``asks`` names the field that its form has, if any. ``ends`` marks an
-    action that no other verb of the page can undo.
+    ``text`` says what the action does, and ``asks`` names its form's input field, if any. ``ends`` is True
+    if no other action of the page can undo it.
     """
 
     verb: str
@@ -43,13 +45,13 @@ class Action:
 
     @property
     def back(self) -> str:
-        """The page to go back to."""
+        """Returns the URL of the page to return to."""
         on_device = self.verb in ("pause", "resume", "tag", "revoke")
         return f"device?{urlencode({'name': self.name})}" if on_device else "./"
 
 
 def find(verb: str, name: str, facts: Fleet) -> Action:
-    """The action with this verb. Raises ``ConfigError`` for an unknown verb, run or device."""
+    """Returns the action with this verb. Raises ``ConfigError`` for an unknown verb, run or device."""
     if verb not in _VERBS:
         raise ConfigError("verb", verb, f"one of {', '.join(_VERBS)}")
     return _VERBS[verb](name, facts)
@@ -65,7 +67,7 @@ def _stop(name: str, facts: Fleet) -> Action:
 
 
 def _stopping(run: RunFacts) -> str:
-    """What stopping a run now means."""
+    """Explain what stopping a run now would mean."""
     text = f"{run.closed_rounds} of {run.total_rounds} rounds are closed; the others will not run."
     it = run.open
     if it is not None and it.state == "open":
@@ -188,7 +190,8 @@ def _refuse(name: str, facts: Fleet) -> Action:
 def _require_device(name: str, facts: Fleet) -> None:
     device = next((device for device in facts.devices if device.device == name), None)
     is_revoked = device is not None and device.state == "revoked"
-    if is_revoked or (device is None and not facts.is_large):  # otherwise the store knows
+    # In a large fleet, only the store knows all devices.
+    if is_revoked or (device is None and not facts.is_large):
         raise ConfigError("name", name, "the id of a device that is not revoked")
 
 

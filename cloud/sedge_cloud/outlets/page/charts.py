@@ -1,4 +1,4 @@
-"""The status page's plots, from facts: rounds over time, accuracy, bytes, personal parameters by layer."""
+"""Draws the status page's plots from facts: rounds over time, accuracy, bytes, personal parameters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,15 +25,15 @@ from sedge_cloud.figures.drawing import (
 )
 from sedge_cloud.figures.numbers import clock
 
-# Rounds that the plots show, the last ones, and how many of them are strips on the time axis.
+# The plots show this many of the last rounds; the time axis has strips for this many.
 SHOWN, STRIPS = 400, 60
-# Points are marked where there are few.
+# Points are marked if there are no more than this.
 _MARKED = 40
 _SPARK_WIDTH, _SPARK_HEIGHT = 72.0, 18.0
 
 
 def over_time(run: RunFacts, at: datetime) -> list[Plot]:
-    """Each round from its opening to its close on a clock, red where it closed without some devices."""
+    """Plot each round from opening to close against the time of day, in red if devices were missing."""
     rounds = [*run.rounds, *([run.open] if run.open is not None else [])][-STRIPS:]
     timed = [r for r in rounds if r.opened is not None]
     if not timed or timed[0].opened is None:
@@ -67,7 +67,7 @@ def over_time(run: RunFacts, at: datetime) -> list[Plot]:
 
 
 def accuracy(run: RunFacts) -> list[Plot]:
-    """Before and after local training by round, on one axis; none before the first round."""
+    """Plot accuracy before and after local training by round; returns None before the first round."""
     rounds = [r for r in run.rounds[-SHOWN:] if r.before is not None]
     if not rounds:
         return []
@@ -90,7 +90,7 @@ def accuracy(run: RunFacts) -> list[Plot]:
 
 
 def of_device(device: DeviceFacts) -> list[Plot]:
-    """A device's metric before training in its last rounds; none before its second."""
+    """Plot a device's metric before training in its last rounds; returns None before its second."""
     if len(device.history) < 2:
         return []
     back = range(1 - len(device.history), 1)
@@ -102,7 +102,7 @@ def of_device(device: DeviceFacts) -> list[Plot]:
 
 
 def moved(run: RunFacts) -> list[Plot]:
-    """Bytes of all devices in each round, both ways, logarithmic; none before the first round."""
+    """Plot all devices' bytes per round, both ways, on a log scale; returns None before the first round."""
     rounds = [r for r in run.rounds[-SHOWN:] if r.up and r.down]
     if not rounds:
         return []
@@ -119,7 +119,7 @@ def moved(run: RunFacts) -> list[Plot]:
 
 
 def personal(run: RunFacts) -> list[Plot]:
-    """Personal parameters of a device by layer and round, stacked; none where nothing is personal."""
+    """Plot a device's personal parameters by layer and round, stacked; returns None if there are none."""
     rounds = [r for r in run.rounds[-SHOWN:] if r.cohort]
     means = [{t: k / r.cohort for t, k in r.personal.items()} for r in rounds]
     numbers = [r.round for r in rounds]
@@ -130,13 +130,13 @@ def personal(run: RunFacts) -> list[Plot]:
 def stacked(
     title: str, rounds: Sequence[int], x: Axis, elements: Sequence[Mapping[str, float]]
 ) -> Plot | None:
-    """Elements by tensor in each round, stacked; None if there are none."""
+    """Plot elements by tensor in each round, stacked; returns None if there are none."""
     names, layers = _by_tensor(elements)
     if not names:
         return None
     sums = np.vstack([np.zeros(layers.shape[1]), np.cumsum(layers, axis=0)])
     plot = Plot(title, x, count_axis(0, float(sums[-1].max())))
-    # Each round is a step, so that one round alone is drawn as well.
+    # Each round is drawn as a step, so that a single round is visible, too.
     at = np.column_stack([np.array(rounds) - 0.5, np.array(rounds) + 0.5]).ravel()
     for layer, name in enumerate(names):
         low, high = np.repeat(sums[layer], 2), np.repeat(sums[layer + 1], 2)
@@ -146,9 +146,9 @@ def stacked(
 
 
 def _by_tensor(rounds: Sequence[Mapping[str, float]]) -> tuple[list[str], Floats]:
-    """The tensors with elements, and how many each had in each round (tensors, rounds).
+    """Returns the tensors with elements, and how many each had in each round (tensors, rounds).
 
-    If there are more tensors than colours, the largest, and the others as one.
+    If there are more tensors than colours, the smallest ones are combined.
     """
     totals: dict[str, float] = {}
     for elements in rounds:
@@ -166,7 +166,7 @@ def _by_tensor(rounds: Sequence[Mapping[str, float]]) -> tuple[list[str], Floats
 
 
 def spark(values: Sequence[float]) -> str:
-    """A device's accuracies as the path of a small line, on a scale of at least ten points."""
+    """Returns a device's accuracies as the path of a sparkline, whose scale spans at least ten points."""
     if len(values) < 2:
         return ""
     low = min(values)
@@ -180,7 +180,7 @@ def spark(values: Sequence[float]) -> str:
 
 
 def layer_rows(it: RoundFacts, tensors: Mapping[str, int]) -> list[tuple[str, float, float]]:
-    """(tensor, personal elements of a device, share of the tensor), the largest share first."""
+    """Returns (tensor, personal elements of a device, share of the tensor), the largest share first."""
     rows = [
         (name, count / it.cohort, count / it.cohort / tensors[name] if name in tensors else 0.0)
         for name, count in it.personal.items()

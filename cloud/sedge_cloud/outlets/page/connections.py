@@ -1,8 +1,8 @@
-"""Bounds on the status page's connections, so that strangers cannot take the coordinator's file handles.
+"""Limits the status page's connections, so that strangers cannot exhaust the coordinator's file handles.
 
 The page runs in the coordinator's process, whose database, blobs and link need file handles too. The page
-keeps to a share of them: beyond it the connection that has been idle longest is closed. A connection is
-idle until its first request is complete, and again after each answer.
+may use a share of them; when that is exceeded, the connection that has been idle longest is closed. A
+connection is idle until its first request is complete, and again after each answer.
 """
 
 import asyncio
@@ -15,27 +15,27 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# The page may use this share of the process's file handles, up to this many.
+# The page may use one SHARE-th of the process's file handles, but at most MAX_CONNECTIONS.
 SHARE, MAX_CONNECTIONS = 4, 256
-# asyncio accepts this many connections before it serves the first of them: they come on top of the share.
-# Many more may wait to be accepted, which costs no file handle.
+# asyncio accepts up to ACCEPTED connections before it serves the first of them, which come on top of the
+# share. WAITING more may queue to be accepted, which costs no file handle.
 ACCEPTED, WAITING = 32, 2048
 # How long a connection may stay idle, and how long its client may take for an answer, in seconds.
 IDLE_S, ANSWER_S = 5.0, 60.0
-STREAM = "/events"  # whose answer has no end
-# A condition that lasts is logged this often, in seconds.
+STREAM = "/events"  # the path whose answer never ends
+# A condition that persists is logged this often, in seconds.
 QUIET_S = 60.0
 _log = logging.getLogger("sedge.http")
 
 
 def max_connections() -> int:
-    """How many connections the page may hold."""
+    """Returns how many connections the page may hold."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft < 0 else min(MAX_CONNECTIONS, soft // SHARE)
 
 
 class Listener(socket.socket):
-    """A listening socket with a long queue: asyncio would shorten it to what it accepts at once."""
+    """A listening socket with a long queue. asyncio would limit the queue to what it accepts at once."""
 
     def listen(self, backlog: int = WAITING, /) -> None:
         """Listen, with room for all waiting connections."""
@@ -43,7 +43,7 @@ class Listener(socket.socket):
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection, which closes when it idles and makes room for a newer one."""
+    """A connection of uvicorn that closes when idle for too long, or when newer ones need its place."""
 
     _idle = True
     _since = 0.0
@@ -60,28 +60,28 @@ class Connection(H11Protocol):
         self._begin(True, IDLE_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Leave."""
+        """Remove the connection from those that are open."""
         self._cancel()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Serve what has arrived: a complete request ends the idling, single bytes do not."""
+        """Process the received bytes. A complete request ends the idle time; single bytes do not."""
         super().handle_events()
         if self._idle and self.conn.our_state is h11.SEND_RESPONSE:
             is_stream = self.scope["path"] == STREAM
             self._begin(False, None if is_stream else ANSWER_S)
 
     def on_response_complete(self) -> None:
-        """Idle until the next request."""
+        """Become idle until the next request."""
         self._begin(True, IDLE_S)
         super().on_response_complete()
 
     def _begin(self, idle: bool, most_s: float | None) -> None:
-        """Become idle or busy, for at most this long."""
+        """Become idle or busy. After ``most_s`` seconds in this state, the connection is closed."""
         self._cancel()
         self._idle, self._since = idle, self.loop.time()
         if most_s is not None:
-            # Closing lets a slow client have the rest of its last answer.
+            # close() lets a slow client still read its last answer; abort() does not.
             end = self.transport.close if idle else self.transport.abort
             self._timer = self.loop.call_later(most_s, end)
 
@@ -91,13 +91,16 @@ class Connection(H11Protocol):
 
 
 class LoopErrors:
-    """The loop's exception handler: asyncio logs a traceback for each connection it cannot accept."""
+    """Handles the loop's exceptions.
+
+    By default, asyncio logs a traceback for each connection it cannot accept.
+    """
 
     def __init__(self) -> None:
         self._quiet_until = 0.0
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log what went wrong: one line for connections that cannot be accepted."""
+        """Log an exception; for connections that cannot be accepted, only one line now and then."""
         error = context.get("exception")
         if not isinstance(error, OSError):
             loop.default_exception_handler(context)

@@ -1,4 +1,4 @@
-"""The page's short summaries, computed from the facts: direction, cost, versions, the last day."""
+"""Short summaries for the page, computed from the facts: trend, cost, versions, the last day."""
 
 import statistics
 from collections import Counter, defaultdict
@@ -20,21 +20,21 @@ from sedge_cloud.figures.numbers import change, natural, quantity, some_of
 from sedge_protocol import VERSION
 
 DAY, MONTH = timedelta(days=1), timedelta(days=30)
-# The direction compares the last round with the one BACK rounds earlier; a change below LEVEL is level.
+# The trend compares the last round with the one BACK rounds earlier; a change below LEVEL counts as level.
 BACK, LEVEL = 5, 0.01
-# A device is slow if it trains this many times as long as the fleet's median.
+# A device is called slow if its training takes this many times the fleet's median.
 SLOW_TIMES = 3.0
-# More problems of one kind are folded below the first of them.
+# If there are more problems of one kind, all but the first are folded below it.
 MAX_ALIKE = 4
 # An event names at most this many devices.
 MAX_NAMED = 6
-# The problems that make an upgrade unsafe.
+# The problems that must be fixed before an upgrade.
 _UNSAFE = ("disk_full", "disk_low", "coordinator_error", "broker_down")
 
 
 @dataclass(frozen=True)
 class Direction:
-    """A run's metric before training and its trend: ``sign`` is + for better, 0 for level."""
+    """A run's metric before training, and its trend: ``sign`` is positive for better, 0 for level."""
 
     value: float
     last: RoundFacts
@@ -43,7 +43,7 @@ class Direction:
 
 
 def direction(run: RunFacts) -> Direction | None:
-    """Whether a run learns; None before its first round."""
+    """Returns a run's trend; None before its first round."""
     known = [(r.before, r) for r in run.rounds if r.before is not None]
     if not known:
         return None
@@ -69,7 +69,7 @@ def month_bytes(facts: Fleet) -> tuple[int, bool]:
 
 
 def closed_in_a_day(facts: Fleet) -> tuple[int, bool]:
-    """How many rounds closed in the last 24 hours, and whether that is complete."""
+    """Returns how many rounds closed in the last 24 hours, and whether all were counted."""
     since = facts.at - DAY
     count = sum(run.closed_rounds for run in facts.runs if _began(run, since))
     older = [_recent(run, since) for run in facts.runs if not _began(run, since)]
@@ -77,34 +77,34 @@ def closed_in_a_day(facts: Fleet) -> tuple[int, bool]:
 
 
 def _began(run: RunFacts, since: datetime) -> bool:
-    """Whether a run began since then. Its sums count all of its rounds; only the last are read."""
+    """Returns True if a run began since then, so that its sums cover exactly the rounds since then."""
     return run.created is not None and run.created >= since
 
 
 def _recent(run: RunFacts, since: datetime) -> tuple[Sequence[RoundFacts], bool]:
-    """The rounds that closed since then, and whether all of them are read."""
+    """Returns the rounds that closed since then, and whether all of them have been read."""
     recent = [r for r in run.rounds if r.closed is not None and r.closed >= since]
     return recent, len(recent) < len(run.rounds) or len(run.rounds) == run.closed_rounds
 
 
 def versions(devices: Sequence[DeviceFacts]) -> list[tuple[str, int, bool]]:
-    """(version, devices, whether it is the coordinator's), the version of most devices first."""
+    """Returns (version, number of devices, whether it is the coordinator's), most common version first."""
     counts = Counter(d.version for d in devices if d.version and d.state != "revoked")
     return [(version, count, version == VERSION) for version, count in counts.most_common()]
 
 
 def unsafe(facts: Fleet) -> list[str]:
-    """The problems to fix before an upgrade."""
+    """Returns the problems to fix before an upgrade."""
     return [f"{p.subject} {p.text}" for p in facts.problems if p.code in _UNSAFE]
 
 
 def folded(problems: Sequence[Problem]) -> list[tuple[Problem, list[Problem]]]:
-    """Problems in their order; if many are of one kind, all but the first are folded below it."""
+    """Group problems in their order: each comes with those folded below it, if many are of one kind."""
     alike: dict[tuple[str, str, str], list[Problem]] = {}
     for problem in problems:
         alike.setdefault((problem.code, problem.severity, problem.run), []).append(problem)
     found: list[tuple[Problem, list[Problem]]] = []
-    for kind in alike.values():  # in the order in which the kinds first appear
+    for kind in alike.values():  # dicts keep the order in which the kinds first appeared
         if len(kind) > MAX_ALIKE:
             found.append((kind[0], kind[1:]))
         else:
@@ -113,7 +113,7 @@ def folded(problems: Sequence[Problem]) -> list[tuple[Problem, list[Problem]]]:
 
 
 def groups(run: RunFacts) -> list[tuple[list[str], list[str]]]:
-    """Groups of devices with the same partners, and the other devices in each group; largest first."""
+    """Returns groups of devices with the same partners, each with its partners, largest group first."""
     sets: dict[frozenset[str], list[str]] = {}
     for device, others in run.groups.items():
         sets.setdefault(frozenset((device, *others)), []).append(device)
@@ -125,7 +125,7 @@ def groups(run: RunFacts) -> list[tuple[list[str], list[str]]]:
 
 
 def budget(it: PrivacyFacts) -> str:
-    """A private run's budget, in one line."""
+    """Describe a private run's budget in one line."""
     return (
         f"Privacy: {it.spent:,} of {quantity(it.rounds, 'round')} of training spent, "
         f"{it.rounds - it.spent:,} left. "
@@ -134,7 +134,7 @@ def budget(it: PrivacyFacts) -> str:
 
 
 def rollout(it: RolloutFacts) -> str:
-    """A rollout's progress, in one line."""
+    """Describe a rollout's progress in one line."""
     why = f": {it.why}" if it.why else ""
     awaited = f" ({some_of(it.awaited, it.waiting)})" if it.awaited else ""
     return (
@@ -146,7 +146,7 @@ def rollout(it: RolloutFacts) -> str:
 
 
 def pace(device: DeviceFacts, devices: Sequence[DeviceFacts]) -> str:
-    """A device's training time compared with the fleet's median; empty if unknown."""
+    """Compare a device's training time with the fleet's median; empty if unknown."""
     known = [d.seconds for d in devices if d.seconds is not None]
     if device.seconds is None or not known:
         return ""
@@ -163,7 +163,7 @@ def pace(device: DeviceFacts, devices: Sequence[DeviceFacts]) -> str:
 
 
 def part_in(device: str, it: RoundFacts) -> str:
-    """What was unusual about a device in a round; empty if nothing was."""
+    """Describe what was unusual about a device in a round; empty if nothing was."""
     said = [f"declined: {it.declined[device]}"] if device in it.declined else []
     said += [f"rejected: {it.rejected[device]}"] if device in it.rejected else []
     if device in it.distrusted:
@@ -180,7 +180,7 @@ def part_in(device: str, it: RoundFacts) -> str:
 
 @dataclass(frozen=True)
 class Event:
-    """What happened at a time; ``run`` and ``round`` where it was a round."""
+    """An event in the fleet's history; it has ``run`` and ``round`` if it is about a round."""
 
     at: datetime
     text: str
@@ -189,7 +189,10 @@ class Event:
 
 
 def last_day(facts: Fleet) -> list[Event]:
-    """The last 24 hours, latest first: runs, rollouts, unusual rounds, devices. What repeats is one."""
+    """Returns the events of the last 24 hours, latest first, with repeated ones combined.
+
+    They are about runs, rollouts, unusual rounds and devices.
+    """
     found = [event for event in _events(facts) if facts.at - event.at <= DAY]
     alike: dict[tuple[str, str], list[Event]] = {}
     for event in sorted(found, key=lambda event: event.at, reverse=True):
@@ -198,7 +201,7 @@ def last_day(facts: Fleet) -> list[Event]:
 
 
 def _once(events: Sequence[Event]) -> Event:
-    """The latest of events that are alike, with the number of the others."""
+    """Combine events with the same text into the latest one, with the number of the others."""
     last, others = events[0], len(events) - 1
     if not others:
         return last
@@ -218,7 +221,8 @@ def _events(facts: Fleet) -> Iterator[Event]:
             if it.closed is not None and text:
                 yield Event(it.closed, text, run.run, it.round)
     yield from _of_rollout(facts.settings, "settings")
-    enrolled = defaultdict[datetime, dict[str, datetime]](dict)  # by the hour: many come at a time
+    # By the hour, as devices are often enrolled together.
+    enrolled = defaultdict[datetime, dict[str, datetime]](dict)
     for device in facts.devices:
         if device.enrolled is not None:
             hour = device.enrolled.replace(minute=0, second=0, microsecond=0)
@@ -245,7 +249,7 @@ def _of_rollout(it: RolloutFacts | None, of: str) -> Iterator[Event]:
 
 
 def out_of_the_ordinary(it: RoundFacts) -> str:
-    """What was unusual about a round; empty if nothing was."""
+    """Describe what was unusual about a round; empty if nothing was."""
     parts = (
         ("new", it.newcomers if it.round > 1 else ()),
         ("no update from", it.missing),

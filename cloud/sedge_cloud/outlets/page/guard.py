@@ -1,9 +1,9 @@
-"""Decides who may use the status page: clients with the token or, without one, this machine's browsers.
+"""Decides who may use the status page: clients with the token or, without one, browsers on this machine.
 
-A page of another origin can make a browser send requests here. Without a token the Host header must be a
-name of this machine, or one of ``[http] hosts``: a name that another page has pointed here (DNS rebinding)
-is refused. No other page knows the token. A request that changes something also needs the page's own
-form (server.py).
+A page of another origin can make a browser send requests here. Without a token, the Host header must
+therefore be a name of this machine, or one of ``[http] hosts``. This refuses a name that another site has
+pointed here (DNS rebinding). With a token no such check is needed, as no other page knows it. A request
+that changes something also needs the page's own form (server.py).
 """
 
 import base64
@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-# Health is for load balancers, which know neither token nor name.
+# The path for health checks, as load balancers know neither token nor host name.
 _OPEN = "/healthz"
 _HEADERS = {
     "Content-Security-Policy": (
@@ -32,7 +32,7 @@ _HEADERS = {
 
 
 class Guard:
-    """Checks every request before ``app`` sees it, and adds the headers that keep the page to itself."""
+    """Checks every request before ``app`` sees it, and adds headers that shut out other sites' pages."""
 
     def __init__(self, app: ASGIApp, token: str | None, hosts: Sequence[str]) -> None:
         self._app = app
@@ -69,7 +69,7 @@ def _hostname(host: str) -> str | None:
 
 
 def _given(headers: Headers) -> str:
-    """The token in a request: a bearer token or, from browsers, the password for any user name."""
+    """Returns the token in a request: a bearer token or, from browsers, the password for any user name."""
     kind, _, value = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return value.strip()
@@ -82,7 +82,7 @@ def _given(headers: Headers) -> str:
 
 
 def is_same_origin(request: Request) -> bool:
-    """Whether a browser says that a page of this server sent the request."""
+    """Returns True if the browser says that a page of this server sent the request."""
     origin, host = request.headers.get("origin"), request.headers.get("host", "")
     if origin is None:
         return request.headers.get("sec-fetch-site") == "same-origin"

@@ -1,4 +1,4 @@
-"""The status pages as HTML, from the facts alone; their script swaps them in place when those change."""
+"""Renders the status pages as HTML from the facts alone; the pages' script updates them in place."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache, partial
@@ -23,14 +23,14 @@ from sedge_cloud.outlets.page.actions import Action
 from sedge_cloud.outlets.terminal import closes
 from sedge_protocol import VERSION
 
-# The page shows this many devices at a time, those that need attention first.
+# The page shows at most this many devices at a time, those that need attention first.
 MAX_DEVICES, MAX_AWAITED, MAX_PROBLEMS = 60, 40, 40
-# The number of events, groups and problems (on the wall) to show.
+# The page shows at most this many events, groups, and (on the wall page) problems.
 MAX_EVENTS, MAX_GROUPS, MAX_ON_WALL = 20, 20, 8
-# A fleet with at most this many devices needs no search.
+# The search field is left out for a fleet with at most this many devices.
 FEW = 8
-# The stream of changes sends a sign of life at least this often, in seconds. The page assumes that the
-# coordinator is there for three times as long.
+# The stream of changes sends a heartbeat at least this often, in seconds. Without one for three times as
+# long, the page says that the coordinator is gone.
 BEAT_S = 5.0
 FIRST_PAGE = Wanted(limit=MAX_DEVICES)
 
@@ -42,10 +42,11 @@ def status_page(
     listed: tuple[Sequence[DeviceFacts], int] | None = None,
     tags: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
-    """The page with some devices, and one run's rounds.
+    """Render the main page with some devices, and one run's rounds.
 
-    That is the named run, otherwise the newest running one, otherwise the newest. ``listed`` are the wanted
-    devices, by default as ``chosen`` finds them, and how many there are on all pages; ``tags`` are theirs.
+    The run is the named one, or else the newest running one, or else the newest. ``listed`` has the devices
+    to show and how many there are on all pages, by default as ``chosen`` finds them. ``tags`` are these
+    devices' tags.
     """
     devices, found = listed or chosen(facts, wanted)
     return _drawn(
@@ -73,7 +74,7 @@ def device_page(
     version: str = "",
     settings: str = "",
 ) -> str:
-    """One device: its state, activity and problems; ``version`` is its bundle."""
+    """Render the page of one device: its state, activity and problems. ``version`` names its bundle."""
     name, run = device.device, facts.shown()
     rounds = run.rounds if run else ()
     parts = [(r, digest.part_in(name, r)) for r in reversed(rounds)]
@@ -99,7 +100,7 @@ def device_page(
 
 
 def round_page(facts: Fleet, it: RoundFacts) -> str:
-    """One round of a run: its result, and the devices with something unusual."""
+    """Render the page of one round: its result, and the devices that were unusual in it."""
     run = facts.run(it.run)
     numbers = [r.round for r in run.rounds] if run else []
     numbers += [run.open.round] if run and run.open else []
@@ -115,18 +116,18 @@ def round_page(facts: Fleet, it: RoundFacts) -> str:
 
 
 def wall_page(facts: Fleet, run: str | None) -> str:
-    """The page for a screen on a wall, readable from across the room."""
+    """Render the page for a screen on a wall, readable from across the room."""
     return _drawn("wall.html", facts, f"fleet {facts.fleet}", run=facts.shown(run))
 
 
 def confirm_page(action: Action, csrf: str) -> str:
-    """The form that confirms an action."""
+    """Render the form that confirms an action."""
     template = _environment().get_template("confirm.html")
     return template.render(title=f"{action.verb} {action.name}", action=action, csrf=csrf)
 
 
 def outcome_page(action: Action, revocation: Revocation) -> str:
-    """The result of an action, and what is left to do."""
+    """Render the result of an action, and what is left to do."""
     template = _environment().get_template("outcome.html")
     return template.render(
         title=f"{action.verb} {action.name}", action=action, revocation=revocation
@@ -135,21 +136,21 @@ def outcome_page(action: Action, revocation: Revocation) -> str:
 
 @cache
 def script() -> str:
-    """The page's script."""
+    """Returns the page's script."""
     return (files("sedge_cloud.figures") / "templates" / "live.js").read_text("utf-8")
 
 
 def chosen(
     facts: Fleet, wanted: Wanted, among: Collection[str] | None = None
 ) -> tuple[list[DeviceFacts], int]:
-    """The wanted devices, ``among`` these if any are named, and how many there are on all pages.
+    """Returns the wanted devices, only those in ``among`` if given, and how many there are on all pages.
 
     Unless a sort order is given, devices with errors come first, then those with warnings, then those that
     are getting worse fastest; revoked ones come last.
     """
     rank = {p.subject: 1 for p in facts.problems}
     rank.update((p.subject, 0) for p in facts.problems if p.severity == "error")
-    ordered = sorted(  # those that are alike stay in the order of their ids
+    ordered = sorted(  # stable, so equal devices stay sorted by id
         (device for device in facts.devices if among is None or device.device in among),
         key=lambda d: (d.state == "revoked", rank.get(d.device, 2), d.change or 0.0),
     )
@@ -157,7 +158,7 @@ def chosen(
 
 
 def _wrong(facts: Fleet) -> dict[str, list[str]]:
-    """The problems by subject."""
+    """Returns the problems by subject."""
     found: dict[str, list[str]] = {}
     for problem in facts.problems:
         found.setdefault(problem.subject, []).append(problem.text)
@@ -182,7 +183,7 @@ def _environment() -> Environment:
             "counted": counted,
             "closes": closes,
             "OF_DEVICES": {code for code in get_args(Code) if code.startswith("device_")}
-            - {"device_pending", "device_accountless"},  # not enrolled yet
+            - {"device_pending", "device_accountless"},  # not about enrolled devices
             "MAX_AWAITED": MAX_AWAITED,
             "MAX_PROBLEMS": MAX_PROBLEMS,
             "MAX_EVENTS": MAX_EVENTS,
@@ -193,6 +194,6 @@ def _environment() -> Environment:
 
 
 def _link(run: str | None, wanted: Wanted, **changes: object) -> str:
-    """The query of the same page with some parameters changed."""
+    """Returns the query string of the same page with some parameters changed."""
     fields = {"run": run, **msgspec.structs.asdict(wanted), "limit": None, **changes}
     return f"?{urlencode({key: value for key, value in fields.items() if value})}"

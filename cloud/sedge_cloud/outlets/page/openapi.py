@@ -1,4 +1,4 @@
-"""The OpenAPI document of the JSON interface, made from the records themselves."""
+"""Generates the OpenAPI document of the JSON interface from the records themselves."""
 
 from functools import cache
 
@@ -11,7 +11,7 @@ from sedge_protocol import VERSION
 
 @cache
 def document() -> dict[str, object]:
-    """The document, OpenAPI 3.1."""
+    """Returns the OpenAPI 3.1 document."""
     (fleet, run, devices, problems), schemas = msgspec.json.schema_components(
         [Fleet, RunFacts, tuple[DeviceFacts, ...], tuple[Problem, ...]],
         ref_template="#/components/schemas/{name}",
@@ -38,7 +38,7 @@ def document() -> dict[str, object]:
 
 
 def _parameters() -> list[dict[str, object]]:
-    """The parameters that select devices."""
+    """Returns the parameters that select devices."""
     properties = msgspec.json.schema_components([Wanted])[1]["Wanted"]["properties"]
     return [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
 

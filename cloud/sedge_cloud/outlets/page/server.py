@@ -1,9 +1,9 @@
-"""The status page's server: a separate thread that never waits for or touches the coordinator's loop.
+"""The status page's server, which runs in a separate thread and never touches or waits for the loop.
 
-It shares one reading of the facts with the problem log (snapshot.py), so it costs the loop only the time
-for which it occupies the interpreter. An operator's actions are performed by the command line's functions,
-in a thread with a separate store, as a broker may be slow; the loop notices them like those of the command
-line.
+It shares its readings of the facts with the problem log (snapshot.py), so it slows the coordinator's loop
+only while it occupies the interpreter. An operator's actions call the same functions as the command line.
+They run in a thread with a separate store, as a broker may be slow, and the loop notices them as it notices
+those of the command line.
 
     /              the page                /api/fleet       all facts       /events   changes, server-sent
     /device        one device              /api/runs/NAME   one run         /metrics  Prometheus
@@ -42,24 +42,24 @@ from sedge_cloud.outlets.supervisor import Supervised
 from sedge_cloud.store.opening import open_store
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError, os_reason
 
-# More open streams than this are refused: their pages work without a stream, too.
+# Further streams are refused; a page works without a stream, too.
 MAX_STREAMS = 64
-# A form of the page is far smaller.
+# The forms of the page are far smaller.
 MAX_FORM_BYTES = 4096
-# The number of drawn pages to keep; each shows different devices.
+# How many rendered pages to cache; they differ in the devices shown.
 MAX_DRAWN = 32
 _log = logging.getLogger("sedge.http")
 
 
 class Pages:
-    """Pages as last drawn, once for all viewers. Used only by the server's thread."""
+    """Caches rendered pages for all viewers. Only the server's thread may use it."""
 
     def __init__(self) -> None:
         self._facts: Fleet | None = None
         self._drawn: dict[Hashable, str] = {}
 
     def of_fleet(self, snapshot: Snapshot, run: str | None, wanted: Wanted) -> str:
-        """The page with the current facts, with one run and these devices."""
+        """Returns the main page for the current facts, with this run and these devices."""
         facts = snapshot.facts()
         run = run if run is None or facts.run(run) else None
 
@@ -71,7 +71,7 @@ class Pages:
         return self.once(facts, (run, wanted), draw)
 
     def once(self, facts: Fleet, key: Hashable, draw: Callable[[], str]) -> str:
-        """The page that ``draw`` makes of these facts, cached by ``key``."""
+        """Returns the page that ``draw`` renders from these facts, cached by ``key``."""
         if facts is not self._facts or len(self._drawn) >= MAX_DRAWN:
             self._facts = facts
             self._drawn.clear()
@@ -81,7 +81,7 @@ class Pages:
 
 
 def _listed(snapshot: Snapshot, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-    """The wanted devices, sorted by id in a large fleet, and their number on all pages.
+    """Returns the wanted devices and how many there are on all pages. A large fleet is sorted by id.
 
     Raises ``SedgeError``.
     """
@@ -116,19 +116,19 @@ class StatusServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """Returns the port that the server listens on."""
         port: int = self._socket.getsockname()[1]
         return port
 
     def start(self) -> None:
         """Start serving."""
-        # Its warnings are about requests that are not HTTP: strangers could fill the log.
+        # uvicorn warns about requests that are not HTTP, with which strangers could fill the log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._thread.start()
         _log.info("status page on http://%s", self._cloud.http.listen)
 
     def close(self) -> None:
-        """End within a second or two; a page that hangs does not hold up the coordinator."""
+        """Stop within a second or two. A request that hangs does not hold up the coordinator."""
         self._thread.close()
         self._socket.close()
 
@@ -141,7 +141,7 @@ class StatusServer:
 
     async def _serve(self) -> None:
         asyncio.get_running_loop().set_exception_handler(LoopErrors())
-        with self._socket.dup() as listener:  # uvicorn closes the socket that it is given
+        with self._socket.dup() as listener:  # uvicorn has closed the socket
             await self._server.serve(sockets=[listener])
 
     def _app(self) -> Starlette:
@@ -235,7 +235,7 @@ class StatusServer:
     async def _events(self, request: Request) -> Response:
         if self._streams >= MAX_STREAMS:
             return Response("too many pages are open\n", status_code=503)
-        headers = {"X-Accel-Buffering": "no"}  # nginx would buffer the events
+        headers = {"X-Accel-Buffering": "no"}  # keeps nginx from buffering events
         return StreamingResponse(self._stream(), media_type="text/event-stream", headers=headers)
 
     async def _stream(self) -> AsyncIterator[str]:
@@ -288,7 +288,7 @@ class StatusServer:
 
 
 def _listen(host: str, port: int) -> Listener:
-    """A socket bound here, so that a taken port ends the command with one line."""
+    """Returns a bound socket. It is bound here so that a port in use ends the command with one line."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return Listener(fileno=socket.create_server((host, port), family=family).detach())
@@ -299,7 +299,7 @@ def _listen(host: str, port: int) -> Listener:
 
 
 def _wanted(request: Request, limit: int | None) -> Wanted:
-    """Which devices a request asks for. Raises ``ConfigError``."""
+    """Parse which devices a request selects. Raises ``ConfigError``."""
     fields = {key: value for key, value in request.query_params.items() if value}
     fields = {key: value for key, value in fields.items() if key in Wanted.__struct_fields__}
     try:
@@ -310,7 +310,7 @@ def _wanted(request: Request, limit: int | None) -> Wanted:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a small form. Raises ``ConfigError``."""
+    """Parse the fields of a small form. Raises ``ConfigError``."""
     body = b""
     async for chunk in request.stream():
         body += chunk
@@ -320,7 +320,7 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def _closed(last: Fleet, facts: Fleet) -> list[str]:
-    """An event for each round that has closed between two readings."""
+    """Returns an event for each round that closed between two readings."""
     before = {run.run: run.rounds[-1].round for run in last.runs if run.rounds}
     rounds = (r for run in facts.runs for r in run.rounds)
     closed = [r for r in rounds if r.round > before.get(r.run, 0)]
@@ -333,6 +333,6 @@ def _json(value: object, status: int = 200) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """One line for a request that cannot be served."""
+    """Returns the error as one line of text for a request that cannot be served."""
     status = 503 if isinstance(error, StorageError | OSError) else 400
     return Response(f"{error}\n", status_code=status, media_type="text/plain")

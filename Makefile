@@ -5,6 +5,10 @@ BIN = $(VENV)/bin
 SOURCES = cloud edge protocol tools tests examples
 RESULTS = tools/bench/results
 
+# Every process would compile what it imports, and pytest rewrite 440 test files in each of its own: bytecode stays
+# beside the sources, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Files go to two processes in this order, the longest first: neither is left alone with one of them at the end.
 # By itself xdist begins with the files of the most tests, and so ends with those of a single long one; and
 # pytest forgets about a folder of which one below is named, too.

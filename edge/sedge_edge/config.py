@@ -1,9 +1,10 @@
-"""edge.toml: the configuration of an agent. The shipped file explains every key.
+"""Loads edge.toml, the configuration of an agent.
 
-``load_config`` checks the whole file and the secrets and certificates that it names. Paths are made
-absolute, relative to the file's folder, and environment variables such as systemd's
-``$CREDENTIALS_DIRECTORY`` are expanded. Data sets are checked elsewhere (data/sources.py). No field is a
-secret.
+The shipped file explains every key.
+
+``load_config`` checks the whole file, and the secrets and certificates that it names. Paths are made
+absolute, relative to the file's folder. Environment variables in them are expanded, such as systemd's
+``$CREDENTIALS_DIRECTORY``. Data sets are checked elsewhere (data/sources.py). No field contains a secret.
 """
 
 import os
@@ -33,17 +34,17 @@ from sedge_protocol.wire.keys import DeviceKeys, parse_secret
 from sedge_protocol.wire.settings import GatesConfig, LimitsConfig, LogLevel, Settings, minutes
 from sedge_protocol.wire.topics import check_id
 
-# "package.module:function", which is not a path.
+# Matches "package.module:function", which is not a path.
 FUNCTION_SOURCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 BACKEND_NAMES = ("auto", "onnxruntime", "executorch", "torch")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _OTHERS = 0o007
-# The file of the keyring in the state folder.
+# The name of the keyring's file in the state folder.
 KEYS = "keys"
-# The file of the certificate that has replaced that in ``cert_file``.
+# The name of the file with the certificate that has replaced the one in ``cert_file``.
 CERTIFICATE = "certificate"
-# The credential that sedge-edge.service makes of the file "secret" next to edge.toml; root's own commands
-# read that file.
+# The credential that sedge-edge.service makes from the file "secret" next to edge.toml. Commands that root
+# runs read that file instead.
 _UNIT_SECRET = "$CREDENTIALS_DIRECTORY/sedge-secret"
 
 
@@ -118,7 +119,7 @@ class BackendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (module, loss, metric) if those are your own."""
 
     def __post_init__(self) -> None:
-        """Raise ``ConfigError`` for an unknown backend, and for a ``model`` that is missing or unused."""
+        """Raise ``ConfigError`` for an unknown backend, or if ``model`` is missing or unused."""
         if self.name not in BACKEND_NAMES and not FUNCTION_SOURCE.fullmatch(self.name):
             expected = f"one of {', '.join(map(repr, BACKEND_NAMES))}, or 'module:function'"
             raise ConfigError("backend.name", self.name, expected)
@@ -170,41 +171,44 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Lowest severity to log; use ``debug`` to trace a problem."""
 
     def secret(self) -> bytes:
-        """The secret that the device was enrolled with, from its file. Raises ``ConfigError``."""
+        """Returns the secret that the device was enrolled with, from its file. Raises ``ConfigError``."""
         text = _read_private(self.secret_file, "secret_file")
         return parse_secret(text, str(self.secret_file))
 
     def keys(self) -> DeviceKeys:
-        """The device's current keys. Raises ``ConfigError``, ``StorageError``."""
+        """Returns the device's current keys. Raises ``ConfigError`` or ``StorageError``."""
         if not os.path.exists(self.state_dir / KEYS):
             return DeviceKeys.of(self.secret())
         return self.keyring(self.state_dir).keys
 
     def keyring(self, folder: Path) -> Keyring:
-        """The keyring in the state ``folder``. Raises ``ConfigError``, ``StorageError``."""
+        """Returns the keyring in the state ``folder``. Raises ``ConfigError`` or ``StorageError``."""
         durable = Journal(folder / KEYS, KeptKeys, SCHEMA)
         return Keyring(self.secret(), self.fleet, self.device, durable, os.urandom)
 
     @property
     def settings(self) -> Settings:
-        """What a coordinator may tighten."""
+        """The device's own values of the settings that a coordinator may tighten."""
         return Settings(self.gates, self.limits, self.log_level)
 
     @property
     def renews(self) -> bool:
-        """Whether the device can change its secret: only if the broker's account follows from it."""
+        """Whether the device can change its secret.
+
+        Its account at the broker must then depend on the secret.
+        """
         return self.broker.password_file is None and self.broker.key_file is None
 
     @property
     def is_certified(self) -> bool:
-        """Whether the device has a certificate whose key follows from its secret."""
+        """Whether the device has a certificate whose key is derived from its secret."""
         return self.broker.cert_file is not None and self.broker.key_file is None
 
     def certificate(self, folder: Path | None) -> OwnCertificate | None:
-        """The certificate whose key follows from the secret; None if there is no such one.
+        """Returns the certificate whose key is derived from the secret, or None if there is none.
 
-        The coordinator has renewed it if the state ``folder`` says so. Raises ``ConfigError``,
-        ``StorageError``.
+        It is the coordinator's renewed one if that is stored in ``folder``, the state folder. Raises
+        ``ConfigError`` or ``StorageError``.
         """
         path, key = self.broker.cert_file, "broker.cert_file"
         if path is None or not self.is_certified:
@@ -216,7 +220,10 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return OwnCertificate(self.secret(), given, durable)
 
     def broker_settings(self) -> BrokerSettings:
-        """The link's settings, password included. Raises ``ConfigError``."""
+        """Returns the settings for the link to the broker, including the password.
+
+        Raises ``ConfigError``.
+        """
         broker = self.broker
         if broker.password_file is None:
             password = self.keys().password
@@ -236,7 +243,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_config(path: Path) -> EdgeConfig:
-    """The configuration of one device, checked, its paths absolute. Raises ``ConfigError``."""
+    """Load and check the configuration of one device. Its paths become absolute. Raises ``ConfigError``."""
     try:
         edge = _resolved(config.load(path, EdgeConfig), path.absolute().parent)
         check_id(edge.device, "device")
@@ -301,7 +308,7 @@ def _optional(path: Path | None, key: str, folder: Path) -> Path | None:
 
 
 def _source(source: str, key: str, folder: Path) -> str:
-    """A data source with its path made absolute; "module:function" is unchanged."""
+    """Returns a data source with its path made absolute. "module:function" is returned unchanged."""
     return (
         source if FUNCTION_SOURCE.fullmatch(source) else str(_absolute(Path(source), key, folder))
     )
@@ -340,9 +347,11 @@ def _check_tls(edge: EdgeConfig) -> None:
 
 
 def _read_private(path: Path, key: str) -> str:
-    """The text of a secret file. As with ssh, a file that others may read is refused.
+    """Read a secret file.
 
-    Group access is allowed, because systemd passes credentials with mode 0440 and an access list.
+    As with ssh, a file that others may read is refused.
+
+    The file's group may have access, because systemd passes credentials with mode 0440 and an access list.
     """
     text = config.named_text(path, key)
     mode = path.stat().st_mode & 0o777

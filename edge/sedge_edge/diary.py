@@ -1,7 +1,7 @@
 """Records a device's history for people: its link, its last error, its results, the day's traffic.
 
-It is one small file in the state folder, which the running agent writes and `sedge-edge status` reads.
-Nothing depends on it, so disk errors are ignored, and a power cut may cost its last minute.
+It is one small file in the state folder. The running agent writes it, and `sedge-edge status` reads it.
+Nothing depends on it, so disk errors are ignored, and a power cut may lose its last minute.
 """
 
 import contextlib
@@ -16,19 +16,19 @@ from sedge_protocol.wire.messages import EVALUATE
 from sedge_protocol.wire.update import Report
 
 FILE = "diary"
-# The number of results to keep, and the minimum seconds between writes of bytes and contacts alone.
+# How many results to keep, and how many seconds to wait before writing again only because of new messages.
 MOST_RESULTS = 20
 WRITE_EVERY_S = 60.0
 DAY_S = 86400
 
 
 def result_text(task: str, before: float, after: float) -> str:
-    """The run metric's values in a round as text."""
+    """Format the values of a run's metric in a round."""
     return f"{after:.4f}" if task == EVALUATE else f"{before:.4f} before, {after:.4f} after"
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The run metric's value in a round, before and after training; ``at`` is in Unix seconds."""
+    """The values of a run's metric before and after the training of a round. ``at`` is in Unix seconds."""
 
     run: str
     round: int
@@ -39,15 +39,17 @@ class Result(msgspec.Struct, frozen=True):
     at: float
 
     def text(self) -> str:
-        """The values of the metric as text."""
+        """Format the values of the metric."""
         return result_text(self.task, self.before, self.after)
 
 
 class Page(msgspec.Struct, frozen=True):
-    """The diary's content. Times are in Unix seconds of the device's clock, 0 for never.
+    """The diary's content.
 
-    ``connected`` has held since ``since``; without a link, ``reason`` says why. ``up`` and ``down`` are the
-    bytes of messages on ``day``, in days since 1970 in UTC.
+    Times are in Unix seconds of the device's clock, or 0 for never.
+
+    ``since`` is when ``connected`` last changed. Without a link, ``reason`` says why. ``up`` and ``down``
+    are the bytes of messages on ``day``, which counts the days since 1970 in UTC.
     """
 
     connected: bool = False
@@ -64,7 +66,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Diary:
-    """Writes the file; without a ``folder`` it writes nothing. ``clock`` gives Unix seconds."""
+    """Writes the diary's file, or nothing if there is no ``folder``. ``clock`` returns Unix seconds."""
 
     def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.time) -> None:
         self._folder, self._clock = folder, clock
@@ -72,7 +74,7 @@ class Diary:
         self.page = Page() if folder is None else read_diary(folder)
 
     def link(self, connected: bool, text: str) -> None:
-        """The link is up to a URL, or down for a reason."""
+        """Record that the link is up, to the URL ``text``, or down, for the reason ``text``."""
         if connected:
             self._save(connected=True, since=self._clock(), url=text, reason="")
         elif self.page.connected:
@@ -81,7 +83,7 @@ class Diary:
             self._save(reason=text)
 
     def bytes(self, up: int = 0, down: int = 0) -> None:
-        """A message was sent, or received."""
+        """Record the sizes of a message that was sent or received."""
         now = self._clock()
         day = int(now // DAY_S)
         page = (
@@ -91,15 +93,16 @@ class Diary:
         self.page = msgspec.structs.replace(
             page, day=day, up=page.up + up, down=page.down + down, heard=heard
         )
-        if abs(now - self._written) >= WRITE_EVERY_S:  # also after the clock was set
+        # Abs, because the clock may have been set back.
+        if abs(now - self._written) >= WRITE_EVERY_S:
             self._save()
 
     def error(self, text: str) -> None:
-        """Something went wrong that a person should know about."""
+        """Record an error that the user should know about."""
         self._save(error=text, error_at=self._clock())
 
     def done(self, report: Report) -> str:
-        """A round's work is done. Returns the line to log about it."""
+        """Record that the work for a round is done. Returns the line to log."""
         values = report.before.metric, report.after.metric
         result = Result(
             report.run, report.round, report.task, *values, report.num_examples, self._clock()
@@ -108,7 +111,7 @@ class Diary:
         return f"run {report.run}, round {report.round} ({report.task}) is done: {result.text()}"
 
     def close(self) -> None:
-        """The agent stops."""
+        """Record that the agent stops."""
         self.link(False, "stopped")
 
     def _save(self, **changes: object) -> None:
@@ -123,7 +126,7 @@ class Diary:
 
 
 def read_diary(folder: Path) -> Page:
-    """The diary in a state folder; an empty one if it is missing or damaged."""
+    """Returns the diary in a state folder, or an empty one if it is missing or damaged."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode((folder / FILE).read_bytes(), type=Page)
     return Page()

@@ -33,17 +33,19 @@ from sedge_protocol.host.user_code import imported
 from sedge_protocol.wire.bundle import WITHOUT_PROGRAMS, BundleManifest, load
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, LATEST_CLOCK_S
 
-# Where sedge-edge.service reads its configuration, and the only place where it may write.
+# The folder of sedge-edge.service's configuration, and the only folder where it may write.
 SERVICE_CONFIG, SERVICE_STATE = Path("/etc/sedge"), Path("/var/lib/sedge")
 ENOUGH_FREE_BYTES = 64_000_000
-# The agent with ONNX Runtime and a small CNN peaks at about 110 MB; the system needs as much again.
+# The agent with ONNX Runtime and a small CNN needs up to about 110 MB. The system needs as much again.
 ENOUGH_MEMORY_MB = 200
 
 
 def examine(path: Path, report: Callable[[bool, str], None], bundle: Path | None = None) -> bool:
-    """Make every check and call ``report`` with each result. True when all have passed.
+    """Run all checks and call ``report`` with each result.
 
-    The data are compared with the model of a ``bundle``'s folder or, without one, of the newest run.
+    Returns True if all have passed.
+
+    The data are compared with the model in the folder ``bundle`` or, without one, that of the newest run.
     """
     try:
         config = load_config(path)
@@ -68,7 +70,7 @@ def examine(path: Path, report: Callable[[bool, str], None], bundle: Path | None
     failed = set[str]()
     for name, check in checks.items():
         if name == "messages" and "broker" in failed:
-            continue  # nothing comes back at all, and the reason was reported
+            continue  # no message would come back, for the reason already reported
         try:
             with as_caller():
                 report(True, f"{name}: {check()}")
@@ -153,7 +155,7 @@ def _table_instead(config: EdgeConfig, path: Path) -> str | None:
 
 
 def _fitting(raw: Raw, whole: Examples, manifest: BundleManifest) -> Examples:
-    """The examples as the model takes them. Raises ``DataError``, which names the source."""
+    """Convert the examples to the model's types. Raises ``DataError``, which names the source."""
     try:
         return fitting(whole, manifest)
     except DataError as exc:
@@ -162,7 +164,7 @@ def _fitting(raw: Raw, whole: Examples, manifest: BundleManifest) -> Examples:
 
 
 def _targets(whole: Examples) -> str:
-    """The range of y, and the first example that keeps it from being classes if most of it could be."""
+    """Describe the range of y. If most of y could be classes, also name the first example that is not."""
     y = whole.targets
     if y is whole.inputs or not y.size:
         return ""
@@ -178,7 +180,7 @@ def _targets(whole: Examples) -> str:
 
 
 def _range(raw: Raw, whole: Examples) -> str:
-    """The range of the values that training sees: shapes do not reveal a wrong scale."""
+    """Describe the range of x as used for training, because shapes do not reveal a wrong scale."""
     if not whole.inputs.size:
         return "without values"
     low, high = whole.inputs.min(), whole.inputs.max()
@@ -187,10 +189,10 @@ def _range(raw: Raw, whole: Examples) -> str:
 
 
 def _manifest(config: EdgeConfig) -> BundleManifest | None:
-    """The manifest of the newest run; None until its bundle has arrived.
+    """Returns the manifest of the newest run, or None until its bundle has arrived.
 
-    The newest run is that of the last order: its model may differ from that of the newest personal model.
-    If the disk cannot be read, the disk's own check says why.
+    The newest run is that of the last order, whose model may differ from the newest personal model. If the
+    disk cannot be read, the check of the disk says why.
     """
     folder = act_as_owner(config.state_dir)
     with suppress(ConfigError, StorageError):
@@ -221,7 +223,7 @@ def _frozen(config: EdgeConfig) -> str:
 
 
 def gate_values(gates: Gates) -> str:
-    """The readings of the configured gates, and which are closed. Raises ``ConfigError``."""
+    """Describe the readings of the configured gates, and which are closed. Raises ``ConfigError``."""
     found: list[str] = []
     for gate in gates.states():
         if gate.value is None:
@@ -233,7 +235,7 @@ def gate_values(gates: Gates) -> str:
 
 
 def _torch(config: EdgeConfig) -> str:
-    """Warn about torch: its CUDA wheels fill the disk of a small device, which hardly ever needs it."""
+    """Warn about torch. Its CUDA wheels fill a small device's disk, and it is hardly ever needed there."""
     try:
         installed = version("torch")
     except PackageNotFoundError:
@@ -248,7 +250,7 @@ def _torch(config: EdgeConfig) -> str:
 
 
 def _unit(config: EdgeConfig, path: Path) -> str:
-    """Check that sedge-edge.service, whose file system is read-only, can write the state."""
+    """Check that sedge-edge.service can write the state, although its file system is mostly read-only."""
     if path.absolute().parent == SERVICE_CONFIG and config.state_dir != SERVICE_STATE:
         found, expected = str(config.state_dir), f"{SERVICE_STATE}, which sedge-edge.service writes"
         raise ConfigError("state_dir", found, expected, str(path))

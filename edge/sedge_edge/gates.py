@@ -1,12 +1,15 @@
-"""Gates: whether a device may work now. All are off unless edge.toml sets them.
+"""Gates decide whether a device may work now.
 
-While any gate is closed, nothing is fetched and no training starts; a training in progress stops, and
-continues once all gates are open. Finished updates are still sent, unless a gate that limits use of the
-link (``unmetered``) is closed. No gate counts the agent's own use of processor and memory, so training
-cannot close its own gate. Only the temperature gate has hysteresis, because training does raise the
-temperature.
+All are off unless edge.toml configures them.
 
-A gate whose value the device cannot read is open: a Raspberry Pi without a battery is on mains.
+While any gate is closed, nothing is fetched and no training starts. A training in progress stops, and
+continues once all gates are open. Finished updates are still sent, unless a gate that limits the use of the
+link (``unmetered``) is closed.
+
+No gate counts the agent's own use of processor and memory, so training cannot close its own gate. Only the
+temperature gate has hysteresis, because training does raise the temperature.
+
+A gate is open if the device cannot read its value: a Raspberry Pi without a battery is on mains.
 ``sedge-edge doctor`` reports a gate that can never close.
 """
 
@@ -20,14 +23,15 @@ from sedge_edge.rounds.waiting import CHECK_S, OPEN, Closed
 from sedge_edge.sensors import Sensors, link_is_metered
 from sedge_protocol.wire.settings import GatesConfig, minutes
 
-# A device that was too hot continues once it is this much cooler than the limit.
+# A device that was too hot must be this much cooler than the limit before it continues.
 COOLER_C = 5.0
 
 
 class Gate(NamedTuple):
-    """A configured gate: its ``value`` as text, None if unknown, and the reason if it is closed.
+    """The state of a configured gate: its reading as text, and why it is closed.
 
-    ``link`` says whether it also holds back finished updates.
+    ``value`` is None if the reading is unknown, and ``closed`` is empty if the gate is open. ``link`` says
+    whether the gate also holds back finished updates.
     """
 
     key: str
@@ -37,9 +41,11 @@ class Gate(NamedTuple):
 
 
 class Gates:
-    """The gates of a device, checked every ``CHECK_S``. Thread-safe.
+    """The gates of a device, which are checked every ``CHECK_S`` seconds.
 
-    ``metered`` says whether the link is metered, ``local`` gives the local time of day.
+    Thread-safe.
+
+    ``metered`` tells whether the link is metered, and ``local`` returns the local time of day.
     """
 
     def __init__(
@@ -57,12 +63,12 @@ class Gates:
         self._closed, self._hot = OPEN, False
 
     def follow(self, config: GatesConfig) -> None:
-        """Take other gates, from now on."""
+        """Use another configuration from now on."""
         with self._lock:
             self._config, self._next = config, self._clock()
 
     def closed(self) -> Closed:
-        """The gates that are closed now."""
+        """Returns which gates are closed now."""
         with self._lock:
             now = self._clock()
             if now >= self._next:
@@ -73,7 +79,7 @@ class Gates:
             return self._closed
 
     def states(self) -> list[Gate]:
-        """The current state of every configured gate."""
+        """Returns the current state of every configured gate."""
         return [*self._power(), *self._machine(), *self._outside()]
 
     def _power(self) -> Iterator[Gate]:
@@ -119,7 +125,7 @@ class Gates:
 def _limited(
     key: str, name: str, value: float | None, unit: str, limit: float, closed: bool
 ) -> Gate:
-    """A gate at a limit; the reason names value and limit."""
+    """Returns the state of a gate with a limit. The reason names value and limit."""
     if value is None:
         return Gate(key, None)
     text = f"{value:.3g}{unit}" if value < 1000 else f"{value:.0f}{unit}"

@@ -1,4 +1,4 @@
-"""[download]: blobs over HTTP. Decides which servers a device may ask, and runs the downloading thread."""
+"""[download]: downloads blobs over HTTP. Decides which servers may be used, and runs the thread."""
 
 import queue
 import threading
@@ -15,7 +15,7 @@ from sedge_protocol.errors import ConfigError, LinkError
 if TYPE_CHECKING:
     from sedge_protocol.host.web import Span
 
-# How many chunks may wait for the disk; a faster server has to wait.
+# The number of chunks that may wait for the disk. A faster server has to wait.
 WAITING = 4
 # How often a waiting thread checks whether its download is still wanted.
 LOOK_S = 0.5
@@ -41,7 +41,7 @@ class DownloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     system's authorities."""
 
     def check(self) -> None:
-        """Raise ``ConfigError`` for a host that is not a plain name, or a file without a certificate."""
+        """Raise ``ConfigError`` for a host that is not a plain name, or a missing certificate file."""
         for host in self.hosts:
             if not host or set(host) & set("/:@ "):
                 raise ConfigError("download.hosts", host, "names such as cdn.example.org")
@@ -49,14 +49,15 @@ class DownloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("download.ca_file", str(self.ca_file), "a readable file")
 
     def permits(self, url: str) -> bool:
-        """Whether this URL may be requested now."""
+        """Returns True if this URL may be requested now."""
         if self.http == "never" or (self.unmetered and link_is_metered()):
             return False
         return self.names(url)
 
     def names(self, url: str) -> bool:
-        """Whether requests to a URL are allowed."""
-        from sedge_protocol.host.web import parse  # http.client needs scarce memory
+        """Returns True if this URL may be requested, apart from whether the link is metered."""
+        # Imported here, because http.client takes memory, which is scarce.
+        from sedge_protocol.host.web import parse
 
         try:
             address = parse(url)
@@ -67,7 +68,7 @@ class DownloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Downloads:
-    """Requests one span at a time, in a separate thread."""
+    """Downloads one span at a time, in a separate thread."""
 
     def __init__(self, config: DownloadConfig) -> None:
         self._config = config
@@ -76,11 +77,11 @@ class Downloads:
 
     @property
     def waiting(self) -> bool:
-        """Whether something has arrived that was not collected yet."""
+        """Whether data have arrived that ``taken`` has not returned yet."""
         return not self._parts.empty()
 
     def start(self, wanted: FetchSpan, wake: Callable[[], None]) -> None:
-        """Begin to fetch a span; ``wake`` is called, from another thread, whenever data arrive."""
+        """Start to fetch a span. Whenever data arrive, ``wake`` is called, from another thread."""
         from sedge_protocol.host.web import Span
 
         self.stop()
@@ -100,7 +101,7 @@ class Downloads:
         self._span = None
 
     def taken(self) -> Iterator[FetchedChunk | SpanEnd]:
-        """Everything that has arrived so far."""
+        """Yields everything that has arrived since the last call."""
         for _ in range(self._parts.qsize()):
             yield self._parts.get_nowait()
 
@@ -115,7 +116,7 @@ class Downloads:
         self._hand(span, end, wake)
 
     def _hand(self, span: "Span", part: FetchedChunk | SpanEnd, wake: Callable[[], None]) -> bool:
-        """Pass a part on as soon as there is room; False once the download is stopped."""
+        """Pass on a part once there is room. Returns False if the download was stopped meanwhile."""
         while not span.stopped:
             try:
                 self._parts.put(part, timeout=LOOK_S)

@@ -1,4 +1,4 @@
-"""``sedge-edge join``: a device's files, from the line that enrolled it or from a token."""
+"""``sedge-edge join``: creates a device's files, from the line that enrolled it or by a token."""
 
 import json
 import re
@@ -32,7 +32,7 @@ from sedge_protocol.wire.keys import SECRET_BYTES
 from sedge_protocol.wire.topics import check_id
 
 SERVICE = Path("/etc/sedge")
-# The file of an unfinished join by a token; it holds the device's private key.
+# The file of an unfinished join by a token. It contains the device's private key.
 JOINING = "joining"
 
 _NEXT = """\
@@ -47,11 +47,11 @@ _REPLACED = """\
 
 
 class Wanted(NamedTuple):
-    """The files' destination, and the requested join.
+    """What the user asked for: the files' destination and the details of the join.
 
     ``out`` is the folder, by default /etc/sedge for the ``service`` and otherwise one named after the
-    device. ``name`` is the id to ask for with a token. With ``replaces`` the device already in the folder
-    gets a new secret and keeps its edge.toml.
+    device. ``name`` is the id to request with a token. With ``replaces``, a device that is already in the
+    folder gets a new secret and keeps its edge.toml.
     """
 
     out: Path | None = None
@@ -62,18 +62,20 @@ class Wanted(NamedTuple):
 
 
 class _Begun(msgspec.Struct, frozen=True):
-    """The file ``joining``."""
+    """The contents of the file ``joining``."""
 
     token: str
     seed: str
 
 
 def join(line: str, wanted: Wanted, say: Callable[[str], None]) -> str:
-    """Write edge.toml, secret and the broker's authority. Returns the next steps as text.
+    """Write edge.toml, the secret and the broker's authority.
 
-    ``say`` receives the progress of a join by a token. Raises ``ConfigError`` for an invalid line, and if
-    another device, or without ``replaces`` this one, is in the folder already; ``JoinRefused``;
-    ``LinkError``; ``StorageError``.
+    Returns the next steps as text.
+
+    ``say`` receives the progress of a join by a token. Raises ``ConfigError`` for an invalid line, or if
+    the folder already has another device or, without ``replaces``, this one. Also raises ``JoinRefused``,
+    ``LinkError`` and ``StorageError``.
     """
     said = parse_join_text(line)
     if isinstance(said, Token):
@@ -87,8 +89,8 @@ def _join_by_token(token: Token, wanted: Wanted, say: Callable[[str], None]) -> 
     name = token.device or wanted.name or _name_in(folder) or _host_name()
     check_id(name, "--name")
     folder = folder or Path(name)
-    # Everything known of the device besides its id and secret: enough to see which one is in the folder,
-    # and to connect.
+    # All that is known of the device before it has an id and a secret. It is enough to connect, and to
+    # check which device is in the folder.
     first = Enrolment(name, token.fleet, token.url, "", token.ca, token.trust, token.certificate)
     fresh = not folder.exists() or (folder / JOINING).exists()
     with as_caller(), translated("join in", folder):
@@ -101,7 +103,7 @@ def _join_by_token(token: Token, wanted: Wanted, say: Callable[[str], None]) -> 
     ca_file = None if token.ca is None else str(folder / CA)
     try:
         answer = ask_to_join(asking, ca_file, wanted.timeout_s, say)
-    except JoinRefused:  # another attempt starts over
+    except JoinRefused:  # another attempt would start over
         _clear(folder, fresh)
         raise
     pem = DER_cert_to_PEM_cert(answer.certificate) if answer.certificate else None
@@ -115,7 +117,7 @@ def _join_by_token(token: Token, wanted: Wanted, say: Callable[[str], None]) -> 
 
 
 def _clear(folder: Path, fresh: bool) -> None:
-    """Delete what a refused join has written; also the folder, if it is ``fresh`` and has nothing else."""
+    """Delete the files of a refused join, and the folder if it is ``fresh`` and otherwise empty."""
     (folder / JOINING).unlink(missing_ok=True)
     if fresh:
         (folder / CA).unlink(missing_ok=True)
@@ -160,9 +162,10 @@ def _files(enrolment: Enrolment, wanted: Wanted) -> Mapping[str, str]:
 
 
 def _require_free(folder: Path, enrolment: Enrolment, wanted: Wanted) -> bool:
-    """Whether this device is already in the folder and may be replaced.
+    """Returns True if this device is already in the folder and may be replaced.
 
-    Raises ``ConfigError`` for another device's files; those of an interrupted join are reused.
+    Raises ``ConfigError`` if the folder has another device's files. Those of an interrupted join are
+    reused.
     """
     files, known = _files(enrolment, wanted), _device_in(folder)
     if known == (enrolment.device, enrolment.fleet) and (folder / SECRET).exists():
@@ -175,7 +178,7 @@ def _require_free(folder: Path, enrolment: Enrolment, wanted: Wanted) -> bool:
         raise ConfigError("sedge-edge join", str(folder / SECRET), expected)
     for name in (SECRET, *files):
         path = folder / name
-        if name == CERTIFICATE:  # an interrupted join may have had another one
+        if name == CERTIFICATE:  # an interrupted join may have had another certificate
             continue
         if path.exists() and (name == SECRET or path.read_text(errors="replace") != files[name]):
             expected = "a folder without a device, or another one: --out FOLDER"
@@ -184,7 +187,10 @@ def _require_free(folder: Path, enrolment: Enrolment, wanted: Wanted) -> bool:
 
 
 def _seed(token: Token, folder: Path, wanted: Wanted) -> bytes:
-    """The seed of this join's private key: that of an interrupted join by this token, or a new one."""
+    """Returns the seed of this join's private key.
+
+    It comes from an interrupted join by the same token, or is new.
+    """
     path = folder / JOINING
     if path.exists():
         try:
@@ -192,7 +198,7 @@ def _seed(token: Token, folder: Path, wanted: Wanted) -> bytes:
             if begun.token == token.token:
                 return bytes.fromhex(begun.seed)
         except ValueError:
-            pass  # torn, or not our file: a new key will do
+            pass  # incomplete, or another kind of file: use a new key
     seed = secrets.token_bytes(SECRET_BYTES)
     folder.mkdir(parents=True, exist_ok=True, mode=0o755 if wanted.service else 0o700)
     coded = json.dumps({"token": token.token, "seed": seed.hex()}).encode()
@@ -201,13 +207,13 @@ def _seed(token: Token, folder: Path, wanted: Wanted) -> bytes:
 
 
 def _is_written(folder: Path, asking: Asking) -> bool:
-    """Whether the join was interrupted after its last file."""
+    """Returns True if the join was interrupted after it had written its last file."""
     path = folder / SECRET
     return path.exists() and path.read_text(errors="replace").strip() == asking.secret.hex()
 
 
 def _device_in(folder: Path) -> tuple[str, str]:
-    """Id and fleet of the device in a folder; empty if there is none."""
+    """Returns id and fleet of the device in a folder, or empty texts if there is none."""
     try:
         said = tomllib.loads((folder / CONFIG).read_text(errors="replace"))
     except (OSError, tomllib.TOMLDecodeError):
@@ -220,6 +226,6 @@ def _name_in(folder: Path | None) -> str:
 
 
 def _host_name() -> str:
-    """This machine's name, turned into an id."""
+    """Returns this machine's name in the form of a valid id."""
     words = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().partition(".")[0].lower())
     return words.strip("-")[:48].strip("-") or "device"

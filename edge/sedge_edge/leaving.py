@@ -1,4 +1,4 @@
-"""Leaving a fleet for good: the coordinator is notified, then the device's state is deleted."""
+"""Leaves a fleet for good: notifies the coordinator, then deletes the device's state."""
 
 import secrets
 import shutil
@@ -22,9 +22,9 @@ ANSWER_S = 30.0
 
 
 def member(path: Path) -> EdgeConfig:
-    """The configuration of a device that can leave.
+    """Returns the configuration of a device that can leave.
 
-    Raises ``ConfigError``, and ``StorageError`` for a device without a secret.
+    Raises ``ConfigError``, or ``StorageError`` for a device without a secret.
     """
     try:
         return load_config(path)
@@ -39,10 +39,12 @@ def member(path: Path) -> EdgeConfig:
 
 
 def leave(config: EdgeConfig, folder: Path, timeout_s: float = ANSWER_S) -> str:
-    """Leave the fleet. Returns why the coordinator could not be notified, or "" if it was.
+    """Leave the fleet.
+
+    Returns "" or the reason why the coordinator could not be notified.
 
     The contents of the device's state ``folder`` are deleted in either case. Raises ``StorageError`` while
-    an agent uses the folder, and when the disk refuses.
+    an agent uses the folder, or if the disk refuses.
     """
     with lock_folder(folder):
         why = ""
@@ -58,7 +60,7 @@ def leave(config: EdgeConfig, folder: Path, timeout_s: float = ANSWER_S) -> str:
 
 
 def _tell(config: EdgeConfig, folder: Path, timeout_s: float) -> None:
-    """Send leaving hellos until the coordinator refuses the device. Raises ``LinkError`` otherwise."""
+    """Send leaving hellos until the coordinator refuses the device. Raises ``LinkError`` if it does not."""
     keys, topic = config.keys(), topics.down(config.fleet, config.device)
     start = next_incarnation(_starts(folder), int(time.time()))
     peer = Peer(topics.up(config.fleet, config.device), keys.up, keys.down, start, 0)
@@ -76,7 +78,7 @@ def _tell(config: EdgeConfig, folder: Path, timeout_s: float) -> None:
 
 
 def _starts(folder: Path) -> int:
-    """The device's start counter; 0 if its state, which is about to be deleted, cannot be read."""
+    """Returns the device's start counter, or 0 if its state, which will be deleted, cannot be read."""
     try:
         state = Journal(folder / "journal", AgentState, SCHEMA).load()
     except StorageError:

@@ -35,24 +35,27 @@ from sedge_protocol.errors import ConfigError, DataError, SedgeError
 from sedge_protocol.host.array_files import read_arrays
 from sedge_protocol.host.disk import translated
 
-# The maximum input of one request in bytes: 27 images of 224 x 224 x 3 in float32. Split larger inputs.
+# The maximum size in bytes of one request's input: 27 images of 224 x 224 x 3 in float32. Larger inputs
+# must be split.
 MAX_BODY = 16 << 20
-# The same for JSON, whose objects in memory are twenty times as large.
+# The maximum for JSON, whose objects take twenty times as much memory.
 MAX_JSON = 1 << 20
-# The maximum number of clients at once, and of bytes in all their inputs.
+# The maximum number of clients at a time, and of bytes in all their inputs.
 MAX_CLIENTS, MAX_BYTES = 16, 2 * MAX_BODY
 # A client that is silent for this many seconds is disconnected.
 PATIENCE_S = 5.0
 _JSON = "application/json"
-# The type that the standard library's stubs use.
+# The standard library's stubs use this type.
 _Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]
 
 
 class ModelSocket:
-    """Serves a device's newest model at ``path``, in a separate thread. Use it as a context.
+    """Serves a device's newest model at ``path``, in a separate thread.
 
-    ``opened`` opens the model at the first request, so an unused socket takes no memory for it. Entering
-    raises ``StorageError`` if the socket cannot be created.
+    Use it in a ``with`` statement.
+
+    ``opened`` opens the model at the first request, so that an unused socket takes no memory for it.
+    Entering raises ``StorageError`` if the socket cannot be created.
     """
 
     def __init__(self, path: Path, opened: Callable[[], Model]) -> None:
@@ -62,7 +65,7 @@ class ModelSocket:
 
     def __enter__(self) -> "ModelSocket":
         with translated("open the socket", self._path):
-            if self._path.is_socket():  # a killed agent leaves its own
+            if self._path.is_socket():  # left behind by an agent that was killed
                 self._path.unlink()
             self._server = _Server(str(self._path), self.model)
             os.chmod(self._path, 0o666)
@@ -81,25 +84,34 @@ class ModelSocket:
             self._path.unlink()
 
     def model(self) -> Model:
-        """The model. Raises ``ConfigError`` while there is none, ``StorageError`` for the disk."""
+        """Returns the model, which is opened at the first call.
+
+        Raises ``ConfigError`` while there is none, ``StorageError`` for a disk error.
+        """
         if self._model is None:
             self._model = self._opened()
         return self._model
 
 
 class _Clients:
-    """Limits the clients and the bytes of their inputs. Shared by threads.
+    """Limits the number of clients and the bytes of their inputs.
 
-    A new client closes the oldest of those that have not sent everything yet or do not read their answers.
+    Thread-safe.
+
+    If there is no room for a new client, the oldest of those is closed that have not sent everything yet or
+    do not read their answers.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._bytes: dict[socket.socket, int] = {}  # the oldest first
+        self._bytes: dict[socket.socket, int] = {}  # by age, oldest first
         self._in_turn: set[socket.socket] = set()
 
     def enter(self, client: socket.socket, num_bytes: int = 0) -> None:
-        """Make room for a client, or for its inputs; it may be closed from here on."""
+        """Make room for a client, or for its inputs.
+
+        From now on it may be closed to make room for others.
+        """
         with self._changed:
             self._bytes.pop(client, None)
             while len(self._bytes) >= MAX_CLIENTS or self._used() + num_bytes > MAX_BYTES:
@@ -123,7 +135,7 @@ class _Clients:
                 self._changed.notify_all()
 
     def leave(self, client: socket.socket) -> None:
-        """Forget a client."""
+        """Remove a client."""
         with self._changed:
             self._bytes.pop(client, None)
             self._changed.notify_all()
@@ -140,7 +152,7 @@ class _Clients:
     def _close(self, client: socket.socket) -> None:
         del self._bytes[client]
         with contextlib.suppress(OSError):
-            client.shutdown(socket.SHUT_RDWR)  # this ends its thread's read or write
+            client.shutdown(socket.SHUT_RDWR)  # ends a read or write in the client's thread
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -159,17 +171,17 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: _Request) -> None:
-        """A client has been served."""
+        """Remove a client that has been served."""
         self.clients.leave(cast(socket.socket, request))
         super().shutdown_request(request)
 
     def server_close(self) -> None:
-        """Admit no more clients."""
+        """Stop accepting clients and disconnect all of them."""
         super().server_close()
         self.clients.close()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore exceptions in a handler: nearly always its client has disconnected."""
+        """Ignore exceptions in a handler, which nearly always mean that its client has disconnected."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -183,14 +195,14 @@ class _Handler(BaseHTTPRequestHandler):
         return self._server.model()
 
     def do_GET(self) -> None:
-        """A description of the model."""
+        """Answer with a description of the model."""
         if self.path == "/":
             self._answer(lambda: (_JSON, _described(self._model())))
         else:
             self._say(404, "text/plain", b"GET / or POST /predict\n")
 
     def do_POST(self) -> None:
-        """The model's outputs."""
+        """Answer with the model's outputs."""
         length = self.headers.get("Content-Length", "")
         most = MAX_JSON if self.headers.get_content_type() == _JSON else MAX_BODY
         if self.path != "/predict":
@@ -205,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(lambda: self._predicted(body))
 
     def _predicted(self, body: bytes) -> tuple[str, bytes]:
-        """Type and bytes of the answer."""
+        """Returns the content type and the bytes of the answer."""
         model = self._model()
         if self.headers.get_content_type() == _JSON:
             return _JSON, _as_json(model, _from_json(body))
@@ -229,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are not logged: any program on the device could fill the log."""
+        """Log nothing, because any program on the device could fill the log with requests."""
 
 
 def _status(error: SedgeError) -> int:

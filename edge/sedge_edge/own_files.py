@@ -1,7 +1,8 @@
 """[frozen]: bases that the device already has as files, so that it need not download them.
 
-A base that came with the device, in an app's assets or on a mounted disk, is copied chunk by chunk, each
-checked by its digest, when an order needs it. Anything that a file lacks is downloaded as usual.
+A base may have come with the device, in an app's assets or on a mounted disk. When an order needs it, it is
+copied chunk by chunk, and each chunk is checked by its digest. Anything that the file lacks is downloaded
+as usual.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from sedge_protocol.wire.transfer import Manifest
 
 
 class DeviceBlobs(BlobFolder):
-    """The blobs of a device; ``files`` maps SHA-256 to files that the device may already have."""
+    """The blobs of a device. ``files`` maps SHA-256 to files that the device may already have."""
 
     def __init__(
         self, root: Path, share: float = 1.0, files: Mapping[bytes, Path] | None = None
@@ -30,7 +31,7 @@ class DeviceBlobs(BlobFolder):
         self._log = logging.getLogger("sedge.edge")
 
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
-        """The chunks of a blob that have arrived already, or are in the device's own file."""
+        """Returns the chunks of a blob that have arrived, or could be copied from the device's own file."""
         held = super().open_part(owner, manifest)
         path = self._files.get(manifest.sha256)
         if path is None:
@@ -44,7 +45,7 @@ class DeviceBlobs(BlobFolder):
         return held
 
     def _copied(self, path: Path, owner: str, manifest: Manifest, missing: list[int]) -> set[int]:
-        """Copy the chunks that match from the file. Raises ``OSError`` for a file that cannot be read."""
+        """Copy chunks from the file if they match. Raises ``OSError`` if the file cannot be read."""
         copied: set[int] = set()
         with opened(path, os.O_RDONLY) as descriptor:
             size = os.fstat(descriptor).st_size
@@ -63,7 +64,7 @@ class DeviceBlobs(BlobFolder):
         return copied
 
     def _tell_of_others(self, manifest: Manifest) -> None:
-        """Log that the device has no file of a base, and which files may have been meant for it."""
+        """Log that no file matches a base, and which files were possibly meant for it."""
         base = known_base(manifest.sha256)
         if base is None or not self._files:
             return
@@ -72,14 +73,14 @@ class DeviceBlobs(BlobFolder):
         self._tell(manifest, "; ".join(said))
 
     def _tell(self, manifest: Manifest, what: str) -> None:
-        """Log once per blob, as a repeated order needs it again."""
+        """Log once for each blob, because a repeated order needs it again."""
         if manifest.sha256 not in self._told:
             self._told.add(manifest.sha256)
             self._log.warning("base %s: %s; downloading it", manifest.sha256.hex()[:16], what)
 
 
 def _described(path: Path, size: int) -> str:
-    """A remark on a file as a candidate for the base of ``size`` values; empty for another model's file."""
+    """Say why a file is not the base of ``size`` values, or "" if it belongs to another model."""
     try:
         with opened(path, os.O_RDONLY) as descriptor:
             head = stated(read_at(descriptor, HEAD_BYTES, 0))
@@ -91,7 +92,7 @@ def _described(path: Path, size: int) -> str:
 
 
 def own_files(frozen: Mapping[str, Path]) -> dict[bytes, Path]:
-    """The files of [frozen] by SHA-256. Raises ``ConfigError`` for an invalid name."""
+    """Returns the files of [frozen] by SHA-256. Raises ``ConfigError`` for an invalid name."""
     found: dict[bytes, Path] = {}
     for name, path in frozen.items():
         try:
@@ -105,7 +106,9 @@ def own_files(frozen: Mapping[str, Path]) -> dict[bytes, Path]:
 
 
 def check_files(files: Mapping[bytes, Path], needed: bytes | None) -> str:
-    """The doctor's summary of these files; ``needed`` is the newest run's base, None if it has none.
+    """Returns the doctor's summary of these files.
+
+    ``needed`` is the newest run's base, if it has one.
 
     Raises ``StorageError`` for a missing file, or one whose content does not match its name.
     """

@@ -34,9 +34,9 @@ from sedge_protocol.wire.messages import Order
 
 @dataclass(frozen=True)
 class PersonalModel:
-    """A bundle and the device's theta (n,) for it; until it has one, the fleet's, with ``trained`` false.
+    """A bundle, and theta (n,) to predict with: the device's own or, if ``trained`` is false, the fleet's.
 
-    ``state_dir`` is the folder of the agent that it comes from.
+    ``state_dir`` is the folder of the agent that the model comes from.
     """
 
     bundle: Bundle
@@ -46,20 +46,20 @@ class PersonalModel:
 
     @property
     def num_classes(self) -> int:
-        """0 for a model that does not classify."""
+        """The number of classes, or 0 for a model that is not a classifier."""
         return self.bundle.manifest.num_classes
 
 
 @dataclass(frozen=True)
 class Source:
-    """The place of a run's model: kept state of the device, or an order whose blobs are all here."""
+    """Where to read a run's model: in the device's kept state, or from an order whose blobs are on disk."""
 
     kept: RunState | None
     order: Order | None = None
 
     @property
     def bundle(self) -> bytes:
-        """The hash of its bundle."""
+        """The hash of the bundle."""
         if self.kept is not None:
             return self.kept.bundle
         assert self.order is not None
@@ -67,19 +67,21 @@ class Source:
 
     @property
     def names(self) -> object:
-        """A value that changes with the model; an evaluation in between does not change it."""
+        """A value that changes with the model, but not with an evaluation in between."""
         return (self.bundle, self.kept.kept.model) if self.kept and self.trained else self
 
     @property
     def trained(self) -> bool:
-        """Whether the device has trained it."""
+        """Whether the device has trained the model."""
         return self.kept is not None and self.kept.kept.model is not None
 
 
 def newest(state_dir: Path, run: str | None) -> Source:
-    """The model of a run, by default the newest trained one or, without any, the newest received.
+    """Find the model of a run.
 
-    Raises ``ConfigError`` without one.
+    The default is the run trained last or, without any, received last.
+
+    Raises ``ConfigError`` if there is no such model.
     """
     state = Journal(state_dir / "journal", AgentState, SCHEMA).load()
     sources = {} if state is None else _sources(state, BlobFolder(state_dir))
@@ -96,7 +98,7 @@ def newest(state_dir: Path, run: str | None) -> Source:
 
 
 def _sources(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
-    """The models by run; the newest one that the device has trained is last."""
+    """Returns the models by run. Models that the device has trained come last, the newest at the end."""
     kept = {name: Source(entry) for name, entry in state.runs.items()}
     trained = {name: source for name, source in kept.items() if source.trained}
     others = _received(state, blobs)
@@ -107,7 +109,7 @@ def _sources(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
 
 
 def _received(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
-    """The orders that could begin, by run: a gate may delay them for a long time."""
+    """Returns the orders that are ready to begin, by run. A gate may delay them for a long time."""
     return {
         order.run: Source(None, order)
         for order in state.continued_orders(blobs.has)
@@ -116,7 +118,10 @@ def _received(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
 
 
 def load_model(state_dir: Path, source: Source) -> PersonalModel:
-    """The model of ``newest``. Raises ``StorageError`` or ``CodecError`` when it is missing or damaged."""
+    """Load the model that ``newest`` has found.
+
+    Raises ``StorageError`` or ``CodecError`` if it is missing or damaged.
+    """
     blobs = BlobFolder(state_dir)
     bundle, vectors = read_bundle(blobs, source.bundle), UnchangedVectors(blobs)
     layout, entry = bundle.manifest.layout, source.kept
@@ -131,14 +136,16 @@ def load_model(state_dir: Path, source: Source) -> PersonalModel:
 
 
 def personal_model(state_dir: Path, run: str | None = None) -> PersonalModel:
-    """The model of a run, or of the newest one. Raises ``ConfigError`` when there is none."""
+    """Load the model of a run, or of the newest one. Raises ``ConfigError`` if there is none."""
     return load_model(state_dir, newest(state_dir, run))
 
 
 def predict_file(
     model: PersonalModel, path: Path, backend: BackendConfig, folder: Path = Path()
 ) -> NDArray[np.float32]:
-    """The model's outputs (N, C, ...) for the inputs in a file; ``folder`` holds the user's code.
+    """Returns the model's outputs (N, C, ...) for the inputs in a file.
+
+    ``folder`` has the user's code.
 
     Raises ``DataError`` for a bad file, ``ConfigError`` for a backend or code that fails.
     """
@@ -150,7 +157,7 @@ def predict_file(
 
 
 def _inputs(path: Path, shape: tuple[int, ...]) -> object:
-    """The inputs in a file, of rows of this shape: an array (N, ...), or several by name.
+    """Read a file of inputs whose rows have this shape: an array (N, ...), or several by name.
 
     A table may contain the target, which is left out. Raises ``DataError``.
     """

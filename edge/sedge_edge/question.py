@@ -1,7 +1,7 @@
-"""The doctor's question to the coordinator: would it accept this device?
+"""Asks the coordinator for the doctor whether it would accept this device.
 
-It is a hello with a start count that no agent has, in a separate session with its own client id, so it
-changes neither the coordinator's state nor a running agent.
+The request is a hello with a start count that no agent has. It uses a separate session with its own client
+id, so it changes neither the coordinator's state nor a running agent.
 """
 
 import secrets
@@ -26,15 +26,16 @@ from sedge_protocol.wire.messages import DOCTOR, Hello, Refusal, Welcome, decode
 from sedge_protocol.wire.peer import Peer
 
 ANSWER_S = 10.0
-# A coordinator's start count is its clock at its start, or slightly more; no correct clock is behind that.
+# A coordinator's start count is its clock when it started, or slightly more. A clock that is further behind
+# it than this is wrong.
 BEHIND_S = 3600.0
-# The overhead of padding's length field, and of a welcome beyond the hello that it repeats.
+# An upper bound on the bytes of the padding's length field, and of what a welcome has beyond the hello.
 AROUND_PADDING = 64
 THERE = "`sedge-cloud doctor` on the coordinator's machine says which"
 
 
 def ask_coordinator(config: EdgeConfig) -> str:
-    """The coordinator's answer about this device.
+    """Returns a line about the coordinator's answer to this device.
 
     Raises ``LinkError`` and ``StorageError``, which say what is wrong, where, and how to fix it.
     """
@@ -74,9 +75,12 @@ def ask_coordinator(config: EdgeConfig) -> str:
 
 
 def largest_message(config: EdgeConfig) -> str:
-    """The largest message to the coordinator and back: its welcome repeats a doctor's padding.
+    """Measure the largest message that reaches the coordinator and comes back.
 
-    Raises ``LinkError`` if it is too small for any run, or if nothing comes back.
+    Returns a line about it.
+
+    A welcome repeats the padding of the doctor's hello. Raises ``LinkError`` if the largest message is too
+    small for any run, or if nothing comes back.
     """
     topic = topics.down(config.fleet, config.device)
     keys, session = config.keys(), secrets.token_bytes(4)
@@ -85,7 +89,7 @@ def largest_message(config: EdgeConfig) -> str:
     def make(number: int, packet: int) -> tuple[str, bytes]:
         nonce = DOCTOR + session + struct.pack("<I", number)
         bare = peer.message(Hello(nonce, VERSION, versions=VERSIONS, padding=bytes(1)))
-        # A welcome is as long as this hello, and comes on a topic that is two letters longer.
+        # A welcome is as long as this hello. The name of its topic is two letters longer.
         padding = min(
             packet - packet_bytes(topic, bare.payload), MAX_BODY_BYTES - len(bare.payload)
         )
@@ -119,7 +123,7 @@ def largest_message(config: EdgeConfig) -> str:
 
 
 def _explained(reason: str, config: EdgeConfig) -> str:
-    """A broker's refusal, with its meaning and how to fix it."""
+    """Explain a broker's refusal and how to fix it."""
     if "refused a message" in reason:
         text = (
             f"the broker accepts {config.device}, but not in fleet {config.fleet!r}: set `fleet` in"

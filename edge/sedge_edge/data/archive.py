@@ -1,4 +1,4 @@
-"""Examples from numpy's .npz: arrays x and y, or inputs by name and y; and ``group``."""
+"""Reads examples from numpy's .npz files: arrays x (or inputs by name), y and ``group``."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ _TARGETS = ("label", "labels", "target", "targets")
 
 
 def read_archive(path: Path) -> tuple[object, object, object]:
-    """x or the inputs by name, y, and ``group``; None for missing ones. Raises ``DataError``."""
+    """Returns x or the inputs by name, y, and ``group``. Missing ones are None. Raises ``DataError``."""
     try:
         with path.open("rb") as file:
             _require_room(path)
@@ -36,7 +36,7 @@ def read_archive(path: Path) -> tuple[object, object, object]:
 def named_inputs(
     arrays: Mapping[str, NDArray[np.generic]],
 ) -> dict[str, NDArray[np.generic]]:
-    """The arrays of an .npz without x that are inputs, by name."""
+    """Returns the arrays that are inputs, by name, of an .npz without x."""
     return {name: array for name, array in arrays.items() if name not in _NO_INPUTS}
 
 
@@ -50,5 +50,5 @@ def _require_room(path: Path) -> None:
         with ZipFile(path) as archive:
             size = sum(member.file_size for member in archive.infolist())
     except (BadZipFile, NotImplementedError, ValueError):
-        return  # reported when it is read
+        return  # the error is reported when the array is read
     require_room(size, f"{path}: its arrays", "keep fewer examples, or smaller ones")

@@ -1,7 +1,7 @@
-"""Examples from a folder of folders of images, one for each label.
+"""Reads examples from a folder with one subfolder of images for each label.
 
-A class folder must name its label: devices rarely hold every class, and numbering the existing folders
-would give one class different labels on different devices.
+Each subfolder's name must contain its label. Devices rarely have every class, so numbering the existing
+folders would give one class different labels on different devices.
 """
 
 import re
@@ -24,20 +24,22 @@ if TYPE_CHECKING:
 _Found = TypeVar("_Found")
 
 _CLASS_FOLDER = re.compile(r"(\d{1,9})([-_ ].*)?")
-# Pillow's own decoders; its others start programs, or read files that are not images.
+# Pillow's own decoders. Its other ones start programs, or read files that are not images.
 _FORMATS = {"BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP", "AVIF"}
 IMAGE_ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp", ".avif"}
 _MOVING = {"GIF", "TIFF", "WEBP", "AVIF"}
 _GREY_MODES = {"1", "L", "LA"}
 _DEEP_MODES = {"I", "F", "I;16", "I;16B", "I;16L"}
-# An unsigned byte, and the same as float32.
+# An unsigned byte, plus its conversion to float32.
 _BYTES_A_NUMBER = 1 + 4
 
 
 def read_images(folder: Path, shape: tuple[int, ...] | None) -> Raw:
-    """All images (N, C, H, W) with their labels; ``shape`` is a model's input shape, if it is known.
+    """Read all images (N, C, H, W) and their labels.
 
-    Raises ``DataError``, before allocating memory, for images that do not fit into memory or the model.
+    ``shape`` is a model's input shape, if known.
+
+    Raises ``DataError`` for images that do not fit into memory or the model, before allocating memory.
     """
     endings = _endings(folder)
     paths: list[Path] = []
@@ -69,7 +71,7 @@ def read_images(folder: Path, shape: tuple[int, ...] | None) -> Raw:
 
 
 def read_image(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """One image as a row (1, C, H, W) of unsigned bytes. Raises ``DataError`` unless it has this shape."""
+    """Read an image as one row (1, C, H, W) of unsigned bytes. Raises ``DataError`` for another shape."""
     _endings(path)
     _require_fit(1, _shape(path), shape, path)
     return _read(path, _pixels)[None]
@@ -86,7 +88,7 @@ def _label(folder: Path) -> int:
 
 
 def _listed(folder: Path, endings: set[str]) -> tuple[list[Path], Counter[str]]:
-    """The images of a class, and the number of other files by ending."""
+    """Returns the images of a class, and the number of other files by their ending."""
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     images = [path for path in inside if path.suffix.lower() in endings]
     others = Counter(_ending(path) for path in inside if path.suffix.lower() not in endings)
@@ -116,7 +118,7 @@ def _require_fit(
 
 
 def _endings(folder: Path) -> set[str]:
-    """The file extensions of the images that Pillow reads here."""
+    """Returns the file extensions of the images that Pillow can read here."""
     try:
         from PIL import Image
     except ImportError as exc:
@@ -126,12 +128,12 @@ def _endings(folder: Path) -> set[str]:
 
 
 def _shape(path: Path) -> tuple[int, int, int]:
-    """(C, H, W) of an image, from its header."""
+    """Returns the shape (C, H, W) of an image, from its header."""
     return _read(path, lambda image: (1 if _is_grey(image) else 3, image.height, image.width))
 
 
 def _pixels(image: "Image") -> NDArray[np.uint8]:
-    """The pixels (C, H, W) of an image, C = 1 when it is grey and 3 otherwise."""
+    """Returns the pixels (C, H, W) of an image. C is 1 if it is grey, otherwise 3."""
     pixels = np.asarray(image.convert("L" if _is_grey(image) else "RGB"), np.uint8)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
@@ -141,12 +143,12 @@ def _is_grey(image: "Image") -> bool:
 
 
 def _read(path: Path, work: Callable[["Image"], _Found]) -> _Found:
-    """The result of ``work`` on an opened image. Raises ``DataError`` for anything that is not an image."""
+    """Open an image and return the result of ``work`` on it. Raises ``DataError`` if it is not an image."""
     from PIL import Image
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's, on palettes and on many pixels
+            warnings.simplefilter("ignore")  # from Pillow, about palettes and very large images
             with Image.open(path) as image:
                 _require_plain(image, path)
                 return work(image)

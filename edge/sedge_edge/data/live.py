@@ -1,4 +1,4 @@
-"""A device's examples, which it reads again when they have changed."""
+"""A device's examples, which are read again when they have changed."""
 
 import logging
 from pathlib import Path
@@ -12,10 +12,12 @@ _LOG = logging.getLogger("sedge.edge")
 
 
 class LiveData:
-    """A configuration's training and test examples; a call reads them again when they have changed.
+    """The training and test examples of a configuration.
 
-    Files and folders are checked for changes; a function is called once. If changed data cannot be read,
-    this is logged and the previous examples stay. The constructor raises ``DataError``.
+    Calling it reads them again if they have changed.
+
+    Files and folders are checked for changes, while a function is called only once. If changed data cannot
+    be read, the error is logged and the previous examples stay. The constructor raises ``DataError``.
     """
 
     def __init__(self, data: DataConfig, base: Path) -> None:
@@ -24,14 +26,14 @@ class LiveData:
         self._examples = load_data(data, base)
 
     def __call__(self) -> tuple[Examples, Examples]:
-        """The training and the test examples."""
+        """Returns the training and the test examples."""
         stamps = self._stamps()
         if stamps != self._seen:
             try:
                 self._examples = load_data(self._data, self._base)
-                self._seen = stamps  # otherwise read again: finishing an image changes no folder
+                self._seen = stamps  # on an error keep trying: finishing an image changes no folder
             except DataError as exc:
-                if stamps != self._refused:  # log it once
+                if stamps != self._refused:  # log each error once
                     _LOG.error("new data: %s; continuing with the previous examples", exc)
                 self._refused = stamps
         return self._examples
@@ -42,7 +44,7 @@ class LiveData:
 
 
 def _stamp(path: Path) -> tuple[object, ...]:
-    """A value that changes when a file is replaced or written, or an image is added or removed."""
+    """Returns a value that changes if a file is replaced or written, or an image is added or removed."""
     try:
         folders = sorted(p for p in path.iterdir() if p.is_dir()) if path.is_dir() else ()
         found = [path.stat(), *(folder.stat() for folder in folders)]

@@ -1,11 +1,14 @@
-"""Checks whether examples fit into this device's memory before any of it is allocated."""
+"""Checks that examples fit into this device's memory, before any of it is allocated."""
 
 from sedge_protocol.errors import DataError
 from sedge_protocol.host.memory_limit import memory_mb
 
 
 def require_room(needed: int, what: str, instead: str) -> None:
-    """Raise ``DataError`` if ``needed`` bytes are more than this device has."""
+    """Raise ``DataError`` if ``needed`` bytes are more than this device has.
+
+    The message begins with ``what``, and suggests what to do ``instead``.
+    """
     memory = memory_mb()
     if 0 < memory < needed / 1e6:
         raise DataError(
@@ -14,7 +17,7 @@ def require_room(needed: int, what: str, instead: str) -> None:
 
 
 def no_room(where: str) -> DataError:
-    """The error for examples that did not fit after all."""
+    """Returns the error for examples that turned out not to fit into memory."""
     return DataError(f"{where}: the examples need more memory than is free")
 
 

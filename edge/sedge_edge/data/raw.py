@@ -1,4 +1,4 @@
-"""A source's arrays before and after their conversion to the types that programs take."""
+"""The arrays of a data source, before and after conversion to the types that programs take."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ _IMAGES_NDIM = 4  # (N, C, H, W)
 
 @dataclass(frozen=True)
 class Raw:
-    """A source's unconverted x (N, ...) and its targets y (N, ...), if any.
+    """The unconverted arrays of a data source: x (N, ...) and, if there are any, targets y (N, ...).
 
-    ``where`` names the source, and ``group`` is its unchecked array of groups. ``parts`` are the arrays
-    that x holds, if the source gives several. ``notes`` say what its reader decided or left out, a sentence
-    each. ``places`` are known if the source is a file.
+    ``where`` names the source. ``group`` is its array of groups, which has not been checked. ``parts``
+    describe the arrays that x packs, if the source gives several. ``notes`` are sentences about what its
+    reader decided or left out. ``places`` are known if the source is a file.
     """
 
     x: NDArray[np.generic]
@@ -34,7 +34,7 @@ class Raw:
     places: Places | None = None
 
     def examples(self, rows: NDArray[np.intp] | None = None) -> Examples:
-        """These rows (default: all), converted to the types that programs take. Raises ``DataError``."""
+        """Convert these rows (by default all) to the types that programs take. Raises ``DataError``."""
         try:
             x = _converted(self.x if rows is None else self.x[rows], self.where)
             places = self.places
@@ -47,7 +47,7 @@ class Raw:
             raise no_room(self.where) from exc
 
     def groups(self) -> NDArray[np.generic] | None:
-        """The group of each example, (N,), if the source has groups. Raises ``DataError``."""
+        """Returns the group of each example, (N,), if the source has groups. Raises ``DataError``."""
         if self.group is None:
             return None
         groups, expected = _array(self.group, self.where), (len(self.x),)
@@ -60,7 +60,7 @@ class Raw:
 
 
 def raw(x: object, y: object, group: object, where: str, notes: tuple[str, ...] = ()) -> Raw:
-    """Check x and y, which are still of any numeric type, with one example per row."""
+    """Check x and y, which must have one row per example. They may have any numeric type."""
     parts: tuple[InputPart, ...] = ()
     if isinstance(x, Mapping):
         parts, x = _packed(cast(Mapping[str, object], x), where)
@@ -92,12 +92,12 @@ def raw(x: object, y: object, group: object, where: str, notes: tuple[str, ...] 
 
 
 def converted(x: object, y: object, where: str) -> Examples:
-    """x (N, ...) and y as examples of the types that programs take. Raises ``DataError``."""
+    """Convert x (N, ...) and y to examples of the types that programs take. Raises ``DataError``."""
     return raw(x, y, None, where).examples()
 
 
 def as_inputs(x: object, manifest: BundleManifest, where: str) -> Inputs:
-    """x as inputs (N, ...) of the model. Raises ``DataError`` when the model cannot take them."""
+    """Convert x to inputs (N, ...) of the model. Raises ``DataError`` if they do not fit it."""
     if isinstance(x, Mapping):
         parts, packed = _packed(cast(Mapping[str, object], x), where)
         inputs: Inputs = arranged(packed, parts, manifest.parts, where)
@@ -110,17 +110,17 @@ def as_inputs(x: object, manifest: BundleManifest, where: str) -> Inputs:
 
 
 def is_bytes(x: NDArray[np.generic]) -> bool:
-    """Whether x holds unsigned bytes."""
+    """Returns True if x holds unsigned bytes."""
     return x.dtype == np.uint8
 
 
 def is_pixels(x: NDArray[np.generic]) -> bool:
-    """Whether x (N, ...) holds images of unsigned bytes."""
+    """Returns True if x (N, ...) holds images of unsigned bytes."""
     return is_bytes(x) and x.ndim == _IMAGES_NDIM
 
 
 def _packed(arrays: Mapping[str, object], where: str) -> tuple[tuple[InputPart, ...], Inputs]:
-    """The named inputs, converted, as one row of each example (N, K)."""
+    """Convert the named inputs and pack them into one row (K,) for each example: (N, K)."""
     if not arrays:
         raise DataError(f"{where}: no inputs, expected x or arrays by name")
     by_name = {name: _converted(_rows(x, where), f"{where}, {name}") for name, x in arrays.items()}
@@ -134,7 +134,8 @@ def _array(value: object, where: str) -> NDArray[np.generic]:
         raise
     except (
         Exception
-    ) as exc:  # of numpy, or of the value: a tensor on another device, or with a gradient
+        # From numpy, or from the value, such as a tensor with a gradient or on another device.
+    ) as exc:
         kind = type(value).__name__
         expected = "numbers in rows of one length, as numpy takes them"
         raise DataError(f"{where}: a {kind} that is not an array, expected {expected}") from exc
@@ -148,11 +149,12 @@ def _rows(x: object, where: str) -> NDArray[np.generic]:
 
 
 def _converted(inputs: NDArray[np.generic], where: str) -> Inputs:
-    """Numbers as float32, or as int64 when they are integers of more than a byte; pixels are scaled."""
+    """Convert numbers to float32, or to int64 if they are integers of more than a byte. Scale pixels."""
     if is_pixels(inputs):
         scaled: NDArray[np.float32] = np.divide(inputs, np.float32(255), dtype=np.float32)
         return scaled
-    if inputs.dtype.kind in "fb" or is_bytes(inputs):  # int64 would be eight times a byte
+    # As int64, bytes would take eight times the memory.
+    if inputs.dtype.kind in "fb" or is_bytes(inputs):
         with np.errstate(
             over="ignore"
         ):  # a float64 beyond float32 becomes inf, which is refused later

@@ -1,4 +1,4 @@
-"""From a source's name to its examples."""
+"""Reads the examples of a data source, given the source's name."""
 
 import importlib
 import logging
@@ -20,7 +20,7 @@ from sedge_protocol.errors import DataError
 from sedge_protocol.host.user_code import importable, unimportable
 
 _LOG = logging.getLogger("sedge.edge")
-# Other common table formats, which are not read here.
+# Other common table formats, which are not supported.
 _OTHERS = {
     ".arrow", ".feather", ".h5", ".hdf5", ".json", ".jsonl", ".mat", ".npy", ".ods", ".parquet", ".pickle",
     ".pkl", ".pt", ".pth", ".xls", ".xlsx",
@@ -28,9 +28,11 @@ _OTHERS = {
 
 
 def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
-    """The training and test examples of a configuration. Raises ``DataError``.
+    """Returns the training and test examples of a configuration.
 
-    Raw values are split before they are converted, because pixels take four times the memory as float32.
+    Raises ``DataError``.
+
+    The examples are split before they are converted, because pixels take four times the memory as float32.
     """
     if data.test is not None:
         return load_source(data.train, base), load_source(data.test, base)
@@ -40,17 +42,21 @@ def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
 
 
 def load_source(source: str, base: Path) -> Examples:
-    """The examples of one source; relative paths and modules are resolved in ``base``.
+    """Returns the examples of one source.
 
-    Raises ``DataError`` for a source that is missing, unreadable, or does not hold x and y.
+    Relative paths and modules are looked up in ``base``.
+
+    Raises ``DataError`` for a source that is missing, unreadable, or does not have x and y.
     """
     return _noted(read_source(source, base)).examples()
 
 
 def read_source(source: str, base: Path, shape: tuple[int, ...] | None = None) -> Raw:
-    """The contents of a source before conversion. ``shape`` is one example's, if a model is known.
+    """Read a source without converting it.
 
-    Raises ``DataError``. Only images are compared with the shape, before they are all read.
+    ``shape`` is that of one example, if a model is known.
+
+    Raises ``DataError``. Only images are compared with the shape, which happens before they are all read.
     """
     try:
         return _read(source, base, shape)
@@ -67,7 +73,7 @@ def _read(source: str, base: Path, shape: tuple[int, ...] | None) -> Raw:
     try:
         if path.is_dir():
             return read_images(path, shape)
-    except OSError as exc:  # a folder without access, or an invalid file name
+    except OSError as exc:  # no access to the folder, or an invalid file name
         where = path if exc.filename is None else exc.filename
         raise DataError(
             f"{where}: {exc.strerror or exc}, expected a file or folder we may read"
@@ -91,9 +97,11 @@ def _noted(whole: Raw) -> Raw:
 
 
 def _call(source: str, base: Path) -> tuple[object, object, object]:
-    """The result of the user's function. Any exception in it becomes a ``DataError`` with its text.
+    """Call the user's function.
 
-    So does ``sys.exit``, which must not end the agent.
+    Any exception in it becomes a ``DataError`` with the same text.
+
+    This includes the exception of ``sys.exit``, which must not end the agent.
     """
     module, _, name = source.partition(":")
     try:

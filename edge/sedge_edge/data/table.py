@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sedge_protocol.errors import DataError
 
-# For each file ending the possible separators; the first one that the first line contains is used.
+# The possible separators for each file ending. The first of them that the first line contains is used.
 DELIMITERS = {".csv": ";\t,", ".tsv": "\t"}
 _TARGETS = ("label", "target", "y")
 _GROUP = "group"
@@ -29,9 +29,9 @@ _GROUP = "group"
 
 @dataclass(frozen=True)
 class Table:
-    """x (N, K); y (N,) and each row's group if there are such columns; notes on the reader's decisions.
+    """The contents of a table: x (N, K), and y (N,) and each row's group if there are such columns.
 
-    ``lines`` (N,) are the rows' lines in the file, from 1.
+    ``notes`` describe the reader's decisions. ``lines`` (N,) are the rows' lines in the file, from 1.
     """
 
     x: NDArray[np.float64]
@@ -42,9 +42,11 @@ class Table:
 
 
 def read_table(path: Path, inputs: int = 0) -> Table:
-    """The examples in a file. Raises ``DataError`` that names the line and the column.
+    """Read the examples in a file.
 
-    A file with exactly ``inputs`` columns has no target: it is for predictions.
+    Raises ``DataError`` that names the line and the column.
+
+    A file that has exactly ``inputs`` columns is for predictions and has no target.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -57,9 +59,9 @@ def read_table(path: Path, inputs: int = 0) -> Table:
 
 @dataclass
 class _Columns:
-    """The columns of a table: their number, names (empty without any), target and group.
+    """The columns of a table: their number, their names if it has any, and which are target and group.
 
-    ``inputs`` is the number of input columns in a file that may lack a target, which is then None.
+    ``inputs`` is the number of input columns in a file that may lack a target. ``target`` is then None.
     """
 
     path: Path
@@ -98,7 +100,7 @@ class _Columns:
         )
 
     def called(self, place: int) -> str:
-        """A description of a column."""
+        """Describes a column in messages."""
         name = f" ({self.names[place]})" if self.names else ""
         return f"column {place + 1}{name}"
 
@@ -152,7 +154,7 @@ def _data(first: list[str], rows: Iterator[list[str]], named: bool) -> Iterator[
 
 
 def _delimiter(file: TextIO, path: Path) -> str:
-    """The delimiter in the first line that has one; rewinds the file."""
+    """Returns the delimiter that occurs in the first line. Rewinds the file."""
     line = next((line for line in file if line.strip()), "")
     if not line:
         raise DataError(f"{path}: empty, expected a table")
@@ -162,7 +164,11 @@ def _delimiter(file: TextIO, path: Path) -> str:
 
 
 def _is_header(first: Sequence[str], decimal_comma: bool) -> bool:
-    """Whether the only numeric fields are their own column's number, from 0 (as pandas writes)."""
+    """Returns True if the line has column names.
+
+    Numeric fields are allowed only if each is its own column's number, counted from 0, as pandas writes
+    them.
+    """
     numbers = [
         (place, text)
         for place, text in enumerate(first)

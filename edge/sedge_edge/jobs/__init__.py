@@ -1,1 +1,1 @@
-"""The interface between rounds and training, and the data that both read and keep."""
+"""The interface between rounds and training, and the data that both of them use."""

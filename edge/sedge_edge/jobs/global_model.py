@@ -1,9 +1,10 @@
-"""The order's global model: already here, rebuilt from coded deltas, or fetched whole.
+"""Obtains an order's global model: it is on disk, is rebuilt from coded deltas, or is fetched whole.
 
-A device keeps the global model of its last order: whole, or as an older one and the coded deltas ("steps")
-that lead from it, which are a hundredth of the size to write. An order names steps that lead from older
-versions to its own, and a snapshot for devices that hold none of these. The blobs to fetch are worked out
-anew each time, because a version may turn out to be damaged; then the snapshot is needed after all.
+A device keeps the global model of its last order. It stores the model itself, or an older one and the coded
+deltas ("steps") that lead from it to the model, because writing these takes a hundredth of the bytes. An
+order names steps that lead from older versions to its own, and a snapshot for devices that have none of
+these versions. Which blobs to fetch is determined anew each time, because a version may turn out to be
+damaged, in which case the snapshot is needed after all.
 """
 
 import hashlib
@@ -23,11 +24,14 @@ from sedge_protocol.wire.work import Step
 
 
 class BrokenSteps(CodecError):
-    """An order's steps do not lead to its model; the snapshot may still work."""
+    """An order's steps do not lead to its model. The snapshot may still work."""
 
 
 def steps_left(order: Order, has: Callable[[bytes], bool]) -> tuple[Step, ...] | None:
-    """The steps from the newest version that is here: () for the model itself, None if none is here."""
+    """Returns the steps to apply to the newest version that the device has.
+
+    They are () if that is the model itself, and None if the device has no version.
+    """
     if has(order.model_hash):
         return ()
     for first in reversed(range(len(order.steps))):
@@ -39,9 +43,10 @@ def steps_left(order: Order, has: Callable[[bytes], bool]) -> tuple[Step, ...] |
 def with_held_steps(
     order: Order, base: bytes, held: tuple[Step, ...], has: Callable[[bytes], bool]
 ) -> Order:
-    """The order with its steps appended to those that the device holds, which lead to ``base``.
+    """Returns the order with its steps appended to those that the device holds, which lead to ``base``.
 
-    Unchanged if the device's steps share no version with the order's, or if one of their deltas is lost.
+    The order is unchanged if the device's steps share no version with the order's, or if one of their
+    deltas is lost.
     """
     if not held:
         return order
@@ -57,20 +62,20 @@ def with_held_steps(
 
 
 def needed_blobs(order: Order, has: Callable[[bytes], bool]) -> list[Manifest]:
-    """The blobs that an order needs, given which versions, masks and patches are here."""
+    """Returns the blobs that an order needs, depending on which versions, masks and patches are on disk."""
     left = steps_left(order, has)
     model = [order.model] if left is None else [step.blob for step in left]
     return [order.bundle, *model, *(m for m in _own_blobs(order) if not has(m.sha256))]
 
 
 def named_blobs(order: Order) -> list[Manifest]:
-    """Every blob that an order may come to need."""
+    """Returns every blob that an order may ever need."""
     steps = [step.blob for step in order.steps]
     return [order.bundle, order.model, *steps, *_own_blobs(order)]
 
 
 def recut(order: Order, repeated: Order) -> Order:
-    """The order, with its blobs split into chunks and located as in its repetition."""
+    """Returns the order with chunk sizes and download locations taken from its repetition."""
     cut = {(manifest.sha256, manifest.size): manifest for manifest in named_blobs(repeated)}
 
     def again(manifest: Manifest) -> Manifest:
@@ -93,12 +98,14 @@ def recut(order: Order, repeated: Order) -> Order:
 
 
 def base_versions(order: Order) -> list[bytes]:
-    """The hashes of all global models that an order can start from."""
+    """Returns the hashes of all global models that an order can start from."""
     return [order.model_hash, *(step.base_hash for step in order.steps)]
 
 
 def global_model(order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layout) -> Theta:
-    """The order's global model (n,), read-only; from now on ``vectors`` keeps it, or its steps.
+    """Returns the order's global model (n,), read-only.
+
+    ``vectors`` keeps it or its steps from now on.
 
     Raises ``CodecError`` for a snapshot that does not match the order, ``BrokenSteps`` for steps that do
     not, and ``StorageError`` for a missing or damaged blob or vector.
@@ -126,7 +133,7 @@ def global_model(order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layo
 def held_model(
     base: bytes, steps: tuple[Step, ...], blobs: ReadableBlobs, vectors: Vectors, layout: Layout
 ) -> Theta:
-    """The global model (n,) ``base`` that a device keeps, itself or as ``steps`` that lead to it.
+    """Returns the global model (n,) named ``base`` that a device keeps, itself or as ``steps`` to it.
 
     Raises ``CodecError`` for steps that do not lead to it, ``StorageError`` for a missing or damaged blob
     or vector.
@@ -142,9 +149,9 @@ def held_model(
 def _apply_steps(
     left: tuple[Step, ...], blobs: ReadableBlobs, vectors: Vectors, layout: Layout
 ) -> Theta:
-    """The version that the first step builds on, with every delta added in turn, in float32."""
+    """Apply the steps, in float32, to the version that the first of them builds on. Returns the result."""
     theta = vectors.read(left[0].base_hash, layout).copy()
-    with np.errstate(over="ignore", invalid="ignore"):  # the hash check catches it
+    with np.errstate(over="ignore", invalid="ignore"):  # the hash check detects overflows
         for step in left:
             decode(blobs.read(step.blob.sha256), layout.size).add_to(theta)
     return theta
@@ -155,6 +162,6 @@ def _hash(theta: Theta) -> bytes:
 
 
 def _own_blobs(order: Order) -> list[Manifest]:
-    """The patch, the mask that it is coded against, and the correction, where they are blobs."""
+    """Returns the patch, the mask that it is coded against, and the correction, if they are blobs."""
     manifests = (order.patch_blob, order.patch_context, order.correction)
     return [m for m in manifests if m is not None]

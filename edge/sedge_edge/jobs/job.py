@@ -1,4 +1,4 @@
-"""A job: an order with all its inputs, and its results."""
+"""A job, which is an order with all its inputs, and a job's results."""
 
 from dataclasses import dataclass
 
@@ -14,13 +14,13 @@ class OutOfMemory(SedgeError):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A run's state between orders on a device: the names of vectors, a mask and a patch.
+    """What a device keeps of a run between orders: the names of vectors, a mask and a patch.
 
-    ``model`` is the device's last own model, which it predicts with, and ``part`` its own part of that
-    model if it is a mixture. ``residual`` holds everything that its updates have left out so far, ``mask``
-    the mask of its last update, ``gradient`` that of its last batch, and ``patch`` its last update, coded
-    as a patch. ``moments`` is the state of its optimizer. ``start`` is the model that the device predicts
-    with until it first trains, if its class shares improve the global model.
+    ``model`` is the device's last own model, with which it predicts. If that is a mixture, ``part`` is the
+    device's own part of it. ``residual`` holds everything that its updates have left out so far, ``mask``
+    is the mask of its last update, ``gradient`` is that of its last batch, and ``patch`` is its last
+    update, coded as a patch. ``moments`` is the state of its optimizer. ``start`` is the model that the
+    device predicts with until it first trains, if its class shares improve the global model.
     """
 
     model: bytes | None = None
@@ -33,7 +33,7 @@ class Kept(msgspec.Struct, frozen=True):
     start: bytes | None = None
 
     def names(self) -> set[bytes]:
-        """The names of all kept blobs."""
+        """Returns the names of all kept blobs."""
         return {name for name in msgspec.structs.astuple(self) if name is not None}
 
 
@@ -42,9 +42,9 @@ NOTHING = Kept()
 
 @dataclass(frozen=True)
 class Job:
-    """An order whose blobs are all here, the state kept from its run, and a checkpoint of it.
+    """An order whose blobs are all on disk, the state kept from its run, and its checkpoint if it has one.
 
-    ``http_bytes`` have arrived over HTTP since the device's last report.
+    ``http_bytes`` is the number of bytes received over HTTP since the device's last report.
     """
 
     order: Order
@@ -55,7 +55,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A job's results: the update, a blob, and the state that the device keeps from now on."""
+    """The results of a job: its update, which is a blob, and the state that the device keeps next."""
 
     run: str
     round: int

@@ -87,9 +87,7 @@ class Attack(msgspec.Struct, frozen=True):
         return self if number < self.config.devices else None
 
     def others(self, number: int) -> list[int]:
-        """The devices whose honest changes device ``number`` computes, hostile ones first, itself
-        excluded.
-        """
+        """The other devices whose honest changes device ``number`` computes, hostile ones first."""
         if self.config.name == "scaled":
             return []
         known = self.devices if self.config.knows == "all" else self.config.devices
@@ -169,8 +167,7 @@ class Knowledge:
         return float(mean_change(filtered, base) @ aim)
 
     def longest(self, direction: Theta, aim: Theta) -> Theta:
-        """The multiple of ``direction`` (n,) that moves the model farthest along ``aim`` (n,) under the
-        rule.
+        """The multiple of ``direction`` (n,) that moves the model farthest along ``aim`` (n,).
 
         If several lengths do equally well because the rule clips them, the first of LENGTHS is taken: a
         strategy with groups may count it unclipped.

@@ -94,9 +94,7 @@ class Cache:
                 partial.unlink()
 
     def _evict(self) -> None:
-        """Delete the least recently used entries beyond ``max_bytes``, including partial files of killed
-        processes.
-        """
+        """Delete the least recently used entries and partial files until ``max_bytes`` suffice."""
         used: list[tuple[float, int, str]] = []
         for entry in os.scandir(self._folder):
             if not _OWN.fullmatch(entry.name):

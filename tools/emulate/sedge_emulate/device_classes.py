@@ -47,8 +47,9 @@ class LinkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DutyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[classes.duty]: the recurring hours in which devices of the class are on, with a random shift per
-    device.
+    """[classes.duty]: the recurring hours in which devices of the class are on.
+
+    Each device's hours are shifted at random.
     """
 
     period_s: Annotated[float, Meta(ge=1, le=_MAX_S)]

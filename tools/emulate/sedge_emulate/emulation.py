@@ -144,8 +144,7 @@ def set_up(
     note: Callable[[str], None],
     fresh: bool = False,
 ) -> Stage:
-    """Split the data, map it from disk and export the model; ``resume`` reuses what an earlier start
-    made.
+    """Split the data, map it from disk and export the model; ``resume`` reuses what an earlier start made.
 
     With ``fresh``, nothing is taken from the user's cache. Raises ``ConfigError`` if ``resume`` is given
     with another fleet or model than that in ``out``, if ``out`` holds foreign files, if two labels make
@@ -262,8 +261,9 @@ def narrower(config: EmulationConfig, out: Path) -> tuple[Path, ...]:
 
 
 def slug(title: str) -> str:
-    """Convert a title to a fleet id and folder name. Titles that are not ASCII get a digest to stay
-    distinct.
+    """Convert a title to a fleet id and folder name.
+
+    Titles that are not ASCII get a digest to stay distinct.
     """
     name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:40]
     if title.isascii():

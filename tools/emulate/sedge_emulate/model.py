@@ -32,8 +32,7 @@ AVGCNN, MLP, RESNET8 = "avgcnn", "mlp", "resnet8"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """How to build the model: from ``factory``, a "module:function" looked up in ``base``, or by
-    ``name``.
+    """How to build the model: from ``factory``, a "module:function" looked up in ``base``, or by ``name``.
 
     ``shape`` and ``dtype`` (numpy's name) are those of one example's input, and ``outputs`` is the number
     of outputs of a built-in model. ``config`` is the fleet file's [model], and ``target`` says what the
@@ -133,9 +132,7 @@ class ModelSource:
         return narrowed(module, sample, dropped)
 
     def bare(self, seed: int) -> "nn.Module":
-        """Build the model with all its channels and, if it takes several inputs, with these kept
-        separate.
-        """
+        """Build the model with all its channels; several inputs are not yet packed into one."""
         import torch
 
         torch.manual_seed(seed)
@@ -180,9 +177,7 @@ class ModelSource:
 
 
 def code_hash(name: str, base: Path) -> str:
-    """A hash of the file that holds ``name``, a "module:function" looked up in ``base``; empty if none
-    does.
-    """
+    """A hash of the file that defines ``name``, a "module:function" looked up in ``base``, or ""."""
     if ":" not in name:
         return ""
     sys.path.insert(0, str(base))

@@ -92,8 +92,9 @@ def tested(pairs: Sequence[tuple[float, float]], metric: Metric) -> Tested:
 
 
 def _exact_p(moved: NDArray[np.float64]) -> float:
-    """Wilcoxon's exact two-sided p-value for a few nonzero differences (m,). Equal ones share a mean
-    rank.
+    """Wilcoxon's exact two-sided p-value for a few nonzero differences (m,).
+
+    Equal ones share a mean rank.
     """
     from scipy import stats
 

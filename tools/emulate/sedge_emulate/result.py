@@ -39,9 +39,7 @@ Option: TypeAlias = str | int | float | bool | list[str | int | float | bool] | 
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A metric over devices, each counting once: mean, mean of the worst tenth, smallest and largest
-    value.
-    """
+    """A metric over devices, each counting once: mean, mean of the worst tenth, minimum and maximum."""
 
     mean: float
     worst_tenth: float
@@ -177,9 +175,7 @@ _SUMMED = (
 
 
 class TensorShare(msgspec.Struct, frozen=True):
-    """The personal parameters in one tensor: mean number per device, and share of all personal
-    parameters.
-    """
+    """The personal parameters in one tensor: mean number per device, and share of all of them."""
 
     tensor: str
     elements: Annotated[float, Meta(ge=0)]
@@ -205,9 +201,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CentralTest(msgspec.Struct, frozen=True, kw_only=True):
-    """The metric on the ``examples`` of the central test set, of the devices' models and the global
-    model.
-    """
+    """The metric of the devices' models and of the global model on the central test set."""
 
     examples: Count
     before: Spread
@@ -303,8 +297,9 @@ def spread(values: Sequence[float], metric: Metric = ACCURACY) -> Spread:
 def class_results(
     devices: Sequence[DeviceResult], absent: Sequence[DeviceResult] = ()
 ) -> list[ClassResult]:
-    """Summarise the devices by class. The metric of ``absent`` devices, which were not evaluated, is
-    ignored.
+    """Summarise the devices by class.
+
+    The metric of ``absent`` devices, which were not evaluated, is ignored.
     """
     names = sorted({device.class_name for device in (*devices, *absent)})
     found: list[ClassResult] = []
@@ -325,9 +320,7 @@ def class_results(
 
 
 def classes_of(strategy: StrategyResult) -> list[ClassResult]:
-    """The strategy's classes; if an older result lacks them, they are computed from the evaluated
-    devices.
-    """
+    """The strategy's classes, computed from the evaluated devices if an older result lacks them."""
     return strategy.classes or class_results(strategy.devices)
 
 

@@ -146,9 +146,7 @@ def _epochs(strategy_run: StrategyRun, context: Context) -> int:
 def _remarks(
     stage: Stage, strategy_run: StrategyRun, personal: int | None = None
 ) -> tuple[str, ...]:
-    """The strategy's remarks on its options with this model; after the run, also on ``personal``
-    elements.
-    """
+    """The strategy's remarks on its options with this model; after the run, on ``personal``, too."""
     strategy = make_strategy(strategy_run.config.strategy, strategy_run.config.options)
     forms = (stage.bundle, *strategy_run.narrower)
     try:

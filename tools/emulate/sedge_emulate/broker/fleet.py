@@ -80,8 +80,9 @@ class BrokerFleet:
         )
 
     def seen(self, number: int) -> dict[str, object]:
-        """Fields of device ``number``'s ``DeviceResult`` that only the fleet knows. Bytes per device are
-        not counted here.
+        """Fields of device ``number``'s ``DeviceResult`` that only the fleet knows.
+
+        Bytes per device are not counted here.
         """
         return {"central": self._central.get(number)}
 
@@ -198,8 +199,9 @@ def invited_port(join: Path, devices: Sequence[str]) -> int | None:
 
 
 def _point(path: Path, url: str) -> None:
-    """If edge.toml names a broker that an emulation started, replace its address by ``url``. Raises
-    ``OSError``.
+    """If edge.toml names a broker that an emulation started, replace its address by ``url``.
+
+    Raises ``OSError``.
     """
     text = path.read_text("utf-8") if path.exists() else ""
     pointed = _OURS.sub(f'url = "{url}"', text, count=1)

@@ -27,8 +27,9 @@ WORDS: Mapping[Moment, str] = {
 def measured_at(
     result: Result, strategy: StrategyResult
 ) -> dict[Moment, list[tuple[DeviceResult, float]]]:
-    """For each moment, its devices with their metric at that moment. A moment without devices is left
-    out.
+    """For each moment, its devices with their metric at that moment.
+
+    A moment without devices is left out.
     """
     found: dict[Moment, list[tuple[DeviceResult, float]]] = {moment: [] for moment in MOMENTS}
     missed = _missed(result.settings)

@@ -23,8 +23,7 @@ MEANS: Mapping[When, Callable[[RoundResult], float]] = {
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """One strategy: the ``seeds`` that reached the target, at what cost, and the ``best`` value of any
-    round.
+    """One strategy: which ``seeds`` reached the target, at what cost, and the ``best`` value of any round.
 
     ``rounds``, ``bytes`` and ``seconds`` are None if no seed reached it.
     """

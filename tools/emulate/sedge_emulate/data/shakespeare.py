@@ -84,9 +84,7 @@ def speeches(play: str) -> Iterator[tuple[str, str]]:
 
 
 def windows(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cut ``text`` into full windows (n, 80), and the same shifted by one character, as character
-    numbers.
-    """
+    """Cut ``text`` into full windows (n, 80) of character numbers, and the same one character later."""
     numbers = _NUMBERS[np.frombuffer(text.encode("latin1", "replace"), np.uint8)]
     count = max(0, len(numbers) - 1) // WINDOW
     x, y = (numbers[start : start + count * WINDOW].reshape(count, WINDOW) for start in (0, 1))

@@ -77,8 +77,9 @@ def by_round(result: Result) -> list[Plot]:
 
 
 def over_time(result: Result) -> list[Plot]:
-    """Plots of the metric by closing time, then each strategy's rounds as strips; empty if no time is
-    known.
+    """Plots of the metric by closing time, then of each strategy's rounds as strips.
+
+    Empty if no times are known.
     """
     result = replace(result, strategies=[_timed(s) for s in result.strategies])
     longest_s = max((r.closed_s for s in result.strategies for r in s.rounds), default=0.0)
@@ -120,9 +121,7 @@ def of_devices(result: Result) -> list[Plot]:
 
 
 def of_bytes(result: Result) -> list[Plot]:
-    """Plots of a device's bytes per round, up and down, after its first; logarithmic, with a dense
-    model's.
-    """
+    """Logarithmic plots of a device's bytes per later round, up and down, compared with a dense model."""
     dense = max(result.model.dense_bytes, 1)
     plots: list[Plot] = []
     for title, way in (("Device to coordinator", "up"), ("Coordinator to device", "down")):
@@ -226,9 +225,7 @@ def _name_worst(plot: Plot, worst: DeviceResult, metric: Metric) -> None:
 
 
 def _strips(i: int, strategy: StrategyResult, x: Axis, most: int) -> Plot:
-    """A plot of each round from opening to close, marked red if devices were late; the first round on
-    top.
-    """
+    """Plot each round from opening to close, first on top, with a red mark if devices were late."""
     rounds = strategy.rounds
     height = min(70 + min(_STRIP * most, _MAX_STRIPS), 2 * HEIGHT)
     numbers = [r.round for r in rounds] or [1]

@@ -1,5 +1,4 @@
-"""Trains one device after another by autograd, on one core each: the usual trainer for convolutions on a
-CPU.
+"""Trains one device after another by autograd, on one core: the default for convolutions on a CPU.
 
 Batches are trimmed to their rows of weight one. So padding is never computed, and the mean over the other
 rows is the weighted mean that a device's program computes.
@@ -77,8 +76,9 @@ class AutogradTrainer:
         )  # fmt: skip
 
     def _given(self, guidance: Guidance | None) -> dict[str, Tensor] | None:
-        """The inputs of a guided loss, on the device; None without one. Its models are stored there
-        already.
+        """The inputs of a guided loss, on the device; None without one.
+
+        Its models are stored there already.
         """
         if guidance is None:
             return None

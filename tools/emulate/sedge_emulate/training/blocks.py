@@ -32,8 +32,9 @@ _Item = TypeVar("_Item")
 
 
 class Resident:
-    """Keeps examples on the training device. Each array is copied there once, and freed with the
-    original.
+    """Keeps examples on the training device.
+
+    Each array is copied there once, and freed with the original.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -147,9 +148,7 @@ class Ends:
     def add(
         self, values: Tensor, losses: Tensor, gradients: Tensor | None, means: Tensor | None
     ) -> None:
-        """Add a step: the models (D, n) after it, its losses (D,), and gradients and means (D, n) if
-        requested.
-        """
+        """Add a step: models (D, n) after it, losses (D,), and optional gradients and means (D, n)."""
         places = self._block.ending(len(self._losses))
         self._losses.append(losses)
         self._thetas = _kept(self._thetas, values, places)
@@ -175,9 +174,7 @@ class Ends:
 
 
 def _kept(kept: Tensor | None, values: Tensor, places: Sequence[int]) -> Tensor | None:
-    """Copy the rows ``places`` of ``values`` (D, n) to ``kept`` (D, n), which is allocated when first
-    needed.
-    """
+    """Copy the rows ``places`` of ``values`` (D, n) to ``kept`` (D, n), allocating it on first use."""
     if kept is None and places:
         kept = torch.empty_like(values)
     for place in places:

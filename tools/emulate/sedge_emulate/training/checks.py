@@ -101,9 +101,7 @@ class References:
 
 
 def _rate(theta: Theta, truth: Truth) -> float:
-    """The learning rate at which the steepest parameter moves by as much as the largest parameter's
-    value.
-    """
+    """The learning rate at which the steepest parameter moves by the size of the largest parameter."""
     return max(largest(theta), 1e-3) / truth.steepest
 
 

@@ -30,8 +30,9 @@ class FunctionFleet:
         self._trainer = open_trainer(bundle, name, 1, UserCode(folder))
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
-        """Train each task, in order. Returns its result, or ``TrainingDiverged`` if it diverged or
-        failed.
+        """Train each task, in order.
+
+        Returns its result, or ``TrainingDiverged`` if it diverged or failed.
         """
         return each(lambda task: _alone(lambda: self._trainer.train(*task, lambda: False)), tasks)
 

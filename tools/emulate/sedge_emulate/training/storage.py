@@ -18,9 +18,7 @@ class Order:
 
 
 class Storage:
-    """Converts between theta and stored vectors (n,), whose tensors may be in another order, on any
-    device.
-    """
+    """Converts between theta and stored vectors (n,) on any device, with tensors in another order."""
 
     def __init__(self, layout: Layout, orders: Mapping[str, Order]) -> None:
         plain = {t.name: Order(t.shape, range(len(t.shape))) for t in layout.tensors}

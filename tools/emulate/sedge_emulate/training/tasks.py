@@ -63,8 +63,9 @@ class FleetTrainer(Protocol):
 
 
 def each(work: Callable[[_Item], _End], items: Sequence[_Item]) -> list[_End | TrainingDiverged]:
-    """Apply ``work`` to each item. If it raises ``TrainingDiverged``, that exception is the item's
-    result.
+    """Apply ``work`` to each item.
+
+    If it raises ``TrainingDiverged``, that exception is the item's result.
     """
     ends: list[_End | TrainingDiverged] = []
     for item in items:

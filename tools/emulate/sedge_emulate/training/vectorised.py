@@ -95,10 +95,10 @@ class VectorisedTrainer:
             self.name = f"{self.name}, {self.width} devices at once on {card}"
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
-        """Train each task. Returns its result, or ``TrainingDiverged`` if it diverged, in the order of
-        ``tasks``.
+        """Train each task.
 
-        Mixtures, trainings with a kept optimizer and those with a guided loss are trained one by one.
+        Returns its result, or ``TrainingDiverged`` if it diverged, in the order of ``tasks``. Mixtures,
+        trainings with a kept optimizer and those with a guided loss are trained one by one.
         """
         alone = [place for place, task in enumerate(tasks) if _is_single(task.request)]
         others = [place for place in range(len(tasks)) if place not in alone]
@@ -180,9 +180,7 @@ class VectorisedTrainer:
         return ends
 
     def _each_gradient(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """``Network.gradient`` for every place, given thetas (width, n), a step's batches and random
-        numbers.
-        """
+        """``Network.gradient`` for every place, given thetas (width, n), batches and random numbers."""
         with self._device, forms(self._convolutions):
             found: tuple[Tensor, ...] = vmap(self._network.gradient)(*given)
         return found
@@ -217,9 +215,7 @@ class VectorisedTrainer:
         return cast(Theta, stacked_thetas(vectors, self.width, self._device))
 
     def _corrections(self, requests: Sequence[TrainRequest]) -> Theta | None:
-        """The corrections of the gradients (width, n), zeros where a training has none; None if none has
-        any.
-        """
+        """The corrections of the gradients (width, n), or None; a training without one gets zeros."""
         if all(one.correction is None for one in requests):
             return None
         none = np.zeros(self._problem.network.layout.size, np.float32)

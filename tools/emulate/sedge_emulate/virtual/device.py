@@ -1,5 +1,4 @@
-"""One virtual device: the real agent core with a disk and a link; it works and fails according to the
-plan.
+"""One virtual device: the real agent core with a disk and a link; it works and fails according to the plan.
 
     plan   ── power, cuts, full disks ──> VirtualDevice ──> Agent (sedge_edge)
     agent  ── Send, Subscribe         ──> MemoryBroker
@@ -48,8 +47,9 @@ CONNECT_S = 0.2
 
 
 class MemoryRecord:
-    """Holds an agent's committed state in memory. It survives the device's power cuts, but not this
-    process.
+    """Holds an agent's committed state in memory.
+
+    It survives the device's power cuts, but not this process.
     """
 
     def __init__(self) -> None:
@@ -243,9 +243,7 @@ class VirtualDevice:
         return begun
 
     def _named(self, order: Order) -> Iterator[bytes]:
-        """Yield the names of the blobs that a job reads; the bundle comes first, as it tells if data is
-        frozen.
-        """
+        """Yield the names of the blobs that a job reads, frozen data included if the bundle has any."""
         yield from (manifest.sha256 for manifest in named_blobs(order))
         facts = bundle_facts(order.bundle.sha256, self._world.disk)
         if facts is not None and facts.frozen is not None:
@@ -260,8 +258,7 @@ class VirtualDevice:
             )
 
     def _let_go(self, coming: "_StartedJob | None" = None) -> None:
-        """Replace the job that was begun by ``coming``, and release the files that only the former one
-        needed.
+        """Replace the begun job by ``coming``, and release the files that only the former one needed.
 
         If a worker is still busy with it, they are released with a later job, once the worker has
         finished.

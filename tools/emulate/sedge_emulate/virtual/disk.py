@@ -60,9 +60,7 @@ class HostDisk:
         self._released.discard(name)
 
     def go_live(self) -> None:
-        """Delete the files that were released so far, and from now on delete files when they are
-        released.
-        """
+        """Delete the files released so far, and from now on delete each file when it is released."""
         self._live = True
         while self._released:
             self._remove(self._released.pop())
@@ -118,8 +116,9 @@ class HostDisk:
         return sha256 in self._memory or sha256 in self._files
 
     def bring(self, name: bytes) -> bool:
-        """Copy a blob from ``source`` unless it is here. Returns False if ``source`` does not have it
-        either.
+        """Copy a blob from ``source`` unless it is here.
+
+        Returns False if ``source`` does not have it either.
         """
         if self.has(name):
             return True
@@ -206,8 +205,9 @@ class DeviceDisk:
             self.host.put_chunk(manifest, index, data)
 
     def finish_part(self, owner: str, manifest: Manifest) -> bool:
-        """Turn a complete part into a blob. Returns False, and drops the part, if it is incomplete or
-        damaged.
+        """Turn a complete part into a blob.
+
+        Returns False, and drops the part, if it is incomplete or damaged.
         """
         self._require_room()
         whole = self.host.has(manifest.sha256) or self.host.join(manifest)

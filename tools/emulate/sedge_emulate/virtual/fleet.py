@@ -1,5 +1,4 @@
-"""Runs one strategy in virtual time: the real cores, an in-memory broker, and worker processes that
-train.
+"""Runs one strategy in virtual time: the real cores, an in-memory broker, and worker processes that train.
 
 The whole run is a function of its description and keeps no state of its own. If it is killed at any point
 and replayed, it finds the finished jobs in the cache and ends with the same bytes.
@@ -216,8 +215,9 @@ class VirtualFleet:
         self.store.close()
 
     def _identity(self, number: int) -> Identity:
-        """Enrol a device and return its identity. Nothing needs protection, so its secret is derived from
-        its name.
+        """Enrol a device and return its identity.
+
+        Nothing needs protection, so its secret is derived from its name.
         """
         device = self._shares.name(number)
         secret = hashlib.sha256(f"emulated/{device}".encode()).digest()
@@ -232,8 +232,7 @@ class VirtualFleet:
         return Identity(device, "emulated", DeviceKeys.of(secret), hello)
 
     def _steps(self, number: int, order: Order) -> int:
-        """How many training steps an order takes on device ``number``; a partial batch counts as one
-        step.
+        """How many training steps an order takes on device ``number``; a partial batch counts as one step.
 
         Steps of a narrower model count for less, in proportion to its parameters.
         """

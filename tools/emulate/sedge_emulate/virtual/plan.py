@@ -87,8 +87,9 @@ class Queue:
     down_s: float = 0.0
 
     def take(self, direction: Direction, needed_s: float, now: float) -> float:
-        """Occupy the link for ``needed_s`` after everything queued. Returns the seconds from ``now`` to
-        the end.
+        """Occupy the link for ``needed_s`` after everything queued.
+
+        Returns the seconds from ``now`` to the end.
         """
         if direction is Direction.UP:
             self.up_s = max(self.up_s, now) + needed_s
@@ -258,15 +259,14 @@ class Plan:
 
     @property
     def away_s(self) -> float:
-        """The longest time in seconds that every device may be offline without a fault: joining plus off
-        hours.
-        """
+        """The longest time in seconds that all devices may be offline: until they join, plus off hours."""
         periods = (kind.duty.period_s for kind in self._classes if kind.duty)
         return self._churn.join_within_s + max(periods, default=0.0)
 
     def _class_of(self, number: int) -> ClassConfig:
-        """The class of device ``number``. Classes are interleaved, so that small fleets contain every
-        class.
+        """The class of device ``number``.
+
+        Classes are interleaved, so that small fleets contain every class.
         """
         at = (self._offset + number * _GOLDEN) % 1 * self._total
         for kind in self._classes:

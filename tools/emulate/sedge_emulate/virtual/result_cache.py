@@ -29,8 +29,9 @@ def job_key(fleet: bytes, device: str, job: Job, attack: Attack | None = None) -
 
 
 class ResultCache:
-    """Stores outcomes below ``folder``. A replay keeps each of them again, which shows when it has caught
-    up.
+    """Stores outcomes below ``folder``.
+
+    A replay keeps each of them again, which shows when it has caught up.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,9 +48,7 @@ class ResultCache:
 
     @property
     def caught_up(self) -> bool:
-        """True if a replay has reached the point of the interruption: all earlier outcomes were kept
-        again.
-        """
+        """True if a replay has reached the interruption: it has kept all earlier outcomes again."""
         return not self._ahead
 
     def find(self, key: bytes) -> Finished | None:

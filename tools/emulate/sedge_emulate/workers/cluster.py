@@ -134,8 +134,9 @@ class ClusterWorkers:
         return future
 
     def _put(self, name: bytes, path: Path) -> Any:
-        """Put a file into Ray's store, unless it is there. Only the most recently used files are kept
-        there.
+        """Put a file into Ray's store, unless it is there.
+
+        Only the most recently used files are kept there.
         """
         ref = self._refs.pop(name, None) or self._ray.put(np.fromfile(path, np.uint8))
         self._refs[name] = ref
@@ -145,9 +146,7 @@ class ClusterWorkers:
 
 
 def versions_of(setup: WorkerSetup) -> dict[str, str]:
-    """Everything in this process that a job's results depend on, except its order and its trainer, by
-    name.
-    """
+    """Versions and hashes in this process that a job's results depend on, by name."""
     packages = {package: version(package) for package in VERSIONS}
     backend = code_hash(setup.trainer.backend, setup.model.base)
     code = {"model.factory": setup.model.code, "trainer.backend": backend}

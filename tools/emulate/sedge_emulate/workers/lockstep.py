@@ -1,5 +1,4 @@
-"""Runs the local trainings of many devices side by side, so that the trainer gets their requests as
-batches.
+"""Runs many devices' local trainings side by side, so that the trainer gets their requests as batches.
 
 A device's work on one order is a generator of requests (``sedge_edge.training.local_training``). The
 emulator's trainers are fastest with many devices at once, so the generators of a group wait for each

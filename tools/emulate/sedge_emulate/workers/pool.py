@@ -159,9 +159,7 @@ class WorkerPool:
             return [take() for _ in range(count)]
 
     def _share(self) -> int:
-        """How many waiting jobs one worker gets: divided among the idle workers or, if none is idle,
-        among all.
-        """
+        """How many waiting jobs a worker gets: its share among the idle workers, or else among all."""
         idle = self.workers - self._busy
         return math.ceil(len(self._waiting) / (idle if idle > 0 else self.workers))
 

@@ -32,8 +32,7 @@ def prepare(
     forms: Sequence[tuple[float, Path]],
     fresh: bool = False,
 ) -> Prepared:
-    """Export each form of the model, given its share of dropped channels and its folder; check the
-    trainer.
+    """Export each form of the model, given its share of dropped channels and its folder; check the trainer.
 
     With ``fresh``, nothing is taken from the cache. Raises ``DataError`` for doubtful data, and the
     errors of exporting a model and of opening its trainer.

@@ -155,8 +155,9 @@ class Worker:
         return _Ready(place, request, prepare(job, there, bundle.manifest), there)
 
     def _examples_of(self, device: int) -> tuple[Examples, Examples]:
-        """A device's train and test examples. With a GPU they are kept, because its copies live only as
-        long.
+        """A device's train and test examples.
+
+        With a GPU they are kept, because its copies live only as long.
         """
         if self.setup.trainer.device == "cpu":
             return self._shares.examples(device)
@@ -264,8 +265,9 @@ class _Ready:
 
 
 def _before_and_after(metrics: Sequence[float]) -> tuple[float, float] | None:
-    """The metrics before and after training. A third evaluation, if any, covers the critical elements
-    only.
+    """The metrics before and after training.
+
+    A third evaluation, if any, covers the critical elements only.
     """
     return (metrics[0], metrics[1]) if len(metrics) > 1 else None
 

@@ -54,8 +54,9 @@ class Format(Protocol):
         ...
 
     def load(self, data: bytes) -> Run:
-        """Load a file in its own runtime, on one thread. Returns a function from x (B, ...) to logits (B,
-        C).
+        """Load a file in its own runtime, on one thread.
+
+        Returns a function from x (B, ...) to logits (B, C).
         """
         ...
 
@@ -107,9 +108,7 @@ def _options() -> Any:
 
 
 def _constants_folded(program: bytes) -> bytes:
-    """Apply onnxruntime's basic optimisation, which folds constants and keeps to ONNX's standard
-    operators.
-    """
+    """Fold constants by onnxruntime's basic optimisation, which uses only standard ONNX operators."""
     options, ort = _options(), library()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     with TemporaryDirectory() as folder:

@@ -1,5 +1,4 @@
-"""Writes a model for apps: with its weights, checked in its runtime, and in int8 only if that costs
-little.
+"""Writes a model for apps: with its weights, checked in its runtime, and in int8 only if that costs little.
 
 The weights are a device's (the .npz file of ``sedge-edge export``) or a bundle's initial ones. Nothing is
 written unless the file's outputs agree with eager torch's or, for int8, are good enough.
@@ -43,9 +42,7 @@ TIMED_BATCHES = 20
 
 @dataclass(frozen=True)
 class Quality:
-    """How well a model does on held-out rows: accuracy or, for a regression, error relative to the
-    targets.
-    """
+    """How well a model does on held-out rows: its accuracy, or a regression's relative error."""
 
     float32: float
     int8: float

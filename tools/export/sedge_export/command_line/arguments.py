@@ -25,9 +25,7 @@ def _row_shape(text: str) -> tuple[int, ...]:
 
 
 class InputRow(NamedTuple):
-    """An input's row: its name, empty for a single input; its shape; for integers, their exclusive upper
-    bound.
-    """
+    """A row of an input: name ("" for a single input), shape, and for integers their exclusive bound."""
 
     name: str
     shape: tuple[int, ...]

@@ -33,8 +33,7 @@ class _Seen:
 
 
 def inspect(subject: Subject, *, dropped: float, target: TensorSpec | None, seed: int) -> Inspected:
-    """Inspect the subject and, if ``dropped`` is not 0, leave out this share of the channels of every
-    axis.
+    """Inspect the subject and, if ``dropped`` is not 0, leave out this share of the channels of every axis.
 
     ``target`` describes a row of y if it differs from the objective's usual target. Raises
     ``ExportError`` for a model that fails, whose outputs do not fit, that has randomness or state which a
@@ -86,9 +85,7 @@ def _row_target(subject: Subject, outputs: tuple[int, ...]) -> TensorSpec | None
 def _sources(
     subject: Subject, seen: _Seen, row: TensorSpec | None, rng: torch.Generator
 ) -> tuple[Samples, ...]:
-    """Rows to verify programs on: random ones (or the sample, if the model accepts no others) and real
-    ones.
-    """
+    """Rows to verify programs on: random ones, or the sample's if the model rejects them, and real ones."""
     x = subject.x
     samples = random_samples(x, row, subject.num_classes, len(x), rng, subject.parts)
     if not accepts(seen.recorder.model, samples.x):

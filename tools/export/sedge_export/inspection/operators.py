@@ -42,9 +42,7 @@ _INTEGERS = "integers are for token ids, measurements must be float32"
 
 
 class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records where each operator is first called, by its bare name (``add`` for add, add_ and
-    add_backward).
-    """
+    """Records where each operator is first called, by bare name (add_ and add_backward are ``add``)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

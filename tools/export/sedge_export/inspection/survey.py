@@ -52,8 +52,9 @@ class Run:
 
 
 class Watch:
-    """Detects the first random number that a known generator draws. ``drawn`` then says which one and
-    where.
+    """Detects the first random number that a known generator draws.
+
+    ``drawn`` then says which one and where.
     """
 
     def __init__(self, model: nn.Module, here: Callable[[], str]) -> None:

@@ -37,8 +37,7 @@ class Target(Protocol):
         signatures: Mapping[str, Signature],
         where: Where,
     ) -> dict[str, File]:
-        """Compile traced graphs, given by program name, to each program's file; programs may share a
-        file.
+        """Compile traced graphs, given by program name, to each program's file; programs may share a file.
 
         Raises ``ExportError`` naming the first operator that cannot be lowered; ``where`` says which
         module of the model it came from.

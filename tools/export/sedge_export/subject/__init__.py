@@ -1,3 +1,1 @@
-"""The subject of an export: the user's model as a function of one input and one flat vector, and its
-data.
-"""
+"""The subject of an export: the model as a function of one input and one flat vector, and its data."""

@@ -100,8 +100,7 @@ def whole_batches(rows: Tensor, batch_size: int) -> list[Tensor]:
 
 
 def draw(samples: Samples, batch_size: int, padded: bool, noise: int, rng: Generator) -> Batch:
-    """Draw a batch of random rows with ``noise`` random numbers; two thirds of a ``padded`` one are
-    padding.
+    """Draw a batch of random rows with ``noise`` random numbers, two thirds padding if ``padded``.
 
     Weights of real rows lie between 0.5 and 1.5, so that a program that ignores them fails the
     comparison.

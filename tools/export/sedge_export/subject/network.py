@@ -123,8 +123,7 @@ class Network:
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor,
         noise: Tensor | None = None, frozen: Tensor | None = None,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """The gradient (n,) of a batch's mean loss, the loss, and the new statistics (s,) if there are
-        any.
+        """The gradient (n,) of a batch's mean loss, the loss, and the new statistics (s,) if there are any.
 
         ``noise`` (K,) are the random numbers of the forward pass.
         """
@@ -134,9 +133,7 @@ class Network:
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None,
         frozen: Tensor | None = None, **given: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """The same as ``gradient`` for the guided loss; ``given`` holds the inputs that its ``Guide``
-        lists.
-        """
+        """Like ``gradient``, for the guided loss; ``given`` are the inputs that its ``Guide`` lists."""
         loss = self.objective.guided
         assert loss is not None
         seen = Seen({n: self._reference(given[n], frozen, x) for n in loss.guide.models}, given)

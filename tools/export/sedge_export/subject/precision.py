@@ -104,8 +104,7 @@ def _round(tensor: Tensor, precision: str) -> None:
 
 
 def measured_cost(exact: Subject, rounded: Subject, precision: str, seed: int) -> Cost:
-    """Train with exact frozen tensors on some real rows, and evaluate on others with exact and rounded
-    ones.
+    """Train with exact frozen tensors, and evaluate with exact and rounded ones on other real rows.
 
     Raises ``ExportError`` for too few rows.
     """

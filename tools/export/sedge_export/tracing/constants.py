@@ -77,9 +77,7 @@ def _is_fake(value: object) -> bool:
 
 @contextmanager
 def functionalised(origins: Origins) -> Generator[None]:
-    """A context in which in-place operators on ``lifted`` tensors become out-of-place ones, below
-    autograd.
-    """
+    """A context that makes in-place operators on ``lifted`` tensors out-of-place, below autograd."""
     _private._enable_functionalization(reapply_views=True)
     try:
         with Constants(origins):

@@ -146,8 +146,9 @@ def _forward_axes(
     half: bool, inverse: bool, axes: Any,
     input: Any, s: Any = None, dim: Any = None, norm: str | None = None,
 ) -> Spectrum:  # fmt: skip
-    """Transform along several axes, one after the other, last axis first. ``axes`` are the default for
-    ``dim``.
+    """Transform along several axes, one after the other, last axis first.
+
+    ``axes`` are the default for ``dim``.
     """
     sizes, axes = _sizes_and_axes(input, s, axes if dim is None else dim)
     found = _forward(half, inverse, input, sizes[-1], axes[-1], norm)

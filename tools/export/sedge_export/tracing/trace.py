@@ -33,8 +33,7 @@ Function: TypeAlias = Callable[..., Tensor | tuple[Tensor, ...]]
 def trace(
     function: Function, inputs: Sequence[Tensor], origins: Origins | None = None
 ) -> fx.GraphModule:
-    """Trace function(*inputs) to an ATen graph with static shapes, no in-place operators and no dead
-    code.
+    """Trace function(*inputs) to an ATen graph with static shapes, no in-place operators and no dead code.
 
     The user's line that first called each operator is added to ``origins``. An operator is decomposed
     only if the table has no lowering for it. Raises ``ExportError`` if the function cannot run on tensors
@@ -69,9 +68,7 @@ def _traced_value(node: fx.Node) -> object:
 
 @contextmanager
 def plain_kernels() -> Generator[None]:
-    """A context in which attention is decomposed into products and softmax, and any remaining LSTM into
-    steps.
-    """
+    """A context that decomposes attention into products and softmax, and a remaining LSTM into steps."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -1,5 +1,4 @@
-"""Finds kinks of a model within float32's rounding, such as an activation near 0 or a near tie in a
-window.
+"""Finds kinks of a model within float32's rounding, such as an activation near 0 or a near tie in a window.
 
 The gradient differs between the two sides of a kink, and rounding decides the side. So there, a correct
 program may disagree with torch by any amount, and so may a wrong one: the batch proves nothing. ``found``
@@ -85,9 +84,7 @@ def _least(of: Distances) -> Distances:
 
 
 def _neighbours(x: Tensor, dim: int, count: int, descending: bool) -> list[Tensor]:
-    """The differences between successive elements among the first ``count`` along an axis in sorted
-    order.
-    """
+    """The gaps between successive elements, of the first ``count`` along an axis in sorted order."""
     ordered = x.sort(dim, descending).values.narrow(dim, 0, min(count, x.shape[dim]))
     return [ordered.diff(dim=dim)]
 

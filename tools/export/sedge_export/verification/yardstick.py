@@ -205,9 +205,7 @@ class Yardstick:
         return {"logits": output.double().numpy(), **named}
 
     def _undecided(self, logits: Vector, batch: Batch, gap: float) -> float:
-        """The weight of the rows whose class float32 may change, as their logits (B, ...) are within
-        ``gap``.
-        """
+        """The weight of rows whose class float32 may change: their logits (B, ...) are within ``gap``."""
         w = batch.w.numpy()
         if self._metric is label_accuracy:
             near = np.abs(logits) <= gap

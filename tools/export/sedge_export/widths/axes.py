@@ -1,5 +1,4 @@
-"""Finds the axes of a model, the channels of its tensors that belong together, from the traced forward
-pass.
+"""Finds which channels of a model's tensors belong together, from the traced forward pass.
 
 Every dimension of every tensor starts as its own stream. A walk over the operators ties dimensions that
 must have the same channels. It fixes those that cannot change: the input's channels, the outputs,

@@ -72,9 +72,7 @@ def _instance_norm(_name: str, module: nn.Module) -> None:
 
 
 def _group_norm(name: str, module: nn.Module) -> None:
-    """Keep the group size if it divides the channels; otherwise use the fewest groups that are not
-    larger.
-    """
+    """Keep the group size if it divides the channels; otherwise use the fewest smaller groups."""
     layer = cast(nn.GroupNorm, module)
     if not layer.affine:
         return

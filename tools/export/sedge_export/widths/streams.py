@@ -15,8 +15,9 @@ Dim: TypeAlias = tuple[Part, ...]
 
 
 class Stream:
-    """Channels that can be left out. ``parts`` is what the stream was unified with, None while it is
-    free.
+    """Channels that can be left out.
+
+    ``parts`` is what the stream was unified with, None while it is free.
     """
 
     def __init__(self, extent: int, name: str) -> None:
@@ -36,8 +37,9 @@ class Streams:
         return (Stream(extent, name),) if extent > 1 else ()
 
     def fix(self, dim: Dim, why: str) -> Dim:
-        """Fix all streams in the dimension for the reason ``why`` ('' for none). Returns the plain
-        extent.
+        """Fix all streams in the dimension for the reason ``why`` ('' for none).
+
+        Returns the plain extent.
         """
         for part in resolved(dim):
             if isinstance(part, Stream):
@@ -47,8 +49,9 @@ class Streams:
         return resolved(dim)
 
     def tie(self, first: Dim, second: Dim, why: str) -> Dim:
-        """Unify two dimensions. If they do not match, fix both for the reason ``why``. Returns the
-        result.
+        """Unify two dimensions. If they do not match, fix both for the reason ``why``.
+
+        Returns the result.
         """
         one, other = _unlike(resolved(first), resolved(second))
         for free, bound in ((other, one), (one, other)):

@@ -50,8 +50,7 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def with_memory(bundle: Bundle, theta: Theta, examples: Examples) -> Bundle:
-    """Add the memory needs of its training programs to a bundle; on other systems than Linux it is
-    unchanged.
+    """Add the memory needs of its training programs to a bundle; only Linux can measure them.
 
     ``examples`` are two batches on which the model's loss is finite. Raises ``ExportError`` if a program
     cannot be measured.

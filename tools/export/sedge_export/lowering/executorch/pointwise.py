@@ -58,8 +58,9 @@ def new_empty(
 
 @replaces(aten.view.default, aten._unsafe_view.default)
 def view(x: Tensor, size: Sequence[int]) -> Tensor:
-    """x with another shape. It is copied, as the rules may have left it in an order that torch cannot
-    view.
+    """x with another shape.
+
+    It is copied, as the rules may have left it in an order that torch cannot view.
     """
     copy: Tensor = aten.view_copy(x, size)
     return copy

@@ -130,9 +130,7 @@ class Simplifier:
         return self.emit(PERMUTE, source, order)
 
     def transposed(self, x: fx.Node) -> tuple[fx.Node, list[int]]:
-        """The node that x transposes, and the order of axes; for any other node, x itself and the
-        identity.
-        """
+        """The node that x transposes, and the order of axes; otherwise x itself and the identity."""
         if x.target is PERMUTE:
             return cast(fx.Node, x.args[0]), list(cast(Sequence[int], x.args[1]))
         return x, list(range(len(shape_of(x))))
@@ -145,8 +143,9 @@ class Simplifier:
         return self.permute(self.emit(SLICE, source, order[axis], start, stop), order)
 
     def join(self, parts: Sequence[fx.Node], axis: int) -> fx.Node:
-        """Concatenate the parts, at most five in one node. If there are more, small parts are joined
-        first.
+        """Concatenate the parts, at most five in one node.
+
+        If there are more, small parts are joined first.
         """
         orders = {tuple(self.transposed(part)[1]) for part in parts}
         if len(orders) == 1:
@@ -183,8 +182,9 @@ class Simplifier:
         return self.permute(self.emit(target, *moved, **keywords), order)
 
     def _operand(self, x: fx.Node, order: list[int], whole: bool) -> fx.Node:
-        """Permute an operand. An expanded one is used unexpanded if another operand has the ``whole``
-        shape.
+        """Permute an operand.
+
+        An expanded one is used unexpanded if another operand has the ``whole`` shape.
         """
         if whole and x.target is EXPAND:
             x = cast(fx.Node, x.args[0])

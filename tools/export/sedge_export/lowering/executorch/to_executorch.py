@@ -107,8 +107,7 @@ def _compiled(programs: dict[str, torch.export.ExportedProgram]) -> bytes:
 
 @contextmanager
 def _decomposed_once() -> Generator[None]:
-    """A context in which graphs that have nothing to decompose and write nothing in place are left as
-    they are.
+    """A context in which graphs without decomposable or in-place operators are left as they are.
 
     That applies to nearly all graphs. Tracing each of them again would change nothing, but take a third
     of the compiler's time.
@@ -131,8 +130,7 @@ def _decomposed_once() -> Generator[None]:
 
 @contextmanager
 def _one_pass() -> Generator[None]:
-    """A context in which XNNPACK runs only the pass that helps here: it merges a clamp into the product
-    before.
+    """A context in which XNNPACK runs only the one pass that helps: it fuses a product and its clamp.
 
     The other passes search each of many delegates for patterns that these graphs do not contain, and two
     of them first compile examples of their patterns. Together they took nine tenths of the time.

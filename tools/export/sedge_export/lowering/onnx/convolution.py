@@ -166,8 +166,7 @@ def _input_gradient(
 
 
 def _mirrored(graph: Graph, grad: Value, weight: Value, window: Window) -> Value:
-    """The input's gradient as a convolution with the mirrored kernel, for an output as large as the
-    input.
+    """The input's gradient as a convolution with the mirrored kernel, for an output as large as the input.
 
     Its padding then equals the forward one.
     """
@@ -182,8 +181,7 @@ def _mirrored(graph: Graph, grad: Value, weight: Value, window: Window) -> Value
 def _laid_over(
     graph: Graph, grad: Value, shape: tuple[int, ...], weight: Value, window: Window
 ) -> Value:
-    """The input's gradient from one product, whose part for each tap is shifted to its position and
-    added.
+    """The input's gradient from one product, whose part for each tap is shifted to its position and added.
 
     Meanwhile each spatial axis is split into whole strides and the offset within a stride, so that every
     shift is a padding.

@@ -201,9 +201,7 @@ class Graph:
         return made
 
     def untransposed(self, x: Value) -> tuple[Value, tuple[int, ...]]:
-        """The value that x transposes, and the order of axes; for any other value, x itself and the
-        identity.
-        """
+        """The value that x transposes, and the order of axes; otherwise x itself and the identity."""
         return self._transposes.get(x.name, (x, tuple(range(x.rank))))
 
     def reduce(self, kind: str, x: Value, axes: Sequence[int], keep: bool = False) -> Value:

@@ -1,3 +1,1 @@
-"""Rules that several runtimes share, written with torch's own operators: the table of rules, windows,
-pools.
-"""
+"""Rules shared by several runtimes, written with torch's own operators."""

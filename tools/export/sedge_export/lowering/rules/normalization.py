@@ -65,9 +65,7 @@ class Normalization:
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor,
         running_var: Tensor, training: bool, momentum: float, eps: float,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """The output, the batch's mean and 1 / deviation, and the new running mean and variance, each
-        (C,).
-        """
+        """Output, mean and 1 / deviation of the batch, and new running mean and variance, each (C,)."""
         order, laid = self.order, self.order.laid(x)
         if not training:
             factor = _times(torch.rsqrt(running_var + eps), weight)
@@ -101,8 +99,9 @@ class Normalization:
     def _by_channel(
         self, x: Tensor, channels: int, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Normalise each channel of x. Returns the output, the mean, the biased variance and 1 /
-        deviation.
+        """Normalise each channel of x.
+
+        Returns the output, the mean, the biased variance and 1 / deviation.
         """
         order, share = self.order, channels / x.numel()
         mean = order.column_sums(x) * share

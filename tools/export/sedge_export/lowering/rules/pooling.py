@@ -75,8 +75,9 @@ def max_pool(
     x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (),
     padding: Sequence[int] = (0,), dilation: Sequence[int] = (1,), ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The maximum of each window. The second result stands for the indices, which the gradient does not
-    use.
+    """The maximum of each window.
+
+    The second result stands for the indices, which the gradient does not use.
     """
     largest = channels_last(x)
     for axis in reversed(axes_of(x.shape, kernel_size, stride, padding, dilation, ceil_mode)):

@@ -1,4 +1,4 @@
-"""Wheels for another Python or processor than this machine's, at the versions of constraints.txt."""
+"""Installs wheels for another Python or processor, at the versions of constraints.txt."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ class NoWheel(Exception):
 
 
 def target(python: str, machine: str, glibc: int) -> list[str]:
-    """pip's options for CPython ``python`` ("3.12") on Linux with glibc 2.``glibc``, nothing to compile."""
+    """Return pip's options for CPython ``python`` ("3.12") on Linux with glibc 2.``glibc``, wheels only."""
     words = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
     tags = [*(f"manylinux_2_{minor}" for minor in range(glibc, 16, -1)), "manylinux2014"]
     return [*words, *(f"--platform={tag}_{machine}" for tag in tags)]
@@ -23,10 +23,7 @@ def target(python: str, machine: str, glibc: int) -> list[str]:
 def install(
     folder: Path, requirements: Sequence[str], python: str, machine: str, glibc: int
 ) -> None:
-    """Unpack the wheels of ``requirements``, and of what they need, into ``folder``.
-
-    Raises ``NoWheel``.
-    """
+    """Unpack the wheels of ``requirements`` and their dependencies into ``folder``. Raises ``NoWheel``."""
     words = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "-qq"]
     words += ["--target", str(folder), "--no-compile", "--constraint", str(CONSTRAINTS)]
     words += [*target(python, machine, glibc), *requirements]
@@ -37,7 +34,7 @@ def install(
 
 
 def cause(said: str) -> str:
-    """The package at which pip failed, with its version in constraints.txt; otherwise pip's last line."""
+    """Return the package at which pip failed and its version in constraints.txt, or pip's last line."""
     failed = r"(?:Cannot install|satisfies the requirement) ([A-Za-z0-9._-]+)(.*?)$"
     if match := re.search(failed, said, re.MULTILINE):
         name, rest = match.groups()

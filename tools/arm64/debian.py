@@ -1,9 +1,9 @@
-"""An arm64 Debian: debootstrap downloads and verifies the packages, then they are unpacked.
+"""Builds an arm64 Debian: debootstrap downloads and verifies the packages, then they are unpacked.
 
-No arm64 program runs to make it, and so no maintainer scripts of packages: there are no accounts except
-those below, no initramfs and no ld.so.cache. Python, and systemd as the first process, need none of them.
-Python's own modules are compiled, as its package would do: otherwise every process would compile its
-imports.
+No arm64 program runs meanwhile, so the packages' maintainer scripts do not run either: there are no
+accounts except those below, no initramfs and no ld.so.cache. Neither Python nor systemd as the first
+process needs them. Python's standard library is compiled here, as its package would do; otherwise every
+process would compile what it imports.
 """
 
 import os
@@ -16,13 +16,13 @@ from pathlib import Path
 from tools.arm64.kept import kept
 
 RELEASE = "bookworm"
-# debootstrap must run as root, and the files must belong to root, at least in its records.
+# debootstrap must run as root, and the files must appear to belong to root; fakeroot simulates both.
 _AS_ROOT = () if os.geteuid() == 0 else ("fakeroot",)
 _UNPACK = 'dpkg-deb --fsys-tarfile "$1" | tar -x --keep-directory-symlink --no-same-owner -C "$2"'
 
 
 def debian(name: str, packages: Sequence[str]) -> Path:
-    """The root folder of a Debian with these packages and their dependencies."""
+    """Return the root folder of a Debian with these packages and their dependencies."""
 
     def make(folder: Path) -> None:
         words = ["debootstrap", "--arch=arm64", "--foreign", "--variant=minbase"]
@@ -41,7 +41,7 @@ def debian(name: str, packages: Sequence[str]) -> Path:
 
 
 def _complete(folder: Path) -> None:
-    """Create what the packages' scripts would have created and everything needs."""
+    """Create the files that the packages' scripts would have created and that everything needs."""
     for name in ("dev", "proc"):  # debootstrap leaves devices here, or links to the host's
         place = folder / name
         if place.is_symlink():
@@ -54,6 +54,7 @@ def _complete(folder: Path) -> None:
         shutil.copy(folder / f"usr/share/base-passwd/{name}.master", etc / name)
     shutil.copy(folder / "usr/share/libc-bin/nsswitch.conf", etc / "nsswitch.conf")
     (etc / "hosts").write_text("127.0.0.1 localhost\n")
-    # Bytecode is the same on every processor; it also fits the release if this Python has the same version.
+    # Bytecode does not depend on the processor, only on Python's version. If this Python has another
+    # version than Debian's, the bytecode is simply ignored.
     compiled = [sys.executable, "-m", "compileall", "-q", "-s", str(folder), "-p", "/"]
     subprocess.run([*compiled, *map(str, folder.glob("usr/lib/python3*"))], check=True)

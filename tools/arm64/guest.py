@@ -1,8 +1,8 @@
-"""Runs programs of an arm64 Debian under qemu-user, on the processors of three Raspberry Pis.
+"""Runs programs of an arm64 Debian under qemu-user, emulating the processors of three Raspberry Pis.
 
 qemu 7.2 alone would show a program the host's /proc/cpuinfo, with which onnxruntime crashes, and a
-processor with features that no Raspberry Pi has. proot provides the root folder and that file without
-privileges. /sys is the host's, as ExecuTorch reads it.
+processor with features that no Raspberry Pi has. proot sets the root folder and replaces that file without
+privileges. /sys is the host's, because ExecuTorch reads it.
 """
 
 import os
@@ -17,7 +17,7 @@ from tools.arm64.kept import FOLDER
 
 
 class Cpu(NamedTuple):
-    """A processor as /proc/cpuinfo describes it."""
+    """A processor, as described by /proc/cpuinfo."""
 
     part: str
     variant: str
@@ -27,7 +27,7 @@ class Cpu(NamedTuple):
 
 _FIRST = "fp asimd evtstrm crc32 cpuid"
 _ATOMICS = f"{_FIRST} aes pmull sha1 sha2 atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp"
-# Zero 2 W and 3, 4, 5.
+# The processors of Raspberry Pi Zero 2 W and 3, 4, 5.
 CPUS = {
     "cortex-a53": Cpu("0xd03", "0x0", 4, _FIRST),
     "cortex-a72": Cpu("0xd08", "0x0", 3, _FIRST),
@@ -44,7 +44,7 @@ CPU part	: {cpu.part}
 CPU revision	: {cpu.revision}
 
 """
-# A program of each package, by which to see whether the package is installed.
+# For each package, a program whose presence shows that the package is installed.
 TOOLS = {
     "debootstrap": "debootstrap",
     "qemu-aarch64-static": "qemu-user-static",
@@ -57,14 +57,14 @@ PYTHON = "/usr/bin/python3"
 
 
 def missing(tools: Mapping[str, str]) -> str:
-    """The command that installs those of the tools (program: package) that are missing, or ""."""
+    """Return the command that installs the missing ones of the tools (program: package), or ""."""
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     lacking = [package for tool, package in tools.items() if not shutil.which(tool, path=path)]
     return f"apt-get install {' '.join(lacking)}" if lacking else ""
 
 
 def cpuinfo(cpu: str) -> Path:
-    """A file to present as /proc/cpuinfo: four processors of one kind."""
+    """Write a file to present as /proc/cpuinfo, with four processors of one kind, and return its path."""
     path = FOLDER / f"cpuinfo.{cpu}"
     FOLDER.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(_CPUINFO.format(number=n, cpu=CPUS[cpu]) for n in range(4)))
@@ -78,10 +78,11 @@ def command(
     folders: Sequence[Path],
     working: str = "/",
 ) -> tuple[list[str], dict[str, str]]:
-    """The command and environment for running ``words`` in the guest.
+    """Return the command and the environment that run ``words`` in the guest.
 
-    ``sites`` are its Python packages; they and ``folders`` have the same paths inside as here. The agent
-    must write only there: proot 5.1 passes faccessat2 through, so the host decides about access.
+    ``sites`` are folders of Python packages; they and ``folders`` have the same paths inside as on the
+    host. The agent may write only there, because proot 5.1 passes faccessat2 to the host, which then checks
+    access to its own files.
     """
     root = debian("root", ["python3", "ca-certificates"])
     binds = [
@@ -103,7 +104,7 @@ def command(
 
 
 def main() -> None:
-    """Build everything; print its location and the size of an installation."""
+    """Build everything, and print where it is and the size of an installation."""
     if lacking := missing(TOOLS):
         raise SystemExit(f"please install what is missing: {lacking}")
     print(debian("root", ["python3", "ca-certificates"]))

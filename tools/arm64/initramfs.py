@@ -1,6 +1,6 @@
-"""An initramfs for one kernel: busybox, the modules that a disk needs, and a script that mounts it.
+"""Builds an initramfs for one kernel: busybox, the modules that a disk needs, and a script that mounts it.
 
-Debian makes its own with programs of the target machine.
+Debian's own tools would have to run on the target machine.
 """
 
 import re
@@ -22,7 +22,7 @@ _FOLDER, _PROGRAM = 0o040755, 0o100755
 
 
 def initramfs(root: Path, modules: Sequence[str], label: str) -> bytes:
-    """Make it for the kernel in ``root``; the first process is systemd from the disk with this label.
+    """Build the initramfs for the kernel in ``root``. It starts systemd from the disk with this label.
 
     A module without a file is assumed to be built into the kernel.
     """
@@ -48,7 +48,7 @@ def initramfs(root: Path, modules: Sequence[str], label: str) -> bytes:
 
 
 def _archive(entries: Sequence[tuple[str, int, bytes]]) -> Iterator[bytes]:
-    """A cpio archive, "newc", of files by name, mode and content."""
+    """Return a cpio archive ("newc") of files, given by name, mode and content."""
     for number, (name, mode, data) in enumerate([*entries, ("TRAILER!!!", 0, b"")]):
         fields = [number, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0]
         header = b"070701" + b"".join(b"%08X" % field for field in fields) + name.encode() + b"\0"

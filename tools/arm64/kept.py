@@ -1,4 +1,4 @@
-"""Folders in runs/arm64 that take long to make; they are made again when their inputs have changed."""
+"""Caches folders in runs/arm64 that take long to build. They are rebuilt when their inputs change."""
 
 import hashlib
 import shutil
@@ -11,15 +11,15 @@ FOLDER = ROOT / "runs" / "arm64"
 
 
 def digest(parts: Iterable[bytes]) -> str:
-    """A short name for these bytes."""
+    """Return a short hash of these bytes."""
     sums = (hashlib.sha256(part).digest() for part in parts)
     return hashlib.sha256(b"".join(sums)).hexdigest()[:12]
 
 
 def kept(name: str, parts: Iterable[bytes], make: Callable[[Path], None]) -> Path:
-    """The folder that ``make`` has filled from these parts; an older one of the name is removed.
+    """Return a folder that ``make`` has filled, from the cache if ``parts`` have not changed.
 
-    If ``make`` raises, the error is passed on and nothing is kept.
+    An older folder of this name is removed. If ``make`` raises, nothing is cached.
     """
     folder = FOLDER / f"{name}-{digest(parts)}"
     if not folder.exists():

@@ -1,7 +1,8 @@
-"""A small arm64 machine with Debian and systemd in qemu: 512 MB, two Cortex-A53, a user-mode network.
+"""Runs a small arm64 machine with Debian and systemd in qemu: 512 MB, two Cortex-A53, user-mode network.
 
-It reaches the host as 10.0.2.2. Its system is unpacked (debian.py), with the settings below instead of
-those from packages' scripts. A second disk holds what to install, and the script that does so.
+The host's address in it is 10.0.2.2. Its Debian comes from debian.py, with the settings below instead of
+those that packages' scripts would make. A second disk has the files to install and the script that installs
+them.
 """
 
 import shutil
@@ -34,7 +35,7 @@ Type=ether
 Address=10.0.2.15/24
 Gateway={HOST}
 """
-# Runs the second disk's installation once.
+# A service that runs the installation script of the second disk once.
 _INSTALL = """\
 [Unit]
 Description=Installation
@@ -49,7 +50,7 @@ ExecStartPost=/bin/touch /etc/installed
 StandardOutput=journal+console
 StandardError=journal+console
 """
-# A root shell on the serial line.
+# A service that provides a root shell on the serial line.
 _SHELL = """\
 [Unit]
 Description=Shell
@@ -76,7 +77,7 @@ def _configure(root: Path) -> None:
     etc = root / "etc"
     (etc / "machine-id").write_text("5ed9e" + "0" * 26 + "1\n")
     (etc / "hostname").write_text("pi-1\n")
-    # On a busy host the emulated machine takes longer than systemd waits for a disk.
+    # On a busy host, the emulated machine needs longer for a disk than systemd would wait.
     (etc / "fstab").write_text("LABEL=stick /media ext4 ro,x-systemd.device-timeout=900 0 0\n")
     (etc / "systemd/network/any.network").write_text(_NETWORK)
     units = etc / "systemd/system"
@@ -94,13 +95,13 @@ def _configure(root: Path) -> None:
 
 
 def disk(folder: Path, label: str, file: Path, size: str) -> None:
-    """Write a file system with a folder's contents, all owned by root, to a file."""
+    """Write a folder's contents, all owned by root, as a file system to a file."""
     words = ["mke2fs", "-q", "-t", "ext4", "-L", label, "-E", "root_owner=0:0", "-d", str(folder)]
     subprocess.run([*words, str(file), size], check=True)
 
 
 def system() -> Path:
-    """A folder with the kernel, initrd and disk of a machine that has never run."""
+    """Return a folder with the kernel, initrd and disk of a machine that has never been booted."""
 
     def make(folder: Path) -> None:
         root = folder / "root"
@@ -120,7 +121,7 @@ def system() -> Path:
 
 
 class Machine:
-    """One machine, its disks and its serial line's log in ``folder``."""
+    """An emulated machine. ``folder`` has its disks and the log of its serial line."""
 
     def __init__(self, folder: Path, stick: Path) -> None:
         self._folder, self._system = folder, system()
@@ -156,11 +157,11 @@ class Machine:
         self._process.stdin.flush()
 
     def log(self) -> str:
-        """The output of the serial line, over all boots."""
+        """Return the output on the serial line since the first boot."""
         return (self._folder / "serial.log").read_text(errors="replace").replace("\r", "")
 
     def cut_power(self) -> None:
-        """End the machine at once."""
+        """Kill the machine, as a power cut would."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

@@ -1,4 +1,4 @@
-"""The agent's packages for arm64: wheels, folders with them unpacked, the Debian package."""
+"""Builds the agent's packages for arm64: wheels, folders with unpacked wheels, the Debian package."""
 
 import subprocess
 import sys
@@ -11,11 +11,11 @@ from tools.deb.__main__ import build
 from tools.wheels import target
 
 EXTRAS = {"onnxruntime": "onnx", "executorch": "executorch"}
-# For the agent's own tests; the onnx package builds their programs.
+# The agent's own tests need these, too; they build programs with the onnx package.
 _TESTS = ("pytest", "onnx")
 _PROJECT = ("pyproject.toml", "constraints.txt")
 _SOURCES = ("cloud", "edge", "protocol", "tools/conformance", "tools/emulate", "tools/export")
-# Every Debian 12, and so every Raspberry Pi OS based on it, has Python 3.11 and glibc 2.36.
+# Debian 12, and the Raspberry Pi OS based on it, has Python 3.11 and glibc 2.36.
 _TARGET = target("3.11", "aarch64", 36)
 
 
@@ -30,7 +30,7 @@ def _bytes(*folders: str) -> Iterable[bytes]:
 
 
 def wheels() -> Path:
-    """A folder with this tree's two wheels: sedge-fl, and sedge-executorch for arm64."""
+    """Return a folder with the two wheels of this checkout: sedge-fl, and sedge-executorch for arm64."""
 
     def make(folder: Path) -> None:
         _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
@@ -50,20 +50,20 @@ def _unpacked(name: str, key: Iterable[bytes], wanted: Sequence[str]) -> Path:
 
 
 def agent(backend: str) -> Path:
-    """The agent and its dependencies for one backend: a device's whole site-packages."""
+    """Return the site-packages folder of a device: the agent and its dependencies for one backend."""
     ours = wheels()
     wanted = ["--find-links", str(ours), f"sedge-fl[{EXTRAS[backend]}]"]
     return _unpacked(backend, [ours.name.encode(), *(word.encode() for word in _TARGET)], wanted)
 
 
 def tests() -> Path:
-    """The additional dependencies of the agent's own tests."""
+    """Return a folder with what only the agent's own tests need."""
     key = [*(word.encode() for word in _TESTS), (ROOT / "constraints.txt").read_bytes()]
     return _unpacked("tests", key, _TESTS)
 
 
 def downloaded(backend: str) -> Path:
-    """A folder with every wheel that a device needs to install the agent without a network."""
+    """Return a folder with every wheel that a device needs to install the agent without a network."""
     ours = wheels()
 
     def make(folder: Path) -> None:
@@ -75,7 +75,7 @@ def downloaded(backend: str) -> Path:
 
 
 def deb() -> Path:
-    """The agent's Debian package."""
+    """Return the path of the agent's Debian package."""
     ours = wheels()
 
     def make(folder: Path) -> None:
@@ -90,5 +90,5 @@ def deb() -> Path:
 
 
 def size_mb(folder: Path) -> float:
-    """The sum of a folder's files, in MB."""
+    """Return the total size of a folder's files in MB."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6

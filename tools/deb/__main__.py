@@ -1,10 +1,10 @@
-"""``python -m tools.deb``: sedge-cloud and sedge-edge for Debian 12 and 13, amd64 and arm64.
+"""``python -m tools.deb``: builds sedge-cloud and sedge-edge for Debian 12 and 13, amd64 and arm64.
 
 The .deb files are in dist/debian12 and dist/debian13, each a repository for apt. Older versions stay there.
 
-Each package contains the project's wheel and the wheels that it needs, at the versions of constraints.txt,
-for the Python of its Debian. Nothing is compiled here, so any machine can build every package. Of two
-packages of one version, the one for the newer Debian has the higher version number.
+Each package contains the project's wheel and its dependencies' wheels, at the versions of constraints.txt,
+for the Python of its Debian. Nothing is compiled here, so any machine can build every package. For the same
+release, the package for the newer Debian has the higher version number.
 """
 
 import argparse
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PLATFORMS = {"amd64": "x86_64", "arm64": "aarch64"}
 # The Python of each Debian.
 PYTHONS = {12: (3, 11), 13: (3, 13)}
-# Older than the glibc of either.
+# A glibc older than that of both Debians.
 GLIBC = 28
 SCRIPTS = Path(__file__).with_name("scripts")
 EXTRAS = {"cloud": "cloud,http,safetensors,stores", "edge": "onnx,images,safetensors"}
@@ -30,12 +30,12 @@ RECOMMENDS = {
     "cloud": "mosquitto, ca-certificates",
     "edge": "systemd-timesyncd | time-daemon",
 }
-# The commands of each package, by their modules.
+# The commands of each package, with the module that each starts.
 COMMANDS = {
     "cloud": ("sedge_cloud", "sedge_conformance", "sedge_export"),
     "edge": ("sedge_edge",),
 }
-# The texts of each package's maintainer scripts, and what they delete.
+# The words that each package's maintainer scripts contain, and the files that they delete.
 WORDS = {
     "cloud": {
         "QUESTION": "the coordinator's keys, passwords and runs",
@@ -68,7 +68,7 @@ Priority: optional
 Description: Sedge {part}: personalised federated learning for small devices
  Lies in /opt/sedge, with the Python packages that it needs.
 """
-# -P: nothing is imported from the working folder. PYTHONPATH reaches child processes, too.
+# -P prevents imports from the working folder. PYTHONPATH reaches child processes, too.
 COMMAND = """\
 #!/bin/sh
 PYTHONPATH=/opt/sedge/{part}/lib PYTHONNOUSERSITE=1 exec /usr/bin/python3 -P -m {module} "$@"
@@ -76,7 +76,7 @@ PYTHONPATH=/opt/sedge/{part}/lib PYTHONNOUSERSITE=1 exec /usr/bin/python3 -P -m 
 
 
 def main() -> None:
-    """Build the requested packages, by default all, print their names and write the indexes."""
+    """Build the requested packages (by default all), print their names, and write the indexes."""
     parser = argparse.ArgumentParser("tools.deb", description=__doc__)
     parser.add_argument("--architecture", choices=PLATFORMS, action="append")
     parser.add_argument("--debian", type=int, choices=PYTHONS, action="append")
@@ -87,7 +87,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if lacking := repository.lacks(arguments.sign_with):
         parser.error(lacking)
-    os.umask(0o022)  # packed files and folders have the modes that they get here
+    os.umask(0o022)  # files and folders are packed with the modes that they get here
     with tempfile.TemporaryDirectory() as folder:
         words = ["wheel", "--quiet", "--no-deps", "--wheel-dir", folder, str(ROOT)]
         subprocess.run([sys.executable, "-m", "pip", *words], check=True)
@@ -109,9 +109,8 @@ def build(part: str, architecture: str, debian: int, wheel: Path, stage: Path, o
     library = opt / part / "lib"
     wanted = [f"{wheel}[{EXTRAS[part]}]"]
     wheels.install(library, wanted, ".".join(map(str, low)), PLATFORMS[architecture], GLIBC)
-    shutil.rmtree(
-        library / "bin", ignore_errors=True
-    )  # scripts that contain the path of this Python
+    # These scripts begin with the path of this Python, so they would not run.
+    shutil.rmtree(library / "bin", ignore_errors=True)
     shutil.move(library / "share/sedge", opt / part / "share/sedge")
     for module in COMMANDS[part]:
         name = module.replace("_", "-")
@@ -144,7 +143,7 @@ def build(part: str, architecture: str, debian: int, wheel: Path, stage: Path, o
 
 
 def _worded(script: str, part: str) -> str:
-    """A maintainer script with its package's texts."""
+    """Return a maintainer script with its package's words filled in."""
     for name, words in {"PART": part, **WORDS[part]}.items():
         script = script.replace(name, words)
     return script

@@ -1,4 +1,4 @@
-"""The index that makes a folder of .deb files a repository for apt."""
+"""Writes the index that makes a folder of .deb files a repository for apt."""
 
 import gzip
 import lzma
@@ -12,7 +12,7 @@ _INDEX = ("Packages", "Packages.gz", "Packages.xz", "Release", "InRelease", "sed
 
 
 def lacks(key: str | None) -> str:
-    """What keeps `publish` from working, in one line, or "": missing programs, no such secret ``key``."""
+    """Return in one line why `publish` cannot work, such as a missing program or secret ``key``, or ""."""
     lacking = [_FROM[name] for name in _FROM if (key or name != "gpg") and not shutil.which(name)]
     if lacking:
         return f"apt-get install {' '.join(lacking)}"
@@ -25,9 +25,10 @@ def lacks(key: str | None) -> str:
 def publish(folder: Path, key: str | None) -> None:
     """Write the index of all packages in ``folder``, of every version and architecture.
 
-    With ``key``, the name of a secret key of gpg's, InRelease is signed, and sedge.gpg is the public key.
+    If ``key`` names a secret key of gpg, it also writes the signed InRelease, and the public key as
+    sedge.gpg.
     """
-    # An older signature would vouch for an index that is no longer there.
+    # An older signature would not match the new index.
     for name in _INDEX:
         (folder / name).unlink(missing_ok=True)
     packages = _ftparchive(folder, "packages")
@@ -52,6 +53,6 @@ def _gpg(*words: str) -> list[str]:
 
 def _run(folder: Path, words: list[str]) -> bytes:
     done = subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, check=False)
-    if done.returncode:  # it has said why on stderr
+    if done.returncode:  # gpg has said why on stderr
         sys.exit(f"{words[0]} failed in {folder}")
     return done.stdout

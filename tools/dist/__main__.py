@@ -1,9 +1,9 @@
-"""Build a release in dist/: wheel, sdist, man pages, and an SBOM of a device's installation.
+"""Builds a release in dist/: wheel, sdist, man pages, and an SBOM of a device's installation.
 
     python -m tools.dist [--out FOLDER]
 
-The wheel is installed with the extra ``onnx`` into a separate environment, where its commands must start.
-Needs the extra ``dist``. Nothing is uploaded.
+To check the wheel, it is installed with the extra ``onnx`` into a new environment, where its commands must
+start. Needs the extra ``dist``. Nothing is uploaded.
 """
 
 import argparse
@@ -19,17 +19,17 @@ from tools.dist.manual import manual
 from tools.dist.parsers import COMMANDS
 
 ROOT = Path(__file__).parents[2]
-# sedge-export and sedge-emulate need torch, which a device does not have.
+# These two need torch, which a device does not have.
 ON_A_DEVICE = ("sedge-edge", "sedge-cloud")
 
 
 def run(*words: str | Path) -> None:
-    """Run a command; raises ``CalledProcessError`` if it fails."""
+    """Run a command. Raises ``CalledProcessError`` if it fails."""
     subprocess.run([str(word) for word in words], check=True)
 
 
 def release(out: Path) -> None:
-    """Make and check everything. Raises ``CalledProcessError`` for the first failure."""
+    """Build and check everything. Raises ``CalledProcessError`` at the first failure."""
     out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as temporary:
         built = Path(temporary, "built")
@@ -47,8 +47,8 @@ def release(out: Path) -> None:
 
 
 def installed(wheel: Path, environment: Path) -> Path:
-    """A new environment with the wheel as on a device, in which its commands start."""
-    venv.create(environment)  # without pip, which is not part of the release
+    """Install the wheel in a new environment, as on a device, and start its commands there."""
+    venv.create(environment)  # without pip, which the SBOM must not list
     pip = (sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install")
     run(*pip, "--quiet", "--constraint", ROOT / "constraints.txt", f"{wheel}[onnx]")
     for command in ON_A_DEVICE:
@@ -57,14 +57,14 @@ def installed(wheel: Path, environment: Path) -> Path:
 
 
 def write_manuals(folder: Path, commands: Iterable[str]) -> None:
-    """Write a man page of each command."""
+    """Write a man page for each command."""
     folder.mkdir(parents=True, exist_ok=True)
     for command in commands:
         (folder / f"{command}.1").write_text(manual(command))
 
 
 def main() -> int:
-    """Make a release. Returns the exit status."""
+    """Build a release. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.dist", description="Make a release.")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     try:

@@ -6,9 +6,9 @@ from tools.dist.parsers import PROJECT, parser_of
 
 
 def manual(command: str) -> str:
-    """The man page in troff. Raises ``KeyError`` for a command that the project does not have."""
+    """Return a command's man page in troff. Raises ``KeyError`` for a command that does not exist."""
     parser = parser_of(command)
-    # By name, so that type checking does not require the extra "dist".
+    # Imported by name, so that type checking does not require the extra "dist".
     page = import_module("argparse_manpage.manpage").Manpage(
         parser, format="single-commands-section"
     )

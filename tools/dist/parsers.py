@@ -1,4 +1,4 @@
-"""The parser of each command's options."""
+"""Finds the argument parser of each command."""
 
 import argparse
 import tomllib
@@ -12,7 +12,7 @@ COMMANDS: tuple[str, ...] = tuple(PROJECT["scripts"])
 
 
 class _Asked(Exception):
-    """Carries the parser that was asked for help."""
+    """Carries the parser of which help was requested."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         super().__init__(parser.prog)
@@ -24,9 +24,9 @@ def _carry(parser: argparse.ArgumentParser, _file: object = None) -> NoReturn:
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:
-    """The parser that a command makes, captured when it is about to print its help.
+    """Return a command's argument parser, captured when the command is about to print its help.
 
-    Raises ``KeyError`` for a command that the project does not have.
+    Raises ``KeyError`` for a command that does not exist.
     """
     if command not in COMMANDS:
         raise KeyError(command)

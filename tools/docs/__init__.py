@@ -1,1 +1,1 @@
-"""The documentation as one site: the repository's pages unchanged, and the reference of every key."""
+"""Builds the documentation site from the repository's pages and the generated reference of all keys."""

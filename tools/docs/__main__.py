@@ -1,9 +1,9 @@
-"""Build the site from the pages, after writing the generated files (tools/spec).
+"""Builds the site from the pages, after writing the generated files (tools/spec).
 
     python -m tools.docs [--out FOLDER]
 
-Every page keeps its path, so a link that works in the repository works in the site, too. A broken link, or
-a page missing in the menu, ends the build.
+Every page keeps its path, so a link that works in the repository works in the site, too. The build fails at
+a broken link or a page that is missing from the menu.
 """
 
 import argparse
@@ -18,9 +18,9 @@ FIRST = '<!doctype html><meta http-equiv="refresh" content="0; url=docs/index.ht
 
 
 def build(out: Path, builder: str = "html") -> int:
-    """Build the site in a folder, or with ``dummy`` only follow its links. Returns Sphinx's exit status."""
+    """Build the site in a folder, or with ``dummy`` only check its links. Returns Sphinx's exit status."""
     options = ["-q", "-W", "--keep-going", "-b", builder, "-c", str(Path(__file__).parent)]
-    # Sphinx's intermediate files are next to the site, which therefore contains nothing else.
+    # Sphinx's intermediate files go next to the site's folder, which then contains only the site.
     kept = ["-d", str(out.with_name(f"{out.name}.doctrees"))]
     command = [sys.executable, "-m", "sphinx", *options, *kept, str(ROOT), str(out)]
     status = subprocess.run(command, check=False).returncode
@@ -30,7 +30,7 @@ def build(out: Path, builder: str = "html") -> int:
 
 
 def main() -> int:
-    """Write the generated files, and build."""
+    """Write the generated files, and build the site."""
     parser = argparse.ArgumentParser(prog="python -m tools.docs", description="Build the site.")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "site")
     arguments = parser.parse_args()

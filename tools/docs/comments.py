@@ -1,8 +1,8 @@
-"""The comments of a TOML file, from the struct that reads it.
+"""Generates the comments of a TOML file from the struct that reads it.
 
 The comment lines right above a key are its description; those right below a table's header are the struct's
 docstring. Comments that a blank line separates from both belong to the file, as do comments after a value.
-Keys may be in comments themselves: ``# key = value``.
+A key may itself be commented out: ``# key = value``.
 """
 
 import re
@@ -22,7 +22,7 @@ Fields = Mapping[str, Field]
 
 
 def commented(text: str, struct: type[msgspec.Struct], *, with_tables: bool) -> str:
-    """The file with its comments regenerated, each key's above its first occurrence; values stay.
+    """Regenerate a file's comments, each key's above its first occurrence. Values stay as they are.
 
     Without ``with_tables`` nothing is written below the headers. Raises ``KeyError`` for a table that the
     struct does not have.
@@ -39,7 +39,7 @@ def commented(text: str, struct: type[msgspec.Struct], *, with_tables: bool) -> 
             below_header = with_tables
             continue
         if below_header and line.startswith("#") and not _names(key, keys):
-            continue  # the old text about the table
+            continue  # the old description of the table
         if below_header and line:
             out.append("")
         below_header = False
@@ -52,13 +52,13 @@ def commented(text: str, struct: type[msgspec.Struct], *, with_tables: bool) -> 
 
 
 def keys_of(text: str, struct: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
-    """Table and name of every key that a file shows, including those in comments."""
+    """Yield the table and name of every key in a file, including keys that are commented out."""
     where, keys = "", _by_name(struct)
     for line in text.splitlines():
         if header := _HEADER.match(line):
             where = header[1]
             keys = _at(struct, where)[1]
-            if not keys:  # a table with arbitrary keys
+            if not keys:  # a table whose keys are arbitrary
                 parent, _, name = where.rpartition(".")
                 yield parent, name
         elif (key := _KEY.match(line)) and key[1] in keys:
@@ -70,7 +70,10 @@ def _by_name(struct: type[msgspec.Struct]) -> Fields:
 
 
 def _at(root: type[msgspec.Struct], path: str) -> tuple[type[msgspec.Struct], Fields, str]:
-    """The struct of a table, its keys and its description; a table with arbitrary keys has none."""
+    """Return a table's struct, keys and description.
+
+    A table with arbitrary keys has no struct.
+    """
     struct = root
     for name in path.split("."):
         field = _by_name(struct)[name]
@@ -86,13 +89,13 @@ def _names(key: re.Match[str] | None, keys: Fields) -> bool:
 
 
 def _drop_comment(lines: list[str], keys: Fields) -> None:
-    """Remove the comment at the end, back to a key in a comment."""
+    """Remove the comment at the end of ``lines``, back to the last commented-out key."""
     while lines and lines[-1].startswith("#") and not _names(_KEY.match(lines[-1]), keys):
         lines.pop()
 
 
 def _wrapped(words: str) -> list[str]:
-    """Comment lines: paragraphs filled, lists item by item."""
+    """Format text as comment lines. Paragraphs are filled, and lists are wrapped item by item."""
     items = [item for part in words.split("\n\n") for item in re.split(r"\n(?=- )", part)]
     lines: list[str] = []
     for item in items:

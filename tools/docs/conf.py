@@ -1,6 +1,7 @@
 """Sphinx's settings for the site: the pages of this repository at their own paths, in MyST and Furo.
 
-The menu is made from docs/index.md: a heading above a list of pages is a part, and its links are the pages.
+The menu comes from docs/index.md: each heading above a list of links becomes a part, and the links its
+pages.
 """
 
 import re
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 project = "Sedge"
-copyright = "the Sedge authors, Apache 2.0"  # the name that Sphinx reads
+copyright = "the Sedge authors, Apache 2.0"  # Sphinx requires this name
 root_doc = "docs/index"
 include_patterns = [
     "README.md",
@@ -30,7 +31,7 @@ html_show_sphinx = False
 
 
 def menu(index: str) -> Iterator[tuple[str, list[str]]]:
-    """Each part of the index with its pages, as a toctree in the folder docs names them."""
+    """Yield each part of the index with its pages, as paths relative to the folder docs."""
     for part in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
         title, _, text = part.partition("\n")
         pages = re.findall(r"^- \[([^]]+)\]\(([^)#]+)\.md\)", text, re.MULTILINE)
@@ -39,7 +40,7 @@ def menu(index: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def add_menu(_app: object, page: str, source: list[str]) -> None:
-    """Append the menu to the index, which remains an ordinary page everywhere else."""
+    """Append the menu to the index page, only in the site."""
     if page == root_doc:
         for title, pages in menu(source[0]):
             lines = ["", "```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```", ""]
@@ -47,5 +48,5 @@ def add_menu(_app: object, page: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> None:  # Sphinx's own annotations are partial
-    """Called by Sphinx."""
+    """Register ``add_menu``. Sphinx calls this function."""
     app.connect("source-read", add_menu)

@@ -1,4 +1,4 @@
-"""Generates from the structs of the configuration files: the reference, and the comments of TOML files.
+"""Generates the reference, and the comments of TOML files, from the structs of the configuration files.
 
 ``make spec`` (tools/spec) writes them.
 """
@@ -30,12 +30,12 @@ FILES: dict[str, type[msgspec.Struct]] = {
     "run.toml": RunFile,
     "fleet.toml": EmulationConfig,
 }
-# Files that show every key, in a comment if it is optional, and describe each table.
+# Complete files: they contain every key, commented out if it is optional, and describe each table.
 COMPLETE: dict[str, type[msgspec.Struct]] = {
     "cloud/cloud.toml": CloudConfig,
     "edge/edge.toml": EdgeConfig,
 }
-# Examples to begin with: each key that they set is explained once.
+# Example files for beginners: each key that they set is explained once.
 EXAMPLES: dict[str, type[msgspec.Struct]] = {
     "examples/faults.toml": EmulationConfig,
     "examples/own_model.toml": EmulationConfig,
@@ -46,7 +46,7 @@ EXAMPLES: dict[str, type[msgspec.Struct]] = {
 
 
 def made() -> Iterator[tuple[str, str]]:
-    """Path and text of every generated file."""
+    """Yield the path and the text of every generated file."""
     tables = [
         *FILES.items(),
         *((f'strategy = "{name}"', kind) for name, kind in STRATEGIES.items()),

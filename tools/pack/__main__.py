@@ -1,14 +1,14 @@
-"""``python -m tools.pack``: a pack in dist/pack to run the GPU benchmark on a bare machine with torch.
+"""``python -m tools.pack``: makes a pack that runs the GPU benchmark on a bare machine with torch.
 
     python -m tools.pack [--python 3.12] [--train-images 60000] [--max-mb 50] [--out dist/pack]
 
     source.tar.xz     the files that git tracks, as they are in the working tree
     packages.tar.xz   what the benchmark imports besides torch, at the versions of constraints.txt
     data.tar.xz       Fashion-MNIST
-    run, unpack.py    what unpacks and runs it there: ``run`` says how
-    content.json      what is in the pack; SHA256SUMS: what it must still be
+    run, unpack.py    scripts that unpack the archives and run the benchmark; ``run`` explains how
+    content.json      a list of the pack's contents; SHA256SUMS has the checksums
 
-One command on the other machine, which may have neither a registry nor pip: ``OUT=results dist/pack/run``.
+The command on the other machine, which needs neither a registry nor pip: ``OUT=results dist/pack/run``.
 """
 
 import argparse

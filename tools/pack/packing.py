@@ -1,4 +1,7 @@
-"""Makes a pack: three archives, scripts to unpack them, and checksums; the whole folder or nothing."""
+"""Makes a pack: three archives, scripts that unpack them, and checksums.
+
+It is made completely or not at all.
+"""
 
 import hashlib
 import lzma
@@ -22,7 +25,7 @@ from tools.pack.unpack import ARCHIVES, CONTENT, SUFFIX
 from sedge_emulate.data.datasets import FILES, find_fashion_mnist, read_idx
 
 MACHINE = "x86_64"
-# torch's own wheels require this version.
+# The oldest version that torch's own wheels accept.
 GLIBC = 28
 TRAIN_IMAGES = 60_000
 # The imports of the emulator, the GPU tests and the benchmark; the target machine has torch and its CUDA
@@ -30,13 +33,13 @@ TRAIN_IMAGES = 60_000
 REQUIREMENTS = (
     "backports.zstd", "jinja2", "msgspec", "numpy", "onnx", "onnxruntime", "paho-mqtt", "pytest", "rich",
 )  # fmt: skip
-# Parts of those packages that nothing here imports: two fifths of their compressed bytes.
+# Parts of these packages that are never imported: two fifths of their compressed bytes.
 UNUSED = (
-    "bin",  # commands that begin with this machine's path
+    "bin",  # scripts that begin with a path of this machine
     "numpy/**/tests",
     "onnx/backend/test",
     "onnxruntime/transformers",
-    "onnxruntime/capi/libonnxruntime.so.*",  # a second copy of the runtime, for programs in C
+    "onnxruntime/capi/libonnxruntime.so.*",  # a second copy of the runtime, for C programs
 )
 HERE = Path(__file__).parent
 _BLOCK = 4096
@@ -46,12 +49,12 @@ _CODE = ({"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 9})
 
 
 class PackError(Exception):
-    """A pack cannot be made as requested; the message says what was found and expected."""
+    """A pack cannot be made as requested. The message says what was found and expected."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A pack of the checkout ``root`` for CPython ``python`` ("3.12"), of ``limit`` bytes at most."""
+    """A pack to make: the checkout ``root``, CPython ``python`` ("3.12"), at most ``limit`` bytes."""
 
     root: Path
     python: str
@@ -67,7 +70,7 @@ class Wanted:
 
 
 class Content(msgspec.Struct, frozen=True):
-    """content.json: the contents of the pack, and their unpacked size in bytes."""
+    """The pack's contents and their unpacked sizes in bytes, written as content.json."""
 
     python: str
     commit: str
@@ -77,9 +80,9 @@ class Content(msgspec.Struct, frozen=True):
 
 
 def pack(wanted: Wanted, out: Path) -> Content:
-    """Make the folder ``out``, or replace the pack there.
+    """Make the pack in the folder ``out``, replacing a pack that is already there.
 
-    Raises ``PackError``, ``NoWheel``, ``DataError`` and ``OSError``; ``out`` is then unchanged.
+    Raises ``PackError``, ``NoWheel``, ``DataError`` and ``OSError``, and then leaves ``out`` unchanged.
     """
     if out.exists() and any(out.iterdir()) and not (out / CONTENT).exists():
         raise PackError(f"{out}: holds something else, expected no folder, an empty one or a pack")
@@ -98,7 +101,7 @@ def pack(wanted: Wanted, out: Path) -> Content:
             _git(wanted.root, "describe", "--always", "--dirty").strip(),
             wanted.train_images,
             sorted(f"{d.name}=={d.version}" for d in distributions(path=[str(stage / "packages")])),
-            _bytes(stage) + _bytes(stage / "data"),  # they are compressed there, one after another
+            _bytes(stage) + _bytes(stage / "data"),  # archives are compressed there, one by one
         )
         (made / CONTENT).write_bytes(msgspec.json.format(msgspec.json.encode(content)))
         shutil.copy(HERE / "unpack.py", made)
@@ -112,13 +115,13 @@ def pack(wanted: Wanted, out: Path) -> Content:
 
 
 def sizes(folder: Path) -> list[tuple[str, int]]:
-    """The files and folders directly in a folder with their total bytes, largest first."""
+    """List the files and folders directly in a folder with their total bytes, largest first."""
     found = [(path.name, _bytes(path, 1)) for path in folder.iterdir()]
     return sorted(found, key=lambda entry: (-entry[1], entry[0]))
 
 
 def copy_source(root: Path, folder: Path) -> None:
-    """The files that git tracks, in their current state; deleted ones are left out."""
+    """Copy the files that git tracks, in their current state, without deleted ones."""
     for name in _git(root, "ls-files", "-z").split("\0"):
         if name and (root / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +129,7 @@ def copy_source(root: Path, folder: Path) -> None:
 
 
 def copy_packages(wanted: Wanted, folder: Path) -> None:
-    """The unpacked wheels without unused parts, and the metadata by which Sedge knows its version."""
+    """Unpack the wheels without unused parts, and copy the metadata with Sedge's version."""
     wheels.install(folder, wanted.requirements, wanted.python, MACHINE, GLIBC)
     for pattern in UNUSED:
         for path in list(folder.glob(pattern)):
@@ -138,7 +141,7 @@ def copy_packages(wanted: Wanted, folder: Path) -> None:
 
 
 def copy_data(train_images: int, folder: Path) -> None:
-    """Fashion-MNIST's four files, not compressed, with the first ``train_images`` of its 60,000."""
+    """Copy Fashion-MNIST's four files, uncompressed, with its first ``train_images`` training images."""
     source = find_fashion_mnist()
     if source is None:
         raise PackError("Fashion-MNIST: not here; install Debian's dataset-fashion-mnist")
@@ -150,12 +153,12 @@ def copy_data(train_images: int, folder: Path) -> None:
 
 
 def idx(array: NDArray[np.uint8]) -> bytes:
-    """An IDX file of unsigned bytes, the reverse of ``read_idx``."""
+    """Encode an array as an IDX file of unsigned bytes, the inverse of ``read_idx``."""
     return struct.pack(f">2x2B{array.ndim}I", 8, array.ndim, *array.shape) + array.tobytes()
 
 
 def _archive(folder: Path, out: Path) -> None:
-    """``folder`` as ``out``/NAME.tar.xz; the same files make the same bytes."""
+    """Pack ``folder`` reproducibly as ``out``/NAME.tar.xz."""
     filters = _CODE if folder.name == "packages" else _TEXT
     with (
         lzma.open(out / (folder.name + SUFFIX), "wb", filters=filters) as packed,
@@ -178,8 +181,9 @@ def _write_run(python: str, path: Path) -> None:
 
 
 def _write_sums(folder: Path) -> None:
-    """``sha256sum``'s file for everything that ``run`` reads; ``run`` cannot check itself while it is
-    running.
+    """Write a file for ``sha256sum`` with everything that ``run`` reads.
+
+    ``run`` is left out, because it cannot check itself while it is running.
     """
     sums = [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
@@ -205,7 +209,7 @@ def _named(entry: tuple[str, int]) -> str:
 
 
 def _bytes(path: Path, block: int = _BLOCK) -> int:
-    """The size of a file or folder on a disk with blocks."""
+    """Return the size of a file or folder on a disk with blocks of this size."""
     files = [path, *path.rglob("*")] if path.is_dir() else [path]
     return sum(-(-file.stat().st_size // block) * block for file in files if file.is_file())
 

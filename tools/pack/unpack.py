@@ -1,6 +1,6 @@
-"""Unpack the archives next to this file: ``python unpack.py FOLDER``. Uses only the standard library.
+"""Unpacks the archives next to this file: ``python unpack.py FOLDER``.
 
-``run`` has already checked their checksums.
+It uses only the standard library. ``run`` has already verified the checksums.
 """
 
 import gzip
@@ -16,7 +16,7 @@ SUFFIX = ".tar.xz"
 
 
 def unpack(pack: Path, folder: Path) -> None:
-    """Fill ``folder`` with source, packages and data. Raises ``OSError`` and ``tarfile.TarError``."""
+    """Fill ``folder`` with the source, packages and data. Raises ``OSError`` and ``tarfile.TarError``."""
     needed = json.loads((pack / CONTENT).read_bytes())["unpacked_bytes"]
     free = shutil.disk_usage(folder).free
     if free < needed:
@@ -29,14 +29,17 @@ def unpack(pack: Path, folder: Path) -> None:
 
 
 def _gzip(raw: Path) -> None:
-    """Compress a file, as the emulator reads compressed ones; the archive is smaller with plain ones."""
+    """Compress a file with gzip, because the emulator reads compressed files.
+
+    The pack is smaller if its archive has them uncompressed.
+    """
     with raw.open("rb") as file, gzip.open(f"{raw}.gz", "wb", compresslevel=1) as packed:
         shutil.copyfileobj(file, packed)
     raw.unlink()
 
 
 def main(folder: str) -> int:
-    """Unpack; on failure, print one line and return 2."""
+    """Unpack everything. On failure, print one line and return 2."""
     try:
         unpack(Path(__file__).parent, Path(folder))
     except (OSError, tarfile.TarError) as exc:

@@ -1,7 +1,7 @@
-"""Reproduces published tables with the whole engine: printed figures next to ours.
+"""Reproduces tables of published papers with the whole engine, and prints their figures next to ours.
 
 python -m tools.reproduce --list
-python -m tools.reproduce fedobp-dir01     one whole table; finished runs are kept
+python -m tools.reproduce fedobp-dir01     one entire table; finished runs are not repeated
 python -m tools.reproduce --short          ten rounds of a few methods
 """
 
@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
 
     def call() -> int:
         arguments = parser().parse_args(argv)
-        from tools.reproduce.command import reproduce  # imports torch, which takes seconds
+        from tools.reproduce.command import reproduce  # command imports torch, which takes seconds
 
         return reproduce(arguments)
 
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command's arguments."""
+    """Return the command's argument parser."""
     found = argparse.ArgumentParser(
         "python -m tools.reproduce", description="Reproduce published experiments."
     )

@@ -1,7 +1,7 @@
-"""Bytes as FedPURIN counts them, in addition to those on the wire, computed when each round opens.
+"""Computes, when a round opens, the bytes that FedPURIN's paper would count for the previous round.
 
-A device's last upload and its next start are planned again from the coordinator's store, of which they are
-a pure function.
+They are reported in addition to the bytes on the wire. A device's last upload and next start vector are
+planned again from the coordinator's store, which determines them.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from sedge_cloud.strategies.fedpurin import FedPURIN, accounted_bytes
 
 @dataclass(frozen=True)
 class Mean:
-    """Bytes of a device in a round, on average: ``up`` in it, ``down`` for the start that follows it."""
+    """A device's average bytes in a round: ``up`` for its upload, ``down`` for the next start vector."""
 
     round: int
     up: float
@@ -23,7 +23,7 @@ class Mean:
 
 
 def accounted(store: Store, devices: tuple[str, ...]) -> Mean | None:
-    """The last round's cost by that count, seen from the open one; None for another strategy."""
+    """Return the last round's cost as the paper counts it; None for another strategy."""
     run, run_store = Run(store.runs()[0], store), RunStore(store)
     strategy = run.strategy
     context = run_store.context(run)

@@ -1,6 +1,6 @@
-"""The reproduced tables: each cell is a published figure and the run that should reproduce it.
+"""The tables to reproduce: each cell is a published figure and the run that should reproduce it.
 
-They are in tables.toml. Accuracies are in per cent, names and sources in the field's own words.
+They are read from tables.toml. Accuracies are in per cent.
 """
 
 import tomllib
@@ -29,8 +29,8 @@ class Cell:
 
     ``published`` and ``published_after`` map a number of rounds of training to the accuracy over all
     devices before and after local training at that point; ``best`` is the published maximum, of the kind
-    that the table's ``best_of`` names. ``accounted`` are a device's MiB per round, "up" and "down", as the
-    paper counts them, before and after its beta.
+    that the table's ``best_of`` names. ``accounted`` has a device's MiB per round, "up" and "down", as the
+    paper counts them, before and after round beta.
     """
 
     name: str
@@ -42,19 +42,20 @@ class Cell:
     accounted: Mapping[str, tuple[float, float]] = field(
         default_factory=dict[str, tuple[float, float]]
     )
-    codec: CodecConfig = EXACT  # as written in the papers; so is the next one
+    codec: CodecConfig = EXACT  # spelled as in the papers, like the next one
     broadcast: BroadcastConfig = WHOLE
     patch: PatchConfig = _EXACT_PATCHES
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells in one setting. ``rounds`` is the long form's, ``tolerance`` in points of accuracy.
+    """Cells that share a setting.
 
-    ``best_of`` says what a cell's ``best`` is the maximum of: all devices ``before`` local training at the
-    checkpoints, each round's devices ``after`` it, or the ``sparse`` models after it. ``plain`` is the cell
-    that all others are compared with, seed by seed. ``dropped`` are methods that did not win: their
-    outcomes are shown, but their code is gone.
+    ``rounds`` is the length of a full run, and ``tolerance`` is in percentage points. ``best_of`` says what
+    a cell's ``best`` is the maximum of: all devices ``before`` local training at the checkpoints, each
+    round's devices ``after`` it, or the ``sparse`` models after it. ``plain`` is the cell that all others
+    are compared with, seed by seed. ``dropped`` lists methods that were removed because they did not win;
+    their outcomes are still shown.
     """
 
     name: str
@@ -71,11 +72,14 @@ class Table:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The names of all cells, and of the dropped methods."""
+        """Return the names of all cells, including the dropped methods."""
         return (*(cell.name for cell in self.cells), *self.dropped)
 
     def cell(self, name: str) -> Cell:
-        """The cell of that name; for a dropped method, one with only its name. Raises ``KeyError``."""
+        """Return the cell of this name; for a dropped method, one with only its name.
+
+        Raises ``KeyError``.
+        """
         gone = {name: Cell(name, "") for name in self.dropped}
         return {**gone, **{cell.name: cell for cell in self.cells}}[name]
 
@@ -89,14 +93,14 @@ _SETTINGS: Mapping[str, type[Setting]] = {
 
 
 def _setting(kind: type, value: Any) -> Setting:
-    """A setting is written as its name and alpha."""
+    """Read a setting, which is written as its name and alpha."""
     assert kind is Setting
     ((name, alpha),) = value.items()
     return _SETTINGS[name](alpha)
 
 
 def _table(name: str, raw: dict[str, Any]) -> Table:
-    """A table by its name and keys; a cell's name is its strategy's default."""
+    """Read a table from its keys. By default a cell is named after its strategy."""
     cells = [{"name": cell, "strategy": cell, **keys} for cell, keys in raw["cells"].items()]
     whole = {**raw, "name": name, "cells": cells}
     return msgspec.convert(whole, Table, str_keys=True, dec_hook=_setting)
@@ -104,7 +108,7 @@ def _table(name: str, raw: dict[str, Any]) -> Table:
 
 _READ = tomllib.loads(Path(__file__).with_name("tables.toml").read_text())
 TABLES: Mapping[str, Table] = {name: _table(name, raw) for name, raw in _READ["tables"].items()}
-# The cells of the short form, and the first rounds of released runs, by cell and seed.
+# The cells that ``--short`` runs, and the first rounds of the authors' released runs, by cell and seed.
 SHORT = tuple((table, cell) for table, cell in _READ["short"])
 SHORT_ROUNDS: int = _READ["short_rounds"]
 FIRST_ROUNDS: Mapping[tuple[str, int], tuple[tuple[float, float], ...]] = {

@@ -1,4 +1,4 @@
-"""Runs cells of published tables one after another, and keeps each once it is done."""
+"""Runs cells of published tables one after another, and saves each outcome."""
 
 import argparse
 import os
@@ -20,12 +20,12 @@ from sedge_emulate.training.choice import AUTO, NAMES
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated
 
-# The generator of the released runs takes no larger seed.
+# The random generator of the released runs accepts no larger seed.
 MAX_SEED = 2**32
 
 
 def reproduce(arguments: argparse.Namespace) -> int:
-    """Run the command. Existing outcomes are not made again."""
+    """Run the chosen cells, except those with a saved outcome. Returns the exit status."""
     console = Console()
     if arguments.list:
         for table in TABLES.values():
@@ -54,7 +54,7 @@ def reproduce(arguments: argparse.Namespace) -> int:
 
 
 def chosen_trials(arguments: argparse.Namespace) -> Iterable[Trial]:
-    """The cells to run. Raises ``ConfigError`` for unknown names, and if nothing is left to run."""
+    """Return the cells to run. Raises ``ConfigError`` for unknown names and if there is nothing to run."""
     _require_values(arguments)
     if arguments.short + arguments.all + bool(arguments.tables) != 1:
         expected = "names of tables (--list), --short or --all"

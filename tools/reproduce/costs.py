@@ -1,4 +1,4 @@
-"""A run with several widths, width by width: its devices, their costs, and their accuracies."""
+"""For a run with several model widths: each width's devices, their costs and their accuracies."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from sedge_emulate.watch import Watch
 
 
 def sizes(stage: Stage, fleet: VirtualFleet, watch: Watch) -> tuple[Size, ...]:
-    """The widths in which devices trained, the whole model's first; empty if there is only that."""
+    """Return the widths in which devices trained, full width first; () if there is no other."""
     run = Run(fleet.store.runs()[0], fleet.store)
     members: dict[int, list[int]] = defaultdict(list)
     for number in range(len(stage.shares)):
@@ -46,9 +46,9 @@ def sizes(stage: Stage, fleet: VirtualFleet, watch: Watch) -> tuple[Size, ...]:
 
 
 def multiply_adds(source: ModelSource, dropped: float) -> int:
-    """Multiplications of convolutions and matrix products in one example's forward pass, each with its sum.
+    """Return the multiply-adds of convolutions and matrix products in one example's forward pass.
 
-    torch counts them; a training step takes about three times as many.
+    They are counted by torch. A training step takes about three times as many.
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -60,6 +60,6 @@ def multiply_adds(source: ModelSource, dropped: float) -> int:
 
 
 def _moved(seen: Sequence[Mapping[str, object]], way: str) -> int:
-    """The bytes of a device over the whole run, on average."""
+    """Return the bytes of a device over the whole run, on average."""
     kinds = ("payload", "overhead", "resent")
     return round(mean(sum(cast(int, one[f"{kind}_{way}"]) for kind in kinds) for one in seen))

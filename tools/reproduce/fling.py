@@ -1,7 +1,7 @@
-"""The data of FedPURIN's experiments, drawn as Fling draws them: 20 devices of equal size, with overlaps.
+"""FedPURIN's data, split as the framework Fling does: 20 devices of equal size, with overlaps.
 
-For each device q ~ Dir(alpha) over the classes; 500 images of the training set and 100 of the test set in
-these proportions, each set with its own random stream from the same seed, so that q is the same. If a class
+Each device has class proportions q ~ Dir(alpha), and gets 500 images of the training set and 100 of the
+test set in these proportions. Both sets are drawn with the same seed, so q is the same for both. If a class
 has too few images, some are used twice. All devices take part in every round.
 """
 
@@ -21,7 +21,7 @@ TRAIN_SET = 60_000
 class FlingSetting(Setting):
     """Fashion-MNIST in [0, 1], Dir(``alpha``), ResNet-8, five epochs of SGD with momentum 0.9.
 
-    Their random choices cannot be reproduced: several processes shared the streams.
+    The paper's random choices cannot be reproduced, because several processes shared the random streams.
     """
 
     devices = DEVICES
@@ -30,20 +30,20 @@ class FlingSetting(Setting):
     training = TrainingConfig(local_epochs=5, learning_rate=0.1, momentum=0.9)
 
     def dataset(self) -> Dataset:
-        """The images, not normalised."""
+        """Return the images, with pixels in [0, 1] and no further normalisation."""
         found = fashion_mnist()
         inputs = (found.inputs * FASHION_STD + FASHION_MEAN).astype(np.float32)
         return Dataset(found.name, inputs, found.targets, found.num_classes)
 
     def parts(self, targets: Indices, seed: int) -> list[tuple[Indices, Indices]]:
-        """Each device's images: training images from the training set, test images from the test set."""
+        """Return each device's training images, from the training set, and its test images."""
         train = sample(targets[:TRAIN_SET], self.alpha, TRAIN, seed)
         test = sample(targets[TRAIN_SET:], self.alpha, TEST, seed)
         return [(mine, TRAIN_SET + others) for mine, others in zip(train, test, strict=True)]
 
 
 def sample(targets: Indices, alpha: float, size: int, seed: int) -> list[Indices]:
-    """``size`` examples for every device, its classes in Dirichlet proportions."""
+    """Draw ``size`` examples for every device, with classes in Dirichlet proportions."""
     draw = np.random.RandomState(seed)
     classes = int(targets.max()) + 1
     members = [np.flatnonzero(targets == label) for label in range(classes)]

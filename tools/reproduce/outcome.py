@@ -1,4 +1,4 @@
-"""The outcome of one cell as a small JSON file: accuracies, bytes, cost, and how it was made."""
+"""Stores the outcome of one cell as a small JSON file: accuracies, bytes, cost, and how it was made."""
 
 import os
 from collections.abc import Mapping
@@ -10,14 +10,15 @@ from sedge_cloud.config import Option
 from sedge_protocol.errors import StorageError
 
 FORMAT = 1
-# Fields written with one line for each of their parts.
+# Fields whose elements are written one per line.
 ROWS = ("checkpoints", "points", "sizes")
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """All devices after this many rounds of training: shares of 1, before and after local training.
+    """Accuracies of all devices after ``round`` training rounds, before and after local training.
 
-    ``before`` and ``after`` count each test example once, the means each device once.
+    They are shares from 0 to 1. ``before`` and ``after`` weight each test example equally, the means each
+    device.
     """
 
     round: int
@@ -30,10 +31,11 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One round of training: its participants' pooled accuracies and the bytes of all devices in it.
+    """A training round: the pooled accuracy of its participants, and the bytes of all devices.
 
-    ``sparse`` is the accuracy after training with the sent elements only, if elements were selected;
-    ``accounted_up`` and ``accounted_down`` are a device's bytes as its paper counts them (accounting.py).
+    ``sparse`` is the accuracy after training if only the sent elements are applied, for strategies that
+    select elements; ``accounted_up`` and ``accounted_down`` are a device's bytes as its paper counts them
+    (accounting.py).
     """
 
     round: int
@@ -47,10 +49,10 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices that trained one width of the model, which lacks the share ``dropped`` of the channels.
+    """The devices that trained one width of the model, without the share ``dropped`` of the channels.
 
-    ``multiply_adds`` are those of one example's forward pass; bytes are a device's over the whole run and
-    accuracies those of the last measurement, before and after local training, each a mean over devices.
+    ``multiply_adds`` is for one example's forward pass. Bytes are per device over the whole run, and
+    accuracies are from the last measurement, before and after local training; both are means over devices.
     """
 
     dropped: float
@@ -64,10 +66,10 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell's run with ``participants`` devices in a round.
+    """The result of a cell's run with ``participants`` devices per round.
 
-    ``seconds`` are this host's for the whole run, with ``workers`` processes. ``sizes`` are the widths of
-    the model, if there were several. ``backend`` is the requested trainer; empty for the default.
+    ``seconds`` is how long the whole run took on this host, with ``workers`` processes. ``sizes`` are the
+    widths of the model, if there were several. ``backend`` is the requested trainer; empty for the default.
     """
 
     format: int = FORMAT
@@ -93,29 +95,29 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def file(self) -> str:
-        """The name of the outcome's file."""
+        """Return the name of the outcome's file."""
         return file_name(self.table, self.cell, self.seed, self.rounds, self.backend)
 
     @property
     def command(self) -> str:
-        """The command that reproduces it."""
+        """Return the command that reproduces the outcome."""
         words = f"python -m tools.reproduce {self.table} --only {self.cell} --seed {self.seed}"
         more = f" --backend {self.backend}" if self.backend else ""
         return f"{words} --rounds {self.rounds}{more}"
 
     @property
     def method(self) -> str:
-        """The cell, and its trainer if one was requested."""
+        """The cell's name, and its trainer if one was requested."""
         return f"{self.cell}, {self.backend}" if self.backend else self.cell
 
 
 def file_name(table: str, cell: str, seed: int, rounds: int, backend: str = "") -> str:
-    """The path of a cell's outcome in the folder of results."""
+    """Return the path of a cell's outcome within the folder of results."""
     return f"{table}-{cell}-seed{seed}-{rounds}{f'-{backend}' if backend else ''}.json"
 
 
 def read(path: Path) -> Outcome | None:
-    """An outcome, or None if there is none yet. Raises ``StorageError`` for another file."""
+    """Read an outcome. Returns None if there is none yet. Raises ``StorageError`` for a bad file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Outcome)
     except FileNotFoundError:
@@ -125,7 +127,7 @@ def read(path: Path) -> Outcome | None:
 
 
 def write(outcome: Outcome, folder: Path) -> Path:
-    """Write an outcome, whole or not at all, one line per round. Raises ``StorageError``."""
+    """Write an outcome atomically, one line per round. Raises ``StorageError``."""
     path = folder / outcome.file
     parts = [
         f'  "{key}": {_rows(value) if key in ROWS else _text(value)}'

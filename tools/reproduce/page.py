@@ -1,4 +1,4 @@
-"""The reproduced tables as one HTML file, with accuracy over rounds and over bytes."""
+"""Draws the reproduced tables as one HTML file, with plots of accuracy over rounds and over bytes."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -14,7 +14,7 @@ from sedge_emulate.report.plots import curve
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
-    """The whole page."""
+    """Return the page."""
     template = environment().from_string((Path(__file__).parent / "reproduced.html").read_text())
     return template.render(
         title="Published tables, reproduced",
@@ -32,7 +32,7 @@ def _labels(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _drawn(outcomes: Sequence[Outcome]) -> list[Plot]:
-    """The participants' accuracy by round before and after training, and before it against bytes."""
+    """Plot the participants' accuracy: before and after training by round, and before training by bytes."""
     rounds = [[point.round for point in outcome.points] for outcome in outcomes]
     sums = [list(accumulate(p.bytes_up + p.bytes_down for p in o.points)) for o in outcomes]
     totals = [total for one in sums for total in one]
@@ -57,7 +57,7 @@ def _plot(
 
 
 def _smooth(values: Sequence[float], width: int = 10) -> list[float]:
-    """The running mean of up to ``width`` rounds, as each round has different participants."""
+    """Return the running mean over up to ``width`` rounds, because each round has other participants."""
     return [
         sum(values[max(0, end - width) : end]) / (end - max(0, end - width))
         for end in range(1, len(values) + 1)

@@ -1,9 +1,9 @@
-"""Our own setting, for measurements that no paper has: a part of Fashion-MNIST on few devices.
+"""A setting of our own, for measurements that no paper has: part of Fashion-MNIST on few devices.
 
-It is small enough that a method's three seeds take minutes, and otherwise like FedOBP's experiments:
+It is small enough that a method's three seeds take minutes. Otherwise it is like FedOBP's experiments:
 Dirichlet by class, a quarter of each device's examples for testing, a quarter of the devices in each round,
-SGD with momentum 0.7. The seed decides which images are used, which device holds them and which devices
-train when.
+SGD with momentum 0.7. The seed determines which images are used, which device gets them and which devices
+train in each round.
 """
 
 from collections.abc import Sequence
@@ -32,18 +32,18 @@ class PartialSetting(Setting):
     training = TrainingConfig(local_epochs=5, learning_rate=0.01, momentum=0.7)
 
     def parts(self, targets: Indices, seed: int) -> list[tuple[Indices, Indices]]:
-        """Each device's train and test images, drawn from all."""
+        """Return each device's training and test images."""
         return share_out(targets, self.devices, self.alpha, seed)
 
     def streams(self, seed: int, rounds: int) -> Streams:
-        """All streams, from the run's own seed."""
+        """Return the random streams, all derived from the run's own seed."""
         return Streams(numpy_shuffles, draw)
 
 
 def share_out(
     targets: Indices, devices: int, alpha: float, seed: int
 ) -> list[tuple[Indices, Indices]]:
-    """The train and test images of this many devices: a part of all, Dirichlet by class."""
+    """Split part of the images among devices, Dirichlet by class. Returns training and test images."""
     rng = np.random.default_rng(seed)
     chosen = rng.choice(len(targets), EXAMPLES, replace=False)
     shares = dirichlet(targets[chosen], devices, alpha, rng)
@@ -51,7 +51,7 @@ def share_out(
 
 
 def draw(run: Run, number: int, task: str, online: Sequence[str]) -> list[str]:
-    """The devices of a round (``rounds.Draw``): ten, the same for every method, or all to measure."""
+    """Choose a round's devices (``rounds.Draw``): ten, the same for every method, or all to evaluate."""
     if len(online) < DEVICES:
         return []
     if task != TRAIN:

@@ -1,4 +1,4 @@
-"""One cell run through the whole engine in virtual time, with the published run's random choices."""
+"""Runs one cell through the whole engine in virtual time, with the published run's random choices."""
 
 import shutil
 import time
@@ -58,17 +58,17 @@ class Trial:
 
     @property
     def asked_backend(self) -> str:
-        """The requested trainer's name; empty for the default."""
+        """The name of the requested trainer; empty for the default."""
         return "" if self.backend == AUTO else self.backend
 
     @property
     def title(self) -> str:
-        """The trial's name in progress output."""
+        """The trial's name in progress messages."""
         return f"{self.table.name} {self.cell.name} seed {self.seed}"
 
 
 class Log(Watch):
-    """A watch that also keeps every round's reports, and its bytes as the paper counts them."""
+    """A watch that also records every round's reports, and its bytes as the paper counts them."""
 
     def __init__(self, progress: Progress, fleet: VirtualFleet) -> None:
         super().__init__(progress, fleet.clock, fleet.totals)
@@ -81,7 +81,7 @@ class Log(Watch):
         return [self.reports[summary.round] for summary in self.summaries if summary.task == TRAIN]
 
     def observe(self, event: Event) -> None:
-        """One event."""
+        """Record an event."""
         if isinstance(event, UpdateReceived) and not event.late:
             self.reports[event.round].append(event.report)
         if isinstance(event, RoundOpened):
@@ -92,7 +92,7 @@ class Log(Watch):
 
 
 def play(trial: Trial, home: Path, workers: int, progress: Progress) -> Outcome:
-    """Run the cell. Jobs of a killed start that ``home`` keeps are not computed again.
+    """Run the cell. Jobs that ``home`` has from an earlier, killed process are not computed again.
 
     Raises ``DataError`` if the run failed.
     """
@@ -106,7 +106,7 @@ def play(trial: Trial, home: Path, workers: int, progress: Progress) -> Outcome:
     )
     progress.strategy(trial.title, trial.rounds)
     with closing(WorkerPool(LocalWorkers(setup, workers), hold=True)) as pool:
-        # Only jobs that a killed start has computed are kept; the coordinator starts over.
+        # Of a killed process, only finished jobs are kept; the coordinator starts from scratch.
         shutil.rmtree(strategy_run.folder / "cloud", ignore_errors=True)
         jobs, plan = stage.name(pool.trainer), Plan(stage.config, trial.seed)
         fleet = VirtualFleet(
@@ -144,7 +144,7 @@ def play(trial: Trial, home: Path, workers: int, progress: Progress) -> Outcome:
 
 
 def _run(trial: Trial) -> RunConfig:
-    """The published run's settings."""
+    """Return the settings of the published run."""
     setting = trial.table.setting
     return RunConfig(
         strategy=trial.cell.strategy,
@@ -162,7 +162,7 @@ def _run(trial: Trial) -> RunConfig:
 
 
 def _stage(trial: Trial, home: Path) -> Stage:
-    """Data, split and model, made once for each cell."""
+    """Prepare data, split and model, once per cell."""
     setting = trial.table.setting
     dataset = setting.dataset()
     source = ModelSource.of(setting.model, dataset, home)
@@ -187,7 +187,7 @@ def _stage(trial: Trial, home: Path) -> Stage:
 
 
 def _checkpoints(log: Log) -> Iterable[Checkpoint]:
-    """The rounds with measurements."""
+    """Return the rounds with evaluations of all devices."""
     trained = 0
     for summary in log.summaries:
         trained += summary.task == TRAIN
@@ -208,7 +208,7 @@ def _checkpoints(log: Log) -> Iterable[Checkpoint]:
 
 
 def _points(log: Log) -> Iterable[Point]:
-    """The training rounds."""
+    """Return the training rounds."""
     pairs = zip(log.trainings(), log.rounds, strict=True)
     for place, (reports, result) in enumerate(pairs, start=1):
         sparse = [report.sparse for report in reports if report.sparse is not None]
@@ -226,7 +226,7 @@ def _points(log: Log) -> Iterable[Point]:
 
 
 def _pooled(found: Sequence[Metrics]) -> float:
-    """The accuracy over devices, each test example counting once."""
+    """Return the accuracy over all devices, where each test example counts once."""
     count = sum(metrics.num_examples for metrics in found)
     right = sum(metrics.metric * metrics.num_examples for metrics in found)
     return round(right / count, 6)

@@ -1,9 +1,9 @@
-"""The random choices of the runs that FedOBP's authors released: split, participants, shuffles.
+"""Reproduces the random choices of the runs that FedOBP's authors released: split, participants, shuffles.
 
-Their runs are FL-bench's, products of three streams of random numbers from one seed: numpy's for the
-partition, ``random``'s for the participants of each round, torch's for the first weights and then,
-participant after participant, for the shuffles. Here the streams are reproduced; everything else in a
-reproduction is Sedge's.
+Their runs use FL-bench, which draws from three random streams with one seed: numpy's for the partition,
+``random``'s for the participants of each round, and torch's for the initial weights and then, participant
+after participant, for the shuffles. This module reproduces these streams; everything else in a reproduction
+is Sedge's own.
 """
 
 import random
@@ -25,20 +25,20 @@ DEVICES = 100
 PARTICIPANTS = 10
 EPOCHS = 5
 BATCH = 32
-# Rounds of training between two evaluations of all clients.
+# The number of training rounds between two evaluations of all clients.
 CHECKPOINT = 100
 TEST_SHARE = 0.25
 MIN_EXAMPLES = 10
 
 
 def name(number: int) -> str:
-    """The device for one of their clients."""
+    """Return the name of the device that stands for one of their clients."""
     return f"device-{number:02d}"
 
 
 def partition(targets: Indices, alpha: float, seed: int) -> list[tuple[Indices, Indices]]:
-    """Every client's train and test examples: Dirichlet by class, a quarter of each for testing."""
-    draw = np.random.RandomState(seed)  # the stream of numpy.random.seed
+    """Return every client's training and test examples: Dirichlet by class, a quarter for testing."""
+    draw = np.random.RandomState(seed)  # the stream that numpy.random.seed starts
     classes = int(targets.max()) + 1
     members: list[Indices] = [np.flatnonzero(targets == label) for label in range(classes)]
     while True:
@@ -54,7 +54,7 @@ def partition(targets: Indices, alpha: float, seed: int) -> list[tuple[Indices, 
             break
     found: list[tuple[Indices, Indices]] = []
     for drawn in whole:
-        indices = drawn.astype(np.int32)  # one of their shuffles
+        indices = drawn.astype(np.int32)  # their code shuffles an int32 array here
         draw.shuffle(indices)
         num_test = int(TEST_SHARE * len(indices))
         found.append((indices[num_test:].astype(np.int64), indices[:num_test].astype(np.int64)))
@@ -70,20 +70,20 @@ class ReleasedSetting(Setting):
     training = TrainingConfig(local_epochs=EPOCHS, learning_rate=0.01, momentum=0.7)
 
     def parts(self, targets: Indices, seed: int) -> list[tuple[Indices, Indices]]:
-        """Their partition."""
+        """Return their partition."""
         return partition(targets, self.alpha, seed)
 
     def streams(self, seed: int, rounds: int) -> Streams:
-        """Their participants and shuffles."""
+        """Return their participants and shuffles."""
         released = Released(seed, rounds)
         return Streams(released, released.draw)
 
 
 @dataclass(frozen=True)
 class Released:
-    """The streams of one run of ``rounds`` rounds of training; also the ``shuffles`` of its workers.
+    """The random streams of a run with ``rounds`` training rounds; called as ``shuffles`` by its workers.
 
-    ``evaluate_every`` is that of our run, whose evaluation rounds have numbers, too.
+    ``evaluate_every`` is our run's setting: its evaluation rounds are numbered like training rounds.
     """
 
     seed: int
@@ -91,11 +91,11 @@ class Released:
     evaluate_every: int = CHECKPOINT
 
     def __call__(self, seed: int, num_examples: int, epochs: int) -> Iterator[Indices]:
-        """Their permutations for one of our orders, recognised by its seed; for other orders, our own.
+        """Yield their permutations for an order, which its seed identifies; for an unknown order, our own.
 
-        A last batch of one example is left out, as in their runs.
+        A last batch of one example is dropped, as in their runs.
         """
-        if seed not in self.shuffle_seeds:  # an evaluation, or a trainer being checked
+        if seed not in self.shuffle_seeds:  # an evaluation, or a check of a trainer
             yield from permutations(seed, num_examples, epochs)
             return
         import torch
@@ -106,7 +106,7 @@ class Released:
             yield order[: num_examples - (num_examples % BATCH == 1)]
 
     def draw(self, run: Run, number: int, task: str, online: Sequence[str]) -> list[str]:
-        """The devices of one of our rounds (``rounds.Draw``): theirs, or all for a measurement."""
+        """Choose the devices of a round (``rounds.Draw``): their participants, or all for an evaluation."""
         if len(online) < DEVICES:
             return []
         if task != "train":
@@ -116,19 +116,19 @@ class Released:
     @cached_property
     def cohorts(self) -> list[list[int]]:
         """The participants of each round, in the order in which they train."""
-        draw = random.Random(self.seed)  # the stream of random.seed
+        draw = random.Random(self.seed)  # the stream that random.seed starts
         return [draw.sample(range(DEVICES), PARTICIPANTS) for _ in range(self.rounds)]
 
     @cached_property
     def shuffle_seeds(self) -> dict[int, list[int]]:
-        """The seed of each epoch's shuffle, by the seed of our order for that participant."""
+        """The seeds of the shuffles of all epochs, by the seed of our order for the participant."""
         import torch
 
         from sedge_export.models import avgcnn
 
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(self.seed)
-            avgcnn()  # the first weights come from the same stream
+            avgcnn()  # draws the initial weights from the same stream
             return dict(self._drawn())
 
     def _drawn(self) -> Iterator[tuple[int, list[int]]]:
@@ -137,12 +137,12 @@ class Released:
             if self.evaluate_every:
                 number += (training - 1) // self.evaluate_every
             for participant in participants:
-                _draw()  # evaluation before training
+                _draw()  # their evaluation before training
                 epochs: list[int] = []
                 for _ in range(EPOCHS):
-                    _draw()  # the loader's base seed
+                    _draw()  # the base seed of torch's data loader
                     epochs.append(_draw())
-                _draw()  # evaluation after training
+                _draw()  # their evaluation after training
                 yield order_seed(self.seed, number, name(participant)), epochs
             if training % CHECKPOINT == 0:
                 for _ in range(DEVICES):

@@ -1,7 +1,7 @@
-"""The smaller tables below a table of accuracies.
+"""Makes the smaller tables below a table of accuracies.
 
 They show individually published rounds, bytes as a paper counts them, the widths of a mixed fleet, and
-every method compared with a plain one over all seeds.
+every method compared with the plain one over all seeds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ NONE = "-"
 
 @dataclass(frozen=True)
 class Section:
-    """A small table: what it shows in a sentence, the heads of its columns, its lines."""
+    """A small table: a sentence that says what it shows, its column heads, and its rows."""
 
     words: str
     heads: tuple[str, ...]
@@ -26,7 +26,7 @@ class Section:
 
 
 def sections(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
-    """All smaller tables, for the longest run of each cell and seed with the default trainer."""
+    """Return all smaller tables, for the longest run of each cell and seed with the default trainer."""
     longest = list({(o.cell, o.seed): o for o in outcomes if not o.backend}.values())
     for outcome in longest:
         for make in (_singly, _accounted, _sizes):
@@ -38,7 +38,7 @@ def sections(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
 
 
 def first_rounds(outcome: Outcome) -> Iterable[tuple[int, float, float, float, float]]:
-    """Round, before, published, after, published, for individually published rounds."""
+    """Return rows of round, before, published before, after, published after."""
     known = FIRST_ROUNDS.get((outcome.cell, outcome.seed), ())
     for point, (before, after) in zip(outcome.points, known, strict=False):
         yield point.round, 100 * point.before, before, 100 * point.after, after
@@ -57,7 +57,7 @@ def _singly(_: Table, outcome: Outcome) -> Section:
 
 
 def _accounted(table: Table, outcome: Outcome) -> Section:
-    """A device's MiB per round: counted by the paper's rule, as published, and on our wire."""
+    """Return a device's MiB per round: by the paper's rule, as published, and on our wire."""
     cell = table.cell(outcome.cell)
     beta = int(str(cell.options.get("beta", 0)))
     ways = [(way,) for way in cell.accounted] + [tuple(cell.accounted)] * bool(cell.accounted)
@@ -76,7 +76,7 @@ def _accounted(table: Table, outcome: Outcome) -> Section:
 def _bytes_of(
     cell: Cell, outcome: Outcome, ways: Sequence[str], after: bool, beta: int
 ) -> tuple[str, str, str, str]:
-    """The mean over the rounds on one side of beta, its published value, and our bytes."""
+    """Return the mean over the rounds before or after beta, its published value, and our bytes."""
     published = sum(cell.accounted[way][after] for way in ways)
     points = [point for point in outcome.points if (point.round > beta) == after]
     if not points:
@@ -91,7 +91,7 @@ def _bytes_of(
 
 
 def _sizes(_: Table, outcome: Outcome) -> Section:
-    """What each width costs a device, and the accuracy of the devices that train it."""
+    """Return what each width costs a device, and the accuracy of the devices that train it."""
     whole = max((one.multiply_adds for one in outcome.sizes), default=1)
     lines = (
         (
@@ -119,7 +119,7 @@ def _sizes(_: Table, outcome: Outcome) -> Section:
 
 
 def _against(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
-    """Every method compared with the plain one, seed by seed, over equal numbers of training rounds."""
+    """Compare every method with the plain one, seed by seed, over equal numbers of training rounds."""
     for rounds in sorted({outcome.rounds for outcome in outcomes}):
         ends = {(o.cell, o.seed): o.checkpoints[-1] for o in outcomes if o.rounds == rounds}
         lines = (_compared(name, table.plain, ends) for name in table.methods)
@@ -134,7 +134,7 @@ def _against(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
 
 
 def _compared(name: str, plain: str, ends: Mapping[tuple[str, int], Checkpoint]) -> tuple[str, ...]:
-    """One method's line, over the seeds that the plain one also has; empty if there are none."""
+    """Return a method's row, over the seeds that the plain one also has, or () if there are none."""
     pairs = [
         (found, ends[plain, seed])
         for (cell, seed), found in ends.items()

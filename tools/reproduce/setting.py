@@ -1,4 +1,4 @@
-"""The setting of a published experiment: data, split, model, training, and its random choices."""
+"""The setting of a published experiment: data, split, model, training, and random choices."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,22 +16,22 @@ from sedge_emulate.data.split import Indices
 
 @dataclass(frozen=True)
 class Streams:
-    """The random choices of one run: the order of the examples, and the devices of each round."""
+    """The random choices of a run: the order of the examples, and the devices of each round."""
 
     shuffles: Permutations
     draw: Draw
 
 
 def numpy_shuffles(seed: int, num_examples: int, epochs: int) -> Iterator[Indices]:
-    """The shuffles with which the published tables were made; devices no longer use them."""
+    """Yield the shuffles of the published results; devices now shuffle in another way."""
     rng = np.random.Generator(np.random.PCG64(seed))
     return (rng.permutation(num_examples).astype(np.int64) for _ in range(epochs))
 
 
 class Setting:
-    """An experiment without its method, split by Dir(``alpha``). Everything is a function of the seed.
+    """An experiment except for its method, split by Dir(``alpha``). The seed determines everything.
 
-    ``checkpoint`` is the number of rounds of training between two measurements of all devices.
+    ``checkpoint`` is the number of training rounds between two evaluations of all devices.
     """
 
     devices: ClassVar[int]
@@ -43,13 +43,13 @@ class Setting:
         self.alpha = alpha
 
     def dataset(self) -> Dataset:
-        """The examples, scaled as theirs were. Raises ``DataError`` if they are not installed."""
+        """Return the examples, scaled as in the paper. Raises ``DataError`` if they are not installed."""
         return fashion_mnist()
 
     def parts(self, targets: Indices, seed: int) -> Sequence[tuple[Indices, Indices]]:
-        """Each device's train and test examples, as indices into the data set."""
+        """Return each device's training and test examples, as indices into the data set."""
         raise NotImplementedError
 
     def streams(self, seed: int, rounds: int) -> Streams:
-        """The random choices of a run with this many training rounds: by default all our own."""
+        """Return the random choices of a run with this many training rounds; by default, Sedge's own."""
         return Streams(numpy_shuffles, draw_cohort)

@@ -1,8 +1,8 @@
-"""Our own setting for models of several widths, in which all devices take part.
+"""A setting of our own for models of several widths, in which all devices take part.
 
-The notes on SubFLOT have 20 devices that all take part and rates 0, 1/4, 1/2 and 3/4; their learning rate
-of .001 needs hundreds of rounds, FedOBP's (.01, momentum 0.7) does not. The seed decides which images are
-used, and which device holds them.
+SubFLOT's paper has 20 devices, which all take part, and rates 0, 1/4, 1/2 and 3/4. Its learning rate of
+.001 would need hundreds of rounds, so FedOBP's (.01, momentum 0.7) is used. The seed determines which
+images are used, and which device gets them.
 """
 
 from tools.reproduce.partial import PartialSetting

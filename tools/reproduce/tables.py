@@ -1,4 +1,4 @@
-"""Published figures next to reproduced ones, as rows of text for terminal and page."""
+"""Formats published figures next to reproduced ones, as rows of text for terminal and page."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ HEADS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table; its texts in the order of ``HEADS``."""
+    """One row of a table. Its texts are in the order of ``HEADS``."""
 
     texts: tuple[str, ...]
     differs: bool
 
     @property
     def compares(self) -> bool:
-        """Whether the paper published a figure for it."""
+        """True if the paper published a figure for this row."""
         return self.texts[4] != NONE or self.texts[6] != NONE
 
 
 def tables(outcomes: Sequence[Outcome]) -> Iterable[tuple[Table, list[Outcome]]]:
-    """The tables that have outcomes, each with its outcomes sorted by cell, seed and length."""
+    """Return the tables that have outcomes, each with its outcomes sorted by cell, seed and length."""
     for table in TABLES.values():
         names = table.methods
         found = [one for one in outcomes if one.table == table.name and one.cell in names]
@@ -41,9 +41,9 @@ def tables(outcomes: Sequence[Outcome]) -> Iterable[tuple[Table, list[Outcome]]]
 
 
 def rows(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Row]:
-    """A table's lines: each checkpoint and, if a maximum was published, ours.
+    """Return a table's rows: one for each checkpoint and, if a maximum was published, one for ours.
 
-    A run shorter than the table's has no maximum to compare.
+    A run shorter than the table's has no comparable maximum.
     """
     for outcome in outcomes:
         cell = table.cell(outcome.cell)
@@ -71,7 +71,7 @@ def _checkpoints(table: Table, cell: Cell, outcome: Outcome) -> Iterable[Row]:
 
 
 def _best(table: Table, cell: Cell, outcome: Outcome) -> Row:
-    """The published maximum, and ours of the same kind."""
+    """Return a row with the published maximum and ours of the same kind."""
     found = best(table, outcome)
     columns = (_percent(found), _published(cell.best))
     nothing = (NONE, NONE)
@@ -81,7 +81,7 @@ def _best(table: Table, cell: Cell, outcome: Outcome) -> Row:
 
 
 def best(table: Table, outcome: Outcome) -> float:
-    """This run's value for the maximum that the table's authors report, as a share of 1."""
+    """Return this run's value of the maximum that the table's authors report, from 0 to 1."""
     if table.best_of == "before":
         return max(point.before for point in outcome.checkpoints)
     if table.best_of == "after":
@@ -90,7 +90,7 @@ def best(table: Table, outcome: Outcome) -> float:
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
-    """Every table that has outcomes."""
+    """Return every table that has outcomes, in Markdown."""
     parts: list[str] = []
     for table, found in tables(outcomes):
         parts += [f"## {table.title}", "", f"Published: {table.source}.", ""]
@@ -111,7 +111,7 @@ def _sectioned(section: Section) -> list[str]:
 
 
 def _marked(row: Row) -> Sequence[str]:
-    """A row's texts, with our figure in bold if it is further off than its table allows."""
+    """Return a row's texts, with our figure in bold if it differs by more than the table's tolerance."""
     if not row.differs:
         return row.texts
     own = 3 if row.texts[3] != NONE else 5

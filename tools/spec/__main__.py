@@ -1,8 +1,8 @@
-"""Write every file generated from the structs and tables of the code, for readers and for Java.
+"""Writes every file that is generated from the code's structs and tables, for readers and for Java.
 
     python -m tools.spec [--check]
 
-With --check nothing is written: the exit status is 1 if a file is stale.
+With --check nothing is written, and the exit status is 1 if a file is stale.
 """
 
 import argparse
@@ -28,7 +28,7 @@ JAVA = "edge/android/core/src/main/java/org/sedge/edge"
 
 
 def made() -> Iterator[tuple[str, str]]:
-    """Path and text of every generated file."""
+    """Return the text of every generated file by its path."""
     yield from generated.made()
     yield from zip(PAGES, tables.pages((ROOT / page).read_text() for page in PAGES), strict=True)
     yield f"{JAVA}/wire/Messages.java", java.messages()
@@ -39,12 +39,12 @@ def made() -> Iterator[tuple[str, str]]:
 
 
 def stale() -> dict[str, str]:
-    """The files that differ from their generated text, with that text."""
+    """Return the files that differ from their generated text, with that text."""
     return {path: text for path, text in made() if (ROOT / path).read_text() != text}
 
 
 def write() -> None:
-    """Write the stale files."""
+    """Rewrite the stale files."""
     for path, text in stale().items():
         (ROOT / path).write_text(text)
         print(f"{path}: written")

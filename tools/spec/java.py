@@ -1,4 +1,4 @@
-"""The structs as Java classes: final fields, and a schema that refuses what the struct refuses.
+"""Writes the structs as Java classes: final fields, and a schema that rejects whatever the struct rejects.
 
 ``Struct`` and ``Schema`` of org.sedge.edge.wire are written by hand, and so are the classes in ``BY_HAND``,
 which check more than their fields.
@@ -26,7 +26,7 @@ from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, Manifest
 BY_HAND = (Manifest, Metric)
 WIDTH = 120
 MADE = "// Written by `make spec` from the Python code: changes here are lost.\n"
-# The limits that have a name in Type.java.
+# The limits for which Type.java has a name.
 _INTEGERS: Mapping[tuple[int | None, int | None], str] = {
     (0, 2**40): "Type.COUNT",
     (1, 2**31): "Type.ROUND",
@@ -38,7 +38,7 @@ _BYTES: Mapping[tuple[int | None, int | None], str] = {
 
 
 class JavaType(NamedTuple):
-    """A type in Java: for a nullable value, for a field, and the expression that reads it."""
+    """A type in Java: its nullable form, the form of a field, and the expression that reads a value."""
 
     boxed: str
     plain: str
@@ -46,7 +46,7 @@ class JavaType(NamedTuple):
 
 
 def messages() -> str:
-    """Messages.java."""
+    """Return the text of Messages.java."""
     structs = [struct for struct in STRUCTS if struct not in BY_HAND]
     return f"""{MADE}package org.sedge.edge.wire;
 
@@ -67,7 +67,7 @@ public final class Messages {{
 
 
 def kept() -> str:
-    """Kept.java."""
+    """Return the text of Kept.java."""
     return f"""{MADE}package org.sedge.edge.jobs;
 
 import org.sedge.edge.wire.Schema;
@@ -79,7 +79,7 @@ import org.sedge.edge.wire.Type;
 
 
 def state() -> str:
-    """State.java."""
+    """Return the text of State.java."""
     within = "\n".join(class_of(struct, "static ") for struct in java_state.WITHIN)
     return f"""{MADE}package org.sedge.edge.rounds;
 
@@ -99,7 +99,7 @@ import java.util.Map;
 
 
 def class_of(struct: type[msgspec.Struct], static: str = "", inner: str = "") -> str:
-    """The class of a struct. ``inner`` are classes that it holds."""
+    """Return the Java class of a struct. ``inner`` are the classes nested in it."""
     name, rows = struct.__name__, list(_rows(struct))
     omits = str(struct.__struct_config__.omit_defaults).lower()
     constants = (_statement(row.constant) for row in rows)
@@ -150,15 +150,15 @@ def _rows(struct: type[msgspec.Struct]) -> Iterator[_Row]:
 
 
 def camel(key: str) -> str:
-    """``num_train`` as Java writes it: ``numTrain``."""
+    """Convert a name such as ``num_train`` to Java's ``numTrain``."""
     first, *others = key.split("_")
     return first + "".join(word.capitalize() for word in others)
 
 
 def java_type(kind: inspect.Type) -> JavaType:
-    """How Java holds and reads a type.
+    """Return how Java stores and reads a type.
 
-    Raises ``TypeError`` for a type or a limit that ``Type.java`` does not check.
+    Raises ``TypeError`` for a type or a limit that ``Type.java`` cannot check.
     """
     inner = optional(kind)
     if inner is not None:
@@ -241,7 +241,7 @@ def _lengths(least: int | None, most: int | None) -> str:
 
 
 def literal(value: object) -> str:
-    """A value as a Java literal. Raises ``TypeError`` for a kind that has not been needed yet."""
+    """Format a value as a Java literal. Raises ``TypeError`` for types that have not been needed yet."""
     match value:
         case None:
             return "null"
@@ -270,12 +270,12 @@ def literal(value: object) -> str:
 
 
 def _summary(struct: type[msgspec.Struct]) -> str:
-    """The first paragraph of the docstring."""
+    """Return the first paragraph of a struct's docstring."""
     return " ".join(source.cleandoc(struct.__doc__ or "").partition("\n\n")[0].split())
 
 
 def _statement(text: str) -> str:
-    """A declaration, broken after its ``=`` if it is too long."""
+    """Format a declaration, with a line break after the ``=`` if it is too long."""
     if len(text) + 8 <= WIDTH:
         return text
     declared, _, value = text.partition(" = ")
@@ -284,7 +284,7 @@ def _statement(text: str) -> str:
 
 
 def _javadoc(text: str) -> str:
-    """A comment; code between backticks in Java's way."""
+    """Format a Javadoc comment. Code between backticks becomes ``{@code ...}``."""
     if not text:
         return ""
     text = re.sub(r"`+([^`]+)`+", r"{@code \1}", text).replace("<", "&lt;").replace(">", "&gt;")

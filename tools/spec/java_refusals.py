@@ -1,4 +1,4 @@
-"""The texts of refusals as Java's Refusals.java: one method each, with the placeholders as parameters."""
+"""Writes Refusals.java: one method for each text of a refusal, with its placeholders as parameters."""
 
 import string
 import textwrap
@@ -9,7 +9,7 @@ from sedge_protocol.wire import refusals
 
 
 def java() -> str:
-    """Refusals.java."""
+    """Return the text of Refusals.java."""
     texts = {name: text for name, text in vars(refusals).items() if name.isupper()}
     methods = "\n".join(_method(camel(name.lower()), text) for name, text in texts.items())
     return f"""{MADE}package org.sedge.edge.wire;
@@ -23,7 +23,7 @@ public final class Refusals {{
 
 
 def _method(name: str, text: str) -> str:
-    """The method of one text. Its parameters are the names in the text, in their order."""
+    """Return the method for one text. Its parameters are the placeholders, in their order."""
     names: list[str] = []
     parts: list[str] = []
     for words, parameter, _, _ in string.Formatter().parse(text):

@@ -1,4 +1,7 @@
-"""What the Java agent keeps on disk; where it is the same as the Python agent's, that one's own struct."""
+"""The structs that the Java agent stores on disk.
+
+Where the Python agent stores the same, its struct is used.
+"""
 
 from typing import Annotated
 
@@ -15,12 +18,12 @@ from sedge_protocol.wire.signing_keys import MAX_REPLACED
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES
 from sedge_protocol.wire.work import Hash
 
-# More entries than a device ever has of its runs.
+# A limit above the number of entries that a device ever has for its runs.
 _MAX_ENTRIES = 4 * MAX_RUNS
 
 
 class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The device's state of one run: names of blobs."""
+    """What the device keeps of one run: the hashes of its blobs."""
 
     bundle: Hash
     """The bundle."""
@@ -41,7 +44,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """An update that has no receipt yet."""
+    """An update that the coordinator has not acknowledged yet."""
 
     run: Id
     """The order's run."""
@@ -102,5 +105,5 @@ class State(msgspec.Struct, frozen=True):
     """The public keys in the place of replaced signing keys, by the ids of the latter."""
 
 
-# The classes within State.java.
+# The classes nested in State.java.
 WITHIN = (Pending, Attempt, Stopped, Spent, TakenPolicy)

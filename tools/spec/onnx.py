@@ -1,6 +1,6 @@
-"""What ONNX programs may contain, for Java and for bundle.md.
+"""Writes what ONNX programs may contain, for Java and for bundle.md.
 
-The checks themselves are written by hand in each language: they are a security boundary.
+The checks themselves are a security boundary and are written by hand in each language.
 """
 
 import textwrap
@@ -12,7 +12,7 @@ from sedge_protocol.wire import operators, program, scan
 from sedge_protocol.wire.program import Message
 from sedge_protocol.wire.protobuf import BYTES, FIXED32, VARINT
 
-# The fields of AttributeProto by number.
+# The fields of AttributeProto, by number.
 _FIELDS = {
     name.removesuffix("*"): number
     for number, (name, _) in program.MESSAGES["AttributeProto"].allowed.items()
@@ -39,12 +39,12 @@ def _code(names: Iterable[str]) -> str:
 
 
 def operator_list() -> str:
-    """Every operator, as a paragraph."""
+    """Return the paragraph that lists every operator."""
     return textwrap.fill(_code(sorted(operators.OPERATORS)), 120) + "\n"
 
 
 def attributes() -> str:
-    """The table of the attributes of whole numbers."""
+    """Return the table of the integer attributes."""
     rows = ["| attributes of B16 | field | numbers |", "|---|---|---|"]
     for names, (field, least, most) in _numbers():
         rows.append(f"| {_code(names)} | {field} | {least} to {most} |")
@@ -57,7 +57,7 @@ def _numbers() -> Iterator[tuple[list[str], tuple[str, int, int]]]:
 
 
 def constants() -> str:
-    """The table of the inputs that must be initializers."""
+    """Return the table of the inputs that must be initializers."""
     rows = ["| operators of B16 | inputs that are initializers |", "|---|---|"]
     rows += (f"| {_code(names)} | from input {first} |" for names, first in _constant_from())
     return "\n".join([*rows, ""])
@@ -69,7 +69,7 @@ def _constant_from() -> Iterator[tuple[list[str], int]]:
 
 
 def messages() -> str:
-    """The table of the fields."""
+    """Return the table of the allowed fields."""
     rows = [
         "| message of `onnx.proto` | fields that it may have; those with * may repeat |",
         "|---|---|",
@@ -89,7 +89,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
 
 
 def java() -> str:
-    """OnnxTables.java."""
+    """Return the text of OnnxTables.java."""
     numbers = (
         f'numbers("{" ".join(names)}", {_FIELDS[field]}, {least}, {most});'
         for names, (field, least, most) in _numbers()
@@ -166,7 +166,7 @@ final class OnnxTables {{
 
 
 def _fields(message: Message) -> str:
-    """A message's fields in Java's table, such as ``1v 7f+``."""
+    """Format a message's fields for the Java table, such as ``1v 7f+``."""
     return " ".join(
         f"{number}{_WIRES[wires[0]]}{'+' if len(wires) > 1 else '*' if name.endswith('*') else ''}"
         for number, (name, wires) in message.allowed.items()
@@ -174,7 +174,7 @@ def _fields(message: Message) -> str:
 
 
 def _text(names: Iterable[str]) -> str:
-    """Sorted names as one Java text, over as many lines as needed."""
+    """Format sorted names as one Java string, over as many lines as needed."""
     lines = textwrap.wrap(" ".join(sorted(names)), 100)
     if len(lines) == 1:
         return f'"{lines[0]}"'

@@ -1,4 +1,4 @@
-"""The structs of the wire format, which other languages and the specification share."""
+"""Lists the structs of the wire format that the specification documents and other languages implement."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ from sedge_protocol.wire.work import (
     Work,
 )
 
-# A struct comes after the structs that it contains.
+# Each struct comes after the structs that it contains.
 STRUCTS: tuple[type[msgspec.Struct], ...] = (
     Manifest,
     Training,
@@ -44,7 +44,7 @@ STRUCTS: tuple[type[msgspec.Struct], ...] = (
 
 
 def optional(kind: inspect.Type) -> inspect.Type | None:
-    """The type of what may be nil as well; None for any other type."""
+    """Return T for the type ``T | None``, and None for any other type."""
     match kind:
         case inspect.UnionType(types=(inner, inspect.NoneType())):
             return inner
@@ -53,7 +53,7 @@ def optional(kind: inspect.Type) -> inspect.Type | None:
 
 
 def defaults(struct: type[msgspec.Struct]) -> Iterator[object]:
-    """The default of every field, ``msgspec.NODEFAULT`` for one that is required."""
+    """Yield the default of every field, ``msgspec.NODEFAULT`` for a required one."""
     for field in msgspec.structs.fields(struct):
         made = field.default_factory
         yield field.default if made is msgspec.NODEFAULT else made()

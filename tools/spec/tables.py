@@ -1,7 +1,7 @@
-"""The tables of the specification: key, type and limit, default and meaning of every field of a struct.
+"""Writes the tables of the specification: key, type and limits, default and meaning of a struct's fields.
 
-A table stands between ``<!-- make spec: Hello -->`` and ``<!-- end -->``. The text around it is written
-by hand.
+A page has a table between the marks ``<!-- make spec: Hello -->`` and ``<!-- end -->``. The text around it
+is written by hand.
 """
 
 import enum
@@ -22,16 +22,16 @@ from sedge_protocol.wire.topics import ID_PATTERN
 
 HEAD = ("| key | type and limit | default | meaning |", "|---|---|---|---|")
 _TABLE = re.compile(r"(<!-- make spec: (\w+) -->\n).*?(<!-- end -->)", re.S)
-# Rule 5.2 defines these words.
+# Rule 5.2 defines these names of types.
 _INTEGERS: Mapping[tuple[int | None, int | None], str] = {(0, 2**40): "count", (1, 2**31): "round"}
-# A part of an order's keys, which refers to the order's table.
+# These structs have no table, because their keys are in the table of Order.
 _UNTOLD = (OrderName,)
 
 
 def pages(texts: Iterable[str]) -> list[str]:
-    """The pages with their tables.
+    """Fill in the tables of all pages.
 
-    Raises ``ValueError`` unless every table's mark is on one page, once.
+    Raises ``ValueError`` unless every table's mark occurs exactly once.
     """
     made = [page(text) for text in texts]
     found = Counter(mark[2] for text in made for mark in _TABLE.finditer(text))
@@ -44,16 +44,16 @@ def pages(texts: Iterable[str]) -> list[str]:
 
 
 def page(text: str) -> str:
-    """A page with the tables that its marks name.
+    """Fill in the tables that a page's marks name.
 
-    Raises ``KeyError`` for a name that is neither a struct nor another table's.
+    Raises ``KeyError`` for the name of no struct or other table.
     """
     made = _tables()
     return _TABLE.sub(lambda mark: f"{mark[1]}{made[mark[2]]()}{mark[3]}", text)
 
 
 def _tables() -> dict[str, Callable[[], str]]:
-    """What makes each table, by its name."""
+    """Return the function that makes each table, by the table's name."""
     structs = {
         struct.__name__: partial(table, struct) for struct in STRUCTS if struct not in _UNTOLD
     }
@@ -61,7 +61,7 @@ def _tables() -> dict[str, Callable[[], str]]:
 
 
 def table(struct: type[msgspec.Struct]) -> str:
-    """The table of a struct."""
+    """Return the table of a struct."""
     rows = (
         _row(f"`{field.name}`", words(field.kind), default_words(default), field.description)
         for field, default in zip(fields(struct), defaults(struct), strict=True)
@@ -74,7 +74,7 @@ def _row(*cells: str) -> str:
 
 
 def reasons() -> str:
-    """The table of the reason codes."""
+    """Return the table of the reason codes."""
     rows = [
         _row(kind, f"`{code}`", meaning)
         for kind, codes in REASONS.items()
@@ -84,7 +84,7 @@ def reasons() -> str:
 
 
 def words(kind: inspect.Type) -> str:
-    """A type and its limits, such as ``at most 32 Steps``."""
+    """Describe a type and its limits, such as ``at most 32 Steps``."""
     inner = optional(kind)
     if inner is not None:
         text = words(inner)
@@ -118,7 +118,7 @@ def words(kind: inspect.Type) -> str:
 
 
 def _range(kind: inspect.FloatType) -> list[str]:
-    """The limits of a number: ``above 0, at most 1``, ``0 to below 1``, ``from 0``."""
+    """Describe the limits of a number: ``above 0, at most 1``, ``0 to below 1``, ``from 0``."""
     below = kind.lt is not None
     most = kind.lt if below else kind.le
     if kind.gt is not None:
@@ -129,7 +129,7 @@ def _range(kind: inspect.FloatType) -> list[str]:
 
 
 def _whole(number: float | None) -> str:
-    """A limit, all of which are whole; large ones as powers of two."""
+    """Format a limit, which must be an integer; a large one as a power of two."""
     if number is None or number != int(number):
         raise ValueError(f"a limit of {number}, expected a whole number")
     value = int(number)
@@ -145,7 +145,7 @@ def _one_of(values: Iterable[object]) -> str:
 
 
 def _plural(text: str) -> str:
-    """``texts of 64`` for ``text, 64``, ``integers, 1 to 255`` for ``integer, 1 to 255``."""
+    """Form the plural: ``texts of 64`` of ``text, 64``, ``integers, 1 to 255`` of ``integer, 1 to 255``."""
     if text.startswith("`"):
         return f"of {text}"
     noun, _, limits = text.partition(", ")
@@ -154,7 +154,7 @@ def _plural(text: str) -> str:
 
 
 def default_words(value: object) -> str:
-    """How a table writes a default."""
+    """Format a default for a table."""
     match value:
         case msgspec.NODEFAULT | ():
             return "" if value is msgspec.NODEFAULT else "none"

@@ -1,7 +1,7 @@
 """``sedge-conformance``: a scripted coordinator that reports the rules of WIRE.md that a client breaks.
 
-acts     what is played, act by act, each with its rules
-run      an act's run: its orders, and the updates that come
-stage    the core: frames in, effects out; what the client is waiting for, and what it was given
-shell    the link and the clock, and a gate between client and broker that can be cut
+acts     the test cases; each is played against the client and checks some rules
+run      the run that an act uses: it makes orders and receives updates
+stage    the state machine: frames in, effects out; it serves blobs and records findings
+shell    the link and the clock, and a proxy between client and broker that can disconnect
 """

@@ -1,4 +1,4 @@
-"""``sedge-conformance``: plays the coordinator and reports the rules of WIRE.md that a client breaks."""
+"""The ``sedge-conformance`` command."""
 
 import argparse
 import sys
@@ -11,7 +11,10 @@ from sedge_protocol.host.command_line import Parser, command, exit_status, parse
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Play every act. Returns 0 if the client keeps every rule, 1 if it breaks one, more for errors."""
+    """Play every act.
+
+    Returns 0 if the client keeps every rule, 1 if it breaks one, 2 or more for errors.
+    """
 
     def call() -> int:
         arguments = parsed(parser(), argv, needs_posix=True)
@@ -21,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parser() -> Parser:
-    """The command's arguments."""
+    """Return the command's argument parser."""
     found = command(
         "sedge-conformance", "Report the rules of WIRE.md that a client breaks.", "cloud.toml",
         ["sedge-conformance my-client --bundle model -c fleet/cloud.toml"],

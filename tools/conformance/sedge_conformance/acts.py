@@ -1,6 +1,6 @@
-"""The acts: what a coordinator may do to a client, and how the client must react.
+"""The acts, which are the test cases: what a coordinator may do, and how the client must react.
 
-Every act has its own run, so that a client that fails one can pass the next.
+Every act has its own run, so a client that fails one act can still pass the next.
 """
 
 import hashlib
@@ -31,25 +31,25 @@ from sedge_protocol.wire.work import Codec, Step, Work
 
 UNKNOWN_KIND, UNKNOWN_VERSION = 200, 255
 NOT_UTF_8 = msgspec.Raw(b"\xa1\xff")
-# The value of an unknown key: it may be anything.
+# An unknown key may have any value, even one that is not valid MessagePack text.
 LATER = [1, {2: msgspec.msgpack.Ext(5, b"later")}, NOT_UTF_8]
-# After this many offers without an answer the next one comes in at least 3.6 s; if the client is woken, it
-# comes in at most 2 s, and a second more for a slow link.
+# After this many unanswered offers, a client waits at least 3.6 s before the next one. If it is woken, it
+# waits at most 2 s; WOKEN_S allows another second for a slow link.
 SILENT_OFFERS, WOKEN_S = 5, 3.0
-# How long a client must leave a busy receiver alone: three times its usual silence.
+# How long the receiver says it is busy: three times as long as a client usually waits for an answer.
 BUSY_S = 8.0
-# A port of the client's own machine on which nobody listens.
+# A port of the client's own machine on which nothing listens.
 NOBODY = "http://127.0.0.1:1"
 
 
 def play(model: Model, with_cut: bool = True) -> Callable[[Stage], Act]:
-    """Play the acts one after another; a broken rule ends its act.
+    """Return the script that plays the acts one after another. An act ends at the first broken rule.
 
     Without ``with_cut`` the act that breaks the client's connection is left out.
     """
 
     def acts(stage: Stage) -> Act:
-        # Fresh blobs and versions, not those that an earlier play left on the device.
+        # Use new blobs and versions, so that none is on the device from an earlier play.
         salt, fresh = stage.incarnation, model.salted(stage.incarnation)
         chosen = [act for act in ACTS if with_cut or act is not cut]
         for number, act in enumerate(chosen):
@@ -65,7 +65,7 @@ def play(model: Model, with_cut: bool = True) -> Callable[[Stage], Act]:
 
 
 def join(run: Run) -> Act:
-    """HELLO until WELCOME, and again when the coordinator has restarted."""
+    """The client sends HELLO until it gets WELCOME, and again when the coordinator has restarted."""
     stage = run.stage
     yield from stage.expect("5.3", "HELLO on its topic", kind_of(Hello), TRAINED_S)
     yield from stage.quiet("5.3", "no HELLO after its WELCOME", kind_of(Hello), QUIET_S)
@@ -82,7 +82,7 @@ def join(run: Run) -> Act:
 
 
 def train(run: Run) -> Act:
-    """A round from nothing: bundle and model in chunks, one of which is damaged on its way."""
+    """A first round: the client downloads bundle and model in chunks, one of which arrives damaged."""
     stage = run.stage
     order = run.order(1, run.model.theta)
     last = order.model.count - 1
@@ -113,7 +113,7 @@ def train(run: Run) -> Act:
 
 
 def step(run: Run) -> Act:
-    """A later round: the model by two steps, with a patch inside the order; then an evaluation."""
+    """A later round: two steps lead to the model, and the order includes a patch; then an evaluation."""
     stage, first = run.stage, run.model.theta
     yield from run.worked(run.order(1, first))
     between, coded = run.changed(2)
@@ -145,7 +145,7 @@ def step(run: Run) -> Act:
 
 
 def broken_step(run: Run) -> Act:
-    """A step that leads elsewhere: the whole model, this time in int8, is fetched instead."""
+    """If a step leads to the wrong model, the client downloads the whole model, here in int8, instead."""
     stage = run.stage
     yield from run.worked(run.order(1, run.model.theta))
     _, coded = run.changed(2)
@@ -159,7 +159,7 @@ def broken_step(run: Run) -> Act:
 
 
 def patched(run: Run) -> Act:
-    """Send a patch as a separate blob; the client must then send nothing."""
+    """The patch is a separate blob, and the order asks for no update."""
     stage, theta = run.stage, run.model.theta
     where = np.arange(0, theta.size, 2, dtype=np.uint32)
     patch = SparseVector(theta.size, where, theta[where] * np.float32(0.5))
@@ -176,7 +176,7 @@ def patched(run: Run) -> Act:
 
 
 def kept(run: Run) -> Act:
-    """A tensor of the device's own last model is used, and is not sent."""
+    """The device uses a tensor of its own last model and does not send it."""
     stage, theta = run.stage, run.model.theta
     uploaded = yield from run.worked(run.order(1, theta))
     own = theta.copy()
@@ -194,7 +194,7 @@ def kept(run: Run) -> Act:
 
 
 def restart(run: Run) -> Act:
-    """The coordinator is down between offer and receipt, and the round is over when it is back."""
+    """The coordinator is down between offer and receipt. When it is back, the round is over."""
     stage = run.stage
     order = run.order(1, run.model.theta)
     yield stage.say(order)
@@ -227,7 +227,7 @@ def cut(run: Run) -> Act:
 
 
 def reject(run: Run) -> Act:
-    """An update that is refused is never offered again."""
+    """The client never offers a rejected update again."""
     order = run.order(1, run.model.theta)
     yield run.stage.say(order)
     uploaded = yield from run.take(order, (yield from run.offered(1)))
@@ -237,7 +237,7 @@ def reject(run: Run) -> Act:
 
 
 def busy(run: Run) -> Act:
-    """A receiver without room is left alone for as long as it says."""
+    """The client leaves a busy receiver alone for as long as it says."""
     stage, order = run.stage, run.order(1, run.model.theta)
     yield stage.say(order)
     heard = yield from run.offered(1)
@@ -250,7 +250,7 @@ def busy(run: Run) -> Act:
 
 
 def cancel(run: Run) -> Act:
-    """A cancelled order is not worked on, even if it is played back."""
+    """The client does not execute a cancelled order, even if it is replayed."""
     stage = run.stage
     order = stage.say(run.order(1, run.changed(1)[0]))
     yield order
@@ -261,7 +261,7 @@ def cancel(run: Run) -> Act:
 
 
 def unknown(run: Run) -> Act:
-    """Features of a later version: ignored if possible, declined if not."""
+    """The client ignores features of a later version if it can, and declines the order if it cannot."""
     stage = run.stage
     yield stage.say_raw(UNKNOWN_KIND, b"\x80")
     order = run.order(1, run.model.theta)
@@ -291,7 +291,7 @@ def unknown(run: Run) -> Act:
 
 
 def repeated(run: Run) -> Act:
-    """An order that comes again while its update waits for the receipt."""
+    """An order is repeated while its update waits for the receipt."""
     stage, order = run.stage, run.order(1, run.model.theta)
     yield stage.say(order)
     uploaded = yield from run.take(order, (yield from run.offered(1)))
@@ -302,7 +302,7 @@ def repeated(run: Run) -> Act:
 
 
 def mismatched(run: Run) -> Act:
-    """A model and a patch that do not match their order, and an extension nobody announced."""
+    """The model and the patch do not match their order, and an order needs an unannounced extension."""
     stage, theta = run.stage, run.model.theta
     first = SparseVector(theta.size, np.zeros(1, np.uint32), theta[:1])
     patch = encode(first, ValueCoding.FP32, Compression.ZLIB)
@@ -333,7 +333,7 @@ def mismatched(run: Run) -> Act:
 
 
 def placed(run: Run) -> Act:
-    """A web server that does not exist: the model comes over MQTT, whether the client tries it or not."""
+    """The order names a web server that does not exist. The client must get the model over MQTT anyway."""
     stage = run.stage
     order = run.order(1, run.changed(1)[0])
     model = order.model
@@ -350,7 +350,7 @@ def placed(run: Run) -> Act:
 
 
 def renew(run: Run) -> Act:
-    """Another secret, for a client that can change it: the same offer twice, with its proof."""
+    """If the client can change its secret, it answers two identical requests with the same valid JOIN."""
     stage = run.stage
     if stage.hello is None or RENEWS not in stage.hello.codecs:
         return

@@ -1,4 +1,4 @@
-"""One act's run: makes its orders, and takes the updates as a coordinator does."""
+"""The run of one act. It makes orders and receives updates as a coordinator does."""
 
 import hashlib
 from collections.abc import Callable, Generator
@@ -21,11 +21,12 @@ from sedge_protocol.wire.transfer import to_bitmap
 from sedge_protocol.wire.update import Report, decode_update
 from sedge_protocol.wire.work import Codec, Work
 
-# How long a client may take without training, for a training, and for a repetition (2 s and the longest
-# backoff), and how long to listen for messages that must not come.
+# How long a client may take for an answer, for a training, and for a repetition (2 s and the longest
+# backoff), and how long to wait for messages that must not arrive.
 SOON_S, TRAINED_S, AGAIN_S, QUIET_S = 10.0, 300.0, 65.0, 5.0
 RATE = 0.01
-# Two evaluations of one vector: a client may sum its batches in a different order each time.
+# The tolerance between two evaluations of the same vector, because a client may sum its batches in a
+# different order each time.
 SAME_LOSS = 1e-4
 
 Sub = Generator[Step, Heard | None, "Uploaded"]
@@ -34,7 +35,7 @@ S = TypeVar("S", bound=messages.Message)
 
 @dataclass(frozen=True)
 class Uploaded:
-    """A received update: the offer, the transfer, its report and, if it has one, its delta."""
+    """A received update: its offer, transfer id and report and, if it has one, its delta."""
 
     offer: Offer
     transfer: bytes
@@ -43,7 +44,7 @@ class Uploaded:
 
 
 class Run:
-    """One act's run: makes its orders, and takes the updates."""
+    """The run of one act. It makes orders and receives updates."""
 
     def __init__(self, stage: Stage, model: Model, name: str) -> None:
         self.stage, self.model, self.name = stage, model, name
@@ -51,7 +52,7 @@ class Run:
     def order(
         self, number: int, theta: Theta, values: ValueCoding = ValueCoding.FP32, **more: object
     ) -> Order:
-        """An order of round ``number`` for a model (n,) that is served whole in ``values``."""
+        """Return an order of round ``number`` for a model (n,), served as one blob in ``values``."""
         coded = encode(SparseVector(theta.size, None, theta), values, Compression.ZLIB)
         theta = decode(coded, theta.size).dense()
         fields: dict[str, object] = {
@@ -67,9 +68,9 @@ class Run:
         return Order(**{**fields, **more})  # type: ignore[arg-type]
 
     def changed(self, number: int, base: Theta | None = None) -> tuple[Theta, bytes]:
-        """A later round's model (n,), and the coded step to it from ``base`` or the first model."""
+        """Return a later round's model (n,), and the coded step to it from ``base`` or the first model."""
         theta = self.model.theta if base is None else base
-        # A different one in each play: a client may keep the step of an earlier play.
+        # The step differs in each play, because a client may still have that of an earlier play.
         rng = np.random.default_rng([number, *self.name.encode()])
         where = np.sort(rng.choice(theta.size, max(1, theta.size // 20), replace=False)).astype(
             np.uint32
@@ -81,7 +82,7 @@ class Run:
         return after, coded
 
     def mine(self, kind: type[S], number: int | None = None) -> Callable[[Heard], bool]:
-        """Takes messages of one type that are about this run, and this round of it."""
+        """Return a predicate that accepts messages of one type about this run and, if given, this round."""
 
         def wanted(heard: Heard) -> bool:
             found = heard.message
@@ -92,22 +93,22 @@ class Run:
         return wanted
 
     def answers(self, heard: Heard) -> bool:
-        """Takes messages that end an order of this run: its update, or why there is none."""
+        """Return True for a message that ends an order of this run: an update's offer, or a decline."""
         return self.mine(Offer)(heard) or self.mine(messages.Decline)(heard)
 
     def is_about(self, heard: Heard) -> bool:
-        """Takes every message about this run."""
+        """Return True for any message about this run."""
         return getattr(heard.message, "run", None) == self.name
 
     def offered(
         self, number: int, seconds: float = TRAINED_S
     ) -> Generator[Step, Heard | None, Heard]:
-        """The next offer of an update of a round."""
+        """Wait for the next offer of a round's update and return it."""
         text = f"round {number} is trained and offered"
         return (yield from self.stage.expect("7.2", text, self.mine(Offer, number), seconds))
 
     def take(self, order: Order, heard: Heard) -> Sub:
-        """Take an offered update whole: in its offer, or chunk by chunk with a credit of one."""
+        """Receive an offered update, either inside its offer or chunk by chunk with a credit of one."""
         offer, stage = message_of(heard, Offer), self.stage
         manifest, transfer = offer.manifest, heard.frame.transfer
         parts: dict[int, bytes] = {}
@@ -131,7 +132,7 @@ class Run:
         return Uploaded(offer, transfer, *self._judged(order, blob))
 
     def _judged(self, order: Order, blob: bytes) -> tuple[Report, SparseVector | None]:
-        """Report and delta of an update, checked against its order as 9.3 says."""
+        """Check an update against its order as rule 9.3 says. Returns its report and its delta."""
         stage, layout = self.stage, self.model.bundle.manifest.layout
         try:
             report, payload = decode_update(blob)
@@ -157,25 +158,25 @@ class Run:
         return report, delta
 
     def receipt(self, uploaded: Uploaded, late: bool = False) -> messages.Committed:
-        """The answer that an update is stored for good."""
+        """Return the message that acknowledges an update as stored durably."""
         offer = uploaded.offer
         return messages.Committed(self.name, offer.round, offer.manifest.sha256, late)
 
     def settle(self, uploaded: Uploaded, answer: messages.Committed | messages.Reject) -> Act:
-        """Give an answer; the update must then be gone."""
+        """Answer an offer, and check that the update is not offered again."""
         yield self.stage.say(answer, uploaded.transfer)
         text = f"after {type(answer).__name__.upper()} the update is not offered again"
         yield from self.stage.quiet("7.2", text, self.mine(Offer, uploaded.offer.round), QUIET_S)
 
     def worked(self, order: Order) -> Sub:
-        """A whole round: order, update, receipt."""
+        """Do a whole round: send the order, receive the update, send the receipt."""
         yield self.stage.say(order)
         uploaded = yield from self.take(order, (yield from self.offered(order.round)))
         yield self.stage.say(self.receipt(uploaded), uploaded.transfer)
         return uploaded
 
     def started_from(self, uploaded: Uploaded, theta: Theta, text: str) -> Act:
-        """Whether an update started from theta (n,): its loss before is that of theta itself."""
+        """Check that an update started from theta (n,): the loss before training must be that of theta."""
         order = self.order(uploaded.offer.round + 1, theta, task=messages.EVALUATE)
         loss = (yield from self.worked(order)).report.before.loss
         found = uploaded.report.before.loss
@@ -184,12 +185,12 @@ class Run:
 
 
 def slice_of(span: tuple[int, int]) -> slice:
-    """Offset and length as a slice."""
+    """Convert an offset and a length to a slice."""
     return slice(span[0], span[0] + span[1])
 
 
 def is_chunk(transfer: bytes, index: int) -> Callable[[Heard], bool]:
-    """Takes one chunk of a transfer."""
+    """Return a predicate that accepts one chunk of a transfer."""
 
     def wanted(heard: Heard) -> bool:
         frame = heard.frame
@@ -199,6 +200,6 @@ def is_chunk(transfer: bytes, index: int) -> Callable[[Heard], bool]:
 
 
 def message_of(heard: Heard, kind: type[S]) -> S:
-    """The message of a frame that was awaited as one of this type."""
+    """Return the message of a frame that is known to be of this type."""
     assert isinstance(heard.message, kind)
     return heard.message

@@ -1,4 +1,4 @@
-"""The link of a conformance run, and the gate through which a client's connection can be cut."""
+"""The link of a conformance run, and a proxy that can disconnect a client from the broker."""
 
 import contextlib
 import logging
@@ -34,7 +34,7 @@ ACCEPT_RETRY_S = 0.1
 
 
 class Player:
-    """Plays a stage over a real link: a station of the loop."""
+    """Runs a stage over a real link. It is a station of the loop."""
 
     def __init__(self, stage: Stage, settings: BrokerSettings, gate: "Gate | None") -> None:
         self.stage = stage
@@ -44,20 +44,20 @@ class Player:
         self._log = logging.getLogger("sedge.conformance")
 
     def fileno(self) -> int | None:
-        """The link's socket."""
+        """Return the link's socket."""
         return self.link.fileno()
 
     def wants_write(self) -> bool:
-        """Whether the link has bytes to write."""
+        """Return True if the link has bytes to write."""
         return self.link.wants_write()
 
     def timer(self) -> float:
-        """When ``step`` wants to be called next."""
+        """Return when to call ``step`` next."""
         at = self.stage.timer()
         return self.link.timer() if at is None else min(at, self.link.timer())
 
     def step(self) -> None:
-        """Handle what has happened, and do what is due."""
+        """Process received frames and whatever is due now."""
         for event in self.link.step():
             now = time.monotonic()
             match event:
@@ -91,7 +91,7 @@ class Player:
 
 
 class Gate:
-    """A way to the broker that can be cut: a port on all interfaces, passed on byte by byte."""
+    """A proxy to the broker that can disconnect clients. It listens on a port of all interfaces."""
 
     def __init__(self, port: int, broker: tuple[str, int]) -> None:
         self._broker = broker
@@ -105,15 +105,15 @@ class Gate:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def cut(self) -> None:
-        """Close every connection; the next one may pass."""
+        """Close every connection. New ones are accepted."""
         for end in list(self._open):
             self._hang_up(end)
 
     def close(self) -> None:
-        """Let no connection pass any more."""
+        """Close every connection and accept no more."""
         self._closed = True
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes ``accept``, which ``close`` does not
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes ``accept``; ``close`` would not
         self._listener.close()
         self.cut()
 
@@ -121,7 +121,7 @@ class Gate:
         while not self._closed:
             try:
                 client, _ = self._listener.accept()
-            except OSError:  # closed, or the client has gone, or no file handle is left
+            except OSError:  # closed, or the client has gone, or out of file handles
                 time.sleep(ACCEPT_RETRY_S)
                 continue
             threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
@@ -141,7 +141,7 @@ class Gate:
                     if not data:
                         return
                     other[end].sendall(data)
-        except (OSError, ValueError):  # cut from the other thread
+        except (OSError, ValueError):  # closed by the other thread
             return
         finally:
             for end in other:
@@ -163,7 +163,7 @@ def conform(
 ) -> bool:
     """Play every act against an enrolled device's client. Returns True if it keeps every rule.
 
-    It takes the coordinator's place, so that one must not be running. Raises ``ConfigError`` for a device
+    It takes the place of the coordinator, which must not be running. Raises ``ConfigError`` for a device
     that is not enrolled or a bundle with frozen data, ``StorageError`` and ``CodecError`` for a bundle that
     cannot be read.
     """
@@ -200,9 +200,7 @@ def conform(
         def finished() -> bool:
             nonlocal told
             for place, finding in enumerate(stage.findings[told:], start=told):
-                if (
-                    finding not in stage.findings[:place]
-                ):  # a finding of many rounds is printed once
+                if finding not in stage.findings[:place]:  # a repeated finding is printed once
                     tell(finding)
             told = len(stage.findings)
             return stage.done

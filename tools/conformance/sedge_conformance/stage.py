@@ -1,6 +1,6 @@
-"""A client's counterpart: opens its frames, serves its blobs, and waits for what an act expects.
+"""The client's counterpart: opens its frames, serves its blobs, and waits for what an act expects.
 
-A state machine without I/O, driven like the coordinator: frames and the time in, effects out.
+It is a state machine without I/O, like the coordinator: it gets frames and the time and returns effects.
 """
 
 import hashlib
@@ -32,13 +32,13 @@ from sedge_protocol.wire.messages import Cancel, Get, Hello, Message, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import Manifest, describe, from_bitmap
 
-# Small chunks, so that even an ordinary model has many.
+# Chunks are small, so that even an ordinary model has many.
 CHUNK_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule of WIRE.md or of its pages, and whether the client keeps it, as the first act showed."""
+    """A rule of WIRE.md or of its parts, whether the client kept it, and in which act."""
 
     rule: str
     good: bool
@@ -47,7 +47,7 @@ class Finding:
 
 
 class Broken(Exception):
-    """A rule is broken, and the rest of the act would show nothing."""
+    """A rule is broken, and the rest of the act would be pointless."""
 
     def __init__(self, rule: str, text: str) -> None:
         self.rule, self.text = rule, text
@@ -56,7 +56,7 @@ class Broken(Exception):
 
 @dataclass(frozen=True)
 class Heard:
-    """A frame of the client with its message; a chunk has none."""
+    """A frame from the client, with its message unless it is a chunk."""
 
     frame: Frame
     message: Message | None
@@ -72,7 +72,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Cut:
-    """Break the client's connection."""
+    """Tells the shell to break the client's connection."""
 
 
 Step: TypeAlias = Send | Wait | Cut
@@ -81,13 +81,13 @@ Act: TypeAlias = Generator[Step, Heard | None, None]
 
 @dataclass(frozen=True)
 class Model:
-    """A bundle and the vector (n,) that its training begins with."""
+    """A bundle, and the vector (n,) that its training starts from."""
 
     bundle: Bundle
     theta: Theta
 
     def salted(self, salt: int) -> "Model":
-        """The same model under another name and from another start, so that no device has it."""
+        """Return this model with another name and start vector, so that no device has it yet."""
         manifest = msgspec.structs.replace(self.bundle.manifest, name=f"conformance {salt}")
         noise = np.random.default_rng(salt).normal(0, 1e-3, self.theta.size).astype(np.float32)
         return Model(Bundle(manifest, self.bundle.files), self.theta + noise)
@@ -95,7 +95,7 @@ class Model:
 
 @dataclass
 class Shelf:
-    """The blobs that are served, the requests for them, and the chunks that go astray once."""
+    """The blobs to serve, the requests for them, and the chunks to damage once."""
 
     blobs: dict[bytes, tuple[Manifest, bytes]] = field(
         default_factory=dict[bytes, tuple[Manifest, bytes]]
@@ -106,18 +106,21 @@ class Shelf:
     astray: set[tuple[bytes, int]] = field(default_factory=set[tuple[bytes, int]])
 
     def put(self, blob: bytes) -> Manifest:
-        """Serve a blob from now on."""
+        """Serve a blob from now on. Returns its manifest."""
         manifest = describe(blob, CHUNK_BYTES)
         self.blobs[manifest.transfer] = manifest, blob
         return manifest
 
     def asked_for(self, manifest: Manifest) -> list[frozenset[int]]:
-        """The requests for a blob, oldest first."""
+        """Return the requests for a blob, oldest first."""
         return [chunks for transfer, chunks in self.asked if transfer == manifest.transfer]
 
 
 class Stage:
-    """The coordinator's side of one client, ``device``; ``play`` gives the acts."""
+    """The coordinator's side of the connection to one client, ``device``.
+
+    ``play`` is the script of the acts.
+    """
 
     def __init__(
         self,
@@ -137,33 +140,33 @@ class Stage:
         self._hint = topics.hint(fleet, topics.shard_of(device))
         self._keys = keys
         self.incarnation = incarnation
-        self._heard: dict[tuple[int, int], bytes] = {}  # MACs by start count and number
+        self._heard: dict[tuple[int, int], bytes] = {}  # MACs by start count and sequence
         self.peer = self._new_peer()
         self._act = play(self)
         self._wait: Wait | None = None
         self._until = 0.0
 
     def restart(self) -> None:
-        """Start over as a restarted coordinator."""
+        """Act as a coordinator that has restarted."""
         self.incarnation += 1
         self.peer = self._new_peer()
 
     def begin(self, now: float) -> list[Step]:
-        """The link is up: play until the client is waited for."""
+        """Start the script, because the link is up, and run it until it first waits for the client."""
         return list(self._resume(None, now))
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
+        """Return when to call ``poll`` next."""
         return None if self._wait is None else self._until
 
     def poll(self, now: float) -> list[Step]:
-        """Stop waiting when it is time."""
+        """If the current wait has timed out, continue the script. Returns its next steps."""
         if self._wait is None or now < self._until:
             return []
         return list(self._resume(None, now))
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[Step]:
-        """Handle a frame of the client: judge it, serve it, and pass it to the act if that waits for it."""
+        """Handle a frame from the client: check it, answer it, and continue the act if it waits for it."""
         if topic != self.topic or self.done:
             return []
         try:
@@ -172,7 +175,7 @@ class Stage:
             self.check("3.3", False, f"a frame that is refused: {exc}")
             return []
         if opened is None:
-            # A broker may lose, repeat and delay frames, but no client seals two with the same number.
+            # A broker may lose, repeat and delay frames, but a client must not use a sequence number twice.
             if self._heard.get(_number(payload), _mac(payload)) != _mac(payload):
                 self.check("3.6", False, "a frame whose number was used before")
             return []
@@ -190,19 +193,19 @@ class Stage:
         return found
 
     def say(self, message: Message, transfer: bytes = NO_TRANSFER) -> Send:
-        """A control frame for the client."""
+        """Return the effect that sends a control frame to the client."""
         return self.peer.message(message, transfer)
 
     def hint(self) -> Send:
-        """Call all of the client's shard."""
+        """Return the hint by which a coordinator calls all devices of the client's shard."""
         return Send(self._hint, b"")
 
     def raw(self, payload: bytes) -> Send:
-        """Any bytes on the client's own topic."""
+        """Return the effect that sends arbitrary bytes on the client's own topic."""
         return Send(self._down, payload)
 
     def say_raw(self, kind: int, body: bytes, version: int = VERSIONS[-1]) -> Send:
-        """A control frame of any kind and version, with any body and a valid MAC."""
+        """Return a control frame of any kind and version, with any body and a valid MAC."""
         head = bytearray(self.peer.seal(Cancel("any", 0, ""))[:MAC_OFFSET])
         head[2], head[3] = version, kind
         struct.pack_into("<I", head, 36, len(body))
@@ -211,13 +214,13 @@ class Stage:
         return Send(self._down, bytes(head) + mac + body)
 
     def check(self, rule: str, good: bool, text: str) -> None:
-        """Record whether a rule is kept, and continue."""
+        """Record whether a rule is kept, and continue the act."""
         self.findings.append(Finding(rule, good, text, self.act))
 
     def expect(
         self, rule: str, text: str, wanted: Callable[[Heard], bool], seconds: float
     ) -> Generator[Step, Heard | None, Heard]:
-        """Return what the client must send within this many seconds. Raises ``Broken``."""
+        """Return what the client must send within this many seconds. Raises ``Broken`` if it does not."""
         heard = yield Wait(wanted, seconds)
         if heard is None:
             raise Broken(rule, f"{text}: nothing within {seconds:g} s")
@@ -227,7 +230,7 @@ class Stage:
     def quiet(
         self, rule: str, text: str, unwanted: Callable[[Heard], bool], seconds: float
     ) -> Generator[Step, Heard | None, None]:
-        """Report a broken rule if the client sends this within this many seconds."""
+        """Record a broken rule if the client sends something ``unwanted`` within this many seconds."""
         heard = yield Wait(unwanted, seconds)
         found = (
             ""
@@ -258,13 +261,13 @@ class Stage:
             data = blob[offset : offset + length]
             if (transfer, index) in self.shelf.astray:
                 self.shelf.astray.discard((transfer, index))
-                data = bytes(len(data))  # a chunk that was damaged on its way is as good as lost
+                data = bytes(len(data))  # the client must treat a damaged chunk as lost
             topic = topics.blob(self.fleet, transfer)
             frame = Frame(Kind.CHUNK, data, self.incarnation, 0, transfer, index)
             yield Send(topic, seal(frame, topic, None))
 
     def _resume(self, heard: Heard | None, now: float) -> Iterator[Step]:
-        """Play on to the next wait, or to the end."""
+        """Run the act until it waits again, or to its end."""
         self._wait = None
         try:
             step = self._act.send(heard)
@@ -278,15 +281,15 @@ class Stage:
 
 
 def _mac(payload: bytes) -> bytes:
-    """A frame's MAC."""
+    """Return a frame's MAC."""
     return payload[MAC_OFFSET : HEADER.size]
 
 
 def _number(payload: bytes) -> tuple[int, int]:
-    """A frame's start count and number."""
+    """Return a frame's start count and sequence number."""
     return HEADER.unpack_from(payload)[5:7]
 
 
 def kind_of(*kinds: type[Message]) -> Callable[[Heard], bool]:
-    """Takes messages of these types."""
+    """Return a predicate that accepts messages of these types."""
     return lambda heard: isinstance(heard.message, kinds)

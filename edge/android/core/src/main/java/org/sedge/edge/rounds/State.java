@@ -15,7 +15,7 @@ import java.util.Map;
 
 /** The durable state of a device, committed atomically. */
 public final class State extends Struct<State> {
-    /** An update that has no receipt yet. */
+    /** An update that the coordinator has not acknowledged yet. */
     public static final class Pending extends Struct<Pending> {
         public static final Schema<Pending> SCHEMA = new Schema<Pending>(false) {
             @Override

@@ -11,6 +11,7 @@ from sedge_protocol.errors import RemoteError, SedgeError
 from sedge_protocol.wire.effects import Effect, Note
 from sedge_protocol.wire.messages import Decline, Order, OrderName
 from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.reasons import without_paths
 
 
 class Declines:
@@ -39,7 +40,7 @@ class Declines:
 
     def message(self, order: Order | OrderName, error: SedgeError) -> Effect:
         """Only the DECLINE message."""
-        why = type(error).__name__, str(error)[:1000]
+        why = type(error).__name__, without_paths(str(error))[:1000]
         return self._peer.message(Decline(order.run, order.round, *why))
 
     def give_up(self, order: Order, error: SedgeError) -> list[Effect]:

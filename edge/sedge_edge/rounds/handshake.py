@@ -16,7 +16,7 @@ from sedge_protocol.wire.frame import HEADER, MAX_PACKET_BYTES, start_time
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import DOCTOR, Goodbye, Hello, Welcome
 from sedge_protocol.wire.peer import Peer
-from sedge_protocol.wire.reasons import without_numbers
+from sedge_protocol.wire.reasons import without_numbers, without_paths
 from sedge_protocol.wire.reconnect import HELLOS_A_SECOND
 from sedge_protocol.wire.transfer import SILENCE_S, backoff
 
@@ -114,7 +114,7 @@ class Handshake:
 
         A change of numbers alone does not count.
         """
-        why = why[:1000]
+        why = without_paths(why)[:1000]
         if without_numbers(why) == without_numbers(self._hello.waits):
             return []
         self._hello = msgspec.structs.replace(self._hello, waits=why)

@@ -41,6 +41,8 @@ REASONS: Mapping[str, Mapping[str, str]] = {
     },
 }
 _NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
+# The folders of an absolute path; not those of a URL.
+_FOLDERS = re.compile(r"""(?<![A-Za-z0-9_:/.\]])/(?:[^\s/'"]+/)+(?=[^\s/'",;:)])""", re.ASCII)
 
 
 def without_numbers(reason: str) -> str:
@@ -49,3 +51,8 @@ def without_numbers(reason: str) -> str:
     So "temperature 71.3 °C, limit 70" remains the same reason half a degree later.
     """
     return _NUMBER.sub("#", reason)
+
+
+def without_paths(text: str) -> str:
+    """Return the text with only the last part of each absolute path: a device's folders are its own affair."""
+    return _FOLDERS.sub("", text)

@@ -14,10 +14,13 @@ import org.sedge.edge.wire.Peer;
 import org.sedge.edge.wire.Refusals;
 
 import java.util.logging.Level;
+import java.util.regex.Pattern;
 
 /** Tells the coordinator and the device's owner about orders that the device cannot do. */
 final class Declines {
     private static final int MAX_DETAIL = 1000;
+    /** The folders of an absolute path; not those of a URL. */
+    private static final Pattern FOLDERS = Pattern.compile("(?<![A-Za-z0-9_:/.\\]])/(?:[^\\s/'\"]+/)+(?=[^\\s/'\",;:)])");
 
     private final Peer peer;
     private final Effects effects;
@@ -30,7 +33,7 @@ final class Declines {
     }
 
     void send(String run, long round, SedgeException error) {
-        String detail = cut(String.valueOf(error.getMessage()));
+        String detail = detail(String.valueOf(error.getMessage()));
         effects.send(peer.topic, peer.seal(Kind.DECLINE, Decline.SCHEMA.empty().with(Decline.RUN, run)
                 .with(Decline.ROUND, round).with(Decline.REASON, error.reason()).with(Decline.DETAIL, detail), null));
         listener.declined(run, (int) round, error.reason() + ": " + detail);
@@ -64,8 +67,15 @@ final class Declines {
         send(order.run, order.round, error);
     }
 
-    /** Truncates a text to the length that a message's detail can have. */
-    static String cut(String text) {
+    /**
+     * Returns a text as a message's detail: with only the last part of each absolute path, as a device's folders are
+     * its own affair, and truncated.
+     */
+    static String detail(String text) {
+        return cut(FOLDERS.matcher(text).replaceAll(""));
+    }
+
+    private static String cut(String text) {
         int length = Math.min(MAX_DETAIL, text.codePointCount(0, text.length()));
         return text.substring(0, text.offsetByCodePoints(0, length));
     }

@@ -113,7 +113,7 @@ final class Handshake {
      * numbers have changed.
      */
     void waits(String reason, double now, Effects effects) {
-        String why = Declines.cut(reason);
+        String why = Declines.detail(reason);
         if (!withoutNumbers(why).equals(withoutNumbers(hello.waits))) {
             hello = hello.with(Hello.WAITS, why);
             begin(now);

@@ -23,6 +23,7 @@ import java.util.logging.Level;
  */
 final class TakenSettings {
     private static final int NAME_BYTES = 8;
+    private static final String ORDERS = "limits.orders_per_hour";
 
     private final Limits own;
     private final StateStore store;
@@ -110,6 +111,9 @@ final class TakenSettings {
             Object value = entry.getValue();
             double number = value instanceof Number ? ((Number) value).doubleValue() : Double.NaN;
             try {
+                if (entry.getKey().equals(ORDERS) && value instanceof Double) { // in Python, too, even for 2.0
+                    throw new IllegalArgumentException("Expected `int`, got `float`");
+                }
                 Limits other = with(now, (String) entry.getKey(), number);
                 if (other != null) {
                     now = other;
@@ -126,7 +130,7 @@ final class TakenSettings {
     /** Returns the limits with one of them tightened, or null if the key names no limit. */
     private static Limits with(Limits now, String key, double value) {
         switch (key) {
-            case "limits.orders_per_hour":
+            case ORDERS:
                 return new Limits((int) stricter(value, now.ordersPerHour), now.megabytesPerDay,
                         now.trainingHoursPerDay, now.diskShare);
             case "limits.megabytes_per_day":

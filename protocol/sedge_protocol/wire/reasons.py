@@ -54,5 +54,5 @@ def without_numbers(reason: str) -> str:
 
 
 def without_paths(text: str) -> str:
-    """Return the text with only the last part of each absolute path: folders are the device's own affair."""
+    """Return the text with only the last part of each absolute path: folders are the device's affair."""
     return _FOLDERS.sub("", text)

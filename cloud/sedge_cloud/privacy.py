@@ -1,15 +1,15 @@
 """[privacy]: a run's differential-privacy budget, and the accountant that computes how long it lasts.
 
-    start     noise = the least with which num_rounds rounds stay within epsilon, or as given
+    start     noise = the smallest with which num_rounds rounds stay within epsilon, or as given
               rounds = how many rounds the budget lasts with that noise
     round     spent + 1, in the commit that closes it and releases its model
     rounds    spent: the run ends
 
-A device's data is protected, not its presence: neighbouring data sets are a fleet, and the same fleet with
-one device's contribution set to zero (zero-out, dp-accounting's ``REPLACE_SPECIAL``). Each device flips its
-own coin to take part in a round, so the accountant composes Poisson-sampled Gaussians through their privacy
-loss distributions. The accountant is dp-accounting, in the extra ``privacy``; a running coordinator does
-not need it.
+A device's data is protected, but not the fact that it takes part: neighbouring data sets are a fleet, and
+the same fleet with one device's contribution set to zero (zero-out, dp-accounting's ``REPLACE_SPECIAL``).
+Each device flips its own coin to take part in a round, so the accountant composes Poisson-sampled Gaussians
+through their privacy loss distributions. The accountant is dp-accounting, in the extra ``privacy``; a
+running coordinator does not need it.
 """
 
 import math
@@ -23,17 +23,17 @@ from msgspec import Meta
 
 from sedge_protocol.errors import ConfigError, NotInstalled
 
-# The share of delta reserved for rounds in which a draw finds no device and is repeated.
+# The share of delta reserved for draws that select no device and are therefore repeated.
 EMPTY_SHARE = 0.01
-# Steps of the privacy loss. The finer one takes ten times as long; the coarser one is exact to 1e-3 for as
-# many rounds as this. Both err towards more epsilon.
+# Step sizes of the discretised privacy loss. The fine one takes ten times as long; the coarse one is exact
+# to 1e-3 for up to FEW_ROUNDS rounds. Both overestimate epsilon.
 COARSE, FINE, FEW_ROUNDS = 1e-3, 1e-4, 300
-# With less noise the privacy loss distribution would not fit into memory.
+# With less noise, the privacy loss distribution would not fit in memory.
 LEAST_NOISE = 0.1
 
 
 class PrivacyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[privacy]: differential privacy of every device towards everyone who gets the models.
+    """[privacy]: differential privacy for every device, against everyone who gets the models.
 
     The coordinator clips each update, adds noise to their sum, and stops the run when the budget is spent
     (docs/privacy.md). Needs `pip install 'sedge-fl[privacy]'`, a strategy that averages (fedavg, fedprox,
@@ -56,10 +56,10 @@ class PrivacyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """A run's accountant: how many of its ``rounds`` of training are ``spent``.
+    """A run's privacy budget: how many of its ``rounds`` of training are ``spent``.
 
-    Coins and noise are derived from ``secret``, 32 bytes. ``noise`` is relative to the clip, and a round's
-    sum is divided by ``expected``.
+    Coins and noise are derived from ``secret``, 32 bytes. ``noise`` is a multiple of the clip, and a
+    round's sum is divided by ``expected``.
     """
 
     secret: bytes
@@ -70,21 +70,21 @@ class Budget(msgspec.Struct, frozen=True):
 
     @property
     def left(self) -> int:
-        """How many rounds of training there may still be."""
+        """Returns how many more rounds of training are allowed."""
         return self.rounds - self.spent
 
     def after_round(self) -> "Budget":
-        """The budget with one more round spent."""
+        """Returns the budget with one more round spent."""
         return msgspec.structs.replace(self, spent=self.spent + 1)
 
 
 def first_budget(
     config: PrivacyConfig, share: float, rounds: int, devices: int, secret: bytes | None = None
 ) -> Budget:
-    """The budget of a run of ``rounds``, in each of which a device takes part with probability ``share``.
+    """Returns the budget of ``rounds`` rounds; a device takes part in each with probability ``share``.
 
-    ``secret`` is drawn at random if not given. Raises ``ConfigError`` without the accountant, for a delta
-    too large for this many devices, and for noise with which even one round exceeds the budget.
+    ``secret`` is drawn at random if not given. Raises ``ConfigError`` if the accountant is not installed,
+    for a delta too large for this many devices, and for noise with which even one round exceeds the budget.
     """
     require_accountant()
     require_devices(config, devices)
@@ -106,13 +106,13 @@ def first_budget(
 
 
 def require_accountant() -> None:
-    """Raise ``ConfigError``, which says what to install, if dp-accounting is missing."""
+    """Raise ``ConfigError``, which says what to install, if dp-accounting is not installed."""
     if find_spec("dp_accounting") is None:
         raise NotInstalled("[privacy]", "dp-accounting", "privacy")
 
 
 def require_devices(config: PrivacyConfig, devices: int, where: str = "") -> None:
-    """Raise ``ConfigError`` if delta would allow publishing all data of one of this many devices."""
+    """Raise ``ConfigError`` if delta would allow publishing all data of one among this many devices."""
     if not devices:
         raise ConfigError(
             "privacy",
@@ -128,7 +128,7 @@ def require_devices(config: PrivacyConfig, devices: int, where: str = "") -> Non
 def require_found(
     config: PrivacyConfig, share: float, rounds: int, fewest: int, where: str
 ) -> None:
-    """Raise ``ConfigError`` if a draw among a round's ``fewest`` devices is too likely to find nobody.
+    """Raise ``ConfigError`` if a draw among ``fewest`` devices is too likely to select none.
 
     Repeating the draw weakens privacy, so the probability of that must stay below a share of delta.
     """
@@ -143,7 +143,7 @@ def require_found(
 
 @lru_cache
 def least_noise(share: float, rounds: int, epsilon: float, delta: float) -> float:
-    """The least noise, to four digits, that keeps this many rounds within epsilon."""
+    """Returns the least noise, rounded to four digits, that keeps this many rounds within epsilon."""
     low, high = 0.0, 1.0
     while epsilon_of(high, share, rounds, delta) > epsilon:
         low, high = high, 2 * high
@@ -158,7 +158,7 @@ def least_noise(share: float, rounds: int, epsilon: float, delta: float) -> floa
 
 @lru_cache
 def epsilon_of(noise: float, share: float, rounds: int, delta: float) -> float:
-    """The epsilon that this many rounds spend. Raises ``ConfigError`` without the accountant."""
+    """Returns the epsilon that this many rounds spend. Raises ``ConfigError`` without the accountant."""
     if not rounds:
         return 0.0
     require_accountant()
@@ -175,7 +175,7 @@ def epsilon_of(noise: float, share: float, rounds: int, delta: float) -> float:
 
 
 def _lasting(noise: float, share: float, rounds: int, epsilon: float, delta: float) -> int:
-    """How many of the rounds are within the budget."""
+    """Returns how many of the rounds stay within the budget."""
     within, beyond = 0, rounds + 1
     while beyond - within > 1:
         middle = (within + beyond) // 2
@@ -187,7 +187,7 @@ def _lasting(noise: float, share: float, rounds: int, epsilon: float, delta: flo
 
 
 def bought_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
-    """What the whole budget buys, in words. Raises ``ConfigError`` without the accountant."""
+    """Describe what the whole budget buys. Raises ``ConfigError`` without the accountant."""
     delta = (1 - EMPTY_SHARE) * config.delta
     return (
         f"privacy: {budget.rounds} rounds of training with noise of {budget.noise:.4g} clips, which spend"
@@ -197,7 +197,7 @@ def bought_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
 
 
 def spent_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
-    """The spent budget in words; only as a number of rounds if there is no accountant."""
+    """Describe the spent budget; without the accountant, only as a number of rounds."""
     rounds = f"{budget.spent} of the {budget.rounds} rounds of training that it lasts for"
     try:
         delta = (1 - EMPTY_SHARE) * config.delta

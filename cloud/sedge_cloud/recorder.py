@@ -1,8 +1,8 @@
 """Records the running coordinator's observations of devices, rounds, broker and disk as rows.
 
-It writes at most once a second, in one transaction, and only changes: an idle fleet costs one sign of life.
-Nothing waits for these rows, and nothing is flushed for them. A disk that refuses them is not an error:
-status displays are then out of date.
+It writes only changes, at most once a second and in one transaction, so an idle fleet costs only
+heartbeats. Nothing waits for these rows, and they are not flushed. If the disk refuses them, that is not an
+error; status displays are just out of date.
 """
 
 import os
@@ -19,16 +19,17 @@ from sedge_cloud.rounds.lifecycle import OpenRound
 from sedge_cloud.store.rows import CoordinatorRow, DiskRow, RoundRow, TrafficRow
 from sedge_protocol.errors import StorageError
 
-# The limit on one write: a large fleet that comes and goes must not hold up the loop.
+# At most this many sessions per write: recording a large fleet that comes or goes must not hold up the
+# loop.
 MIN_S, MOST_SESSIONS = 1.0, 5000
-# How often to give a sign of life, to measure the state, and to keep a measurement.
+# How often to write a heartbeat, to measure the size of the state, and to keep a measurement.
 SIGN_S, MEASURE_S, KEEP_S = 2.0, 60.0, 3600.0
-# Ends of a phase that differ by less count as the same, as the offset between the two clocks varies.
+# Phase ends that differ by less than this count as equal, as the offset between the two clocks varies.
 SAME_S = 1.0
 
 
 class Recorder:
-    """The rows of a coordinator, written from its loop; ``wall`` as for the coordinator."""
+    """Writes a coordinator's observations as rows, called from its loop; ``wall`` as in ``Coordinator``."""
 
     def __init__(self, core: Coordinator, wall: Callable[[float], float]) -> None:
         self._core = core
@@ -36,13 +37,13 @@ class Recorder:
         self._wall = wall
         started = wall(time.monotonic())
         self._row = CoordinatorRow(running=True, started=started, link_since=started)
-        self._rounds: dict[str, RoundRow] = {}  # open ones by run, as they were last written
-        self._traffic = frozenset[TrafficRow]()  # of open rounds, as it was last written
+        self._rounds: dict[str, RoundRow] = {}  # open rounds by run, as last written
+        self._traffic = frozenset[TrafficRow]()  # of open rounds, as last written
         self._due = self._sign_at = self._look_at = self._measure_at = self._keep_at = 0.0
         self._written: object = None
 
     def link(self, connected: bool, now: float, error: str = "", max_packet: int = 0) -> None:
-        """Note that the link to the broker came up or went down; a failed attempt is no change."""
+        """Record that the link to the broker went up or down; a failed attempt changes nothing."""
         since = self._row.link_since if connected == self._row.link else self._wall(now)
         self._row = msgspec.structs.replace(
             self._row,
@@ -53,11 +54,11 @@ class Recorder:
         )
 
     def error(self, text: str, now: float) -> None:
-        """Note an error that the coordinator has logged."""
+        """Record an error that the coordinator has logged."""
         self._row = msgspec.structs.replace(self._row, error=text, error_at=self._wall(now))
 
     def poll(self, now: float) -> None:
-        """Write changes if they are due; ``now`` is the loop's clock."""
+        """Write changes if a write is due; ``now`` is the loop's clock."""
         if now < self._due:
             return
         self._due = now + MIN_S
@@ -70,7 +71,7 @@ class Recorder:
         self.poll(now)
 
     def close(self, now: float) -> None:
-        """Note that the service has stopped cleanly."""
+        """Record that the service has stopped cleanly."""
         self._row = msgspec.structs.replace(self._row, running=False)
         self._written = None
         self._write(now, None)
@@ -99,7 +100,7 @@ class Recorder:
         self._traffic = frozenset(traffic)
 
     def _standing(self, current: OpenRound, now: float) -> RoundRow:
-        """The round's row with its current state."""
+        """Returns the row of an open round with its current state."""
         config = self._core.runs[current.row.run].config
         last = self._rounds.get(current.row.run, current.row)
         serves = not current.row.ends_at
@@ -118,11 +119,14 @@ class Recorder:
         )
 
     def _measure(self, now: float) -> DiskRow | None:
-        """Check free space and, now and then, the size of the state. Returns a measurement to keep."""
+        """Measure free space and, less often, the size of the state.
+
+        Returns a measurement if one is to be kept.
+        """
         folder = self._store.folder
         with suppress(OSError):
             disk = shutil.disk_usage(folder)
-            if now >= self._look_at:  # its own timer: a busy fleet gives no signs of life
+            if now >= self._look_at:  # has its own timer, as a busy fleet writes no heartbeats
                 self._look_at = now + SIGN_S
                 self._row = msgspec.structs.replace(self._row, free=disk.free, total=disk.total)
             if now >= self._measure_at:
@@ -135,7 +139,7 @@ class Recorder:
 
 
 def folder_bytes(folder: Path) -> int:
-    """The size of all files in a folder tree, ignoring files that vanish or are not ours (lost+found)."""
+    """Returns the size of all files in a folder tree, except those that vanish or are unreadable."""
     total = 0
     for entry in os.scandir(folder):
         with suppress(FileNotFoundError, PermissionError):

@@ -1,4 +1,4 @@
-"""[http], [notify], [home_assistant] in cloud.toml: who may see the fleet and gets its notices."""
+"""Sections [http], [notify] and [home_assistant] of cloud.toml: who may see the fleet, who is notified."""
 
 import ipaddress
 from typing import Annotated
@@ -10,7 +10,7 @@ from msgspec import Meta
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.toml import named_text
 
-# As long as 16 random bytes in hexadecimal: it cannot be guessed, so attempts need not be counted.
+# The length of 16 random bytes in hexadecimal. Such a token cannot be guessed, so attempts are not limited.
 MIN_TOKEN = 32
 
 
@@ -35,14 +35,14 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     each device to its page."""
 
     def address(self) -> tuple[str, int]:
-        """Host and port. Raises ``ConfigError`` for anything else."""
+        """Returns host and port. Raises ``ConfigError`` for a malformed address."""
         host, _, port = (self.listen or "").rpartition(":")
         if not host or not port.isdecimal() or not 0 <= int(port) < 65536:
             raise ConfigError("http.listen", self.listen, "host:port, as in 127.0.0.1:8470")
         return host.removeprefix("[").removesuffix("]"), int(port)
 
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches the page."""
+        """Returns True if only this machine can reach the page."""
         host, _ = self.address()
         if host == "localhost":
             return True
@@ -52,7 +52,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return False
 
     def token(self) -> str | None:
-        """The token that opens the page; None where none is needed. Raises ``ConfigError``."""
+        """Read the token that opens the page; None if none is needed. Raises ``ConfigError``."""
         if self.token_file is None:
             return None
         token = named_text(self.token_file, "http.token_file").strip()
@@ -62,7 +62,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return token
 
     def check(self, where: str) -> None:
-        """Raise ``ConfigError`` for an invalid address, or one that everybody can reach."""
+        """Raise ``ConfigError`` for an invalid address, or one that is open to all without a token."""
         if self.url is not None and not _is_web(self.url):
             raise ConfigError("http.url", self.url, "http://… or https://…", where)
         if self.listen is None:
@@ -84,7 +84,7 @@ class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def wanted(self) -> bool:
-        """Whether any receiver is configured."""
+        """Returns True if any receiver is configured."""
         return self.webhook is not None or bool(self.command)
 
     def check(self, where: str) -> None:
@@ -96,7 +96,7 @@ class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class HomeAssistantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[home_assistant]: entities in a Home Assistant that uses the same broker.
 
-    docs/metrics.md says what its account at the broker needs.
+    docs/metrics.md says which rights Home Assistant's broker account needs.
     """
 
     enabled: bool = False

@@ -1,4 +1,4 @@
-"""The threads next to the coordinator's loop: page, problem log, notices, Home Assistant."""
+"""Sets up the threads next to the coordinator's loop: page, problem log, notices, Home Assistant."""
 
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager
@@ -17,14 +17,14 @@ from sedge_cloud.store.opening import open_store
 from sedge_protocol.errors import NotInstalled
 from sedge_protocol.host.mqtt import BrokerSettings
 
-# The log names a problem that two readings in a row have, and so does a notice.
+# Seconds between readings for log and notices. Both report a problem that is in two readings in a row.
 LOG_S, NOTICE_S = FRESH_S, 10.0
-# How often accounts at the broker are made, all waiting ones together.
+# How often broker accounts are created, for all devices that wait for one.
 ACCOUNTS_S = 1.0
 
 
 def snapshot_of(cloud: CloudConfig) -> Snapshot:
-    """The fleet's facts, shared by all threads."""
+    """Returns a cache of the fleet's facts for all threads."""
 
     def open_reader() -> Reader:
         folder = Path(cloud.state_dir)
@@ -34,9 +34,10 @@ def snapshot_of(cloud: CloudConfig) -> Snapshot:
 
 
 def accounts(cloud: CloudConfig) -> Callable[[], None]:
-    """A turn that creates the accounts of joining devices, if this process may write them.
+    """Returns a function that creates the accounts of joining devices, if this process may write them.
 
-    Otherwise it touches a file in the state folder, which wakes sedge-cloud-accounts.path, run by root.
+    Otherwise the function touches a file in the state folder, which makes systemd's
+    sedge-cloud-accounts.path have root create them.
     """
     opened: list[Store] = []
 
@@ -53,11 +54,9 @@ def accounts(cloud: CloudConfig) -> Callable[[], None]:
 
 @contextmanager
 def sidecars(cloud: CloudConfig, settings: BrokerSettings) -> Generator[None]:
-    """Run the problem log, and the other threads that cloud.toml asks for.
+    """Run the problem log, and the other threads that cloud.toml asks for, during a ``with`` block.
 
-    ``settings`` are the coordinator's.
-
-    Raises ``ConfigError``.
+    ``settings`` are the coordinator's connection settings. Raises ``ConfigError``.
     """
     with ExitStack() as stack:
         snapshot = stack.enter_context(closing(snapshot_of(cloud)))
@@ -66,7 +65,8 @@ def sidecars(cloud: CloudConfig, settings: BrokerSettings) -> Generator[None]:
             watchers.append(watcher("notices", snapshot, NOTICE_S, Notices(cloud)))
         if cloud.http.listen is not None:
             try:
-                from sedge_cloud.outlets.page.server import StatusServer  # comes with an extra
+                # Needs an optional dependency.
+                from sedge_cloud.outlets.page.server import StatusServer
             except ModuleNotFoundError as exc:
                 raise NotInstalled("[http]", exc.name or "a package", "http") from exc
             stack.enter_context(closing(StatusServer(cloud, snapshot))).start()

@@ -1,4 +1,4 @@
-"""Runs the threads next to the coordinator's loop: an error ends one turn, never the thread."""
+"""Runs the threads next to the coordinator's loop. An error ends one turn of a thread, never the thread."""
 
 import logging
 import threading
@@ -9,9 +9,9 @@ from sedge_cloud.facts.records import Fleet
 from sedge_cloud.facts.snapshot import Snapshot
 from sedge_protocol.errors import SedgeError
 
-# While a thread's turns fail, it waits longer each time, up to this long.
+# While its turns fail, a thread waits longer each time, but at most this long.
 MAX_PAUSE_S = 60.0
-# A thread logs at most one failed turn in this time.
+# A thread logs at most one failed turn per this time.
 QUIET_S = 600.0
 _log = logging.getLogger("sedge.threads")
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("sedge.threads")
 class Supervised:
     """Calls ``turn`` every ``every_s`` seconds in a separate thread, from ``start`` to ``close``.
 
-    ``wake`` ends a long turn early; ``end`` is the thread's last call.
+    ``wake`` is called to end a long turn early; ``end`` is called once, when the thread ends.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Supervised:
 def watcher(
     name: str, snapshot: Snapshot, every_s: float, take: Callable[[Fleet], None]
 ) -> Supervised:
-    """A thread that hands each new reading of the facts to ``take``."""
+    """Returns a thread that passes each new reading of the facts to ``take``."""
     last: Fleet | None = None
 
     def turn() -> None:

@@ -1,4 +1,4 @@
-"""The facts as lines of text, for the terminal: ages and local times, no line without its reason."""
+"""Formats facts as lines of text for the terminal: ages, local times, and a reason for every problem."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -16,18 +16,18 @@ from sedge_protocol import VERSION
 from sedge_protocol.wire.objective import Metric
 from sedge_protocol.wire.topics import SHARDS
 
-# Problems that are shown with a run.
+# At most this many problems are printed.
 PROBLEMS = 20
 DEVICES = (
     "device", "state", "since", "heard", "version", "backend", "updates", "before", "after", "strikes",
     "what",
 )  # fmt: skip
-# Which of these columns are numbers.
+# The indices of the columns that have numbers.
 NUMBERS = (6, 7, 8, 9)
 
 
 def open_round(it: RoundFacts, status: str, at: datetime) -> Iterator[str]:
-    """An open round: its start, its deadline, and every device that it waits for, with the reason."""
+    """Yield lines on an open round: start, deadline, and each device it waits for, with the reason."""
     line = f"{it.round:>5} {it.task:<9} {it.updates:>4}/{it.cohort:<4}"
     if it.state != "open":
         yield f"{line} {status if it.state == 'void' else it.state}"
@@ -48,7 +48,7 @@ def open_round(it: RoundFacts, status: str, at: datetime) -> Iterator[str]:
 
 
 def closes(it: RoundFacts, at: datetime) -> str:
-    """The condition or time at which an open round closes, in words."""
+    """Describe the condition or time at which an open round closes."""
     end = clock(it.ends_at, at)
     if it.phase == "grace":
         return f"has its quorum of {it.needed} updates and closes at {end}"
@@ -59,7 +59,7 @@ def closes(it: RoundFacts, at: datetime) -> str:
 
 
 def run_lines(run: RunFacts, at: datetime) -> Iterator[str]:
-    """A run's current state: its open round, or why there is none, and the devices without work."""
+    """Yield lines on a run's state: its open round, or why there is none, and devices unable to work."""
     if run.open is not None:
         yield from open_round(run.open, run.status, at)
     said = run.rounds[-1].failure if run.rounds else ""
@@ -70,7 +70,7 @@ def run_lines(run: RunFacts, at: datetime) -> Iterator[str]:
 
 
 def device_cells(device: DeviceFacts, at: datetime) -> tuple[str, ...]:
-    """A device's row under ``DEVICES``; the last cell says what holds it up, or its last error."""
+    """Returns a device's cells for the columns ``DEVICES``; the last has its wait or its last error."""
     error = f"{device.error} ({age(device.error_since, at)} ago)" if device.error else ""
     what = f"waits: {device.waits}" if device.waits else error
     if device.state == "never" and device.enrolled and not what:
@@ -84,20 +84,20 @@ def device_cells(device: DeviceFacts, at: datetime) -> tuple[str, ...]:
 
 
 def versions_line(versions: Sequence[AgentVersion]) -> str:
-    """How many devices run which version of the agent, and which are older than the coordinator."""
+    """Say how many devices run which agent version, and which versions are older than the coordinator."""
     said = (f"{v.devices} of {v.version}{' (behind)' if v.behind else ''}" for v in versions)
     return f"agents: {', '.join(said)}; this coordinator is {VERSION} (docs/versions.md)"
 
 
 def problem_line(problem: Problem, at: datetime) -> str:
-    """One problem, with how long it has lasted."""
+    """Format one problem, and how long it has lasted."""
     where = f" [run {problem.run}]" if problem.run and problem.run != problem.subject else ""
     since = f" ({age(problem.since, at)})" if problem.since else ""
     return f"{problem.severity:<8} {problem.subject}: {problem.text}{where}{since}"
 
 
 def problem_lines(problems: Sequence[Problem], at: datetime) -> Iterator[str]:
-    """The first ``PROBLEMS``, worst first, and how many more there are."""
+    """Yield the first ``PROBLEMS`` problems, worst first, and how many more there are."""
     for problem in problems[:PROBLEMS]:
         yield problem_line(problem, at)
     if len(problems) > PROBLEMS:
@@ -105,7 +105,7 @@ def problem_lines(problems: Sequence[Problem], at: datetime) -> Iterator[str]:
 
 
 def headline(facts: Fleet) -> str:
-    """The fleet in one line."""
+    """Sum up the fleet in one line."""
     running = sum(1 for run in facts.runs if run.status == "running")
     return (
         f"fleet {facts.fleet}, {facts.at.astimezone():%H:%M:%S}: "
@@ -116,7 +116,7 @@ def headline(facts: Fleet) -> str:
 
 
 def process_lines(facts: Fleet) -> Iterator[str]:
-    """The processes that serve the fleet, where there are several."""
+    """Yield a line per process that serves the fleet, if there are several."""
     for it in facts.processes if len(facts.processes) > 1 else ():
         leads = ", leads" if it.leads else ""
         since = age(it.since, facts.at)
@@ -124,5 +124,5 @@ def process_lines(facts: Fleet) -> Iterator[str]:
 
 
 def value_text(value: float | None, metric: Metric) -> str:
-    """A value of a metric as text; empty without a value."""
+    """Format a metric's value; empty if there is none."""
     return "" if value is None else measured(value, metric)

@@ -1,4 +1,4 @@
-"""``sedge-cloud run watch``: the fleet on the terminal, drawn again whenever something changes."""
+"""``sedge-cloud run watch``: shows the fleet on the terminal, and updates it whenever something changes."""
 
 import time
 from collections.abc import Callable
@@ -21,19 +21,19 @@ from sedge_cloud.outlets.terminal import (
 from sedge_protocol.host.console import json_text
 
 EVERY_S = 1.0
-# Closed rounds that are shown of a run.
+# At most this many closed rounds of a run are shown.
 ROUNDS = 8
 _STYLES = {"error": "red", "warning": "yellow"}
 
 
 def watch(reader: Reader, name: str | None) -> None:
-    """Show the fleet, or one run, until no run is running."""
+    """Show the fleet, or one run, until no run is running any more."""
     with Live(Text("…"), refresh_per_second=4) as screen:
         follow(reader, name, lambda facts: screen.update(picture(facts, name)))
 
 
 def follow(reader: Reader, name: str | None, show: Callable[[Fleet], object]) -> None:
-    """Show the facts every second, the last time when no run (of that name) is running."""
+    """Call ``show`` with the facts every second, for the last time when no run (of that name) runs."""
     while True:
         facts = reader.read()
         show(facts)
@@ -44,7 +44,7 @@ def follow(reader: Reader, name: str | None, show: Callable[[Fleet], object]) ->
 
 
 def as_json(reader: Reader, name: str | None) -> None:
-    """Print the facts as one JSON object per line whenever more than a time has changed."""
+    """Print the facts as a line of JSON whenever they change, except for ages and counters."""
     last: ChangeKey | None = None
 
     def show(facts: Fleet) -> None:
@@ -58,7 +58,7 @@ def as_json(reader: Reader, name: str | None) -> None:
 
 
 def picture(facts: Fleet, name: str | None = None) -> Group:
-    """The facts, drawn for the terminal; texts are plain, so that names cannot contain markup."""
+    """Render the facts for the terminal. Texts are not parsed, so names cannot inject markup."""
     parts: list[Text | Table] = [Text(headline(facts), style="bold")]
     parts += (Text(line, style="dim") for line in process_lines(facts))
     parts += (

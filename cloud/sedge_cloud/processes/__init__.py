@@ -1,1 +1,1 @@
-"""Several processes that serve one fleet: who has which shards, and who leads."""
+"""Lets several processes serve one fleet: decides which process has which shards, and which one leads."""

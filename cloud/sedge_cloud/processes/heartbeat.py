@@ -1,8 +1,8 @@
 """Renews a process's lease in a thread, because a step of the loop may last longer than a lease.
 
-Planning or closing a round of many devices is one step. Without this a leader would be replaced in the
-middle of it and its commit refused, and so would the next leader's. The lease of a loop that hangs is not
-renewed: it ends as if the process had been killed.
+Planning or closing a round of many devices is one step. Without this thread a leader would be replaced in
+the middle of the step and its commit refused, and so would the next leader's. If the loop hangs, the lease
+is not renewed, so it expires as if the process had been killed.
 """
 
 import logging
@@ -14,12 +14,12 @@ from sedge_cloud.processes.membership import Membership
 from sedge_cloud.store.leases import RENEW_S, Leases
 from sedge_protocol.errors import StorageError
 
-# A step of the loop that lasts longer counts as hanging.
+# A loop whose step lasts longer than this is taken to hang.
 LONGEST_STEP_S = 900.0
 
 
 class Heartbeat:
-    """Runs until ``close``. ``store`` has its own connection and may be used from any thread."""
+    """Renews the lease until ``close``. ``store`` has its own connection, for use by any thread."""
 
     def __init__(self, store: Leases, members: Membership) -> None:
         self._store, self._members = store, members
@@ -40,5 +40,5 @@ class Heartbeat:
                     "the main loop hangs; the lease is not renewed"
                 )
                 return
-            with suppress(StorageError):  # the loop reports it
+            with suppress(StorageError):  # the loop will report the error
                 self._store.vouch(self._members.token)

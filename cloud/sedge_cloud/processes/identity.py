@@ -8,20 +8,20 @@ from pathlib import Path
 from sedge_cloud.store.leases import ProcessRow
 
 _PROC = Path("/proc")
-# In /proc/PID/stat, after the name in brackets: the state, and the start in ticks since the host's boot.
+# Fields of /proc/PID/stat after the name in parentheses: the state, and the start time in ticks since boot.
 _STATE, _STARTED = 0, 19
 
 
 def this_process() -> ProcessRow:
-    """This process, without a token."""
+    """Returns this process's row, without a token."""
     pid = os.getpid()
     return ProcessRow(0, platform.node(), _boot(), pid, _started(pid) or 0)
 
 
 def has_ended(process: ProcessRow, mine: ProcessRow) -> bool:
-    """Whether a process is known to have ended: only for one of this host and its current boot.
+    """Returns True if a process is known to have ended; that can only be known of this host and boot.
 
-    For any other process, this host cannot tell. ``mine`` is this process.
+    ``mine`` is this process's row.
     """
     if (process.host, process.boot) != (mine.host, mine.boot):
         return False
@@ -32,13 +32,13 @@ def has_ended(process: ProcessRow, mine: ProcessRow) -> bool:
         os.kill(process.pid, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # it belongs to another user
+    except PermissionError:  # it runs, as another user's
         return False
-    return bool(process.started)  # if it was seen in /proc at its start, it is a zombie now
+    return bool(process.started)  # /proc showed its start once, so it is a zombie now
 
 
 def _boot() -> str:
-    """The host's boot and the pid namespace: a container's processes have a different one."""
+    """Identify the host's boot and the PID namespace, as containers have PIDs of their own."""
     parts = list[str]()
     with suppress(OSError):
         parts.append((_PROC / "sys/kernel/random/boot_id").read_text().strip())
@@ -48,7 +48,7 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """When a process started; None if it is not running, or this host cannot tell."""
+    """Returns when a process started; None if it is not running, or this host cannot tell."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,8 +1,8 @@
-"""This process's membership among those that serve the fleet: renews its lease, learns its shards.
+"""This process's membership among those that serve the fleet: renews its lease and learns its shards.
 
-Between two checks of the store it trusts the last one, but never for longer than a lease lasts: a process
-that wakes after a pause drops incoming frames until it has checked. Its writes need no such care: the store
-refuses writes by a process that was replaced.
+Between two checks of the store it relies on the last one, but never for longer than a lease lasts: a
+process that wakes after a pause drops incoming frames until it has checked. Writes need no such precaution,
+as the store refuses those of a process that was replaced.
 """
 
 import logging
@@ -22,19 +22,20 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.topics import SHARDS
 
-# How often a process checks for other processes' changes, in seconds.
+# How often a process checks for changes by other processes, in seconds.
 LOOK_S = 0.5
-# How far a host's clock may differ from the database's without a warning, in seconds.
+# A host's clock may differ from the database's by this many seconds before a warning is logged.
 SKEW_S = 60.0
 
 
 class Membership:
-    """One of the fleet's processes, which joins when this object is made; ``now`` is the loop's clock.
+    """One of the fleet's processes, which joins when this object is created; ``now`` is the loop's clock.
 
-    The process has ``shards``, and ``leads`` or not. It is the heir of the ``coming`` shards; for the
-    ``unready`` ones it has yet to report that it listens. Its own shards that are ``going`` have an heir
-    that listens. ``poll`` was last called at ``polled_at``. If no other process can serve (``alone``: this
-    process holds the store's lock), it replaces any registered process, whatever that row's time and host.
+    The process has ``shards``, and may be the one that ``leads``. It will get the ``coming`` shards; it has
+    not reported yet that it is ready for the ``unready`` ones among them. Its own shards in ``going`` have
+    an heir that is ready for them. ``poll`` was last called at ``polled_at``. If no other process can serve
+    (``alone``: this process holds the store's lock), it replaces any registered process, whatever that
+    process's row says.
     """
 
     def __init__(self, store: Leases, now: float, alone: bool) -> None:
@@ -43,7 +44,7 @@ class Membership:
         self.shards = self.coming = self.going = self.unready = frozenset[str]()
         self.leads = False
         self.notes: list[Note] = []
-        self._ahead = 0.0  # how far the database's clock is ahead of the loop's
+        self._ahead = 0.0  # the database's clock minus the loop's
         self._renewed_at = self._trusts_at = self._look_at = self.polled_at = now
         self._others: dict[int, ProcessRow] = {}
         self._is_in = self._leaves = False
@@ -51,23 +52,23 @@ class Membership:
 
     @property
     def token(self) -> int:
-        """This process's token, which no other process has had."""
+        """Returns this process's token, which no other process has ever had."""
         return self._process.token
 
     def wall(self, now: float) -> float:
-        """The time on the database's clock for a time of the loop."""
+        """Convert a time of the loop to the database's clock."""
         return now + self._ahead
 
     def is_sure(self, now: float) -> bool:
-        """Whether no other process can have replaced this one yet."""
+        """Returns True if no other process can have replaced this one yet."""
         return self._is_in and (self._alone or now < self._renewed_at + LEASE_S)
 
     def timer(self) -> float:
-        """The time at which ``poll`` must next be called."""
+        """Returns the time at which ``poll`` must next be called."""
         return self._look_at
 
     def poll(self, now: float) -> bool:
-        """Renew the lease and check the store, when due. Returns whether shards or the lead have changed.
+        """Renew the lease and check the store, if due. Returns True if shards or the lead have changed.
 
         Raises ``LeaseLost`` when it must serve alone and another process has replaced it.
         """
@@ -91,23 +92,23 @@ class Membership:
                 raise
             self.notes.append(Note(logging.ERROR, str(exc)))
             self._forget()
-        except StorageError as exc:  # the lease may outlast it
+        except StorageError as exc:  # the store may be back before the lease expires
             self._look_at = now + RENEW_S
             self.notes.append(Note(logging.ERROR, str(exc)))
         return self._standing() != before
 
     def take_notes(self) -> list[Note]:
-        """The messages to log."""
+        """Remove and return the messages to log."""
         notes, self.notes = self.notes, []
         return notes
 
     def listens(self) -> None:
-        """Report that this process listens to the ``coming`` shards."""
+        """Report that this process is ready for the ``coming`` shards, as it receives their frames."""
         self._change(lambda lease: replace(lease, ready=lease.ready or lease.heir == self.token))
         self.unready = frozenset()
 
     def hand_over(self) -> None:
-        """Hand over the ``going`` shards: all frames that arrived for them are processed."""
+        """Hand over the ``going`` shards; all frames that arrived for them must have been processed."""
         going = self.going
         self._change(
             lambda lease: (
@@ -118,25 +119,25 @@ class Membership:
         )
 
     def retire(self, leaves: bool) -> None:
-        """Take no more shards and hand over all, if other processes exist; or start taking shards again.
+        """If ``leaves``, hand over all shards to other processes; if not, take shards again.
 
-        The next ``poll`` that reaches the store records this there.
+        The next ``poll`` that reaches the store records this.
         """
         self._leaves, self._look_at = leaves, 0.0
 
     def leave(self) -> None:
-        """Release this process's leases; if that fails, other processes take them once they expire."""
+        """Release this process's leases. If that fails, other processes take them when they expire."""
         with suppress(StorageError):
             self._store.leave()
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other process to hand anything over to."""
+        """Returns True if there is no other process to hand anything over to."""
         return not any(not process.leaves for process in self._others.values())
 
     @property
     def others(self) -> int:
-        """How many other processes serve the fleet."""
+        """Returns how many other processes serve the fleet."""
         return len(self._others)
 
     def _join(self, now: float) -> None:
@@ -149,16 +150,18 @@ class Membership:
         self._look(now)
 
     def _renew(self, now: float) -> None:
-        if self._alone:  # it holds the store's lock: a write is needless, and fails on a full disk
+        # Needs no write, which would fail on a full disk, as it holds the store's lock.
+        if self._alone:
             self._seen(now)
         ahead = (self._store.clock() if self._alone else self._store.renew()) - now
-        # Others may have been away for the same reason, and a clock that was set says nothing about them.
+        # After a gap or a clock change, silent processes get a full lease: what silenced this one may have
+        # silenced them, too, and a changed clock proves nothing about them.
         if not self.is_sure(now) or abs(ahead - self._ahead) > LEASE_S / 2:
             self._trusts_at = now + LEASE_S
         self._ahead, self._renewed_at = ahead, now
 
     def _look(self, now: float) -> None:
-        """Check which shards this process has; change leases if necessary."""
+        """Check which shards this process has, and change leases if necessary."""
         gone, living, leases = self._seen(now)
         if gone or plan(self.token, living, leases):
             self._store.settle(partial(plan, self.token), self._is_gone)
@@ -167,7 +170,10 @@ class Membership:
         self._take_over(living, leases)
 
     def _seen(self, now: float) -> tuple[list[ProcessRow], list[ProcessRow], Sequence[LeaseRow]]:
-        """The dead processes, the live ones, and the leases. Raises if this process has lost its lease."""
+        """Returns dead processes, live ones, and leases.
+
+        Raises ``LeaseLost`` if this process has lost its lease.
+        """
         processes, leases = self._store.processes(), self._store.leases()
         if self.token not in (process.token for process in processes):
             raise self._store.lease_lost()
@@ -177,10 +183,11 @@ class Membership:
         return gone, [process for process in processes if process not in gone], leases
 
     def _is_gone(self, process: ProcessRow, now: float) -> bool:
-        """Whether a process has ended, or is silent although this one has been in touch for long enough."""
+        """Returns True if a process has ended, or is silent and this one has been in touch long enough."""
         if self._alone:
             return True
-        # Or it expires later than any lease can: the database's clock was different before a power cut.
+        # An expiry later than any lease allows counts as silence, too: it is from a database clock that has
+        # been set back since.
         is_silent = not now <= process.expires <= now + 2 * LEASE_S
         return (is_silent and self._renewed_at >= self._trusts_at) or has_ended(
             process, self._process
@@ -218,7 +225,7 @@ class Membership:
         self.leads = leads
 
     def _change(self, changed: Callable[[LeaseRow], LeaseRow]) -> None:
-        """Change leases; the next check sees the result."""
+        """Change leases in the store; the next check loads the result."""
 
         def changes(living: Sequence[ProcessRow], leases: Sequence[LeaseRow]) -> list[LeaseRow]:
             return [new for lease in leases if (new := changed(lease)) != lease]
@@ -226,7 +233,7 @@ class Membership:
         self._look_at = 0.0
         try:
             self._store.settle(changes, lambda process, now: False)
-        except StorageError as exc:  # the next check sees the state, and what is still to do
+        except StorageError as exc:  # the next check finds what remains to be done
             self._note(logging.ERROR, str(exc))
 
     def _forget(self) -> None:

@@ -1,7 +1,8 @@
 """Signals between a fleet's coordinators through the broker: changed rows, chunks to send.
 
-Every signal may be lost: every process checks the rows anyway, and devices ask again. So a signal changes
-nothing by itself; it is authenticated all the same, with a secret that only the fleet's coordinators know.
+A signal may be lost without harm, as every process checks the rows anyway, and devices ask again. A signal
+changes nothing by itself. It is authenticated all the same, with a secret that only the fleet's
+coordinators know.
 
     8 bytes   the sender's token, little endian
     16 bytes  HMAC-SHA256(key, topic || token || body)[:16]
@@ -24,13 +25,13 @@ _TOKEN_BYTES, _HEAD_BYTES = 8, 24
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """Rows have changed: there are orders, an update has arrived, or a device has come or gone."""
+    """Rows have changed: there are new orders, an update has arrived, or a device has come or gone."""
 
 
 class Wanted(msgspec.Struct, frozen=True, array_like=True):
-    """Devices of the sender lack chunks of a blob that an open round sends to all.
+    """Devices of the sender lack chunks of a blob that an open round sends to all devices.
 
-    ``missing`` is a bitmap of them, in chunks of ``chunk_bytes``.
+    ``missing`` is a bitmap of these chunks, which have ``chunk_bytes`` bytes.
     """
 
     sha256: bytes
@@ -39,7 +40,7 @@ class Wanted(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Lacks(msgspec.Struct, frozen=True, array_like=True):
-    """A device lacks something that its order of a run would need; its own process notifies it."""
+    """A device lacks features that its order of a run would need; its own process notifies it."""
 
     run: str
     device: str
@@ -58,7 +59,7 @@ class Signals:
         self._key = derive(secret, "coordinators")
 
     def seal(self, token: int, signal: Signal) -> Send:
-        """A signal of the process with this token, for all others."""
+        """Encode a signal of the process with this token to all others."""
         kind, body = CHANGED, b""
         if not isinstance(signal, Changed):
             kind = WANTED if isinstance(signal, Wanted) else LACKS
@@ -67,7 +68,10 @@ class Signals:
         return Send(topic, sender + self._mac(topic, sender, body) + body)
 
     def open(self, token: int, topic: str, payload: bytes) -> tuple[int, Signal | None]:
-        """Another process's token and signal; None for our own, and for messages not from a coordinator."""
+        """Returns another process's token and signal.
+
+        The signal is None if it is our own, forged or unknown.
+        """
         sender, mac = payload[:_TOKEN_BYTES], payload[_TOKEN_BYTES:_HEAD_BYTES]
         body = payload[_HEAD_BYTES:]
         other = int.from_bytes(sender, "little")
@@ -77,7 +81,7 @@ class Signals:
             return other, Changed()
         for kind, what in _BODIES.items():
             if topic == cloud(self._fleet, kind):
-                with suppress(ValueError):  # msgspec's errors: of a later version
+                with suppress(ValueError):  # msgspec's errors for a later version's signal
                     return other, msgspec.msgpack.decode(body, type=what)
         return other, None
 

@@ -1,1 +1,1 @@
-"""A round from opening to closing: who takes part, what is ordered, what results."""
+"""Rounds, from opening to closing: which devices take part, what they are told to do, and the result."""

@@ -1,9 +1,9 @@
-"""Sums up a closed round, once: its figures, each device's past, the run's totals.
+"""Sums up each closed round once: its figures, each device's history, the run's totals.
 
-    round's rows -> parts of the round, histories of its devices, sums of the run
+    round's rows  ->  parts of the round, histories of its devices, sums of the run
 
-The commit that closes a round writes them; at startup they are written for rounds that an earlier version
-closed without them. Status displays read nothing else of a closed round, so they cost the same after ten
+They are written in the transaction that closes a round; for rounds closed by an earlier version, they are
+written at startup. Status displays read nothing else of a closed round, so they cost the same after ten
 rounds and after ten thousand.
 """
 
@@ -28,21 +28,21 @@ from sedge_cloud.store.rows import HistoryRow, Received, RoundRow, TrafficRow
 from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
-# After a distrusted update, a device has to send this many good ones before it is forgotten.
+# A problem with a device's update is forgotten after it has sent this many good ones.
 FORGIVEN = 3
-# The number of values before training to keep per device.
+# How many values of the metric before training are kept per device.
 KEPT = 24
 
 
 class _Costs(msgspec.Struct, frozen=True):
-    """A round's costs as a device reports them: training, and bytes that did not pass the broker."""
+    """The costs that a device reports for a round: seconds of training, bytes not sent by the broker."""
 
     seconds: float = 0.0
     http_bytes: int = 0
 
 
 def catch_up_all(store: Rows) -> None:
-    """Account for the rounds of all runs that an earlier version left out. Raises ``StorageError``."""
+    """Account for rounds of all runs that an earlier version closed. Raises ``StorageError``."""
     for row in store.runs():
         catch_up(store, row.run)
         if not row.terms:
@@ -51,9 +51,9 @@ def catch_up_all(store: Rows) -> None:
 
 
 def catch_up(store: Rows, run: str) -> None:
-    """Account for a run's closed rounds that are not accounted for yet. Raises ``StorageError``."""
+    """Account for a run's closed rounds that have not been accounted for. Raises ``StorageError``."""
     for row in store.unaccounted(run, read_sums(store.sums(run)).round):
-        if row.summary is not None:  # otherwise it served newcomers
+        if row.summary is not None:  # a round without a summary only served newcomers
             summary = msgspec.msgpack.decode(row.summary, type=Summary)
             named = {*(part.device for part in summary.devices), *summary.distrusted}
             store.account(account(row, read_answered(store, row, named=named), summary))
@@ -61,10 +61,10 @@ def catch_up(store: Rows, run: str) -> None:
 
 @dataclass(frozen=True)
 class Answered:
-    """The stored answers to a round, and the past of its devices and its run before it.
+    """The stored answers to a round, and the histories of its devices and its run before it.
 
     ``answers`` gives each of the round's devices its reason for declining, or an empty text; ``pasts`` has
-    the devices that took part before. ``traffic`` is the traffic stored before the round closed.
+    the histories of devices that took part before. ``traffic`` is what was stored before the round closed.
     """
 
     answers: dict[str, str]
@@ -75,11 +75,11 @@ class Answered:
 
     @property
     def is_first_return(self) -> bool:
-        """Whether this is the first of a run's rounds with a device that has trained in an earlier one."""
+        """Returns True if this is the run's first round with a device that has trained before."""
         return not self.sums.returned and self.have_trained(self.answers)
 
     def have_trained(self, devices: Iterable[str]) -> bool:
-        """Whether one of these devices has trained in an earlier round."""
+        """Returns True if one of these devices has trained in an earlier round."""
         return any(self.pasts[name].trained for name in devices if name in self.pasts)
 
 
@@ -88,7 +88,7 @@ def read_answered(
 ) -> Answered:
     """Read the answers of a round's devices, with late updates ``since`` a round as in ``Rows.received``.
 
-    ``named`` are further devices whose pasts are wanted.
+    ``named`` are further devices whose histories are needed.
     """
     run, number = row.run, row.round
     answers, received = dict(store.answers(run, number)), store.received(run, number, since)
@@ -106,7 +106,7 @@ def read_answered(
 def account(
     row: RoundRow, given: Answered, summary: Summary, moved: Sequence[TrafficRow] = ()
 ) -> Accounts:
-    """Account for one closed round, the next of its run; ``moved`` is traffic that is not stored yet."""
+    """Account for one closed round, the next of its run; ``moved`` is traffic not stored yet."""
     run, number, sums = row.run, row.round, given.sums
     traffic = _traffic(given.traffic, moved)
     costs = {
@@ -118,7 +118,7 @@ def account(
     parts = _parts(number, given, summary, list(traffic.values()), http)
     took = {device: cost.seconds for device, cost in costs.items()}
     closed = _Round(row, parts, devices, took, traffic)
-    # Late updates of devices that were not asked may have counted.
+    # Late updates may have counted, so devices that were not asked in this round are included.
     names = sorted({*(given.answers or devices), *summary.distrusted})
     histories = [
         HistoryRow(run, name, number, msgspec.msgpack.encode(closed.of(name, past)))
@@ -139,7 +139,7 @@ def account(
 
 
 def _traffic(stored: Iterable[TrafficRow], moved: Iterable[TrafficRow]) -> dict[str, TrafficRow]:
-    """The bytes of a round's devices; ``whole`` may already be stored."""
+    """Merge stored and new traffic of a round by device; ``whole`` stays set if it was stored."""
     traffic = {row.device: row for row in stored}
     for row in moved:
         before = traffic.get(row.device)
@@ -152,7 +152,7 @@ _SUMMED = ("up", "down", "newcomer_up", "newcomer_down", "http")
 
 
 def read_sums(coded: bytes) -> RunSums:
-    """The sums in a row's bytes; all zero for a run without a closed round."""
+    """Decode a run's sums; all zero if the run has no closed round."""
     return msgspec.msgpack.decode(coded, type=RunSums) if coded else RunSums()
 
 
@@ -163,7 +163,8 @@ def _parts(
     came = {part.device for part in devices}
     declined = {name: why for name, why in answers.items() if why and name not in came}
     rejected = {u.device: f"{u.rejected}: {u.detail}" for u in received.receipts if u.rejected}
-    new = {name for name in answers or came if name not in given.pasts}  # [keep] may have thinned
+    # Answers is empty if [keep] deleted its rows.
+    new = {name for name in answers or came if name not in given.pasts}
     first = [moved for moved in traffic if moved.device in new]
     told = () if summary.withheld else devices
     before, after = ([getattr(part, key) for part in told] for key in ("before", "after"))
@@ -203,7 +204,7 @@ def _bytes(traffic: Iterable[TrafficRow], first: Iterable[TrafficRow]) -> dict[s
 
 @dataclass(frozen=True)
 class _Round:
-    """A closed round, to be added to its devices' pasts."""
+    """A closed round that is to be added to its devices' histories."""
 
     row: RoundRow
     parts: RoundParts
@@ -212,7 +213,7 @@ class _Round:
     traffic: Mapping[str, TrafficRow]
 
     def of(self, name: str, past: DevicePast) -> DevicePast:
-        """A device's past with this round included."""
+        """Returns a device's history with this round included."""
         part, moved = self.devices.get(name), self.traffic.get(name)
         shortfall = self._shortfall(name)
         strikes = shortfall is not None and shortfall.kind != "declined"
@@ -226,7 +227,7 @@ class _Round:
         if part is not None:
             told = part if self.parts.before is not None else None
             past = _with_update(past, told, self.parts.metric, self.row.task == TRAIN)
-        if shortfall is None and part is None:  # it has not answered
+        if shortfall is None and part is None:  # the device has not answered
             return past
         good = 0 if shortfall is not None else past.good + 1
         lasts = (
@@ -236,7 +237,7 @@ class _Round:
         return msgspec.structs.replace(past, good=good, shortfall=kept)
 
     def _shortfall(self, name: str) -> Shortfall | None:
-        """Why a device's update did not count, or not in full."""
+        """Returns why a device's update did not count, or not in full; None if it did."""
         number, at = self.row.round, self.row.closed
         if name in self.parts.rejected:
             return Shortfall("rejected", number, self.parts.rejected[name], at=at)
@@ -250,7 +251,7 @@ class _Round:
 def _with_update(
     past: DevicePast, told: DeviceSummary | None, metric: Metric, trained: bool
 ) -> DevicePast:
-    """The past with one more update; ``told`` is the device's part, which the run may have withheld."""
+    """Returns the history with one more update. ``told`` has its metrics, or is None if withheld."""
     return msgspec.structs.replace(
         past,
         updates=past.updates + 1,
@@ -262,7 +263,7 @@ def _with_update(
 
 
 def worst_tenth(values: Sequence[float], metric: Metric = ACCURACY) -> float | None:
-    """The mean of the worst tenth, at least one value; None without values."""
+    """Returns the mean of the worst tenth, at least one value; None without values."""
     count = max(1, round(len(values) / 10))
     worst = sorted(values, key=metric.badness, reverse=True)[:count]
     return sum(worst) / len(worst) if worst else None

@@ -15,12 +15,12 @@ from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.arrays import check_exchange, check_guided, pack_array
 from sedge_protocol.wire.work import PatchChoice, Work
 
-# No order has this number; its seed draws the examples that a device holds out.
+# The seed of this number, which no order has, draws the examples that a device holds out.
 HOLDOUT_ROUND = 0
 
 
 def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
-    """The work of an assignment, completed with its defaults.
+    """Returns an assignment's work, completed with defaults.
 
     Raises ``StrategyError`` for anything that a device would have to refuse.
     """
@@ -62,17 +62,17 @@ def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
         choice=_choice(run, device, assignment),
         arrays={name: pack_array(array) for name, array in assignment.send.items()},
     )
-    try:  # msgspec checks ranges when it decodes, and makes a TrainingConfig a plain Training
+    try:  # Decoding checks ranges, and turns a TrainingConfig into a plain Training
         work = msgspec.msgpack.decode(msgspec.msgpack.encode(work), type=Work)
         check_exchange(work)
         check_guided(work, run.manifests[assignment.width].guide)
         return work
-    except (ValueError, CodecError) as exc:  # msgspec's errors
+    except (ValueError, CodecError) as exc:  # msgspec raises ValueErrors
         raise StrategyError(f"{where}: {exc}") from exc
 
 
 def _require_choice(where: str, assignment: Assignment) -> None:
-    """Raise ``StrategyError`` if the strategy sets a choice itself, or a holdout without a use."""
+    """Raise ``StrategyError`` if the strategy sets a choice itself, or a holdout that cannot be used."""
     if assignment.work.choice is not None:
         raise StrategyError(f"{where}: a choice, which follows from the holdout")
     alone = assignment.work.scoring is None and assignment.work.own_model is None
@@ -83,7 +83,10 @@ def _require_choice(where: str, assignment: Assignment) -> None:
 
 
 def _choice(run: Run, device: str, assignment: Assignment) -> PatchChoice | None:
-    """How a device chooses, if it may; it holds out the same examples in every round of a run."""
+    """Returns how a device chooses its start, or None.
+
+    It holds out the same examples in every round of a run.
+    """
     if not assignment.holdout:
         return None
     return PatchChoice(assignment.holdout, order_seed(run.config.seed, HOLDOUT_ROUND, device))

@@ -1,6 +1,6 @@
-"""How a round closes: its updates are aggregated into the next global model, in one transaction.
+"""Closes rounds: aggregates the updates into the next global model, in one transaction.
 
-The result depends on committed rows only, so after a crash the same bytes are computed again.
+The result depends on committed rows only, so a retry after a crash computes the same bytes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,11 +37,11 @@ from sedge_protocol.wire.messages import TRAIN
 def close_round(
     live: LiveRun, run_store: RunStore, current: OpenRound, traffic: Meter, at: float, why: str
 ) -> Summary:
-    """Aggregate the updates into the next global model and store it; the run moves on.
+    """Aggregate the updates into the next global model, and store the run's next state.
 
-    ``at`` is the closing time on the wall clock; ``why`` says what closed it. With too few updates, or a
-    model that cannot be stored, the run fails and keeps its state. If another process writes receipts in
-    the meantime, the round is aggregated again to include them. A round that another leader has already
+    ``at`` is the closing time on the wall clock; ``why`` says what closed the round. With too few updates,
+    or a model that cannot be stored, the run fails and keeps its state. If another process writes receipts
+    in the meantime, the round is aggregated again to include them. A round that another leader has already
     closed is left unchanged.
     """
     store, run = run_store.store, live.run
@@ -52,7 +52,7 @@ def close_round(
             raise StorageError(f"run {run.name}: round {current.row.round} is deleted")
         if not row.open:
             kept = already_closed(live, run_store, current)
-            if kept is None:  # the run was resumed after it
+            if kept is None:  # the run was resumed after this round
                 raise StorageError(f"run {run.name}: round {row.round} is over")
             return kept
         given = read_answered(store, row, since)
@@ -82,7 +82,7 @@ def _conclude(
     given: Answered,
     updates: Sequence[UpdateRow],
 ) -> tuple[Summary, RunState, str]:
-    """The summary of a round with these ``updates``, and the run's next state and status."""
+    """Aggregate these ``updates``. Returns the round's summary, and the run's next state and status."""
     on_time = [update for update in updates if update.round == row.round]
     summary = summarise(run, run_store, row, list(current.orders.values()), on_time)
     state, shortened, replaced = run.state, dict[str, float](), False
@@ -113,11 +113,10 @@ def _conclude(
 def _remarks(
     run: Run, run_store: RunStore, current: OpenRound, summary: Summary
 ) -> tuple[str, ...]:
-    """The strategy's remarks on the personal elements in the first round that devices return to."""
+    """Returns the strategy's remarks on personal elements, in the first round with returning devices."""
     offered, orders = summary.personal, list(current.orders.values())
-    if any(
-        order.read_work().choice for order in orders
-    ):  # count also those that devices chose to leave
+    # Include elements that devices chose not to use.
+    if any(order.read_work().choice for order in orders):
         offered = personal_elements(run, run_store, orders, dict.fromkeys(current.orders, True))
     with suppress(StrategyError, ConfigError):  # a remark must not fail the round
         remarks = run.remarks(sum(offered.values()))
@@ -127,10 +126,10 @@ def _remarks(
 
 
 def already_closed(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summary | None:
-    """The summary of an already closed round: another leader closed it, or a reported disk error was wrong.
+    """Returns the summary of a round that is closed already, after moving the run on; None if it is open.
 
-    The run moves on. None for a round that is still open. A closed round must not be closed again: its
-    updates may have been garbage-collected.
+    Either another leader closed it, or its commit succeeded although the disk reported an error. A closed
+    round must not be closed again, as its updates may have been garbage-collected.
     """
     run, store = live.run, run_store.store
     row = store.round(run.name, current.row.round)
@@ -154,7 +153,10 @@ def _aggregate(
     updates: Sequence[UpdateRow],
     orders: Mapping[str, OrderRow],
 ) -> tuple[RunState, dict[str, float], bool]:
-    """The run's state after a round, with its blobs stored; the shortened devices; ``Summary.replaced``."""
+    """Aggregate a round and store the blobs.
+
+    Returns the next state, shortened devices, ``Summary.replaced``.
+    """
     state, shortened, replaced = run.state, dict[str, float](), False
     if row.task == TRAIN:
         context = run_store.context(run)
@@ -174,7 +176,7 @@ def _aggregate(
 
 
 def _shortage(run: Run, summary: Summary) -> str:
-    """Why a round has too few updates; empty when it has enough."""
+    """Explain why a round has too few updates; empty if it has enough."""
     good, needed = len(summary.devices), run.config.min_updates
     if good >= needed:
         return ""

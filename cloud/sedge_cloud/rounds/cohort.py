@@ -1,8 +1,9 @@
-"""Who takes part in a round: drawn from the devices that can do the run's work, then planned.
+"""Draws the devices of a round from those that can do the run's work, and plans their orders.
 
 A device that lacks a feature that its order needs is left out; if too few remain, the round is drawn again
 from the others. Resting devices (resting.py) are drawn only when there are too few others. The result
-depends only on the store, on who is online and on their hellos, so a restart draws the same devices.
+depends only on the store, on which devices are online, and on their hellos, so it is the same after a
+restart.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -18,12 +19,12 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_protocol.wire.messages import EVALUATE, TRAIN
 
-# (run, number of the round, its task, ids of the capable devices) -> ids of the cohort
+# Maps (run, round number, task, ids of the capable devices) to the ids of the cohort.
 Draw: TypeAlias = Callable[[Run, int, str, Sequence[str]], list[str]]
 
 
 def next_round(run: Run) -> tuple[int, str] | None:
-    """The number and task of the run's next round, or None when the run is over."""
+    """Returns number and task of the run's next round, or None if the run is over."""
     config, number = run.config, run.state.round + 1
     if number > config.total_rounds:
         return None
@@ -34,8 +35,7 @@ def next_round(run: Run) -> tuple[int, str] | None:
 def draw_cohort(run: Run, number: int, task: str, able: Sequence[str]) -> list[str]:
     """Draw a round's devices from the capable ones; the same devices always give the same draw.
 
-    In a private run each device flips its own secret coin to decide whether it trains: the accountant
-    relies on that.
+    In a private run, a secret coin per device decides whether it trains. The accountant relies on that.
     """
     config = run.config
     budget = None if config.privacy is None else run.state.budget
@@ -60,10 +60,13 @@ def plan_cohort(
     draw: Draw,
     resting: Collection[str],
 ) -> Planned:
-    """Draw and plan a round: its orders, and the devices left out. ``resting`` ones are a last resort.
+    """Draw and plan a round, with ``resting`` devices only as a last resort.
 
-    With fewer than ``min_updates`` orders the round cannot open yet; there are none while fewer than
-    ``min_available_devices`` are online. Raises ``StrategyError`` for an unusable assignment.
+    Returns orders and left-out devices.
+
+    With fewer than ``min_updates`` orders the round cannot open yet. If fewer than
+    ``min_available_devices`` are online, there are no orders. Raises ``StrategyError`` for an unusable
+    assignment.
     """
     paused = run_store.store.paused()
     able = [name for name in fleet.able(terms_of(run)) if name not in paused]
@@ -89,7 +92,7 @@ def _plan(
     able: Sequence[str],
 ) -> Planned:
     left_out = dict[str, frozenset[str]]()
-    # The accountant counts on a draw that finds somebody (privacy.require_found).
+    # The privacy accountant assumes draws from enough devices to select some (privacy.require_found).
     fewest = 0 if run.config.privacy is None else run.config.min_available_devices
     while True:
         names = [name for name in able if name not in left_out]
@@ -99,7 +102,7 @@ def _plan(
         if not drawn:
             return Planned([], left_out)
         planned = plan_round(run, run_store, number, drawn, fleet.hello)
-        # A custom draw may ignore ``able`` and name the same devices again.
+        # A user's draw may ignore ``able`` and return the same devices again, so the loop must end.
         repeated = planned.left_out.keys() <= left_out.keys()
         left_out |= planned.left_out
         if repeated or len(planned.orders) >= run.config.min_updates:

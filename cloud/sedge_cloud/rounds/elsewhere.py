@@ -1,7 +1,7 @@
-"""The devices of a fleet that several processes serve, as its leader sees them.
+"""The leader's view of the devices of a fleet that several processes serve.
 
-This process's ingest knows its own devices. For the devices of other processes, rows are read: ``sessions``
-says who is online or waits, ``devices`` has enrolments and hellos, and ``traffic`` the bytes.
+This process's ingest knows its own devices. Other processes' devices are read from rows: ``sessions`` says
+who is online or waits, ``devices`` has enrolments and hellos, and ``traffic`` the bytes.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -17,12 +17,12 @@ from sedge_cloud.store.selector import parse
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES
 from sedge_protocol.wire.messages import Hello
 
-# The number of offline devices to remember without reading them again.
+# At most this many offline devices are cached.
 MOST_AWAY = 20_000
 
 
 class _Known(NamedTuple):
-    """A device's row, and the hello in it."""
+    """A device's row, and the decoded hello in it."""
 
     row: DeviceRow
     hello: Hello | None
@@ -31,20 +31,20 @@ class _Known(NamedTuple):
 class Everywhere:
     """All devices of the fleet (``Reach``); ``is_ours`` says whether a device belongs to this process.
 
-    Raises ``StorageError`` when a row cannot be read.
+    Methods raise ``StorageError`` when a row cannot be read.
     """
 
     def __init__(self, ours: Reach, store: Store, is_ours: Callable[[str], bool]) -> None:
         self._ours = ours
         self._store = store
         self._is_ours = is_ours
-        self._online: dict[str, _Known] = {}  # other processes' devices that are online
-        self._away: dict[str, _Known] = {}  # those that were looked up and are offline
+        self._online: dict[str, _Known] = {}  # online devices of other processes
+        self._away: dict[str, _Known] = {}  # offline devices that were looked up
         self._changes = 0
         self._since = -1
 
     def load(self) -> list[ToLeader]:
-        """Read the changes of other processes' devices. Returns which have come and gone."""
+        """Read the changes of other processes' devices. Returns hints on those that have come and gone."""
         since, change = self._since, self._store.change()
         sessions, rows = dict[str, bool](), dict[str, DeviceRow]()
         if change != since:
@@ -53,7 +53,7 @@ class Everywhere:
             come = (name for name, is_online in sessions.items() if is_online)
             new = [name for name in come if name not in rows and name not in self._online]
             rows |= self._store.devices_named(new)
-        self._since = change  # only now: a read that failed must be repeated
+        self._since = change  # only now, so that a failed read is repeated
         left = [
             name for name in self._online if not sessions.get(name, True) or self._is_ours(name)
         ]
@@ -73,21 +73,24 @@ class Everywhere:
 
     @property
     def present(self) -> int:
-        """The number of devices that are online."""
+        """Returns the number of devices that are online."""
         return self._ours.present + len(self._online)
 
     @property
     def changes(self) -> int:
-        """How often a device has come or gone."""
+        """Returns how often a device has come or gone."""
         return self._ours.changes + self._changes
 
     @property
     def returning(self) -> Collection[str]:
-        """This process's devices that are not back yet; others count as online until known not to be."""
+        """Returns the devices that were online before an outage and are not back yet; only this process's.
+
+        Other processes' devices count as online until their rows say otherwise.
+        """
         return self._ours.returning
 
     def presence(self, device: str) -> Presence:
-        """A device's presence."""
+        """Returns a device's presence."""
         if self._is_ours(device):
             return self._ours.presence(device)
         known = self._find(device)
@@ -97,21 +100,21 @@ class Everywhere:
         return Presence(device in self._online, waits, known.row.revoked)
 
     def hello(self, device: str) -> Hello | None:
-        """A device's last hello."""
+        """Returns a device's last hello, or None."""
         if self._is_ours(device):
             return self._ours.hello(device)
         known = self._find(device)
         return None if known is None else known.hello
 
     def max_packet_of(self, device: str) -> int:
-        """The largest MQTT packet that is known to reach a device."""
+        """Returns the largest MQTT packet that a device can receive, as far as its hello says."""
         hello = self.hello(device)
         return MAX_PACKET_BYTES if hello is None or not hello.max_packet else hello.max_packet
 
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
-        """The sorted ids of the devices that are online, not waiting, and meet a run's terms.
+        """Returns the sorted ids of the devices that are online, do not wait, and meet a run's terms.
 
-        These are only devices that the run selects and, unless ``among`` is empty, only those in it.
+        Only devices that the run selects are considered and, unless ``among`` is empty, only those in it.
         """
         names = self._ours.able(terms, among)
         wanted = set(among or self._online)
@@ -132,13 +135,13 @@ class Everywhere:
 
 
 def _is_another(last: _Known, known: _Known) -> bool:
-    """Whether the device's agent has restarted or announces other abilities."""
+    """Returns True if the device's agent has restarted or announces other capabilities."""
     new_start = last.row.incarnation != known.row.incarnation
     return new_start or abilities(last.hello) != abilities(known.hello)
 
 
 class MeterEverywhere:
-    """The bytes of all devices (``Meter``); other processes' ingests store theirs in rows."""
+    """Reads the bytes of all devices (``Meter``): this process's from memory, others' from rows."""
 
     def __init__(self, ours: Meter, store: Store, is_ours: Callable[[str], bool]) -> None:
         self._ours = ours
@@ -148,7 +151,7 @@ class MeterEverywhere:
     def of_round(
         self, run: str, number: int, cohort: Iterable[str]
     ) -> tuple[tuple[TrafficRow, ...], tuple[int, int]]:
-        """The bytes of an open round's devices so far, and those on this process's link."""
+        """Returns the bytes of an open round's devices so far, and those on this process's link."""
         rows, link = self._ours.of_round(run, number, cohort)
         stored = {row.device: row for row in self._store.traffic(run, number)}
         merged = (row if self._is_ours(row.device) else stored.get(row.device, row) for row in rows)

@@ -1,7 +1,7 @@
-"""Logs, counts and, where possible, repairs disk errors, and collects garbage.
+"""Handles disk errors, which it logs, counts and, where possible, repairs, and collects garbage.
 
 Unreferenced blobs are collected at startup, when rounds close, and after a disk error, since a full disk
-would keep rounds from closing. A collection examines every blob, so it does not run every time.
+would keep rounds from closing. As a collection examines every blob, it does not run after every round.
 """
 
 import logging
@@ -26,28 +26,28 @@ class Housekeeping:
         self._collect_at = 0.0
 
     def storage_failed(self, error: StorageError, run: str = "") -> Note:
-        """Log a disk error, of this run if it concerns one, and schedule a collection."""
+        """Log a disk error, also for ``run`` if it concerns one, and schedule a collection."""
         self._wanted = True
         return disk_error(self._counters, error, run)
 
     def schedule(self) -> None:
-        """Collect soon: the operator has deleted a run, or a disk access has failed."""
+        """Schedule a collection, as the operator has deleted a run, or a disk access has failed."""
         self._wanted = True
 
     def started(self) -> list[Note]:
-        """Collect what the previous process left."""
+        """Collect the garbage that the previous process left."""
         return self._collect(self._garbage.collect)
 
     def round_closed(self, orders: int) -> list[Note]:
-        """Collect, if it is due, after a round with this number of orders."""
+        """Collect if that is due after a round with this number of orders."""
         return self._collect(lambda: self._garbage.collect_if_due(orders))
 
     def timer(self) -> float | None:
-        """The time at which ``poll`` must next be called; None if nothing is due."""
+        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
         return self._collect_at if self._wanted else None
 
     def poll(self, now: float) -> list[Note]:
-        """Log client models that the disk has lost, and collect if that is due."""
+        """Log client models that the disk has lost, and collect garbage if that is due."""
         notes = [Note(logging.WARNING, text) for text in self._run_store.take_losses()]
         if self._wanted and now >= self._collect_at:
             self._wanted, self._collect_at = False, now + DISK_RETRY_S
@@ -55,9 +55,9 @@ class Housekeeping:
         return notes
 
     def reject_lost(self, accepted: Iterable[tuple[UpdateRow, OrderRow]]) -> Iterator[UpdateRow]:
-        """Reject, and yield, the updates that the disk has lost, or whose start it has lost.
+        """Reject, and yield, accepted updates that the disk has lost or that started from a lost blob.
 
-        The round's own model is not checked: without it no update could count.
+        The round's own model is not checked, as without it no update could count.
         """
         store = self._run_store.store
         for update, order in accepted:
@@ -71,7 +71,7 @@ class Housekeeping:
                 yield rejected
 
     def _collect(self, collect: Callable[[], object]) -> list[Note]:
-        """Delete unreferenced blobs. A failure is logged and does not stop the coordinator."""
+        """Run a garbage collection. A failure is logged and does not stop the coordinator."""
         try:
             collect()
         except StorageError as exc:

@@ -1,9 +1,9 @@
-"""The leader: draws cohorts, plans and opens rounds, closes them, and keeps the store in order.
+"""The leader: draws cohorts, plans, opens and closes rounds, and keeps the store in order.
 
 It writes runs, rounds, orders, model blobs and the totals of closed rounds, and, through recorder.py, the
 progress of open rounds. It reads runs, the ingests' receipts (``updates``) and declines (``orders``) and,
-through ``Reach``, which devices are online. Its decisions depend on these rows alone: the hints of hints.py
-only announce new rows sooner.
+through ``Reach``, which devices are online. Its decisions depend on these rows alone; hints (hints.py) only
+announce new rows sooner.
 """
 
 import math
@@ -31,7 +31,7 @@ from sedge_protocol.errors import StorageError
 
 
 class Leader:
-    """The rounds of a fleet's runs. ``draw`` chooses a round's devices."""
+    """Runs the rounds of a fleet's runs. ``draw`` selects the devices of a round."""
 
     def __init__(
         self,
@@ -50,23 +50,23 @@ class Leader:
             run_store, devices, manifests.of, self._housekeeping, counters, traffic, draw, wall
         )
         self._settings = SettingsRollouts(self._store, wall)
-        self._retry_at = math.inf  # finite while a run could not be read
-        self._names: set[str] | None = None  # the names of all runs
+        self._retry_at = math.inf  # finite if a run could not be read and must be retried
+        self._names: set[str] | None = None  # all runs, once they have been loaded
 
     @property
     def runs(self) -> dict[str, Run]:
-        """Every loaded run, by name."""
+        """Returns all loaded runs, by name."""
         return {name: live.run for name, live in self._rounds.live.items()}
 
     @property
     def open(self) -> dict[str, OpenRound]:
-        """The open rounds, by run."""
+        """Returns the open rounds, by run."""
         return {current.row.run: current for current in self._rounds.open_rounds()}
 
     def load(self, runs: Sequence[RunRow], now: float) -> list[CloudEffect | Hint]:
-        """Take in added, ended and deleted runs, and the answers that other processes have received.
+        """Load runs that were added, ended or deleted, and the answers that other processes have received.
 
-        ``runs`` are all runs as they are now. Raises ``StorageError``.
+        ``runs`` are the current rows of all runs. Raises ``StorageError``.
         """
         effects: list[CloudEffect | Hint] = []
         is_first, self._retry_at = self._names is None, math.inf
@@ -81,25 +81,25 @@ class Leader:
         return effects
 
     def connected(self, back_at: float) -> None:
-        """Devices may be coming back from an outage until this time."""
+        """Handle a new connection: devices may be coming back from an outage until ``back_at``."""
         self._rounds.connected(back_at)
 
     def disconnected(self) -> None:
-        """Every device is offline until its next hello."""
+        """Handle the loss of the connection: every device is offline until its next hello."""
         self._rounds.disconnected()
 
     def hear(self, hint: ToLeader, now: float) -> list[CloudEffect | Hint]:
-        """React to something that an ingest has done."""
+        """React to an ingest's hint."""
         return self._rounds.hear(hint, now)
 
     def timer(self) -> float | None:
-        """The time at which ``poll`` must next be called; None if nothing is due."""
+        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
         again = self._retry_at if self._retry_at < math.inf else None
         due = self._rounds.timer(), self._housekeeping.timer(), self._settings.timer(), again
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> list[CloudEffect | Hint]:
-        """Do everything that is due, including loading runs that could not be read before."""
+        """Do everything that is due, and retry runs that could not be loaded."""
         effects: list[CloudEffect | Hint] = []
         if now >= self._retry_at:
             self._retry_at = math.inf
@@ -133,7 +133,7 @@ class Leader:
         if is_new or is_resumed:
             try:
                 return self._rounds.add_run(row, now)
-            except StorageError as exc:  # the other runs continue
+            except StorageError as exc:  # keep the other runs going
                 self._retry_at = now + DISK_RETRY_S
                 return [self._housekeeping.storage_failed(exc, row.run)]
         if live is not None and row.status != RUNNING and live.run.status == RUNNING:

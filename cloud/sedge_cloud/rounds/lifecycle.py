@@ -1,4 +1,4 @@
-"""The life of a run and of its rounds: the legal steps as two tables, and ``OpenRound.due``, which decides.
+"""The states of a run and of its rounds: two tables of legal transitions, and ``OpenRound.due``.
 
     run      running   --the last round closed, or its privacy budget is spent-->  finished
                        --the operator stops it-->                                stopped
@@ -19,14 +19,15 @@
              serving   (for newcomers to a finished run, see serving.py)
 
 A round opens when enough capable devices are online and not waiting (for a closed gate or a full disk,
-according to their last HELLO). A device that starts to wait counts neither for the quorum of its round nor
-among those that must answer, until it stops waiting. Devices that were online before the coordinator
-started, or before its link went down, have ``return_s`` to come back before they count as offline and a
-round is drawn. A round that is open when its run ends is void: it is not aggregated. A run that has ended
-may be resumed, which reloads it; a round that was open when the run was stopped continues.
+according to their last HELLO). A device that starts to wait is left out of its round's quorum, and need not
+answer, until it stops waiting. Devices that were online before the coordinator started, or before its link
+went down, have ``return_s`` to come back, and only then count as offline; no round is drawn before. A round
+that is open when its run ends is void: it is not aggregated. A run that has ended may be resumed, which
+reloads it; a round that was open when the run was stopped then continues.
 
-The tables below encode these lines; an event that is illegal in a state raises. scheduler.py applies them.
-Open rounds are stored: after a restart each continues with the time it has left, at least ``RETURN_S``.
+The tables below encode these lines; an event that is illegal in a state raises an error. scheduler.py
+applies them. Open rounds are stored: after a restart each continues with the time it has left, at least
+``RETURN_S``.
 """
 
 import math
@@ -70,7 +71,7 @@ class Event(StrEnum):
 
 
 class Phase(StrEnum):
-    """What a round waits for: updates, stragglers, offline devices, newcomers, or nothing any more."""
+    """What a round waits for: updates, stragglers, offline devices, newcomers, or (if closed) nothing."""
 
     OPEN = "open"
     GRACE = "grace"
@@ -119,7 +120,7 @@ S = TypeVar("S", bound=str)
 
 
 def next_state(table: Mapping[S, Mapping[Event, S]], state: S, event: Event) -> S:
-    """The state after ``event``. Raises ``LocalError`` for an event that is illegal in this state."""
+    """Returns the state after ``event``. Raises ``LocalError`` if the event is illegal in this state."""
     if event not in table[state]:
         expected = ", ".join(table[state]) or "nothing more"
         raise LocalError(f"{state!r}: found the event {str(event)!r}, expected {expected}")
@@ -128,9 +129,10 @@ def next_state(table: Mapping[S, Mapping[Event, S]], state: S, event: Event) -> 
 
 @dataclass
 class OpenRound(AskedRound):
-    """The open round of a run: who was asked, who has answered, and how long it waits.
+    """The open round of a run: which devices were asked and have answered, and how long it waits.
 
-    The phase ends at ``ends_at``. Until ``back_at``, a device that is offline may still be coming back.
+    The current phase ends at ``ends_at``. Until ``back_at``, a device that is offline may still return from
+    an outage.
     """
 
     deadline: float = math.inf
@@ -141,21 +143,21 @@ class OpenRound(AskedRound):
     extended: int = 0
 
     def needed(self, config: RunConfig) -> int:
-        """The number of updates that currently make its quorum."""
+        """Returns the number of updates that make a quorum, given the devices that wait now."""
         return needed_updates(config, len(self.orders) - len(self.excused))
 
     @property
     def ends_at(self) -> float:
-        """When the phase's time is up."""
+        """Returns when the current phase ends."""
         return min(self.deadline, self.grace_ends)
 
     def timer(self) -> float:
-        """When the round is next due, whether or not messages arrive."""
+        """Returns when the round is next due, even if no message arrives before."""
         waits_for_away = self.back_at > self.looked_at and not self.present - self.excused
         return min(self.ends_at, self.back_at if waits_for_away else math.inf)
 
     def due(self, config: RunConfig, now: float) -> Event | None:
-        """The next event, given the answers so far and the time; None if there is none yet."""
+        """Returns the event that is due, given the answers so far and the time; None if there is none."""
         self.looked_at = now
         if self.phase is Phase.SERVING:
             return None
@@ -163,7 +165,7 @@ class OpenRound(AskedRound):
             len(self.orders) - len(self.excused),
             len(self.received) >= config.min_updates,
         )
-        # With too few updates the round still needs the waiting devices.
+        # If there are too few updates, the round still needs the waiting devices.
         if len(self.settled) == expected and (enough or not self.excused):
             return Event.EVERYONE
         waits_for_quorum = self.phase in (Phase.OPEN, Phase.OFFLINE)
@@ -192,11 +194,12 @@ class OpenRound(AskedRound):
 
 @dataclass
 class LiveRun:
-    """A run, and its open round while it has one.
+    """A run, and its open round if it has one.
 
-    ``retry_at`` above 0 means that a disk write failed: nothing is tried before that time. ``drawn_at`` is
-    ``Fleet.changes`` at the last draw with too few capable devices: drawing again is useless until a device
-    comes or goes. ``refused`` has the features that each device has been told it lacks.
+    A ``retry_at`` above 0 means that a disk write failed, and nothing is tried before that time.
+    ``drawn_at`` is the value of ``Fleet.changes`` when a draw last found too few capable devices: it is not
+    repeated until a device comes or goes. ``refused`` has the features that each device has been told it
+    lacks.
     """
 
     run: Run
@@ -207,7 +210,7 @@ class LiveRun:
     refused: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
     def timer(self) -> float | None:
-        """When the run is next due, whether or not messages arrive; None without an open round."""
+        """Returns when the run is next due, even if no message arrives; None without an open round."""
         return None if self.round is None else max(self.round.timer(), self.retry_at)
 
     def end(self, event: Event) -> None:
@@ -217,14 +220,14 @@ class LiveRun:
 
 
 def needed_updates(config: RunConfig, expected: int) -> int:
-    """The quorum, in updates, of a round in which ``expected`` devices should answer."""
+    """Returns the quorum, in updates, of a round in which ``expected`` devices should answer."""
     return max(ceil_of(config.quorum, expected), config.min_updates)
 
 
 def new_round(
     run: Run, number: int, task: str, orders: Sequence[OrderRow], now: float, wall: Wall = as_it_is
 ) -> OpenRound:
-    """A round that could open now; nothing is stored yet."""
+    """Returns a round that could open now; nothing is stored yet."""
     state, opened = run.state, wall(now)
     row = RoundRow(
         run=run.name,
@@ -247,19 +250,19 @@ def new_round(
 def resume(
     run: Run, store: Rows, now: float, wall: Wall = as_it_is, back_s: float = RETURN_S
 ) -> OpenRound | None:
-    """The run's open round from the store, to continue where it left off; None without one.
+    """Returns the run's open round from the store, to continue where it left off; None without one.
 
-    If little or none of its time is left, the devices have ``back_s`` to come back.
+    If little or none of its time is left, the devices get ``back_s`` to come back.
     """
     row = store.current_round(run.name)
     if row is None:
         return None
     asked = read_asked(store, row)
     in_grace = row.phase == Phase.GRACE
-    end_at = row.ends_at if in_grace else row.deadline  # who is offline is established afresh
+    end_at = row.ends_at if in_grace else row.deadline  # an offline phase starts over
     whole = run.config.deadline_s
     left, most = end_at - wall(now), run.config.grace_s if in_grace else whole
-    if not end_at or left > most:  # unknown, or the clock was set back
+    if not end_at or left > most:  # not stored, or the clock was set back
         left = most
     end = now + max(left, min(back_s, whole))
     phase = Phase.GRACE if in_grace else Phase.OPEN
@@ -269,7 +272,7 @@ def resume(
 
 
 def counts_late_since(config: RunConfig, row: RoundRow) -> int | None:
-    """The first round whose late updates count in this one; None if late updates do not count."""
+    """Returns the first round whose late updates count in this one; None if late updates do not count."""
     if config.late_updates != "count" or row.task != TRAIN:
         return None
     since = row.round
@@ -279,7 +282,7 @@ def counts_late_since(config: RunConfig, row: RoundRow) -> int | None:
 
 
 def counted_updates(received: Received, with_late: bool) -> list[UpdateRow]:
-    """The updates that count in a round: its own and, ``with_late``, late ones.
+    """Returns the updates that count in a round: its own and, if ``with_late``, late ones.
 
     A device counts once: with its update for this round if there is one, otherwise with the latest of its
     late ones.

@@ -1,4 +1,4 @@
-"""Turns a strategy's assignments into orders: checks and codes what each device of a cohort is to do.
+"""Turns a strategy's assignments into orders: checks and encodes what each device of a cohort must do.
 
     plan --> check --> start as a blob (equal starts share one), patch coded, everything else as Work
 
@@ -40,15 +40,15 @@ from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.transfer import MAX_INLINE_BYTES
 from sedge_protocol.wire.work import Work
 
-# A patch that the device has kept is sent as its hash, unless the patch itself is at most this long.
+# A patch that the device has kept is sent as its hash, unless the patch itself has at most this many bytes.
 NAMED_BYTES = 256
-# Stands for a device without history; ids contain no spaces, so it cannot clash with one.
+# The id of a hypothetical device without history. It cannot clash with a real id, as those have no spaces.
 NEWCOMER = "a new device"
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A round's orders by device, and the features that each left-out device lacks."""
+    """A round's orders, and the features that each left-out device lacks."""
 
     orders: list[OrderRow]
     left_out: dict[str, frozenset[str]]
@@ -57,7 +57,7 @@ class Planned:
 def plan_round(
     run: Run, run_store: RunStore, number: int, devices: Sequence[str], hello: Hellos
 ) -> Planned:
-    """Plan every device's part in a round. Raises ``StrategyError`` for an unusable assignment."""
+    """Plan every device's order in a round. Raises ``StrategyError`` for an unusable assignment."""
     planner = _Planner(run, run_store, number, hello, devices)
     orders: list[OrderRow] = []
     left_out: dict[str, frozenset[str]] = {}

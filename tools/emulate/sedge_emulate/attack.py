@@ -239,7 +239,7 @@ ATTACKS: Mapping[Name, Callable[[Knowledge], Theta]] = {
 
 
 def falsified(learned: LocalResult, known: Knowledge) -> LocalResult:
-    """The result of training with the model replaced by the one that the attack makes."""
+    """A copy of ``learned`` whose trained model is the one that the attack computes from ``known``."""
     with np.errstate(over="ignore"):  # the encoder detects an overflow
         theta = known.base + ATTACKS[known.attack.config.name](known)
     return replace(learned, trained=replace(learned.trained, theta=theta))

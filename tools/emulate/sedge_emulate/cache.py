@@ -17,7 +17,7 @@ from pathlib import Path
 
 MAX_BYTES = 2**30
 _DIGEST = 32
-# The name of an entry, or of a partial file that becomes one when it is complete.
+# Matches the name of an entry, or of a partial file that becomes one when it is complete.
 _OWN = re.compile(r"[0-9a-f]{64}(\.[0-9]+)?")
 
 
@@ -94,7 +94,7 @@ class Cache:
                 partial.unlink()
 
     def _evict(self) -> None:
-        """Delete the least recently used entries and partial files until ``max_bytes`` suffice."""
+        """Delete partial files and the least recently used entries until the rest fits ``max_bytes``."""
         used: list[tuple[float, int, str]] = []
         for entry in os.scandir(self._folder):
             if not _OWN.fullmatch(entry.name):

@@ -48,9 +48,10 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[data]: the devices' examples.
 
     ``auto`` is Fashion-MNIST if it is installed, otherwise digits. PFLlib's folders and a ``partition``
-    may specify the test examples. The groups of ``natural`` are, for example, persons.
-    ``validation`` is for choosing settings; it omits the example before the last ones, because windows
-    of a signal overlap.
+    may specify the test examples. The groups of ``natural`` are, for example, persons. Use ``validation``
+    to choose settings without looking at the test examples. Between the examples to train on and those to
+    validate on, it leaves out one example of each class, because neighbouring windows of a signal
+    overlap.
     """
 
     dataset: Annotated[str, Meta(min_length=1)] = "auto"

@@ -124,7 +124,7 @@ class Stage:
 
 
 def num_workers(config: EmulationConfig) -> int:
-    """The number of processes that train."""
+    """The number of training processes: the configured one, by default one per processor."""
     return config.workers or os.cpu_count() or 1
 
 

@@ -23,7 +23,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Mean bytes per later device round, per first round of a device, and per round at the coordinator."""
+    """Mean bytes of a device's later rounds, of its first round, and of the coordinator's rounds."""
 
     device: Rate
     newcomer: Rate
@@ -78,10 +78,7 @@ def headline(strategy: StrategyResult, metric: Metric = ACCURACY) -> Headline:
 
 
 def rates_of(rounds: Sequence[RoundResult]) -> Rates:
-    """Mean bytes over these rounds per update.
-
-    A device's first update is counted apart from later ones; for the coordinator, the mean is per round.
-    """
+    """Compute the mean bytes of devices' later rounds, of their first rounds, and of the coordinator."""
     # Bytes are unknown for rounds that closed before an emulation over a broker was resumed.
     known = [r for r in rounds if r.bytes_up or r.bytes_down]
     newcomers = sum(r.newcomers for r in known)

@@ -17,7 +17,7 @@ SUBACK = 6
 CONNACK = 22
 # The size of a keepalive packet: PINGREQ going up or PINGRESP coming down.
 PING_BYTES = 2
-# Cloud brokers bill a message by its started 5 KB, once in each direction.
+# Cloud brokers bill each message in units of 5 KB, rounded up, once in each direction.
 UNIT_BYTES = 5 * 1024
 # The length of the suffix that the link appends to the client id: "-" and 128 random bits in hex.
 CLIENT_ID_END = 33

@@ -201,7 +201,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CentralTest(msgspec.Struct, frozen=True, kw_only=True):
-    """The metric of the devices' models and of the global model on the central test set."""
+    """The metric on the ``examples`` of the central test set, for devices' models and the global one."""
 
     examples: Count
     before: Spread

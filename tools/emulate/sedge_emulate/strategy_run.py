@@ -91,8 +91,7 @@ def run_strategy(
 
 def _fleet(stage: Stage, strategy_run: StrategyRun, pool: WorkerPool, url: str | None) -> Fleet:
     if url is None:
-        # A virtual run is replayed from its start, with job results from the cache, so the coordinator's
-        # state goes.
+        # A virtual run is replayed from its start, with cached job results, so its old store is deleted.
         shutil.rmtree(strategy_run.folder / "cloud", ignore_errors=True)
         plan = Plan(stage.config, stage.config.seed)
         name = stage.name(pool.trainer)

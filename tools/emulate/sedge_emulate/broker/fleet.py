@@ -34,14 +34,13 @@ from sedge_protocol.host.disk import translated
 from sedge_protocol.host.loop import Loop
 from sedge_protocol.host.mqtt import BrokerSettings, MqttLink
 
-# Devices and coordinator are on one host or near each other, so requests for the same blob arrive within
-# a second.
+# Devices and coordinator are on one host or near it, so requests for the same blob come within a second.
 GATHER_S = 1.0
 RUN = "run"
 # The run fails if nothing has happened for this long after a round's deadline.
 SILENT_S = 120.0
-# The address in a device's edge.toml of a broker that an emulation started. Its port changes at every
-# start unless one is requested.
+# Matches the address, in a device's edge.toml, of a broker that an emulation started. Its port changes at
+# every start unless one is requested.
 _OURS = re.compile(r'^url = "mqtt://127\.0\.0\.1:(\d{1,5})"$', re.MULTILINE)
 
 

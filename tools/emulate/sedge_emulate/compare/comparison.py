@@ -145,7 +145,7 @@ def _results(folder: Path) -> list[Path]:
 def _require_same(
     old: Mapping[str, Any], new: Mapping[str, Any], old_path: Path, new_path: Path
 ) -> None:
-    """Raise ``DataError`` that names the first differing condition, unless all conditions are the same."""
+    """Raise a ``DataError`` that names the first differing condition if the conditions differ."""
     differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     if differing:
         key = differing[0]

@@ -17,7 +17,7 @@ from sedge_emulate.paired import Tested
 from sedge_protocol.wire.objective import Metric
 
 _NONE = "-"
-# Words of a strategy's name are not broken up to this many letters.
+# In a strategy's name, words of up to this many letters are never broken over two lines.
 _MAX_NAME = 20
 _BYTES = {"bytes_up": "up", "bytes_down": "down"}
 _FIRST_BYTES = {"first_bytes_up": "first up", "first_bytes_down": "first down"}

@@ -25,8 +25,7 @@ _NUMBER = re.compile(r"b1|[iu][1248]|f[248]")
 _OBJECT = "O8"
 # A pandas table nests a dozen containers, deeper than anything else that is read here.
 _DEPTH = 16
-# A value takes at least one byte of the pickle unless the pickle refers back to it, which this allows
-# for.
+# A value takes at least one byte of the pickle unless the pickle refers back to it, which this allows for.
 _VALUES_A_BYTE = 16
 _PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
 # After these opcodes the top of the stack may be a tuple.

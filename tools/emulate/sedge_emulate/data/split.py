@@ -114,8 +114,8 @@ def pathological(
     """Give each device examples of exactly ``classes_per_device`` classes.
 
     Each class is cut into shards, all of about the same size, and each device is dealt shards of
-    different classes. Raises ``DataError`` if the numbers of classes, devices and examples do not work
-    out.
+    different classes. Raises ``DataError`` if the numbers of classes, devices and examples do not allow
+    this.
     """
     _require_devices(devices)
     members = _members(targets)
@@ -134,8 +134,7 @@ def pathological(
     shares: list[Indices] = []
     for _ in range(devices):
         # Dealing from the classes with the most remaining shards always works (Havel-Hakimi). Ties are
-        # broken at random.
-        # lot.
+        # broken at random. lot.
         left = [len(pile) for pile in shards]
         order = np.lexsort((rng.random(len(left)), -np.array(left)))[:classes_per_device]
         shares.append(np.sort(np.concatenate([shards[label].pop() for label in order])))

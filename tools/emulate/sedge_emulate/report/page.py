@@ -1,7 +1,7 @@
 """The report as one HTML file, without scripts or links to other files.
 
-``templates/report.html`` lays out a ``Result``; this module computes what takes more than a loop. The
-templates' environment escapes all text. The size of the page is limited for any number of devices.
+``templates/report.html`` lays out a ``Result``; this module prepares what a template cannot compute
+simply. The templates' environment escapes all text. The page stays small however many devices there are.
 """
 
 from collections import Counter

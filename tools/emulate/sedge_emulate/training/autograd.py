@@ -86,7 +86,7 @@ class AutogradTrainer:
         return {**cast(dict[str, Tensor], guidance.models), **arrays}
 
     def _noise(self, seed: int, step: int) -> Tensor:
-        """The K random numbers (K,) of one step, on the device."""
+        """The random numbers (K,) of one step, on the device."""
         if not (count := self._problem.noise):
             return torch.empty(0, device=self._device)
         return torch.from_numpy(noise(seed, step, count)).to(self._device)

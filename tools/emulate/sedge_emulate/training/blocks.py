@@ -127,8 +127,8 @@ def stacked_thetas(thetas: Sequence[Theta], width: int, device: torch.device) ->
     return torch.from_numpy(np.stack(filled)).to(device)
 
 
-# The final theta (n,), the loss of every step, and, if requested, a gradient (n,) and the mean (n,) of
-# the models.
+# The final theta (n,), the loss of every step, and, if requested, a gradient (n,) and the models' mean
+# (n,).
 End: TypeAlias = tuple[Theta, list[float], Theta | None, Theta | None]
 
 

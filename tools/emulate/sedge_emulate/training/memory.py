@@ -21,7 +21,7 @@ def keep_memory() -> bool:
     """Let this process keep freed memory for its next tensors. Returns False if its C library cannot."""
     try:
         tune = ctypes.CDLL(None).mallopt
-    except (AttributeError, TypeError):  # on musl and macOS; on Windows
+    except (AttributeError, TypeError):  # AttributeError on musl and macOS, TypeError on Windows
         return False
     tune(_M_TRIM_THRESHOLD, _LARGEST_BLOCKS[0])
     return any(tune(_M_MMAP_THRESHOLD, block) == 1 for block in _LARGEST_BLOCKS)

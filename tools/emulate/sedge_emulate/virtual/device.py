@@ -225,8 +225,7 @@ class VirtualDevice:
         self._require_model(order)
         steps = world.steps(self.number, order)
         seconds = self.plan.job_s(order.run, order.round, steps)
-        # The worker reads these files from the host's disk, so they are held until the device has its
-        # own.
+        # The worker reads these files from the host's disk, so they are held until the device has its own.
         holds = (order.model_hash, *self._named(order))
         for name in holds:
             world.disk.hold(name)
@@ -312,7 +311,7 @@ class VirtualDevice:
         self._do(self._agent.finished(finished.outcome, now))
 
     def _keep(self, order: Order, finished: Finished) -> None:
-        """Make the files that the job left on the host's disk the device's own."""
+        """Hand the files that the job left on the host's disk over to the device."""
         self._disk.write(finished.update)
         for name in (order.model_hash, *finished.outcome.kept.names()):
             self._disk.take(name)

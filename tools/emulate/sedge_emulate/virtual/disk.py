@@ -196,9 +196,7 @@ class DeviceDisk:
     def write_part(self, owner: str, manifest: Manifest, index: int, data: bytes) -> None:
         """Add a chunk that has been verified against its digest."""
         self._require_room()
-        if (
-            manifest.sha256 not in self._parts
-        ):  # what others have brought here stays for this device
+        if manifest.sha256 not in self._parts:  # holds the chunks that others bring
             self.host.hold(manifest.sha256)
         self._parts.setdefault(manifest.sha256, set()).add(index)
         if not self.host.has(manifest.sha256):

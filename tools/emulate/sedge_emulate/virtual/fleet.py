@@ -123,7 +123,7 @@ class VirtualFleet:
         Raises ``LinkError`` if nothing has happened for too long, and ``StorageError`` if this host's
         disk is full.
         """
-        gc.freeze()  # spares each collection a walk through torch's modules
+        gc.freeze()  # keeps the collector away from torch's modules
         forms, budget = self._strategy_run.narrower, budget_of(self._run, len(self._shares))
         start_run(self.store, "run", self._bundle, self._run, forms, budget=budget)
         identities = [self._identity(number) for number in range(len(self._shares))]

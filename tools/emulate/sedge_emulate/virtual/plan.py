@@ -298,9 +298,10 @@ def _exponential(mean: float, uniform: float) -> float:
 
 
 def _nights(duty: DutyConfig, phase: float, from_s: float) -> Iterator[Interval]:
-    """Yield the intervals without power, the first one before ``from_s``.
+    """Yield the intervals without power, from before ``from_s`` on.
 
-    The device's days begin ``phase`` of a period before multiples of the period.
+    Day n of the device begins at n - ``phase`` periods. The device is on for the first ``duty.on_s``
+    seconds.
     """
     if duty.on_s < duty.period_s:
         for day in count(math.floor(from_s / duty.period_s + phase) - 1):

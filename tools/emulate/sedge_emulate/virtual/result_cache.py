@@ -31,7 +31,7 @@ def job_key(fleet: bytes, device: str, job: Job, attack: Attack | None = None) -
 class ResultCache:
     """Stores outcomes below ``folder``.
 
-    A replay keeps each of them again, which shows when it has caught up.
+    A replay calls ``keep`` again for each outcome of earlier starts, which shows when it has caught up.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,12 +43,12 @@ class ResultCache:
 
     @property
     def ahead(self) -> int:
-        """How many outcomes of earlier starts have not been kept again yet."""
+        """How many outcomes of earlier starts the replay has not reached yet."""
         return len(self._ahead)
 
     @property
     def caught_up(self) -> bool:
-        """True if a replay has reached the interruption: it has kept all earlier outcomes again."""
+        """True if a replay has caught up: ``keep`` was called again for all outcomes of earlier starts."""
         return not self._ahead
 
     def find(self, key: bytes) -> Finished | None:

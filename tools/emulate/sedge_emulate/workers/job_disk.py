@@ -75,8 +75,7 @@ class JobVectors:
     def read(self, name: bytes, layout: Layout) -> Theta:
         """Return a vector (n,), which must not be modified. Raises ``StorageError``."""
         if name in self._versions:
-            # Write the file again: its last holder may have deleted it, and another process may read it
-            # next.
+            # Write the file again: its last holder may have deleted it, and other processes read it.
             self.lay(name, self._versions[name].data, True)
             return self._versions[name]
         theta = self._vector(name)
@@ -136,12 +135,10 @@ class JobVectors:
         path = self._folder / name.hex()
         with translated("write vector", path):
             self._take_spare(path)
-            # Written in place, under its final name: nobody reads it before the job's outcome is in the
-            # cache.
+            # Written in place, because nobody reads it before the job's outcome is in the cache.
             with opened(path, os.O_WRONLY | os.O_CREAT) as descriptor:
-                # On ext4, allocating a new file's space in advance takes a tenth of the time of growing
-                # it page by page.
-                # page.
+                # On ext4, allocating a new file's space in advance takes a tenth of the time of growing it
+                # page by page. page.
                 if hasattr(os, "posix_fallocate"):  # missing on macOS and Windows
                     os.posix_fallocate(descriptor, 0, data.nbytes)
                 write_at(descriptor, data, 0)

@@ -97,10 +97,7 @@ def trainer_for(
 
 
 def _function_trainer(setup: WorkerSetup, bundle: Bundle) -> FleetTrainer:
-    """Open the user's trainer "module:function".
-
-    It gets no options, so others than the default are refused.
-    """
+    """Open the user's trainer "module:function". It has no options, so any but the defaults are refused."""
     from sedge_emulate.training.function import FunctionFleet
 
     usual = TrainerConfig(setup.trainer.backend)

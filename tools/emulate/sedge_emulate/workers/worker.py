@@ -144,8 +144,7 @@ class Worker:
         train, test = self._examples_of(request.device)
         blobs, vectors = self._disk(request)
         bundle = self._bundle(blobs, request.job.order.bundle.sha256)
-        # A virtual device makes no predictions, so it keeps its own model only if its next order may need
-        # it.
+        # A virtual device makes no predictions, so it keeps its own model only for its next order.
         work = request.job.order.work
         personal = work.own_model is not None and not work.own_model.mixes
         earlier = work.keep or work.scoring or work.blend or work.loss
@@ -157,7 +156,7 @@ class Worker:
     def _examples_of(self, device: int) -> tuple[Examples, Examples]:
         """A device's train and test examples.
 
-        With a GPU they are kept, because its copies live only as long.
+        For a GPU they are cached here, because their copies on the GPU live only as long as they do.
         """
         if self.setup.trainer.device == "cpu":
             return self._shares.examples(device)

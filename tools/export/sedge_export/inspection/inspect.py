@@ -98,7 +98,7 @@ def _sources(
     if subject.num_classes:
         _require_classes(subject.real.y, subject.num_classes)
     if row is not None and subject.choice.loss.name not in LOSSES:
-        # A user's own loss may give the numbers of a row different meanings, so random targets may be
+        # To a user's own loss, the numbers of a row may differ in meaning, so random targets may be
         # invalid.
         drawn = torch.randint(len(subject.real.y), (len(samples.x),), generator=rng)
         samples = Samples(samples.x, subject.real.y[drawn])

@@ -1,5 +1,5 @@
 """Compiles traced graphs for each runtime.
 
-lower    the stage, ``lower``
+lower    the stage: compiles all programs for all requested runtimes
 target   the runtimes, one row each
 """

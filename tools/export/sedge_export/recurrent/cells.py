@@ -178,6 +178,5 @@ rnn: Callable[..., Tensor] = _Rnn.apply
 # Maps (reverse, a of r and z (T, B, 2 H), a of n (T, B, H), first h, W (3 H, H), b_n (H,)) to all h, and
 # values for the gradient.
 gru: Callable[..., tuple[Tensor, ...]] = _Gru.apply
-# Maps (reverse, a (T, B, 4 H), first h, first c, W (4 H, H)) to all h, the final c, and values for the
-# gradient.
+# Maps (reverse, a (T, B, 4 H), first h, first c, W (4 H, H)) to all h, the final c, and more for gradients.
 lstm: Callable[..., tuple[Tensor, ...]] = _Lstm.apply

@@ -17,8 +17,7 @@ from sedge_export.recurrent.loop import Tensors
 from sedge_export.recurrent.packed import Sizes
 from sedge_protocol.errors import ExportError
 
-# Maps x (T, B, I), first states (B, H), weights and reverse to all outputs (T, B, H) and the final
-# states.
+# Maps x (T, B, I), first states (B, H), weights and reverse to all outputs (T, B, H) and the final states.
 Direction: TypeAlias = Callable[[Tensor, Tensors, Tensors, bool], tuple[Tensor, Tensors]]
 Layers: TypeAlias = Callable[..., tuple[Tensor, ...] | None]
 

@@ -24,9 +24,8 @@ from sedge_protocol.wire.objective import Metric
 # measured on examples/pretrained.py); with 1/8 it takes 14.7 MB and loses .2, with 1/6 14.1 MB and .5.
 # Blocks of 64 values with a scale for each, another form of int8, take 21.9 MB and lose .2.
 LEVELS = 16
-# The largest loss of quality that rounding the frozen tensors may cause, as a share of held-out rows or,
-# if the metric is not a share, of its value.
-# value.
+# The largest loss of quality that rounding the frozen tensors may cause, as a share of held-out rows or, if
+# the metric is not a share, of its value. value.
 LARGEST_LOSS = 0.005
 # With fewer held-out rows, a single row would exceed that share.
 MIN_HELD_OUT = 200

@@ -33,7 +33,7 @@ def one_input(model: nn.Module, sample: Given) -> tuple[nn.Module, Tensor, tuple
 
 
 def packed(given: Mapping[str, Tensor], where: str) -> tuple[tuple[InputPart, ...], Tensor]:
-    """Pack inputs by name into rows (N, K). Returns their parts, too. Raises ``ExportError``."""
+    """Pack named inputs into one. Returns the parts and the rows (N, K). Raises ``ExportError``."""
     arrays: dict[str, NDArray[np.float32 | np.int64]] = {}
     for name, rows in given.items():
         if rows.dtype not in (torch.float32, torch.int64) or rows.ndim < 1 or not rows.numel():

@@ -119,7 +119,7 @@ class Eager:
 
     @contextmanager
     def _computing(self) -> Generator[None]:
-        """Compute in float64, if that is the kind, including the model's own float32 values."""
+        """A context in which a float64 model creates its own values in float64, not in float32."""
         if self._kind != torch.float64:
             yield
             return

@@ -21,7 +21,7 @@ from sedge_export.verification.eager import Eager
 Distances: TypeAlias = Callable[..., list[Tensor]]
 
 # An element is near a kink if its distance is at most this many times the tensor's rounding error, the
-# largest difference between float32 and float64. Another correct program's rounding may then move it
+# largest difference between float32 and float64. The rounding of another correct program may move it
 # across.
 NEAR = 4.0
 

@@ -89,14 +89,12 @@ def _compiled(programs: dict[str, torch.export.ExportedProgram]) -> bytes:
     partition: Any = import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
     config = exir.EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
     try:
-        # to_edge_transform_and_lower decomposes twice more: it takes twice as long and makes the same
-        # file.
+        # The successor of to_edge decomposes twice more: it takes twice as long and makes the same file.
         with _decomposed_once():
             edge = exir.to_edge(programs, compile_config=config)
         with _one_pass():
             edge = edge.to_backend(partition.XnnpackPartitioner())
-        # Inputs and outputs are in the caller's memory. If they were planned, they would be copied in and
-        # out.
+        # Inputs and outputs are in the caller's memory. If planned, they would be copied in and out.
         planning = passes.MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
         final = exir.ExecutorchBackendConfig(memory_planning_pass=planning)
         return bytes(edge.to_executorch(final).buffer)

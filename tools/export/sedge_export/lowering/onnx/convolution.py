@@ -59,7 +59,7 @@ def plain_convolution(
     padding: Sequence[int], dilation: Sequence[int], transposed: bool,
     output_padding: Sequence[int], groups: int,
 ) -> Value:  # fmt: skip
-    """The same by ONNX's own operator, whatever the number of positions."""
+    """Lower a convolution to ONNX's own operator, whatever its number of output positions."""
     window = Window(weight.shape[2:], stride, padding, dilation)
     if transposed:
         return _transposed(graph, x, weight, bias, window, output_padding, groups)
@@ -183,7 +183,7 @@ def _laid_over(
 ) -> Value:
     """The input's gradient from one product, whose part for each tap is shifted to its position and added.
 
-    Meanwhile each spatial axis is split into whole strides and the offset within a stride, so that every
+    For this, each spatial axis is split into whole strides and the offset within a stride, so that every
     shift is a padding.
     """
     batch, positions, inputs = grad.shape[0], grad.shape[2:], shape[1]

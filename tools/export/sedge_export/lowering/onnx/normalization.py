@@ -82,8 +82,8 @@ def layer_norm(
 ) -> tuple[Value, Value, Value]:  # fmt: skip
     """The output, and the mean and 1 / deviation of each row.
 
-    Equal values must give exactly 0. But the mean has a rounding error in proportion to the values, which
-    would be divided by sqrt(eps). So the mean is corrected by the mean of the residuals.
+    Equal values must give exactly 0. But the rounding error of the mean is proportional to the values,
+    and would be divided by sqrt(eps). So the mean is corrected by the mean of the residuals.
     """
     axes = list(range(x.rank - len(shape), x.rank))
     rough = graph.mean(x, axes, keep=True)

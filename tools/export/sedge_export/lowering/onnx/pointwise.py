@@ -94,7 +94,7 @@ def _unary(kind: str, graph: Graph, x: Value) -> Value:
 
 def _compare(kind: str, graph: Graph, x: Operand, y: Operand) -> Value:
     left, right = operands(graph, x, y)
-    if left.dtype == BOOL and kind != "Equal":  # ONNX compares only numbers by order
+    if left.dtype == BOOL and kind != "Equal":  # ONNX defines no order of booleans
         left, right = _as(graph, left, INT), _as(graph, right, INT)
     return graph.compare(kind, left, right)
 
@@ -231,8 +231,7 @@ def whole_div(graph: Graph, x: Value, y: Operand, rounding_mode: str | None = No
     """x / y, rounded down or towards 0."""
     left, right = operands(graph, x, y)
     if rounding_mode == "floor":
-        # Without its remainder, x is a multiple of y, so rounding removes the quotient's floating-point
-        # error.
+        # Without its remainder, x is a multiple of y, so rounding makes the quotient exact.
         quotient = graph.binary("Div", graph.sub(left, remainder(graph, left, right)), right)
         return quotient if left.dtype == INT else graph.unary("Round", quotient)
     if rounding_mode is None or left.dtype == INT:

@@ -27,14 +27,13 @@ def max_pool(
         "MaxPool", x, outputs=((shape, FLOAT), (shape, INT)), kernel_shape=kernel, strides=strides,
         pads=[*pads, *pads], dilations=gaps, ceil_mode=int(ceil_mode),
     )  # fmt: skip
-    # ONNX's indices count through the whole tensor. The subtraction is left out if nothing uses the
-    # indices.
+    # ONNX's indices count through the whole tensor. If nothing uses them, the subtraction is dropped.
     return largest, graph.sub(flat, _plane_starts(graph, x.shape))
 
 
 def _plane_starts(graph: Graph, shape: tuple[int, ...]) -> Value:
-    # A Range node instead of a constant of B C numbers keeps the file small; onnxruntime folds it on
-    # loading.
+    # A Range node, which onnxruntime folds on loading, keeps the file smaller than a constant of B C
+    # numbers.
     plane = shape[2] * shape[3]
     bounds = [graph.scalar(number, INT) for number in (0, math.prod(shape), plane)]
     starts = graph.op("Range", *bounds, shape=(shape[0] * shape[1],), dtype=INT)

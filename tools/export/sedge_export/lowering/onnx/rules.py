@@ -1,9 +1,9 @@
 """Lowers operators that have no good ONNX counterpart by the rules shared with ExecuTorch.
 
-A rule is traced for the given shapes, and the resulting graph is lowered in place of the operator.
-Gradients of pools by rule, compared with onnxruntime's indices, MaxUnpool and ScatterElements (batch 32,
-one thread, AVX-512), take 0.85 of the time of a whole step in a small Inception, 0.89 in SqueezeNet, and
-0.97 to 1.01 elsewhere.
+A rule is traced for the given shapes, and the resulting graph is lowered in place of the operator. If the
+gradients of pools are computed by rule instead of with onnxruntime's indices, MaxUnpool and
+ScatterElements, a whole step takes 0.85 of the time in a small Inception, 0.89 in SqueezeNet, and 0.97 to
+1.01 elsewhere (batch 32, one thread, AVX-512).
 """
 
 from typing import Any

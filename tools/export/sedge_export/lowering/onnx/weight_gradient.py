@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from sedge_export.lowering.onnx.graph import Attribute, Graph, Value
 from sedge_export.lowering.onnx.products import gemm
 
-# With fewer input channels than this, the products are too narrow, and the textbook form is faster (1 to
-# 32 channels, 5 x 5: 0.9 ms against 7.9 ms). With more, products are (16 to 16, 3 x 3: 3.6 ms against
+# With fewer input channels than this, products are too narrow, and the textbook form is faster (1 to 32
+# channels, 5 x 5: 0.9 ms against 7.9 ms). With more, products are faster (16 to 16, 3 x 3: 3.6 ms against
 # 10.4 ms).
 MIN_CHANNELS_FOR_TAPS = 8
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from tools.bench.emulator import EXAMPLE
-from tools.bench.gpu import card, gpu_tests, pfl_shape, simple_cnn
+from tools.bench.gpu import card, gpu_tests
 from tools.bench.gpu.__main__ import main
 from tools.bench.gpu.cells import Missing, Settings, Unusable, named
 from tools.bench.gpu.costs import cost
@@ -147,16 +147,6 @@ def test_the_fleets_files_are_valid_and_as_said(tmp_path: Path) -> None:
     path.write_text(text_of(dressed(EXAMPLE.read_text(), Fleet(7, 0.5, 3), "digits"), "cpu", 0))
     found = load_emulation(path)
     assert (found.devices, found.rounds.num_rounds, found.data.dataset) == (7, 3, "digits")
-    path.write_text(pfl_shape.fleet(SIZES[FULL], "cuda"))
-    found = load_emulation(path)
-    assert (found.devices, found.rounds.fraction_train, found.model.batch_size) == (1000, 0.05, 10)
-
-
-def test_pfl_researchs_users_have_50_images_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(simple_cnn.USERS, "3")
-    x, y = simple_cnn.load()
-    assert x.shape == (3 * 60, 3, 32, 32) and set(y.tolist()) == set(range(10))
-    assert sum(p.numel() for p in simple_cnn.build().parameters()) == 1_626_442
 
 
 def test_an_emulation_that_is_not_done_says_how_far_it_came(tmp_path: Path) -> None:
@@ -243,7 +233,7 @@ def test_the_command_runs_through(capsys: pytest.CaptureFixture[str], tmp_path: 
 
 @pytest.mark.slow
 def test_the_command_runs_whole_fleets(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    result = run(capsys, tmp_path, "thousand", "fleet", "pfl", "processes", "combined")
+    result = run(capsys, tmp_path, "thousand", "fleet", "processes", "combined")
     assert [row["device_rounds"] > 0 for row in figures(result, "thousand")] == [True]
     assert figures(result, "fleet")[0]["workers"] == 1
-    assert len(figures(result, "pfl")) >= 2 and len(figures(result, "processes")) == 2
+    assert len(figures(result, "processes")) == 2

@@ -155,15 +155,13 @@ def test_a_goal_is_met_by_the_best_right_figure_of_both_stages() -> None:
 
 def test_a_goal_without_a_figure_names_the_reason() -> None:
     lost = [Row(_ALL, why="not done after 40 s")]
-    whole = [
-        Row({"by": "pfl-research"}, {"round_s": 3.0}),
-        Row({"by": "sedge-emulate"}, {"round_s": 1.0}),
-    ]
-    cnn, _, fleet, pfl = judged({"fleet": lost, "pfl": whole}, "")
+    cnn, _, fleet = judged({"fleet": lost}, "")
     assert cnn.met is None and cnn.why == "vectorised: nothing was measured"
     assert fleet.met is None and fleet.why == "fleet: not done after 40 s"
-    assert pfl.met and pfl.measured == 3.0
-    assert all(goal.met is None for goal in judged({"pfl": whole}, "small sizes"))
+    done = [Row(_ALL, {"command_s": 200.0})]
+    *_, fleet = judged({"fleet": done}, "")
+    assert fleet.met and fleet.measured == 200.0
+    assert all(goal.met is None for goal in judged({"fleet": done}, "small sizes"))
 
 
 # The page.
@@ -182,9 +180,9 @@ def test_the_page_reads_the_line() -> None:
         StageResult("vectorised", "many devices", 1.0, [slow]),
         StageResult("combined", "many devices", 1.0, [best, wrong]),
         StageResult("fleet", "a fleet", 1.0, [], "ended by SIGSEGV"),
-        StageResult("pfl", "a shape", 1.0, [Row({"by": "pfl"}, why="not installed")]),
+        StageResult("processes", "several", 1.0, [Row({"model": "mlp"}, why="no room")]),
     ]  # fmt: skip
-    met = Goal("pfl", "a round", "at least 2 times", 2.5, True)
+    met = Goal("vectorised", "a round", "at least 2 times", 2.5, True)
     found = json.loads(encoded(GpuResult("cuda", "full", "", 7.0, stages, [met])))
     page = {figure.what: figure for figure in gpu(found)}
     assert page["where"].measured == "H100; driver 570; 80.0 GiB; copy 3e+03 GB/s"
@@ -196,5 +194,5 @@ def test_the_page_reads_the_line() -> None:
     )
     assert "; 1,000 (128 devices" in rates and "9,000, wrong: fc is off (8 devices" in rates
     assert page["a fleet"].measured == "not measured: ended by SIGSEGV"
-    assert page["a shape: pfl"].measured == "not installed"
+    assert page["several: mlp"].measured == "no room"
     assert page["goal: a round"].met == (("at least 2 times", True),)

@@ -10,7 +10,7 @@ from tools.bench.gpu.words import figures, told
 from tools.bench.harness import Figure, Result
 
 # These have a separate row for each setting; the others are combined.
-_ONE_BY_ONE = ("thousand", "pfl", "fleet", "processes")
+_ONE_BY_ONE = ("thousand", "fleet", "processes")
 
 
 def gpu(result: Result) -> list[Figure]:

@@ -1,7 +1,7 @@
 """The goals of many devices on one GPU, and whether a run has met them. Loads no torch.
 
 Goals are judged only on a GPU at full size. The loop to beat runs in float32 as torch ships it, with TF32
-in convolutions; the trainer's float32 has none. Only a whole sedge-emulate counts against pfl-research.
+in convolutions; the trainer's float32 has none.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -82,11 +82,6 @@ def _fleet(rows: Rows) -> float:
     return min(_figures(rows, "fleet", "command_s", **setting))
 
 
-def _pfl(rows: Rows) -> float:
-    (theirs,) = _figures(rows, "pfl", "round_s", by="pfl-research")
-    return theirs / min(_figures(rows, "pfl", "round_s", by="sedge-emulate"))
-
-
 _GOALS = (
     _Wanted(
         VECTORISED,
@@ -108,12 +103,5 @@ _GOALS = (
         "at most 300 s",
         _fleet,
         lambda seconds: seconds <= 300,
-    ),
-    _Wanted(
-        "pfl",
-        "a round of pfl-research's shape against pfl-research",
-        "at least 2 times",
-        _pfl,
-        lambda times: times >= 2,
     ),
 )

@@ -30,7 +30,6 @@ class Size:
     thousand: Fleet
     workers: tuple[int, ...]
     fleets: tuple[Fleet, ...]
-    pfl: Fleet
 
 
 _MODELS = ("avgcnn", "resnet8", "conv1d", "mlp")
@@ -51,7 +50,6 @@ SIZES = {
         thousand=Fleet(1000, 0.1, 20),
         workers=(4, 1),
         fleets=(Fleet(10_000, 0.1, 2), Fleet(10_000, 1.0, 2)),
-        pfl=Fleet(1000, 0.05, 10),
     ),
     SMALL: Size(
         matrix=1024,
@@ -68,7 +66,6 @@ SIZES = {
         thousand=Fleet(50, 0.2, 2),
         workers=(2,),
         fleets=(Fleet(100, 1.0, 2),),
-        pfl=Fleet(20, 0.25, 3),
     ),
     TINY: Size(
         matrix=64,
@@ -85,6 +82,5 @@ SIZES = {
         thousand=Fleet(4, 0.5, 1),
         workers=(1,),
         fleets=(Fleet(4, 1.0, 1),),
-        pfl=Fleet(2, 1.0, 1),
     ),
 }

@@ -20,7 +20,6 @@ STAGES = (
     Stage("loop", "eager torch, one device after another", 20.0, "tools.bench.gpu.loop:cells"),
     Stage("vectorised", "many devices at once", 55.0, "tools.bench.gpu.vectorised:single"),
     Stage("thousand", "examples/thousand.toml, whole", 70.0, "tools.bench.gpu.fleets:thousand"),
-    Stage("pfl", "pfl-research's CIFAR-10 shape", 50.0, "tools.bench.gpu.pfl_shape:cells"),
     Stage("fleet", "a large fleet, two rounds", 70.0, "tools.bench.gpu.fleets:large"),
     Stage("processes", "several processes at once", 15.0, "tools.bench.gpu.processes:cells"),
     # Last, as it fills all the remaining time.

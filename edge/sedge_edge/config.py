@@ -1,6 +1,4 @@
-"""Loads edge.toml, the configuration of an agent.
-
-The shipped file explains every key.
+"""Loads edge.toml, the configuration of an agent. The shipped file explains every key.
 
 ``load_config`` checks the whole file, and the secrets and certificates that it names. Paths are made
 absolute, relative to the file's folder. Environment variables in them are expanded, such as systemd's
@@ -347,9 +345,7 @@ def _check_tls(edge: EdgeConfig) -> None:
 
 
 def _read_private(path: Path, key: str) -> str:
-    """Read a secret file.
-
-    As with ssh, a file that others may read is refused.
+    """Read a secret file. As with ssh, a file that others may read is refused.
 
     The file's group may have access, because systemd passes credentials with mode 0440 and an access list.
     """

@@ -44,9 +44,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """The diary's content.
-
-    Times are in Unix seconds of the device's clock, or 0 for never.
+    """The diary's content. Times are in Unix seconds of the device's clock, or 0 for never.
 
     ``since`` is when ``connected`` last changed. Without a link, ``reason`` says why. ``up`` and ``down``
     are the bytes of messages on ``day``, which counts the days since 1970 in UTC.

@@ -41,9 +41,7 @@ ENOUGH_MEMORY_MB = 200
 
 
 def examine(path: Path, report: Callable[[bool, str], None], bundle: Path | None = None) -> bool:
-    """Run all checks and call ``report`` with each result.
-
-    Returns True if all have passed.
+    """Run all checks and call ``report`` with each result. Returns True if all have passed.
 
     The data are compared with the model in the folder ``bundle`` or, without one, that of the newest run.
     """

@@ -1,6 +1,4 @@
-"""Gates decide whether a device may work now.
-
-All are off unless edge.toml configures them.
+"""Gates decide whether a device may work now. All are off unless edge.toml configures them.
 
 While any gate is closed, nothing is fetched and no training starts. A training in progress stops, and
 continues once all gates are open. Finished updates are still sent, unless a gate that limits the use of the
@@ -41,9 +39,7 @@ class Gate(NamedTuple):
 
 
 class Gates:
-    """The gates of a device, which are checked every ``CHECK_S`` seconds.
-
-    Thread-safe.
+    """The gates of a device, which are checked every ``CHECK_S`` seconds. Thread-safe.
 
     ``metered`` tells whether the link is metered, and ``local`` returns the local time of day.
     """

@@ -39,9 +39,7 @@ def member(path: Path) -> EdgeConfig:
 
 
 def leave(config: EdgeConfig, folder: Path, timeout_s: float = ANSWER_S) -> str:
-    """Leave the fleet.
-
-    Returns "" or the reason why the coordinator could not be notified.
+    """Leave the fleet. Returns "" or the reason why the coordinator could not be notified.
 
     The contents of the device's state ``folder`` are deleted in either case. Raises ``StorageError`` while
     an agent uses the folder, or if the disk refuses.

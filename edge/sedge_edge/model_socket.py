@@ -10,8 +10,8 @@ It speaks HTTP. The model answers one request at a time, which bounds its use of
                     classifier with "classes", "probabilities" and "labels"
 
 A bad request is answered with one line of text and a status of 400 or above. Any program that may open the
-socket may use it. A silent client cannot lock others out: if there are too many, the one that has kept the
-others waiting longest is disconnected.
+socket may use it. A silent client cannot lock others out: if there are too many clients, the one that has
+kept the others waiting longest is disconnected.
 """
 
 import contextlib
@@ -50,9 +50,7 @@ _Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]
 
 
 class ModelSocket:
-    """Serves a device's newest model at ``path``, in a separate thread.
-
-    Use it in a ``with`` statement.
+    """Serves a device's newest model at ``path``, in a separate thread. Use it in a ``with`` statement.
 
     ``opened`` opens the model at the first request, so that an unused socket takes no memory for it.
     Entering raises ``StorageError`` if the socket cannot be created.
@@ -94,9 +92,7 @@ class ModelSocket:
 
 
 class _Clients:
-    """Limits the number of clients and the bytes of their inputs.
-
-    Thread-safe.
+    """Limits the number of clients and the bytes of their inputs. Thread-safe.
 
     If there is no room for a new client, the oldest of those is closed that have not sent everything yet or
     do not read their answers.

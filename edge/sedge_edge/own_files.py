@@ -106,9 +106,7 @@ def own_files(frozen: Mapping[str, Path]) -> dict[bytes, Path]:
 
 
 def check_files(files: Mapping[bytes, Path], needed: bytes | None) -> str:
-    """Returns the doctor's summary of these files.
-
-    ``needed`` is the newest run's base, if it has one.
+    """Returns the doctor's summary of these files. ``needed`` is the newest run's base, if it has one.
 
     Raises ``StorageError`` for a missing file, or one whose content does not match its name.
     """

@@ -77,9 +77,7 @@ class Source:
 
 
 def newest(state_dir: Path, run: str | None) -> Source:
-    """Find the model of a run.
-
-    The default is the run trained last or, without any, received last.
+    """Find the model of a run. The default is the run trained last or, without any, received last.
 
     Raises ``ConfigError`` if there is no such model.
     """
@@ -143,9 +141,7 @@ def personal_model(state_dir: Path, run: str | None = None) -> PersonalModel:
 def predict_file(
     model: PersonalModel, path: Path, backend: BackendConfig, folder: Path = Path()
 ) -> NDArray[np.float32]:
-    """Returns the model's outputs (N, C, ...) for the inputs in a file.
-
-    ``folder`` has the user's code.
+    """Returns the model's outputs (N, C, ...) for the inputs in a file. ``folder`` has the user's code.
 
     Raises ``DataError`` for a bad file, ``ConfigError`` for a backend or code that fails.
     """

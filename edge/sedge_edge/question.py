@@ -75,9 +75,7 @@ def ask_coordinator(config: EdgeConfig) -> str:
 
 
 def largest_message(config: EdgeConfig) -> str:
-    """Measure the largest message that reaches the coordinator and comes back.
-
-    Returns a line about it.
+    """Measure the largest message that reaches the coordinator and comes back. Returns a line about it.
 
     A welcome repeats the padding of the doctor's hello. Raises ``LinkError`` if the largest message is too
     small for any run, or if nothing comes back.

@@ -152,9 +152,7 @@ def open_trainer(
     code: UserCode = NO_CODE,
     state_dir: Path | None = None,
 ) -> Trainer:
-    """Open a trainer for the bundle on ``backend``.
-
-    "auto" chooses the fastest one that works and fits.
+    """Open a trainer for the bundle on ``backend``. "auto" chooses the fastest one that works and fits.
 
     A program runs in this process only after it has passed a trial in another one (trial.py). The verdict
     is stored in ``state_dir``, the agent's folder.

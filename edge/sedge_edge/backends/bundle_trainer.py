@@ -1,6 +1,4 @@
-"""A ``Trainer`` that runs a model's programs.
-
-It contains everything that does not depend on the runtime.
+"""A ``Trainer`` that runs a model's programs. It contains everything that does not depend on the runtime.
 
 A runtime turns each program into a callable from named arrays to arrays. Names and shapes are those of
 ``sedge_protocol.wire.programs``. n = parameters.
@@ -41,9 +39,7 @@ class LoadedProgram(Protocol):
     """A program that was loaded into a runtime. Thread-safe."""
 
     def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
-        """Run the program.
-
-        Returns its outputs in order, in arrays that belong to the caller.
+        """Run the program. Returns its outputs in order, in arrays that belong to the caller.
 
         ``last`` says that the next run may not come soon, so unused memory should be freed. The caller
         turns any exception into a ``CodecError`` that names the program.

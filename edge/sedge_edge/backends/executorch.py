@@ -112,9 +112,7 @@ def library() -> Library:
 
 
 class _File:
-    """A .pte file.
-
-    Only one of its programs runs at a time.
+    """A .pte file. Only one of its programs runs at a time.
 
     It is closed between jobs to free memory, as opening it again takes only milliseconds.
     """
@@ -181,9 +179,7 @@ class ExecutorchProgram:
             self._outputs = self._tensors(program, signature.outputs, 1)
 
     def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
-        """Run the program.
-
-        Returns its outputs in order, in new arrays.
+        """Run the program. Returns its outputs in order, in new arrays.
 
         The ``last`` run of a call returns all other memory to the system.
         """

@@ -31,9 +31,7 @@ def place_frozen(module: nn.Module, bundle: Bundle) -> None:
 
 
 class FlatModule:
-    """A module whose tensors were replaced by views of ``values`` (n,).
-
-    Not thread-safe.
+    """A module whose tensors were replaced by views of ``values`` (n,). Not thread-safe.
 
     Every tensor of the layout must be a parameter or buffer of the module, in the same shape. Other
     parameters and buffers do not change.

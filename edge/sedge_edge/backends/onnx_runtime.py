@@ -39,9 +39,7 @@ class _Session(Protocol):
 
 @lru_cache(maxsize=1)
 def _share_arena() -> None:
-    """Create one memory arena for all sessions of the process.
-
-    It grows by the requested amounts.
+    """Create one memory arena for all sessions of the process. It grows by the requested amounts.
 
     It is limited to less than the device's memory, so that a program that needs more fails without
     affecting others.
@@ -93,9 +91,7 @@ class OnnxProgram:
             raise CodecError(f"{found}, expected {expected}")
 
     def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
-        """Run the program.
-
-        Returns its outputs in order.
+        """Run the program. Returns its outputs in order.
 
         The ``last`` run of a call returns unused memory to the system.
         """

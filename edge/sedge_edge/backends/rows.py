@@ -1,6 +1,4 @@
-"""Losses and metrics in torch.
-
-Each maps outputs (B, ...) and targets (B, ...) to one number per row, (B,).
+"""Losses and metrics in torch. Each maps outputs (B, ...) and targets (B, ...) to one number per row, (B,).
 
 The exporter, the backend ``torch`` and the emulator use them.
 """
@@ -58,9 +56,7 @@ def counted(y: Tensor) -> Tensor:
 
 
 def classes_first(logits: Tensor, y: Tensor) -> Tensor:
-    """Returns logits (B, C, ...) for labels (B, ...).
-
-    Hugging Face's shape (B, ..., C) is transposed.
+    """Returns logits (B, C, ...) for labels (B, ...). Hugging Face's shape (B, ..., C) is transposed.
 
     If both shapes are possible, (B, C, ...) is assumed, which is torch's layout.
     """

@@ -35,9 +35,7 @@ _BYTES_A_NUMBER = 1 + 4
 
 
 def read_images(folder: Path, shape: tuple[int, ...] | None) -> Raw:
-    """Read all images (N, C, H, W) and their labels.
-
-    ``shape`` is a model's input shape, if known.
+    """Read all images (N, C, H, W) and their labels. ``shape`` is a model's input shape, if known.
 
     Raises ``DataError`` for images that do not fit into memory or the model, before allocating memory.
     """

@@ -12,9 +12,7 @@ _LOG = logging.getLogger("sedge.edge")
 
 
 class LiveData:
-    """The training and test examples of a configuration.
-
-    Calling it reads them again if they have changed.
+    """The training and test examples of a configuration. Calling it reads them again if they have changed.
 
     Files and folders are checked for changes, while a function is called only once. If changed data cannot
     be read, the error is logged and the previous examples stay. The constructor raises ``DataError``.

@@ -28,9 +28,7 @@ _OTHERS = {
 
 
 def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
-    """Returns the training and test examples of a configuration.
-
-    Raises ``DataError``.
+    """Returns the training and test examples of a configuration. Raises ``DataError``.
 
     The examples are split before they are converted, because pixels take four times the memory as float32.
     """
@@ -42,9 +40,7 @@ def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
 
 
 def load_source(source: str, base: Path) -> Examples:
-    """Returns the examples of one source.
-
-    Relative paths and modules are looked up in ``base``.
+    """Returns the examples of one source. Relative paths and modules are looked up in ``base``.
 
     Raises ``DataError`` for a source that is missing, unreadable, or does not have x and y.
     """
@@ -52,9 +48,7 @@ def load_source(source: str, base: Path) -> Examples:
 
 
 def read_source(source: str, base: Path, shape: tuple[int, ...] | None = None) -> Raw:
-    """Read a source without converting it.
-
-    ``shape`` is that of one example, if a model is known.
+    """Read a source without converting it. ``shape`` is that of one example, if a model is known.
 
     Raises ``DataError``. Only images are compared with the shape, which happens before they are all read.
     """
@@ -97,9 +91,7 @@ def _noted(whole: Raw) -> Raw:
 
 
 def _call(source: str, base: Path) -> tuple[object, object, object]:
-    """Call the user's function.
-
-    Any exception in it becomes a ``DataError`` with the same text.
+    """Call the user's function. Any exception in it becomes a ``DataError`` with the same text.
 
     This includes the exception of ``sys.exit``, which must not end the agent.
     """

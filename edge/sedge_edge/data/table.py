@@ -42,9 +42,7 @@ class Table:
 
 
 def read_table(path: Path, inputs: int = 0) -> Table:
-    """Read the examples in a file.
-
-    Raises ``DataError`` that names the line and the column.
+    """Read the examples in a file. Raises ``DataError`` that names the line and the column.
 
     A file that has exactly ``inputs`` columns is for predictions and has no target.
     """

@@ -103,9 +103,7 @@ def base_versions(order: Order) -> list[bytes]:
 
 
 def global_model(order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layout) -> Theta:
-    """Returns the order's global model (n,), read-only.
-
-    ``vectors`` keeps it or its steps from now on.
+    """Returns the order's global model (n,), read-only. ``vectors`` keeps it or its steps from now on.
 
     Raises ``CodecError`` for a snapshot that does not match the order, ``BrokenSteps`` for steps that do
     not, and ``StorageError`` for a missing or damaged blob or vector.

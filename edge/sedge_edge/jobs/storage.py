@@ -67,9 +67,7 @@ class Blobs(WholeBlobs, Protocol):
         ...
 
     def collect(self, keep: Set[bytes], min_age_s: float) -> int:
-        """Delete everything that is not in ``keep``.
-
-        Returns the number of bytes freed.
+        """Delete everything that is not in ``keep``. Returns the number of bytes freed.
 
         ``keep`` includes the names of vectors and masks, so that an implementation that stores these
         elsewhere can delete them in the same call.

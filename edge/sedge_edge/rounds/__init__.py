@@ -1,1 +1,1 @@
-"""An order from its arrival to its receipt: downloads, durable state and uploads."""
+"""Handles an order from its arrival to its receipt: downloads, durable state and uploads."""

@@ -1,4 +1,4 @@
-"""Decides about an arriving order (WIRE.md, 5.7): ignore, decline, or accept it."""
+"""Decides whether to ignore, decline or accept an order that has arrived (WIRE.md, 5.7)."""
 
 import logging
 
@@ -19,9 +19,9 @@ from sedge_protocol.wire.signing_keys import SigningKeys
 
 
 class Admission:
-    """Judges orders by what the device has ``announced``, its limits and the ``keys`` that it pins.
+    """Checks orders against what the device has ``announced``, its limits and its pinned ``keys``.
 
-    Methods raise ``StorageError`` when the disk refuses.
+    Methods raise ``StorageError`` if the disk refuses.
     """
 
     def __init__(
@@ -41,12 +41,15 @@ class Admission:
         self.declines = Declines(store, blobs, peer, self.impossible)
 
     def impossible(self, order: Order) -> RemoteError | None:
-        """Why an order cannot or may not be done, as far as this is known before its bundle is here."""
+        """Returns why an order is impossible or not allowed, as far as is known yet, or None.
+
+        More is known once the order's bundle has arrived.
+        """
         too_large = impossible_blob(order, self._blobs)
         return too_large or self._other_layout(order) or self._trust.refusal(order)
 
     def _other_layout(self, order: Order) -> CodecError | None:
-        """Why its bundle is no version of the one that the run's kept state was made with."""
+        """Returns an error if the order's bundle does not have the layout of the run's kept state."""
         entry = self._store.state.runs.get(order.run)
         facts = bundle_facts(order.bundle.sha256, self._blobs)
         if entry is None or facts is None or not entry.goes_on(order):
@@ -56,20 +59,20 @@ class Admission:
         return CodecError(OTHER_LAYOUT.format(where=f"run {order.run}, round {order.round}"))
 
     def order(self, order: Order) -> list[Effect]:
-        """Take an order on, or return why not."""
+        """Accept, decline or ignore an order. Returns the resulting effects."""
         state = self._store.state
         current = state.orders.get(order.run)
         done = state.pending(order.run, order.round)
         if done is not None or (current is not None and current.round == order.round):
             self._store.recut(order)
-            return []  # a repeat; the upload's own retries answer it
+            return []  # a repeated order; its update is already being offered
         if (refused := self._budget.order()) is not None:
             return self.declines.beyond_limits(order, refused, self._budget.tells())
         if (unable := unannounced(order, self._announced)) is not None:
             return [Note(logging.ERROR, str(unable)), self.declines.message(order, unable)]
         if (impossible := self.impossible(order)) is not None:
             return self.declines.decline(order, impossible)
-        if state.attempts_exhausted(order):  # our decline was lost
+        if state.attempts_exhausted(order):  # the coordinator has not received our decline
             return self.declines.exhausted(order)
         self._trust.learn(order)
         try:

@@ -1,7 +1,7 @@
-"""The largest blobs that an order can need, by its bundle's layout: checked before a byte is fetched.
+"""Limits the sizes of an order's blobs to what its bundle's layout can require, before fetching them.
 
-A coordinator names blobs by manifests of up to 1 GiB each, 35 of them in an order. The size of a vector of
-n parameters is known, so a larger blob is a mistake or an attack.
+A coordinator names up to 35 blobs in an order, by manifests of up to 1 GiB each. The size of a vector of n
+parameters is known, so a larger blob is a mistake or an attack.
 """
 
 from sedge_edge.jobs.storage import ReadableBlobs
@@ -14,14 +14,14 @@ from sedge_protocol.wire.refusals import BLOB_TOO_LARGE
 from sedge_protocol.wire.transfer import Manifest
 from sedge_protocol.wire.update import max_coded_bytes
 
-# Larger blobs wait until the bundle is here and shows whether they can be valid.
+# Blobs above this size wait until the bundle has arrived, which shows whether they can be valid.
 FIRST_BYTES = 2**24
 
 
 def impossible_blob(order: Order, blobs: ReadableBlobs) -> CodecError | None:
-    """Why an order cannot be done, as far as is known: its bundle is invalid, or a blob is too large.
+    """Returns an error if the order's bundle is invalid or a blob is too large, as far as is known yet.
 
-    Raises ``StorageError`` when the disk refuses.
+    Raises ``StorageError`` if the disk refuses.
     """
     if order.bundle.size > MAX_BUNDLE_BYTES:
         expected = f"expected at most {MAX_BUNDLE_BYTES}"
@@ -37,13 +37,16 @@ def impossible_blob(order: Order, blobs: ReadableBlobs) -> CodecError | None:
 
 
 def may_begin(order: Order, manifest: Manifest, blobs: ReadableBlobs) -> bool:
-    """Whether a blob of a feasible order may be fetched now, or only after its bundle."""
+    """Returns True if a blob of a possible order may be fetched before the order's bundle has arrived."""
     bundle = order.bundle.sha256
     return manifest.size <= FIRST_BYTES or manifest.sha256 == bundle or blobs.has(bundle)
 
 
 def _limits(order: Order, size: int) -> list[tuple[str, Manifest | None, int]]:
-    """Each blob except the bundle, with its name and the largest size in bytes for vectors of ``size``."""
+    """Returns each blob except the bundle, with its name and its largest size in bytes.
+
+    ``size`` is the number of elements of the order's vectors.
+    """
     coded = max_coded_bytes(size)
     return [
         ("a model", order.model, coded),

@@ -1,12 +1,12 @@
 """A device's own limits on what a coordinator may ask of it.
 
-Each limit is a bucket that spending fills and that drains evenly, an hour's worth in an hour or a day's in
-a day. A full bucket stays closed until a tenth of it has drained. So at most twice the limit is spent in
-any one period, and the limit in every further one.
+Each limit is a bucket. Spending fills it, and it drains at a constant rate: its whole capacity in an hour
+or a day. A full bucket stays closed until a tenth of it has drained. So at most twice the limit is spent in
+any one period, and at most the limit in each further one.
 
-Time is monotonic while the agent runs. The amounts spent are committed with the rest of the state, and
-drain over the time from the last commit to a new start, by the device's clock, but at most over a day. So a
-clock that starts in the past, as it does without a battery, drains nothing, and a coordinator gains nothing
+While the agent runs, time is monotonic. The amounts spent are committed with the rest of the state. At a
+new start they drain by the time since the last commit, according to the device's clock, but by a day at
+most. A clock without a battery starts in the past, so nothing drains then. So a coordinator gains nothing
 by making a device restart.
 """
 
@@ -17,21 +17,21 @@ from sedge_protocol.errors import SedgeError
 from sedge_protocol.wire.settings import LimitsConfig
 
 HOUR_S, DAY_S = 3600.0, 86400.0
-# The maximum number of orders in a burst, twice the number of runs that a device keeps, and the seconds in
-# which this allowance recovers: a round of a tiny model takes about 20 ms.
+# The maximum number of orders in a burst, twice the number of runs that a device keeps, and the seconds
+# after which another such burst is allowed. A round of a tiny model takes about 20 ms.
 MOMENT, MOMENT_S = 32, 0.32
-# Starts of a coordinator per hour that are accepted, because each costs a commit.
+# How many restarts of a coordinator are accepted per hour. They are limited because each costs a commit.
 STARTS = 60
-# The amount that may be spent before it gets its own commit; every other commit carries it too.
+# Spending this many bytes or seconds triggers a commit, unless another commit has recorded them before.
 COMMIT_BYTES, COMMIT_S = 64e6, 600.0
 
 
 class TooManyOrders(SedgeError):
-    """More orders have arrived than [limits] of edge.toml allows."""
+    """More orders have arrived than [limits] in edge.toml allows."""
 
 
 class Spent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The use of the device's limits that has not drained yet."""
+    """The amounts of the device's limits that are spent and have not drained yet."""
 
     orders: float = 0.0
     """The orders that were accepted."""
@@ -44,7 +44,7 @@ class Spent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Bucket:
-    """The amount ``spent`` of a limit for a period."""
+    """One limit: how much may be spent per period, and the amount ``spent`` that has not drained yet."""
 
     def __init__(self, limit: float, period_s: float, spent: float = 0.0) -> None:
         self.limit, self.spent = limit, spent
@@ -56,27 +56,28 @@ class Bucket:
         return self.limit / self._period_s
 
     def drain(self, seconds: float) -> None:
-        """Let ``seconds`` pass."""
+        """Drain the bucket by the amount for ``seconds``."""
         self.spent = max(0.0, self.spent - self._rate * seconds)
 
     def take(self) -> bool:
-        """Spend one, if there is room for one."""
+        """Spend 1 if there is room for it. Returns True if there was."""
         if self.spent + 1 > self.limit:
             return False
         self.spent += 1
         return True
 
     def closed_s(self) -> float:
-        """Seconds that a full bucket stays closed, until a tenth has drained; 0 while it is open."""
+        """Returns the seconds until a full bucket opens, when a tenth has drained, or 0 if it is open."""
         open_at = 0.9 * self.limit
         self._full = self.spent >= self.limit or (self._full and self.spent > open_at)
         return (self.spent - open_at) / self._rate if self._full else 0.0
 
 
 class Budget:
-    """The remaining allowance of a device's limits; without ``limits`` everything is allowed.
+    """Tracks how much of a device's limits is left. Without ``limits`` everything is allowed.
 
-    ``spent`` is the last committed use, ``clock_s`` the Unix time of this start, which need not be right.
+    ``spent`` are the amounts in the last commit, and ``clock_s`` is the Unix time of this start. The clock
+    need not be right.
     """
 
     def __init__(self, limits: LimitsConfig | None, spent: Spent, clock_s: int) -> None:
@@ -87,7 +88,7 @@ class Budget:
         self._starts = Bucket(STARTS, HOUR_S)
         self._bytes = Bucket(limits.megabytes_per_day * 1e6, DAY_S, spent.bytes)
         self._training = Bucket(limits.training_hours_per_day * HOUR_S, DAY_S, spent.seconds)
-        self._theirs = frozenset[str]()  # the limits that are the coordinator's
+        self._theirs = frozenset[str]()  # the limits that the coordinator has tightened
         self._buckets = (self._orders, self._moment, self._starts, self._bytes, self._training)
         self._clock_s = float(clock_s)
         self._now: float | None = None
@@ -98,7 +99,7 @@ class Budget:
         self._drain(float(min(DAY_S, max(0, away_s))))
 
     def tighten(self, limits: LimitsConfig, own: LimitsConfig) -> None:
-        """Take the limits in force, which are the device's ``own`` or stricter."""
+        """Use these limits, which are the device's ``own`` or stricter ones."""
         self._orders.limit = limits.orders_per_hour
         self._bytes.limit = limits.megabytes_per_day * 1e6
         self._training.limit = limits.training_hours_per_day * HOUR_S
@@ -128,15 +129,15 @@ class Budget:
         self._new_bytes += size
 
     def works(self, working: bool) -> None:
-        """A job begins or ends."""
+        """Record that a job begins or ends."""
         self._working = working
 
     def start(self) -> bool:
-        """Whether frames of another start of the coordinator are still accepted."""
+        """Returns True if the frames of a restarted coordinator may be accepted. Counts the restart."""
         return not self._limited or self._starts.take()
 
     def order(self) -> str | None:
-        """The decision on an order: None accepts it, "" drops it, other text is the reason to decline."""
+        """Returns None to accept an order, "" to drop it silently, or the reason to decline it."""
         if not self._limited:
             return None
         if not self._moment.take():
@@ -149,7 +150,7 @@ class Budget:
         )
 
     def closed(self) -> str:
-        """Why nothing is fetched or begun now; empty when it may be."""
+        """Returns why nothing may be fetched or begun now, or "" if it may."""
         if not self._limited:
             return ""
         found: list[str] = []
@@ -163,7 +164,7 @@ class Budget:
         return "; ".join(found)
 
     def gate(self, other: Gate | None) -> Gate | None:
-        """A gate that is closed if ``other`` is, or a limit is reached; None if neither can be."""
+        """Returns a gate that is closed if ``other`` is or a limit is reached; None if neither exists."""
         if not self._limited:
             return other
 
@@ -175,14 +176,14 @@ class Budget:
         return closed
 
     def must_stop(self, now: float) -> bool:
-        """Whether the running job has used up the training time; read-only, callable from any thread."""
+        """Returns True if the running job has used up the training time. Any thread may call it."""
         since = 0.0 if self._now is None else now - self._now
         training = self._training
         spent = training.spent + since * (1 - training.limit / DAY_S)
         return self._limited and spent >= training.limit
 
     def tells(self) -> bool:
-        """Whether to log now that an order was refused: once an hour."""
+        """Returns True if a refused order should be logged now, which is the case once an hour."""
         now = self._now or 0.0
         if now < self._tell_at:
             return False
@@ -191,16 +192,16 @@ class Budget:
 
     @property
     def clock_s(self) -> float:
-        """The device's Unix time, counted on from its clock at this start."""
+        """The device's Unix time: its clock at this start, plus the time that has passed since."""
         return self._clock_s
 
     @property
     def owes(self) -> bool:
-        """Whether enough was spent since the last commit to deserve a separate one."""
+        """Whether enough was spent since the last commit to justify another one."""
         return self._limited and (self._new_bytes >= COMMIT_BYTES or self._new_s >= COMMIT_S)
 
     def commit(self) -> Spent:
-        """The counts, to be committed together with other state."""
+        """Returns the amounts spent, which the caller must commit."""
         if not self._limited:
             return Spent()
         self._new_bytes = self._new_s = 0.0

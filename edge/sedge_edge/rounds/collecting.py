@@ -1,4 +1,4 @@
-"""Deletes the blobs that nothing needs any more, and the runs that [keep] gives up."""
+"""Deletes blobs that are no longer needed, and the runs that [keep] says not to keep."""
 
 import logging
 from collections import Counter
@@ -11,7 +11,7 @@ from sedge_protocol.wire.effects import Note
 
 
 class Collecting:
-    """Collects whenever the set of needed blobs has changed. Do not call it during a job.
+    """Deletes unneeded blobs whenever the set of needed ones has changed. Do not call it during a job.
 
     A running job may be writing blobs that the state does not name yet.
     """
@@ -23,15 +23,15 @@ class Collecting:
         self._blobs = blobs
         self._retention = retention
         self._counters = counters
-        self._needed: set[bytes] | None = None  # as of the last collection
+        self._needed: set[bytes] | None = None  # at the last collection
         self._not_before = 0.0
 
     def job_ended(self) -> None:
-        """A job may have left blobs that nothing needs."""
+        """Collect again, because a job has ended and may have left blobs that nothing needs."""
         self._needed = None
 
     def poll(self, now: float) -> list[Note]:
-        """Delete blobs that are not needed; a file that cannot be deleted is skipped."""
+        """Delete blobs that are no longer needed. A file that cannot be deleted is skipped."""
         if now < self._not_before:
             return []
         gone: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Gives up orders that the device cannot do, and reports them to the coordinator and the log."""
+"""Declines orders that the device cannot do, and reports them to the coordinator and the log."""
 
 import logging
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from sedge_protocol.wire.reasons import without_paths
 
 
 class Declines:
-    """Declines orders. Methods that give an order up raise ``StorageError`` when the disk refuses.
+    """Declines orders. Methods that remove an accepted order raise ``StorageError`` if the disk refuses.
 
-    ``why`` returns why an order cannot be done, as far as its bundle shows, once that has arrived.
+    ``why`` returns why an order whose bundle has arrived is impossible, or None.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Declines:
         self._blobs = blobs
         self._peer = peer
         self._why = why
-        self._possible: dict[str, Order] = {}  # by run, the orders that have been checked
+        self._possible: dict[str, Order] = {}  # orders that have been checked, by run
 
     def decline(self, order: Order | OrderName, error: SedgeError) -> list[Effect]:
         """Decline an order that has not been accepted."""
@@ -39,12 +39,15 @@ class Declines:
         return [Note(logging.ERROR, text), self.message(order, error)]
 
     def message(self, order: Order | OrderName, error: SedgeError) -> Effect:
-        """Only the DECLINE message."""
+        """Returns the DECLINE message, without a note for the log."""
         why = type(error).__name__, without_paths(str(error))[:1000]
         return self._peer.message(Decline(order.run, order.round, *why))
 
     def give_up(self, order: Order, error: SedgeError) -> list[Effect]:
-        """Give up an order that cannot be done; if only its steps are broken, continue without them."""
+        """Remove and decline an order that cannot be done.
+
+        If only its steps are broken, remove just these.
+        """
         text = f"run {order.run}, round {order.round}: {error}"
         if isinstance(error, BrokenSteps):
             self._store.strike_steps(order)
@@ -54,7 +57,10 @@ class Declines:
         return self.decline(order, error)
 
     def beyond_limits(self, order: Order, why: str, tells: bool) -> list[Effect]:
-        """Decline an order beyond the device's own limits; without ``why`` drop it; ``tells``: log it."""
+        """Decline an order that exceeds the device's own limits, or drop it without ``why``.
+
+        Log if ``tells``.
+        """
         effects: list[Effect] = []
         if tells:
             text = why or "orders arrive faster than rounds can end; dropping the excess"
@@ -62,7 +68,7 @@ class Declines:
         return [*effects, self.message(order, TooManyOrders(why))] if why else effects
 
     def impossible(self) -> list[Effect]:
-        """Give up the orders that turn out to be impossible now that their bundles have arrived."""
+        """Remove and decline orders that turn out to be impossible now that their bundles have arrived."""
         effects: list[Effect] = []
         orders = self._store.state.orders
         self._possible = {run: order for run, order in self._possible.items() if run in orders}
@@ -76,6 +82,6 @@ class Declines:
         return effects
 
     def exhausted(self, order: Order) -> list[Effect]:
-        """Decline an order that keeps killing the agent, so that other runs can continue."""
+        """Decline an order that repeatedly crashes the agent, so that other runs can continue."""
         error = TooManyStarts.of(order)
         return [Note(logging.ERROR, str(error)), self.message(order, error)]

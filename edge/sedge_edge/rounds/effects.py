@@ -1,4 +1,4 @@
-"""The agent's requests to its shell, in addition to those that both sides have."""
+"""What the agent asks its shell to do, in addition to the effects that the coordinator also has."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -10,16 +10,16 @@ from sedge_protocol.wire.transfer import Manifest
 
 @dataclass(frozen=True)
 class StartJob:
-    """Do this job in the worker thread, then call ``finished``, ``failed`` or ``interrupted``."""
+    """Run this job in the worker thread, then call ``finished``, ``failed`` or ``interrupted``."""
 
     job: Job
 
 
 @dataclass(frozen=True)
 class FetchSpan:
-    """GET the chunks from ``first`` to ``end`` - 1 of a blob; pass each chunk, and the end, to ``fetched``.
+    """Request the chunks of a blob from ``first`` to ``end`` - 1. Pass each, and the end, to ``fetched``.
 
-    Only one span is fetched at a time, unless the previous one was stopped. Answers repeat its ``number``.
+    There is only one request at a time, unless the previous one was stopped. Answers repeat its ``number``.
     """
 
     number: int
@@ -31,14 +31,14 @@ class FetchSpan:
 
 @dataclass(frozen=True)
 class StopSpan:
-    """Stop requesting the span with this number; anything that still arrives for it is ignored."""
+    """Stop requesting the span with this number. Anything that still arrives for it will be ignored."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class FetchedChunk:
-    """A chunk of a span, not checked yet."""
+    """A chunk of a span, which has not been checked yet."""
 
     number: int
     index: int
@@ -47,7 +47,7 @@ class FetchedChunk:
 
 @dataclass(frozen=True)
 class SpanEnd:
-    """A span has ended: it is complete, or failed for this reason."""
+    """The end of a span: it is complete, or has failed with this error."""
 
     number: int
     error: str = ""
@@ -55,7 +55,7 @@ class SpanEnd:
 
 @dataclass(frozen=True)
 class KeepCertificate:
-    """Show the broker this certificate (DER) from the next connection on."""
+    """Use this certificate (DER) for the broker, from the next connection on."""
 
     der: bytes
 

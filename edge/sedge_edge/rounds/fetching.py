@@ -1,4 +1,4 @@
-"""Downloads: the blobs that the orders need and the disk does not hold yet."""
+"""Downloads the blobs that the orders need and that are not on disk yet."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -27,11 +27,11 @@ FetchEffect: TypeAlias = Effect | SpanEffect
 
 
 class Fetches:
-    """Every download of the device. Methods raise ``StorageError`` when the disk refuses.
+    """All downloads of the device. Methods raise ``StorageError`` if the disk refuses.
 
-    ``holds`` tells whether a vector, such as a version of the global model, is here. Frozen data that does
-    not fit into ``memory_mb`` is not fetched: the job declines the order. ``permits`` tells which URLs may
-    be requested over HTTP; None: none.
+    ``holds`` tells whether a vector, such as a version of the global model, is stored. Frozen data that
+    does not fit into ``memory_mb`` is not fetched, because the job will decline the order. ``permits``
+    tells which URLs may be requested over HTTP; None permits none.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Fetches:
         self.places = Places(permits, peer.counters, rng)
 
     def connected(self, now: float) -> list[FetchEffect]:
-        """The link is up (again): subscribe and request what is missing."""
+        """Handle a new connection: subscribe, and request what is missing."""
         self._connected = True
         self._listening.clear()
         for fetch in self._active.values():
@@ -67,18 +67,18 @@ class Fetches:
         return [*self._listen()]
 
     def woken(self, now: float) -> None:
-        """The coordinator is online: requests that it has left unanswered are due again."""
+        """Repeat requests that are unanswered, because the coordinator is known to be online."""
         for fetch in self._active.values():
             fetch.woken(now)
 
     def disconnected(self) -> None:
-        """The link is down."""
+        """Handle the loss of the connection."""
         self._connected = False
         for fetch in self._active.values():
             fetch.disconnected()
 
     def missing(self, order: Order) -> list[Manifest]:
-        """The missing blobs of an order, as far as they are known yet."""
+        """Returns the missing blobs of an order, as far as they are known yet."""
         needed = needed_blobs(order, self._holds)
         facts = bundle_facts(order.bundle.sha256, self._blobs)
         if facts is not None and facts.frozen is not None and facts.frozen.fits(self._memory_mb):
@@ -87,11 +87,14 @@ class Fetches:
 
     @property
     def refused(self) -> str:
-        """Why the disk cannot take one of the blobs now; empty if it can take all."""
+        """Why the disk has no room for one of the blobs, or "" if it has room for all."""
         return next(iter(self._refused.values()), "")
 
     def sync(self, orders: Iterable[Order], now: float) -> list[FetchEffect]:
-        """Fetch exactly the blobs that these orders need; without room (``refused``), try again later."""
+        """Fetch the blobs that these orders need, and stop all other downloads.
+
+        A blob for which there is no room (``refused``) is tried again later.
+        """
         pairs = [
             (order, manifest)
             for order in orders
@@ -115,13 +118,13 @@ class Fetches:
             if transfer not in self._active and transfer not in self._retry_at:
                 effects += self._begin(transfer, manifest, now)
         for transfer, fetch in list(self._active.items()):
-            if fetch.complete:  # a crash or a full disk prevented assembly after the last chunk
+            if fetch.complete:  # a crash or a full disk prevented assembling it
                 effects += self._complete(transfer, fetch, now)
         effects += self.places.sync(self._active, urls, now, self._connected)
         return [*effects, *self._listen()]
 
     def _begin(self, transfer: bytes, manifest: Manifest, now: float) -> list[Effect]:
-        """Start a download. One without room must not stop the downloads of other orders."""
+        """Start a download. If there is no room, note that for later, so that other downloads can start."""
         try:
             fetch = Fetch(manifest, self._blobs.open_part(OWNER, manifest), self._rng)
         except StorageError as exc:
@@ -134,9 +137,9 @@ class Fetches:
         return []
 
     def chunk(self, frame: Frame, now: float) -> list[Effect]:
-        """Store a chunk; ignored when its blob is not being fetched.
+        """Store a chunk, if its blob is being fetched.
 
-        Raises ``FrameError`` for a chunk that does not fit its manifest.
+        Raises ``FrameError`` for a chunk that does not match the blob's manifest.
         """
         fetch = self._active.get(frame.transfer)
         return [] if fetch is None else self._keep(fetch, frame.index, frame.body, now)
@@ -153,13 +156,14 @@ class Fetches:
         return [*self._complete(fetch.manifest.transfer, fetch, now), *self._listen()]
 
     def fetched(self, part: FetchedChunk | SpanEnd, now: float) -> list[FetchEffect]:
-        """Data have arrived over HTTP; ignored if their span was stopped."""
+        """Handle data that have arrived over HTTP. They are ignored if their span was stopped."""
         span = self.places.asked
         fetch = None if span is None else self._active.get(span.manifest.transfer)
         if span is None or fetch is None or span.number != part.number:
             return []
         if isinstance(part, SpanEnd):
-            if part.error and not self._connected:  # the device's own network may be at fault
+            # The device's own network may be at fault, not the server.
+            if part.error and not self._connected:
                 return [*self.places.halt()]
             if part.error:
                 return self._over_mqtt(part.error, now)
@@ -170,12 +174,12 @@ class Fetches:
         except FrameError as exc:
             return self._over_mqtt(f"{span.url.partition('?')[0]}: {exc}", now)
         self.places.heard(len(part.data), now)
-        if fetch.complete:  # a server without ranges may have more to send
+        if fetch.complete:  # a server without range support may be sending more
             return [*effects, *self.places.halt()]
         return [*effects]
 
     def _over_mqtt(self, why: str, now: float) -> list[FetchEffect]:
-        """The server failed: fetch the remaining chunks over MQTT."""
+        """Fetch the remaining chunks over MQTT, because the web server failed."""
         left = [fetch for t, fetch in self._active.items() if self.places.takes(t)]
         effects: list[FetchEffect] = [*self.places.failed(why, now)]
         for fetch in left if self._connected else ():
@@ -183,7 +187,7 @@ class Fetches:
         return [*effects, *self._listen()]
 
     def poll(self, now: float) -> list[FetchEffect]:
-        """Send the requests that are due, each in the name of the first order that needs the blob."""
+        """Send the requests that are due. Each names the first order that needs the blob."""
         effects: list[FetchEffect] = []
         if (stall_at := self.places.timer()) is not None and now >= stall_at:
             effects += self._over_mqtt(f"no chunk arrived within {STALL_S:.0f} s", now)
@@ -196,27 +200,29 @@ class Fetches:
         return effects
 
     def timer(self) -> float | None:
-        """When ``poll`` is next due."""
+        """Returns the time at which ``poll`` is next due."""
         asked = (fetch.timer() for t, fetch in self._active.items() if not self.places.takes(t))
         due = [*self._retry_at.values(), self.places.timer(), *asked]
         return min((at for at in due if at is not None), default=None)
 
     def _complete(self, transfer: bytes, fetch: Fetch, now: float) -> list[Effect]:
-        """Assemble the blob from its chunks; if its hash is wrong, start over later."""
+        """Assemble the blob from its chunks. If its hash is wrong, start over later."""
         valid = self._blobs.finish_part(OWNER, fetch.manifest)
         del self._active[transfer]
         if valid:
             return []
-        # Either the disk has corrupted a chunk, or the manifest is wrong and this fails every time.
+        # Either the disk has corrupted a chunk, or the manifest is wrong and the same will happen every
+        # time.
         self._retry_at[transfer] = now + DISK_RETRY_S
         name = fetch.manifest.sha256.hex()[:16]
         text = f"blob {name}: its chunks do not have its sha256; fetching it again in {DISK_RETRY_S:.0f} s"
         return [Note(logging.WARNING, text)]
 
     def _listen(self) -> list[Effect]:
-        """Subscribe to what is being fetched and unsubscribe from everything else.
+        """Subscribe to the topics of running downloads, and unsubscribe from all others.
 
-        The difference is computed afresh, so that no subscription is lost if an error interrupts a call.
+        The difference is computed anew each time, so that no subscription is lost if an error interrupts a
+        call.
         """
         if not self._connected:
             return []

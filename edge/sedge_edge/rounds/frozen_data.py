@@ -1,7 +1,8 @@
-"""Reads what bundles state about other blobs: the size of vectors, and frozen data with its values.
+"""Reads facts from bundles that are needed before a job: the size of vectors, and frozen data.
 
-An order names the bundle, and the bundle's manifest names the blob. So a device learns of the blob once it
-has the bundle, and fetches it like any other. Bundles with the same values share it.
+An order names the bundle, and the bundle's manifest names the blob with the frozen data. So a device learns
+of that blob only once it has the bundle, and then fetches it like any other. Bundles with the same values
+share it.
 """
 
 from collections.abc import Iterable
@@ -13,16 +14,16 @@ from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.bundle import Bundle, unpack
 from sedge_protocol.wire.frozen import FrozenData
 
-# More bundles than a device keeps runs. The facts follow from a bundle's hash, so all devices in one
-# process share them.
+# The number of bundles to remember: more than the runs that a device keeps. All devices in one process
+# share the facts, because these depend only on the bundle.
 _CAPACITY = 64
 
 
 class BundleFacts(NamedTuple):
-    """The ``size`` n of a bundle's vectors and its frozen data, or the ``error`` of an invalid bundle.
+    """Facts about a bundle: the ``size`` n of its vectors, and its frozen data, or the ``error`` in it.
 
-    ``manifest_hash`` is the SHA-256 of its manifest, which policies refer to, and ``layout_hash`` that of
-    its layout.
+    ``manifest_hash`` is the SHA-256 of the manifest, by which policies name the bundle, and ``layout_hash``
+    is that of the layout.
     """
 
     size: int = 0
@@ -36,9 +37,9 @@ _known: dict[bytes, BundleFacts] = {}
 
 
 def bundle_facts(bundle: bytes, blobs: ReadableBlobs) -> BundleFacts | None:
-    """The facts that a bundle states about other blobs; None while it is not in ``blobs``.
+    """Returns the facts about a bundle, or None if it is not in ``blobs``.
 
-    Raises ``StorageError`` when the disk refuses.
+    Raises ``StorageError`` if the disk refuses.
     """
     if not blobs.has(bundle):
         return None
@@ -56,13 +57,16 @@ def bundle_facts(bundle: bytes, blobs: ReadableBlobs) -> BundleFacts | None:
 
 
 def known_base(sha256: bytes) -> FrozenData | None:
-    """The frozen data with this blob, from the bundles that this process has seen; None if none has it."""
+    """Returns the frozen data that has this blob, or None if no bundle seen by this process has it."""
     named = (facts.frozen for facts in list(_known.values()))
     return next((one for one in named if one is not None and one.blob.sha256 == sha256), None)
 
 
 def frozen_names(bundles: Iterable[bytes], blobs: ReadableBlobs) -> set[bytes]:
-    """The frozen data's blobs of these bundles, even if a bundle has been damaged since it arrived."""
+    """Returns the names of these bundles' blobs of frozen data.
+
+    This works even if a bundle has been damaged since it arrived.
+    """
     known = (_known.get(bundle) or bundle_facts(bundle, blobs) for bundle in bundles)
     return {one.frozen.blob.sha256 for one in known if one is not None and one.frozen is not None}
 
@@ -70,9 +74,9 @@ def frozen_names(bundles: Iterable[bytes], blobs: ReadableBlobs) -> set[bytes]:
 def read_bundle(
     blobs: ReadableBlobs, sha256: bytes, memory_mb: int = 0, others: Iterable[Bundle] = ()
 ) -> Bundle:
-    """A bundle with its frozen values, which it shares with any of ``others`` that has the same.
+    """Read a bundle with its frozen values, which are shared with any of ``others`` that has the same.
 
-    Raises ``StorageError`` for a missing or damaged blob, ``CodecError`` for an invalid bundle,
+    Raises ``StorageError`` for a missing or damaged blob, ``CodecError`` for an invalid bundle, and
     ``OutOfMemory`` if the values take more than half of ``memory_mb``, unless that is 0.
     """
     bundle = unpack(blobs.read(sha256))

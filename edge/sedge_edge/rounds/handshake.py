@@ -1,7 +1,7 @@
-"""The handshake of each connection: the hello is repeated until the coordinator welcomes it.
+"""The handshake of each connection: repeats the hello until the coordinator welcomes the device.
 
-A last will is sealed when a connection begins and a goodbye when it ends; the nonce of all three names
-their session.
+A last will is sealed when a connection begins, and a goodbye when it ends. Both have the nonce of the
+hello, which names their session.
 """
 
 import logging
@@ -20,20 +20,21 @@ from sedge_protocol.wire.reasons import without_numbers, without_paths
 from sedge_protocol.wire.reconnect import HELLOS_A_SECOND
 from sedge_protocol.wire.transfer import SILENCE_S, backoff
 
-# A coordinator that receives hellos answers well before this many have been sent, which takes about 20
-# seconds.
+# Warn after this many unanswered hellos, which takes about 20 seconds. A running coordinator answers much
+# earlier.
 WARN_AFTER_HELLOS = 6
-# Other parties that can publish on our topic must not be able to fill the log.
+# Limits a warning that anyone who may publish on our topic can trigger, so that they cannot fill the log.
 WARN_EVERY_S = 3600.0
-# The nonce of a welcome with which the coordinator makes one device say hello.
+# The nonce of a welcome that is not an answer, but asks one device to say hello.
 NO_NONCE = bytes(16)
-# A hint that asks a whole shard for hellos has no MAC: this many are answered at once, then one a minute.
+# A hint asks a whole shard of devices for hellos. Anyone can forge it, as it has no MAC, so only this many
+# are answered at once, and then one per minute.
 HINTS, HINT_EVERY_S = 3, 60.0
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The device's identity, and the hello that describes it."""
+    """The device's identity, and the hello that describes the device."""
 
     device: str
     fleet: str
@@ -42,7 +43,7 @@ class Identity:
 
 
 class Handshake:
-    """Sends the hello, and repeats it after every silence."""
+    """Sends the hello, and repeats it until there is an answer."""
 
     def __init__(
         self,
@@ -51,22 +52,22 @@ class Handshake:
         rng: np.random.Generator,
         runs: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        self.ever_welcomed = False  # whether any hello since the agent started was welcomed
-        self.fleet_devices = 0  # from the last welcome; 0: unknown
+        self.ever_welcomed = False  # whether any hello was welcomed since the agent started
+        self.fleet_devices = 0  # from the last welcome; 0 if unknown
         self._hello = hello
         self._peer = peer
         self._rng = rng
-        self._runs = runs  # whose models the device keeps
+        self._runs = runs  # returns the runs whose models the device keeps
         self._nonce = bytes(16)
         self._due: float | None = None
         self._attempt = 0
         self._warn_at = 0.0
-        self._may_warn = True  # of another process under our name; once per connection
-        self._hinted_at: list[float] = []  # when the last hints were answered, or will be
+        self._may_warn = True  # about another process under our name, once per connection
+        self._hinted_at: list[float] = []  # when recent hints were or will be answered
 
     @property
     def nonce(self) -> bytes:
-        """That of this connection's hello."""
+        """The nonce of this connection's hello."""
         return self._nonce
 
     @property
@@ -75,27 +76,33 @@ class Handshake:
         return self._due is None
 
     def will(self) -> tuple[str, bytes]:
-        """Topic and payload of the goodbye that the broker publishes when it loses us; begins a session."""
+        """Begin a session. Returns topic and payload of its goodbye.
+
+        The broker publishes the goodbye if the connection is lost.
+        """
         self._nonce = self._peer.awaited = self._rng.bytes(16)
         return self._peer.send_topic, self._peer.seal(Goodbye(self._nonce))
 
     def goodbye(self) -> Send:
-        """The same goodbye, sent on purpose."""
+        """Returns the same goodbye, for leaving on purpose."""
         return self._peer.message(Goodbye(self._nonce))
 
     def connected(self, now: float, max_packet_bytes: int) -> None:
-        """The link is up, to a broker that announces this limit: say hello."""
+        """Handle a new connection, to a broker that announces this limit: say hello."""
         limit = max_packet_bytes if max_packet_bytes < MAX_PACKET_BYTES else 0
         self._hello = msgspec.structs.replace(self._hello, max_packet=limit)
         self.begin(now)
 
     def begin(self, now: float) -> None:
-        """Say hello: the link is up, or a coordinator has started and knows nobody."""
+        """Say hello, because of a new connection or a restarted coordinator, which knows no devices."""
         self._due, self._attempt, self._may_warn = now, 0, True
 
     def hinted(self, now: float) -> None:
-        """The coordinator asks its devices for a hello: say it soon, or once hints are answered again."""
-        if self._due is not None:  # one is on its way already
+        """Handle a hint, with which the coordinator asks all devices of a shard for a hello.
+
+        The hello is due after a random delay, or later if too many hints have been answered recently.
+        """
+        if self._due is not None:  # a hello is already due
             return
         spread = self._rng.uniform(0, max(1, self.fleet_devices) / HELLOS_A_SECOND)
         rested = self._hinted_at[0] + HINTS * HINT_EVERY_S if len(self._hinted_at) == HINTS else now
@@ -104,15 +111,15 @@ class Handshake:
         self.begin(at)
 
     def follows(self, settings: bytes, now: float | None = None) -> None:
-        """The name of the settings taken from the coordinator; from ``now`` on, said in another hello."""
+        """Set the name of the settings in force. If ``now`` is given, announce it in another hello."""
         self._hello = msgspec.structs.replace(self._hello, settings=settings)
         if now is not None:
             self.begin(now)
 
     def waits(self, why: str, now: float) -> list[Effect]:
-        """Why the device does no work now, empty if it does: when that changes, say so in another hello.
+        """Set why the device does no work now, or "" if it works.
 
-        A change of numbers alone does not count.
+        If that has changed, announce it in another hello, unless only numbers have changed.
         """
         why = without_paths(why)[:1000]
         if without_numbers(why) == without_numbers(self._hello.waits):
@@ -122,7 +129,7 @@ class Handshake:
         return [Note(logging.INFO, f"waiting: {why}" if why else "continuing")]
 
     def has_examples(self, num_train: int, num_test: int, now: float) -> list[Effect]:
-        """The device has this many examples now; if the numbers have changed, send another hello."""
+        """Set how many examples the device has now. If that has changed, announce it in another hello."""
         hello = msgspec.structs.replace(self._hello, num_train=num_train, num_test=num_test)
         if hello == self._hello:
             return []
@@ -131,16 +138,16 @@ class Handshake:
         return [Note(logging.INFO, f"{num_train} training and {num_test} test examples now")]
 
     def certified(self, certificate: bytes, now: float) -> None:
-        """The device has the certificate of this name now: say so in another hello."""
+        """Set the name of the certificate that the device has now, and announce it in another hello."""
         self._hello = msgspec.structs.replace(self._hello, certificate=certificate)
         self.begin(now)
 
     def timer(self) -> float | None:
-        """When ``poll`` is next due."""
+        """Returns the time at which ``poll`` is next due."""
         return self._due
 
     def poll(self, now: float) -> list[Effect]:
-        """The hello when it is due; and, once, a warning that there is no answer."""
+        """Send the hello if it is due. Warn, once, if there has been no answer."""
         if self._due is None or now < self._due:
             return []
         self._due = now + SILENCE_S + backoff(self._attempt, self._rng)
@@ -170,10 +177,11 @@ class Handshake:
         return effects
 
     def welcome(self, message: Welcome, now: float) -> list[Effect]:
-        """Handle the coordinator's answer, or the welcome with which it announces its start.
+        """Handle a welcome, which answers our hello or announces that the coordinator has started.
 
-        A foreign nonce is a late answer to our last connection, or belongs to a second process with our
-        name. Saying hello again would make the two alternate for ever.
+        A welcome with another nonce is a late answer to our last connection, or belongs to a second process
+        with our name. It is not answered by a hello, because two such processes would then alternate
+        forever.
         """
         self.fleet_devices = message.devices
         if message.nonce == NO_NONCE:
@@ -194,9 +202,12 @@ class Handshake:
         return [Note(logging.INFO, text)] if first else []
 
     def replayed(self, payload: bytes, now: float) -> list[Effect]:
-        """A sealed frame that the replay window refused. Warn: a coordinator may await an answer."""
+        """Handle a sealed frame that the replay window refused.
+
+        Warns if it may come from a coordinator that is waiting for an answer.
+        """
         newest, incarnation = self._peer.window.incarnation, HEADER.unpack_from(payload)[5]
-        # A repeat within one incarnation comes from the broker and is harmless.
+        # A frame repeated within one incarnation comes from the broker and is harmless.
         if incarnation >= newest or now < self._warn_at:
             return []
         self._warn_at = now + WARN_EVERY_S

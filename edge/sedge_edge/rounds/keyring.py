@@ -1,7 +1,6 @@
-"""The secret of a device, and its successor (spec/enrolment.md, E14 to E17).
+"""A device's secret, and the secret that will replace it (spec/enrolment.md, E14 to E17).
 
-The stored state belongs to the secret that the device was enrolled with: a new one in ``secret_file``
-invalidates it.
+The stored state becomes invalid if ``secret_file`` contains another secret than at the device's enrolment.
 """
 
 from collections.abc import Callable
@@ -17,11 +16,11 @@ SCHEMA = 1
 
 
 class KeptKeys(msgspec.Struct, frozen=True):
-    """A keyring's stored state; it belongs to the keys with the fingerprint ``base``.
+    """The stored state of a keyring. It belongs to the keys whose fingerprint is ``base``.
 
-    ``secret`` replaces the one that the device was enrolled with; empty: none. ``seed`` generates the key
-    pair from which, with the coordinator's public key ``point``, the next secret is derived; both are empty
-    if there is no next secret.
+    ``secret`` replaces the secret from the enrolment, unless it is empty. The next secret is derived from
+    the coordinator's public key ``point`` and the key pair that ``seed`` generates. Both are empty if there
+    is no next secret.
     """
 
     base: bytes
@@ -31,9 +30,9 @@ class KeptKeys(msgspec.Struct, frozen=True):
 
 
 class Keyring:
-    """A device's current and next keys; ``secret`` is the one from its enrolment.
+    """A device's current and next keys. ``secret`` is the one from its enrolment.
 
-    ``draw`` returns the requested number of secret random bytes.
+    ``draw`` returns the requested number of random bytes, which must be kept secret.
     """
 
     def __init__(
@@ -64,9 +63,9 @@ class Keyring:
         return DeviceKeys.of(self._agreement().secret if self._is_next else self.secret)
 
     def answer(self, point: bytes, version: str) -> Join:
-        """The JOIN that answers RENEW with this ``point``; the key pair is already on disk.
+        """Returns the JOIN that answers a RENEW with this ``point``. The key pair is on disk by then.
 
-        Raises ``FrameError`` for a point that is not on the curve, ``StorageError``.
+        Raises ``FrameError`` for a point that is not on the curve, or ``StorageError``.
         """
         if self._kept.point != point:
             renewed = msgspec.structs.replace(
@@ -79,12 +78,17 @@ class Keyring:
         return Join(own, self._device, self._agreement().asks(self._device), version)
 
     def turn(self) -> bool:
-        """Switch to the other keys, because the broker refuses these; False if there are none."""
+        """Switch to the other keys, because the broker refuses these. Returns False if there are none."""
         self._is_next = bool(self._kept.seed) and not self._is_next
         return bool(self._kept.seed)
 
     def welcomed(self) -> None:
-        """The coordinator accepts the keys in use: keep only those. Raises ``StorageError``."""
+        """Record that the coordinator accepts the keys in use.
+
+        If they are the next ones, drop the current ones.
+
+        Raises ``StorageError``.
+        """
         if self._is_next:
             kept = KeptKeys(self._kept.base, self._agreement().secret)
             self._durable.commit(kept)

@@ -1,7 +1,8 @@
-"""Uploads: every pending update is offered until its receipt arrives, and sent chunk by chunk.
+"""Uploads updates. Each pending update is offered until its receipt arrives, and sent chunk by chunk.
 
-All are offered, so that the coordinator can reject at once those that it no longer wants. But only one of
-each run sends its chunks: if an upload takes longer than a round, parallel uploads would all be late.
+All of them are offered, so that the coordinator can reject at once those that it no longer wants. But per
+run only one update at a time sends its chunks. If an upload takes longer than a round, parallel uploads
+would all be late.
 """
 
 import logging
@@ -18,12 +19,12 @@ from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.refusals import MESSAGE_TOO_LARGE
 from sedge_protocol.wire.transfer import DIGEST_BYTES, Upload, chunk_size, describe, fitting_chunk
 
-# The largest size of an OFFER's packet without the digests.
+# The maximum size of an OFFER's packet, not counting the digests.
 OFFER_BYTES = 1024
 
 
 class Outbox:
-    """Every upload of the device, one for each pending update of the state."""
+    """All uploads of the device, one for each pending update in the state."""
 
     def __init__(
         self, store: StateStore, blobs: Blobs, peer: Peer, rng: np.random.Generator
@@ -39,7 +40,7 @@ class Outbox:
 
     @property
     def _max_packet(self) -> int:
-        """The largest MQTT packet that comes through."""
+        """The size of the largest MQTT packet that gets through."""
         return min(self._announced, self._welcomed)
 
     @property
@@ -47,7 +48,7 @@ class Outbox:
         return fitting_chunk(self._max_packet, self._store.state.chunk_bytes)
 
     def connected(self, now: float, max_packet: int) -> None:
-        """The link is up (again), to a broker that announces this maximum packet size: offer everything."""
+        """Handle a new connection: offer all updates. ``max_packet`` is what the broker announces."""
         self._connected = True
         self._announced = max_packet
         for upload in self._uploads.values():
@@ -55,42 +56,45 @@ class Outbox:
         self._cut_again()
 
     def limit(self, max_packet: int) -> None:
-        """The coordinator's broker lets packets of this size through; 0: unknown."""
+        """Limit packets to the size that the coordinator's broker lets through. 0 means unknown."""
         self._welcomed = max_packet or MAX_PACKET_BYTES
         self._cut_again()
 
     def _cut_again(self) -> None:
-        """Drop uploads whose chunks are now too large; ``poll`` recreates them."""
+        """Drop uploads whose chunks are now too large. ``poll`` recreates them with smaller ones."""
         for waiting, upload in list(self._uploads.items()):
             manifest = upload.manifest
             if manifest.chunk_bytes > chunk_size(manifest.size, self._max_chunk_bytes):
                 del self._uploads[waiting]
 
     def woken(self, now: float) -> None:
-        """The coordinator is online: offers that it has left unanswered are due again."""
+        """Repeat offers that are unanswered, because the coordinator is known to be online."""
         for upload in self._uploads.values():
             upload.woken(now)
 
     def disconnected(self) -> None:
-        """The link is down."""
+        """Handle the loss of the connection."""
         self._connected = False
         for upload in self._uploads.values():
             upload.disconnected()
 
     def have(self, transfer: bytes, message: Have, now: float) -> None:
-        """The coordinator says which chunks it has. Raises ``FrameError`` for a malformed bitmap."""
+        """Handle the coordinator's report on which chunks it has.
+
+        Raises ``FrameError`` for a malformed bitmap.
+        """
         for upload in self._uploads.values():
             if upload.manifest.transfer == transfer:
                 upload.receive(message.number, message.bitmap, message.credit, now)
 
     def busy(self, transfer: bytes, message: Busy, now: float) -> None:
-        """The coordinator cannot take the upload now."""
+        """Postpone an upload, because the coordinator cannot take it now."""
         for upload in self._uploads.values():
             if upload.manifest.transfer == transfer:
                 upload.busy(message.retry_ms / 1000, now)
 
     def poll(self, now: float) -> list[Effect]:
-        """Send due messages. An update that the disk cannot read must not hold back the others."""
+        """Send due messages. An update that cannot be read from disk does not hold back the others."""
         pending = self._store.state.outbox
         for waiting in self._uploads.keys() - set(pending):
             del self._uploads[waiting]
@@ -109,16 +113,16 @@ class Outbox:
         return effects
 
     def timer(self) -> float | None:
-        """When ``poll`` is next due."""
+        """Returns the time at which ``poll`` is next due."""
         due: list[float | None] = list(self._disk_retry_at.values())
         due += [u.timer() for w, u in self._uploads.items() if w not in self._disk_retry_at]
         return min((at for at in due if at is not None), default=None)
 
     def _sending(self) -> set[Pending]:
-        """The update to send for each run: one already begun, or else the newest; none awaiting the disk.
+        """Returns the update to send for each run: the one whose upload has begun, otherwise the newest.
 
-        One that the coordinator has put off comes after the others: their open transfers may be what it
-        waits for.
+        Updates that are waiting for the disk are left out. Those that the coordinator has postponed come
+        last, because it may be waiting for the transfers of the others.
         """
 
         def rank(waiting: Pending) -> tuple[bool, bool, int]:
@@ -134,7 +138,7 @@ class Outbox:
         return set(first.values())
 
     def _wait_for_disk(self, waiting: Pending, error: StorageError, now: float) -> list[Effect]:
-        """Try again later; drop an update that is lost, which would otherwise block its round forever."""
+        """Try again later. Drop an update whose blob is lost, as it would block its round forever."""
         self._peer.counters["storage_errors"] += 1
         effects: list[Effect] = [Note(logging.ERROR, str(error))]
         try:
@@ -170,11 +174,11 @@ class Outbox:
         return [*frames]
 
     def _can_halve(self, upload: Upload) -> bool:
-        """Whether the offer, with a digest for each chunk, can still be sent with twice as many chunks."""
+        """Returns True if an offer that has twice as many chunks and digests still fits into a packet."""
         return 2 * DIGEST_BYTES * upload.manifest.count + OFFER_BYTES <= self._max_packet
 
     def _give_up(self, waiting: Pending, size: int, packet: int) -> list[Effect]:
-        """No chunk size is small enough for this update: drop it, and report that on both sides."""
+        """Drop an update for which no chunk size is small enough. Tell the coordinator and the log."""
         self._store.remove_update(waiting)
         del self._uploads[waiting]
         text = MESSAGE_TOO_LARGE.format(size=size, packet=packet, most=self._max_packet)
@@ -187,7 +191,7 @@ class Outbox:
         if index is not None:
             data = self._blobs.read_span(manifest.sha256, *manifest.span(index))
             if not manifest.matches(index, data):
-                # The disk has corrupted it: reading the whole blob checks its hash and sets it aside.
+                # The disk has corrupted the chunk. Reading the whole blob checks its hash and removes it.
                 offset, length = manifest.span(index)
                 data = self._blobs.read(waiting.blob)[offset : offset + length]
             return self._peer.chunk(manifest.transfer, index, data)

@@ -1,6 +1,6 @@
-"""Blobs from HTTP servers: chooses which blobs to download there, one at a time, and handles failures.
+"""Decides which blobs to download from HTTP servers, one at a time, and handles failures.
 
-an order names a place for a blob   request it there, one span of missing chunks after another
+an order names a URL for a blob     request it there, one span of missing chunks after another
   -> chunks are checked by their digests and kept, like those that come over MQTT
   -> a wrong chunk, an error, silence   fetch the rest over MQTT, and ask no server for another blob
                                         until after a pause, which doubles with each failure
@@ -21,19 +21,20 @@ from sedge_edge.rounds.waiting import CHECK_S
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.transfer import Fetch
 
-# After this long without a whole chunk (1 kB/s for usual ones), MQTT may do better and does no worse.
+# Give up on a server that has not delivered a whole chunk for this long, which for usual chunks means less
+# than 1 kB/s. MQTT may be faster, and cannot be slower.
 STALL_S = 60.0
 PAUSE_FIRST_S, PAUSE_MAX_S = 60.0, 3600.0
-# How many blobs with a wrong place are remembered.
+# The number of blobs to remember for which a server has failed.
 MAX_DROPPED = 64
 
 Permits: TypeAlias = Callable[[str], bool]
 
 
 class Places:
-    """Downloads over HTTP. ``permits`` tells whether a URL may be requested now; None: never any.
+    """The downloads over HTTP. ``permits`` tells whether a URL may be requested now; None permits none.
 
-    ``received`` is the number of bytes that have arrived but have not been reported yet.
+    ``received`` is the number of bytes received but not yet reported.
     """
 
     def __init__(
@@ -41,22 +42,22 @@ class Places:
     ) -> None:
         self.received = 0
         self._permits, self._counters, self._rng = permits, counters, rng
-        self._chosen: dict[bytes, str] = {}  # the URL of each transfer that comes from a place
+        self._chosen: dict[bytes, str] = {}  # the URL from which each transfer is downloaded
         self._seen: set[bytes] = set()
-        self._dropped: dict[bytes, None] = {}  # SHA-256 of blobs
+        self._dropped: dict[bytes, None] = {}  # SHA-256 of blobs for which a server has failed
         self._span: FetchSpan | None = None
         self._number = 0
         self._stall_at: float | None = None
-        self._look_at = 0.0  # when permits are checked again
+        self._look_at = 0.0  # when to check the permits again
         self._pause_until, self._failures = 0.0, 0
 
     def takes(self, transfer: bytes) -> bool:
-        """Whether this blob comes from a web server, so that no part of it is requested over MQTT."""
+        """Returns True if this blob is downloaded from a web server, and thus not requested over MQTT."""
         return transfer in self._chosen
 
     @property
     def asked(self) -> FetchSpan | None:
-        """The current request."""
+        """The span that is being requested, or None."""
         return self._span
 
     def sync(
@@ -66,7 +67,7 @@ class Places:
         now: float,
         connected: bool,
     ) -> list[SpanEffect]:
-        """Choose a source for each download that has begun, and ask for the next span.
+        """Choose a source for each download that has begun, and request the next span.
 
         ``connected`` says whether the MQTT link is up.
         """
@@ -86,7 +87,7 @@ class Places:
         return [*effects, *self._next(active, now)] if connected else effects
 
     def _withdraw(self, now: float) -> None:
-        """Leave to MQTT the blobs that may no longer be requested: the link may be metered now."""
+        """Leave blobs to MQTT if their URLs are no longer permitted. The link may be metered now."""
         if self._permits is not None and now >= self._look_at:
             self._look_at = now + CHECK_S
             self._chosen = {t: url for t, url in self._chosen.items() if self._permits(url)}
@@ -113,22 +114,22 @@ class Places:
         return [self._span]
 
     def heard(self, size: int, now: float) -> None:
-        """A valid chunk has arrived."""
+        """Record that a valid chunk has arrived."""
         self.received += size
         self._failures = 0
         self._stall_at = now + STALL_S
 
     def ended(self) -> None:
-        """The requested span has ended, and all of it has arrived."""
+        """Record that the requested span has arrived completely."""
         self._span = self._stall_at = None
 
     def halt(self) -> list[SpanEffect]:
-        """Stop the current request; it may be repeated later."""
+        """Stop the current request, which may be repeated later."""
         span, self._span, self._stall_at = self._span, None, None
         return [] if span is None else [StopSpan(span.number)]
 
     def failed(self, why: str, now: float) -> list[SpanEffect | Note]:
-        """The server failed: do not request this blob by HTTP again, and ask no server for a while."""
+        """Handle a failure of the server: fetch this blob over MQTT, and ask no server for a while."""
         span = self._span
         if span is None:
             return []
@@ -145,5 +146,5 @@ class Places:
         return [*self.halt(), Note(logging.WARNING, text)]
 
     def timer(self) -> float | None:
-        """When silence counts as a failure."""
+        """Returns the time at which the server's silence will count as a failure."""
         return self._stall_at

@@ -15,10 +15,9 @@ from sedge_protocol.wire.messages import Order
 def job_for(
     order: Order, state: AgentState, blobs: Blobs, vectors: Vectors, http_bytes: int = 0
 ) -> tuple[Job, list[Note]]:
-    """The order's job, and a note for everything that the disk has lost.
+    """Returns the order's job, and a note for everything that the disk has lost.
 
-    If a vector is lost, the device continues with the rest; if a checkpoint is lost, the training starts
-    over.
+    If a vector is lost, the job continues without it. If a checkpoint is lost, the training starts over.
     """
     notes: list[Note] = []
 
@@ -27,7 +26,7 @@ def job_for(
 
     kept = state.kept_for(order)
     for what, name in msgspec.structs.asdict(kept).items():
-        # A vector that fails its hash on reading is set aside, and is no longer here afterwards.
+        # If reading a vector finds a wrong hash, the vector is removed. So it may be missing here.
         if name is not None and not vectors.has(name):
             kept = msgspec.structs.replace(kept, **{what: None})
             lost(f"the device's own {what} is damaged; continuing without it")

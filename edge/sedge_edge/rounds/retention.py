@@ -1,4 +1,4 @@
-"""Chooses the runs to delete when a device keeps too much: the oldest ended ones, never its newest models.
+"""Chooses the runs to delete if a device keeps too much: the oldest ended ones, never its newest model.
 
 Deleted state cannot be restored (state.py), so nothing is deleted unless edge.toml says so.
 """
@@ -27,7 +27,10 @@ class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Retention:
-    """Applies a device's [keep] to its state; ``sizes`` gives every file's size in bytes, by name."""
+    """Applies the settings in [keep] to a device's state.
+
+    ``sizes`` returns each file's size in bytes, by name.
+    """
 
     def __init__(
         self,
@@ -40,9 +43,11 @@ class Retention:
     def surplus(
         self, state: AgentState, needed: Callable[[AgentState], set[bytes]]
     ) -> tuple[str, ...]:
-        """The runs to delete, oldest first; ``needed`` returns the names that a state needs.
+        """Returns the runs to delete, oldest first.
 
-        Excluded are runs with a waiting order or update, and the newest one with a model. Raises
+        ``needed`` returns the names of the files that a state needs.
+
+        Runs with a waiting order or update are never deleted, nor is the newest one with a model. Raises
         ``StorageError``.
         """
         keep, gone = self._keep, list[str]()
@@ -62,13 +67,13 @@ class Retention:
 
 
 def without_runs(state: AgentState, gone: list[str] | tuple[str, ...]) -> AgentState:
-    """The state without these runs."""
+    """Returns the state without these runs."""
     runs = {run: entry for run, entry in state.runs.items() if run not in gone}
     return msgspec.structs.replace(state, runs=runs)
 
 
 def _over(state: AgentState) -> list[str]:
-    """The runs that may be given up, oldest first."""
+    """Returns the runs that may be deleted, oldest first."""
     newest = next((run for run in reversed(state.runs) if state.runs[run].kept.model), None)
     used = {newest, *state.orders, *(waiting.run for waiting in state.outbox)}
     return [run for run in state.runs if run not in used]

@@ -1,4 +1,4 @@
-"""What a device keeps of one run, whichever version of the run's bundle it was made with."""
+"""What a device keeps of one run. It stays valid for all versions of the run's bundle."""
 
 import msgspec
 
@@ -8,10 +8,10 @@ from sedge_protocol.wire.work import Step
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """One run on the device: its bundle, its global model ``base``, and the state kept.
+    """One run on the device: its bundle, its global model ``base``, and the kept state.
 
-    Without ``steps`` the global model is a vector; otherwise they lead to it from a vector. ``origin`` is
-    the first version of the bundle, and ``layout`` the hash of its layout.
+    Without ``steps`` the global model is stored as a vector. Otherwise it results from applying them to an
+    older one. ``origin`` is the first version of the bundle, and ``layout`` is the hash of its layout.
     """
 
     bundle: bytes
@@ -23,5 +23,5 @@ class RunState(msgspec.Struct, frozen=True):
     layout: bytes = b""
 
     def goes_on(self, order: Order) -> bool:
-        """Whether an order of the run has the same bundle, or another version of it."""
+        """Returns True if an order of the run has the same bundle or another version of it."""
         return self.bundle == order.bundle.sha256 or self.origin == order.first_bundle

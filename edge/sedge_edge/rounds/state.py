@@ -28,27 +28,27 @@ from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES
 from sedge_protocol.wire.work import Hash, Step
 
 SCHEMA = 3
-# The number of runs whose state the device keeps: a bundle and at most six times the model's size each.
+# The number of runs whose state is kept. Each has a bundle and up to six times the model's size.
 MAX_RUNS = 16
-# The wait after the disk has refused.
+# How long to wait after the disk has refused a write.
 DISK_RETRY_S = 30.0
-# An order is refused once this many starts of the agent have begun it and none has finished it: one may be
-# a power cut, but after three the job itself is at fault, most likely out of memory.
+# An order is refused once this many starts of the agent have begun it without finishing it. One may be a
+# power cut, but after three the job itself is at fault, most likely because memory runs out.
 MAX_STARTS = 3
 
 V = TypeVar("V")
 
 
 class TooManyRuns(SedgeError):
-    """Every run that the device keeps is in use; it cannot take on another."""
+    """There is no room for another run, because all runs that the device keeps are in use."""
 
 
 class TooManyStarts(SedgeError):
-    """Several starts of the agent began an order, and none of them survived it."""
+    """Several starts of the agent began the same order, and the agent did not survive any of them."""
 
     @classmethod
     def of(cls, order: Order) -> "TooManyStarts":
-        """The error for this order."""
+        """Returns the error for this order."""
         where = f"run {order.run}, round {order.round}"
         return cls(TOO_MANY_STARTS.format(where=where, starts=MAX_STARTS))
 
@@ -62,16 +62,16 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """The number of starts of the agent in which an order was begun but not finished."""
+    """How many starts of the agent have begun an order without finishing it."""
 
     round: Round
     """The round of the order."""
     model_hash: Hash
-    """The model hash of the order: another coordinator may use its run's name again."""
+    """The model hash of the order, because another coordinator may reuse the run's name."""
     starts: Count
     """The number of these starts."""
     incarnation: Count
-    """The last of them."""
+    """The start count of the last of them."""
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -84,15 +84,16 @@ class Stopped(msgspec.Struct, frozen=True):
 
 
 class AgentState(msgspec.Struct, frozen=True):
-    """Everything that must survive, committed as one.
+    """Everything that must survive a restart, committed as a whole.
 
-    ``incarnation`` and ``coordinator_incarnation`` prevent the replay of old frames, and ``key`` is the
+    ``incarnation`` and ``coordinator_incarnation`` prevent the replay of old frames. ``key`` is the
     fingerprint of the keys that they belong to. ``orders`` (by run) and ``outbox`` are the pending work.
-    ``chunk_bytes`` is the chunk size that the link carried last. ``recent`` are the runs of the last
-    ``MAX_RUNS`` orders, oldest first. ``attempts`` (by run) count unfinished jobs; those in ``stopped`` can
-    continue from a checkpoint. ``waits`` tells people why no work is done for now, and ``spent`` counts
-    towards the device's limits. ``policies`` (by run) are those of the last accepted orders,
-    ``settings`` the coordinator's, and ``replaced`` the public keys in the place of signing keys (by id).
+    ``chunk_bytes`` is the last chunk size that the link could carry. ``recent`` are the runs of the last
+    ``MAX_RUNS`` orders, oldest first. ``attempts`` (by run) count unfinished jobs, of which those in
+    ``stopped`` can continue from a checkpoint. ``waits`` tells people why no work is being done, and
+    ``spent`` counts towards the device's limits. ``policies`` (by run) are those of the last accepted
+    orders, and ``settings`` those of the coordinator. ``replaced`` has the new public keys by the ids of
+    the old ones.
     """
 
     incarnation: int = 0
@@ -112,11 +113,11 @@ class AgentState(msgspec.Struct, frozen=True):
     replaced: dict[str, bytes] = msgspec.field(default_factory=dict[str, bytes])
 
     def pending(self, run: str, number: int) -> Pending | None:
-        """A round's update, if it still awaits its receipt."""
+        """Returns a round's update if it still awaits its receipt."""
         return next((p for p in self.outbox if (p.run, p.round) == (run, number)), None)
 
     def newest_bundle(self) -> bytes | None:
-        """The bundle's hash of the run with the last order, among the runs that are still here."""
+        """Returns the hash of the last order's bundle, skipping runs that are no longer kept."""
         for run in reversed([*self.runs, *self.orders, *self.recent]):
             if run in self.orders:
                 return self.orders[run].bundle.sha256
@@ -125,14 +126,14 @@ class AgentState(msgspec.Struct, frozen=True):
         return None
 
     def kept_for(self, order: Order) -> Kept:
-        """The device's kept state of the order's run; empty for another bundle."""
+        """Returns the kept state of the order's run, which is empty for another bundle."""
         run = self.runs.get(order.run)
         return Kept() if run is None or not run.goes_on(order) else run.kept
 
     def still_wants(self, order: Order) -> bool:
-        """Whether the outcome of an order's job is still of use, if only as a late update.
+        """Returns True if the outcome of an order's job is still useful, even if only as a late update.
 
-        It is not once the run was cancelled, or has continued with another bundle.
+        It is not if the run was cancelled, or has continued with another bundle.
         """
         current = self.orders.get(order.run)
         if current is None or current.round < order.round:
@@ -140,21 +141,21 @@ class AgentState(msgspec.Struct, frozen=True):
         return current.round == order.round or current.first_bundle == order.first_bundle
 
     def attempt(self, order: Order) -> Attempt | None:
-        """The attempts at this very order; another coordinator may reuse its run's name."""
+        """Returns the attempts at exactly this order, as other orders may reuse the name of its run."""
         last = self.attempts.get(order.run)
         if last is None or (last.round, last.model_hash) != (order.round, order.model_hash):
             return None
         return last
 
     def attempts_exhausted(self, order: Order) -> bool:
-        """Whether ``MAX_STARTS`` earlier starts of the agent began the order and none finished it."""
+        """Returns True if ``MAX_STARTS`` earlier starts began the order without finishing it."""
         last = self.attempt(order)
         return (
             last is not None and last.starts >= MAX_STARTS and last.incarnation != self.incarnation
         )
 
     def continued_orders(self, has: Callable[[bytes], bool]) -> list[Order]:
-        """The orders, with the steps kept from their runs; ``has`` tells whether a blob is here."""
+        """Returns the orders with the steps kept from their runs. ``has`` checks if a blob is on disk."""
         found: list[Order] = []
         for order in self.orders.values():
             run = self.runs.get(order.run)
@@ -164,18 +165,18 @@ class AgentState(msgspec.Struct, frozen=True):
         return found
 
     def evictable(self) -> str | None:
-        """The least recently used of the runs that seem to be over; None when there is none."""
+        """Returns the least recently used of the runs that seem to be over, or None if there are none."""
         used = {*self.recent, *self.orders}
         return next((run for run in self.runs if run not in used), None)
 
     def needed(self, blobs: ReadableBlobs) -> set[bytes]:
-        """The names of all blobs still needed, including frozen data of the bundles in ``blobs``."""
+        """Returns the names of all blobs needed, with frozen data of the bundles in ``blobs``."""
         bundles = [order.bundle.sha256 for order in self.orders.values()]
         bundles += [run.bundle for run in self.runs.values()]
         return self.blobs() | frozen_names(bundles, blobs)
 
     def blobs(self) -> set[bytes]:
-        """The names of all blobs, vectors, masks and patches that are still needed."""
+        """Returns the names of all blobs, vectors, masks and patches that are still needed."""
         names = {waiting.blob for waiting in self.outbox}
         for order in self.orders.values():
             names.update(manifest.sha256 for manifest in named_blobs(order))
@@ -195,9 +196,9 @@ class AgentState(msgspec.Struct, frozen=True):
 class StateStore:
     """The state and its journal. A method that raises ``StorageError`` has changed nothing in memory.
 
-    ``settle`` makes the blobs durable that a commit may name. A commit whose last step failed may still be
-    on the disk, and would take effect after a crash: the blobs that it names are needed until another
-    commit succeeds. ``spent`` returns the use of limits that every commit records.
+    ``settle`` makes the blobs durable that a commit may name. A commit that failed in its last step may be
+    on disk nevertheless, and would take effect after a crash. So the blobs that it names are needed until
+    another commit succeeds. ``spent`` returns the amounts spent of the limits, which every commit records.
     """
 
     def __init__(self, journal: DurableValue[AgentState], settle: Callable[[], None]) -> None:
@@ -209,9 +210,9 @@ class StateStore:
         self.spent: Callable[[], Spent] = lambda: self.state.spent
 
     def needed(self, blobs: ReadableBlobs) -> set[bytes]:
-        """The names of all blobs needed by the state in memory or by the one that may be on disk.
+        """Returns the names of all blobs needed by the state in memory, or by one that may be on disk.
 
-        The bundle of the last order that was declined is among them: the next order may name it, too.
+        They include the bundle of the last declined order, because the next order may use the same one.
         """
         declined = {*self._declined, *frozen_names(self._declined, blobs)}
         return self.state.needed(blobs) | self._uncertain | declined
@@ -219,7 +220,7 @@ class StateStore:
     def start(self, clock_s: int, key: bytes) -> None:
         """Begin a new incarnation, above the last, and at least the clock's time if that is plausible.
 
-        With new keys both incarnations start over, because no old frame carries a MAC under them.
+        With new keys both incarnations start over, because no old frame has a valid MAC under these.
         """
         state = self.state
         if state.key not in (b"", key):
@@ -233,33 +234,33 @@ class StateStore:
         )
 
     def heard_coordinator(self, coordinator_incarnation: int) -> None:
-        """Note the coordinator's incarnation. A lower one has already proved to be live (``Peer``)."""
+        """Record the coordinator's incarnation. ``Peer`` has verified that a lower one is no replay."""
         if coordinator_incarnation != self.state.coordinator_incarnation:
             self._save(coordinator_incarnation=coordinator_incarnation)
 
     def waits(self, why: str) -> None:
-        """Note why no work is done for now."""
+        """Record why no work is being done."""
         if why != self.state.waits:
             self._save(waits=why)
 
     def take_settings(self, coded: bytes) -> None:
-        """Take other settings from the coordinator."""
+        """Record other settings from the coordinator."""
         self._save(settings=coded)
 
     def replace_keys(self, replaced: dict[str, bytes]) -> None:
-        """Note the signing keys that have taken the place of others."""
+        """Record replaced signing keys: the new public keys by the ids of the old ones."""
         if replaced != self.state.replaced:
             self._save(replaced=replaced)
 
     def probe(self) -> None:
-        """Commit only the use of limits, to record it, or to test whether the disk works again."""
+        """Commit only the amounts spent, to record them or to test whether the disk works again."""
         self._save()
 
     def accept(self, order: Order, policy: TakenPolicy | None = None) -> str | None:
-        """Accept an order in place of its run's older one. Returns the run that was evicted for it, if any.
+        """Accept an order in place of the run's older one. Returns the run that was evicted for it, if any.
 
-        ``policy`` allows it, if the device requires one. Raises ``TooManyRuns`` for a new run while all
-        kept runs are in use.
+        ``policy`` is the one that allows it, if the device requires one. Raises ``TooManyRuns`` for a new
+        run while all kept runs are in use.
         """
         state, runs, evicted = self.state, self.state.runs, None
         recent = (*state.recent, order.run)[-MAX_RUNS:]
@@ -278,9 +279,9 @@ class StateStore:
         return evicted
 
     def recut(self, repeated: Order) -> None:
-        """Fetch a kept order's blobs in the chunks of its repetition; chunks already here are kept.
+        """Make a kept order use the chunk sizes of its repetition, but keep chunks that have arrived.
 
-        The link may have changed since, and be unable to carry the first chunks.
+        The link may have changed since, so that it cannot carry the first chunks.
         """
         order = self.state.orders.get(repeated.run)
         if order is None or order.round != repeated.round:
@@ -290,7 +291,7 @@ class StateStore:
             self._save(orders={**self.state.orders, order.run: again})
 
     def strike_steps(self, order: Order) -> None:
-        """Discard the steps of an order and those kept from its run, because some are wrong."""
+        """Remove the steps of an order and those kept from its run, because some of them are wrong."""
         runs, entry = self.state.runs, self.state.runs.get(order.run)
         if entry is not None:
             runs = {**runs, order.run: msgspec.structs.replace(entry, steps=())}
@@ -298,7 +299,7 @@ class StateStore:
         self._save(orders={**self.state.orders, order.run: without}, runs=runs)
 
     def begin(self, order: Order) -> None:
-        """An order's job begins; counted once per start of the agent."""
+        """Record that an order's job begins, once per start of the agent."""
         state, last = self.state, self.state.attempt(order)
         if last is not None and last.incarnation == state.incarnation:
             return
@@ -309,7 +310,7 @@ class StateStore:
         self._save(attempts=attempts)
 
     def interrupt(self, order: Order, checkpoint: bytes | None) -> None:
-        """An order's job was stopped on purpose, which does not count against the order."""
+        """Record that a job was stopped on purpose, which does not count as a failed attempt."""
         state = self.state
         stopped = {run: s for run, s in state.stopped.items() if run in state.orders}
         stopped.pop(order.run, None)
@@ -318,7 +319,7 @@ class StateStore:
         self._save(attempts=_without(state.attempts, order.run), stopped=stopped)
 
     def drop(self, run: str) -> None:
-        """Give up the order of a run."""
+        """Remove the order of a run."""
         state = self.state
         self._save(
             orders=_without(state.orders, run),
@@ -327,19 +328,19 @@ class StateStore:
         )
 
     def decline(self, order: Order) -> None:
-        """Give up an order that the device cannot do."""
+        """Remove an order that the device cannot do."""
         self.drop(order.run)
         self._declined = (order.bundle.sha256,)
 
     def refuse(self, run: str) -> None:
-        """Give up the order of a run, now and whenever it is repeated."""
+        """Remove the order of a run, and remember to refuse it if it is repeated."""
         self._save(orders=_without(self.state.orders, run))
 
     def finish(self, order: Order, outcome: Outcome, steps: tuple[Step, ...] = ()) -> None:
-        """An order is done: keep its outcome, queue its update, and leave a newer order alone.
+        """Record that an order is done: store its outcome and queue its update. A newer order stays.
 
-        ``steps`` lead to its global model, unless the model itself is kept. An evaluation with another
-        bundle leaves the run's state, which belongs to the last training's bundle.
+        ``steps`` lead to its global model, unless the model itself is stored. The evaluation of another
+        bundle does not change the run's state, which belongs to the bundle trained last.
         """
         entry = self.state.runs.get(order.run)
         if order.task == EVALUATE and entry is not None and not entry.goes_on(order):
@@ -361,7 +362,7 @@ class StateStore:
         )
 
     def remove_update(self, waiting: Pending) -> None:
-        """An update has its receipt, or is lost."""
+        """Remove an update that has its receipt, or that is lost."""
         self._save(outbox=tuple(p for p in self.state.outbox if p != waiting))
 
     def delete_runs(self, names: Collection[str]) -> None:

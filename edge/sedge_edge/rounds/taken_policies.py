@@ -1,4 +1,4 @@
-"""The policies that a device has accepted orders with, as far as it remembers them on its disk."""
+"""Remembers on disk with which policies a device has accepted orders."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -9,7 +9,7 @@ from msgspec import Meta
 from sedge_protocol.wire.messages import Count
 from sedge_protocol.wire.policy import KEY_ID_BYTES
 
-# The number of runs whose versions the device remembers, including runs that it has given up.
+# The number of runs whose policy versions are remembered, including runs that the device has given up.
 MAX_POLICIES = 64
 
 
@@ -25,7 +25,10 @@ class TakenPolicy(msgspec.Struct, frozen=True):
 def remembered(
     before: Mapping[str, TakenPolicy], run: str, policy: TakenPolicy | None
 ) -> dict[str, TakenPolicy]:
-    """The policies by run, newest last, with one more; those of the runs unused for longest are dropped."""
+    """Returns the remembered policies by run, including this one, with the most recently used last.
+
+    Those of the runs unused for longest are dropped.
+    """
     if policy is None:
         return dict(before)
     others = {name: taken for name, taken in before.items() if name != run}

@@ -1,8 +1,8 @@
-"""Settings that a device takes from its coordinator: they only tighten its own (spec/settings.md).
+"""Settings that a device accepts from its coordinator. They only tighten its own ones (spec/settings.md).
 
     welcome with other settings  ->  on the disk  ->  in force  ->  a hello with their name
 
-They outlast restarts and absence, until a welcome has others, or none.
+They stay in force across restarts and lost connections, until a welcome has other settings or none.
 """
 
 import logging
@@ -18,14 +18,14 @@ from sedge_protocol.wire.settings import Settings, listed, name_of, tightened
 
 
 class OwnSettings(NamedTuple):
-    """The settings of edge.toml; ``apply`` is called with those in force, at each change."""
+    """The settings in edge.toml. ``apply`` is called with the settings in force whenever these change."""
 
     own: Settings
     apply: Callable[[Settings], None]
 
 
 class TakenSettings:
-    """The settings that a device has taken; none ever where ``own`` is None."""
+    """The settings that a device has accepted from its coordinator. It accepts none if ``own`` is None."""
 
     def __init__(
         self, own: OwnSettings | None, store: StateStore, handshake: Handshake, budget: Budget
@@ -41,9 +41,9 @@ class TakenSettings:
         own.apply(now)
 
     def welcomed(self, message: Welcome, now: float) -> list[Effect]:
-        """Take other settings than before. Raises ``StorageError``, or ``BodyError`` for other bytes.
+        """Accept the settings in a welcome, if they have changed and it answers this connection's hello.
 
-        A welcome that does not answer this connection's hello says nothing of settings.
+        Raises ``StorageError``, or ``BodyError`` for malformed settings.
         """
         own, coded = self._own, message.settings
         is_answer = message.nonce == self._handshake.nonce

@@ -1,7 +1,7 @@
-"""Decides whose orders the device takes: those under a policy of a pinned key or its successor (policy.md).
+"""Decides whose orders a device accepts: those under a policy of a pinned key or its successor (policy.md).
 
-Everything is checked before the version of a policy is committed: a version stored before its policy proved
-valid would shut out the next valid one.
+Everything is checked before the version of a policy is committed. Otherwise the version of an invalid
+policy could be stored, and would exclude the next valid one.
 """
 
 from collections.abc import Collection
@@ -19,7 +19,7 @@ from sedge_protocol.wire.signing_keys import SigningKeys, ids
 
 
 class Trust:
-    """The orders that the pinned ``keys`` allow; without keys, every order."""
+    """Checks whether the pinned ``keys`` allow an order. Without keys, every order is allowed."""
 
     def __init__(
         self, keys: SigningKeys | None, blobs: ReadableBlobs, store: StateStore, budget: Budget
@@ -30,25 +30,25 @@ class Trust:
         self._budget = budget
 
     def policy_of(self, order: Order) -> TakenPolicy | None:
-        """The policy of an order that was not refused; None without pinned keys."""
+        """Returns the policy of an order that ``refusal`` has passed, or None if no keys are pinned."""
         if self._pinned is None:
             return None
         sealed = unsealed(order.policy)
         return TakenPolicy(sealed.policy().version, sealed.key)
 
     def learn(self, order: Order) -> None:
-        """Commit the replacements of keys that the policy of an order shows that was not refused.
+        """Commit the key replacements in the policy of an order that ``refusal`` has passed.
 
-        Raises ``StorageError`` when the disk refuses.
+        Raises ``StorageError`` if the disk refuses.
         """
         if self._pinned is not None:
             before = self._store.state.replaced
             self._store.replace_keys(self._pinned.verified(order.policy, before))
 
     def refusal(self, order: Order) -> PolicyError | None:
-        """Why the order may not be done, as far as this is known before its bundle is here.
+        """Returns why the order is not allowed, as far as is known yet, or None.
 
-        Raises ``StorageError`` when the disk refuses.
+        More is known once its bundle has arrived. Raises ``StorageError`` if the disk refuses.
         """
         if self._pinned is None:
             return None
@@ -63,19 +63,23 @@ class Trust:
         return None
 
     def _signed(self, order: Order, pinned: SigningKeys) -> Collection[bytes]:
-        """The ids of the keys that count, one of which signed the order's policy."""
+        """Returns the ids of the valid keys.
+
+        Raises ``PolicyError`` unless one of them has signed the policy.
+        """
         replaced = self._store.state.replaced
         if not order.policy:
             raise PolicyError(UNSIGNED.format(keys=ids(pinned.after(replaced))))
         return pinned.after(pinned.verified(order.policy, replaced))
 
     def _require_current(self, run: str, policy: Policy, keys: Collection[bytes]) -> None:
-        """Raise ``PolicyError`` for an expired policy, and for one older than the run's last."""
+        """Raise ``PolicyError`` if the policy has expired or is older than the run's last one."""
         last = self._store.state.policies.get(run)
-        # Policies of a key that no longer counts exclude nobody: the key may have been stolen.
+        # Policies of a replaced key do not count here, because that key may have been stolen.
         if last is not None and last.key in keys and policy.version < last.version:
             raise PolicyError(OLD_POLICY.format(version=policy.version, taken=last.version))
-        # A clock without a battery may start in the past, but not before an earlier start.
+        # A clock without a battery may start in the past, but the time cannot be before that of an earlier
+        # start.
         clock_s = max(self._budget.clock_s, self._store.state.incarnation)
         if policy.expires and clock_s >= policy.expires:
             raise PolicyError(EXPIRED_POLICY.format(seconds=int(clock_s) - policy.expires))

@@ -1,11 +1,11 @@
-"""Tracks why a device does no work for now: which gates are closed, and when that is worth a HELLO.
+"""Tracks why a device does no work now: which gates are closed, and when to say so in a HELLO.
 
     a gate closes               nothing more is fetched or begun, nor sent if the gate limits the link
       -> closed for COUNTS_S    the device says so, and the coordinator no longer counts on it
     all are open                the device says so, and continues
 
-A gate that closes briefly costs nothing but that time. A gate that is closed when the agent starts counts
-at once.
+A gate that closes only briefly is not reported. A gate that is closed when the agent starts is reported at
+once.
 """
 
 import math
@@ -15,15 +15,15 @@ from typing import TypeAlias
 
 from sedge_protocol.wire.reasons import without_numbers
 
-# How often gates are checked. Reading a dozen small files takes a millisecond, as long as a step of a small
-# model.
+# How often to check the gates. Reading a dozen small files takes a millisecond, as long as a training step
+# of a small model.
 CHECK_S = 10.0
 COUNTS_S = 60.0
 
 
 @dataclass(frozen=True)
 class Closed:
-    """Why gates are closed, empty if none is; ``link``: one of them also holds back updates."""
+    """Why gates are closed, or "" if none is. ``link`` says whether one of them also holds back updates."""
 
     why: str = ""
     link: bool = False
@@ -37,7 +37,7 @@ Gate: TypeAlias = Callable[[], Closed]
 
 
 class Waiting:
-    """The gates of a device as its agent sees them, without any if ``gate`` is None."""
+    """Watches the gates of a device. There are none if ``gate`` is None."""
 
     def __init__(self, gate: Gate | None) -> None:
         self.closed = OPEN
@@ -60,9 +60,9 @@ class Waiting:
             self._said, self._counts_at = closed.why, now + COUNTS_S  # gates may take turns
 
     def reason(self, disk: str) -> str:
-        """The reasons to report: gates that have been closed for long enough, and disk errors."""
+        """Returns the reasons to report: gates that have been closed for long enough, and disk errors."""
         return "; ".join(why for why in (self._said, disk) if why)
 
     def timer(self) -> float | None:
-        """When ``look`` is next due."""
+        """Returns the time at which ``look`` is next due."""
         return self._look_at

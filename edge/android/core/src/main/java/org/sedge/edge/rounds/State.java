@@ -54,7 +54,7 @@ public final class State extends Struct<State> {
         }
     }
 
-    /** The number of starts of the agent in which an order was begun but not finished. */
+    /** How many starts of the agent have begun an order without finishing it. */
     public static final class Attempt extends Struct<Attempt> {
         public static final Schema<Attempt> SCHEMA = new Schema<Attempt>(false) {
             @Override
@@ -69,11 +69,11 @@ public final class State extends Struct<State> {
 
         /** The round of the order. */
         public final long round;
-        /** The model hash of the order: another coordinator may use its run's name again. */
+        /** The model hash of the order, because another coordinator may reuse the run's name. */
         public final byte[] modelHash;
         /** The number of these starts. */
         public final long starts;
-        /** The last of them. */
+        /** The start count of the last of them. */
         public final long incarnation;
 
         private Attempt(Object[] given) {
@@ -108,7 +108,7 @@ public final class State extends Struct<State> {
         }
     }
 
-    /** The use of the device's limits that has not drained yet. */
+    /** The amounts of the device's limits that are spent and have not drained yet. */
     public static final class Spent extends Struct<Spent> {
         public static final Schema<Spent> SCHEMA = new Schema<Spent>(true) {
             @Override

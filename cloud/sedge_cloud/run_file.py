@@ -26,7 +26,7 @@ def load_run(path: Path) -> RunConfig:
 
 
 def check_run(run: RunConfig, where: str = "") -> RunConfig:
-    """Returns the config. Raises ``ConfigError`` for errors that types and ranges alone do not catch."""
+    """Check what types and ranges alone cannot express. Returns the config. Raises ``ConfigError``."""
     try:
         strategy = make_strategy(run.strategy, run.options)
     except ConfigError as exc:
@@ -56,9 +56,9 @@ def check_run(run: RunConfig, where: str = "") -> RunConfig:
 
 
 def _check_privacy(run: RunConfig, privacy: PrivacyConfig, strategy: Strategy, where: str) -> None:
-    """Refuse settings by which a device could count for more than the clip, or affect whether others do."""
+    """Refuse settings by which a device could count for more than the clip, or affect others' weight."""
     require_accountant()
-    # FedSelect's mean depends on which elements each device has chosen.
+    # FedSelect is refused, as its mean depends on which elements each device has chosen.
     if not isinstance(strategy, FedAvg | FedOBP) or isinstance(strategy, FedSelect):
         expected = (
             "one that only averages changes with [privacy]: fedavg and its variants, or fedobp"

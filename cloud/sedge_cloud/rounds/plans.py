@@ -71,14 +71,14 @@ def plan_round(
             else:
                 orders.append(planner.order(device, assignment, work))
         except (ConfigError, CodecError, Unencodable) as exc:
-            # Options that do not suit the model or its bundles, or values that cannot be encoded.
+            # The options do not suit the model or its bundles, or values cannot be encoded.
             raise StrategyError(f"{run.config.strategy}, {device}: {exc}") from exc
     planner.forget(orders)
     return Planned(orders, left_out)
 
 
 def _lacking(run: Run, assignment: Assignment, work: Work, hello: Hello | None) -> frozenset[str]:
-    """What an order needs and the device lacks: features, or memory."""
+    """Returns the features, or the memory, that an order needs and the device lacks."""
     needed = needed_by_work(work, run.config.training_in(run.state.round + 1))
     if assignment.correction is not None:
         needed |= {CORRECTION}
@@ -89,13 +89,13 @@ def _lacking(run: Run, assignment: Assignment, work: Work, hello: Hello | None) 
 
 
 def save_terms(run: Run, run_store: RunStore, stored: bytes) -> None:
-    """Store a run's demands on devices, including new ones; no-op if ``stored`` has them."""
+    """Store a run's requirements on devices, unless ``stored`` has them already."""
     terms = terms_of(run)
-    with suppress(StrategyError, ConfigError):  # planning a round will report it
+    with suppress(StrategyError, ConfigError):  # planning a round will report the error
         assignment = run.strategy.plan(run_store.context(run), ClientModel())
         work = check_assignment(run, NEWCOMER, assignment)
         terms, features = terms_of(run, work), _lacking(run, assignment, work, None)
-        if run.config.schedule.steps:  # orders of some rounds need it
+        if run.config.schedule.steps:  # orders of some rounds need this feature
             features |= {"schedule"}
         terms = msgspec.structs.replace(terms, features=tuple(sorted(features)))
     coded = msgspec.msgpack.encode(terms)
@@ -104,7 +104,7 @@ def save_terms(run: Run, run_store: RunStore, stored: bytes) -> None:
 
 
 def plan_newcomer(run: Run, run_store: RunStore) -> OrderRow:
-    """The first round's order of a device without history.
+    """Returns the first round's order of a device without history.
 
     Raises ``StrategyError``, ``CodecError`` or ``Unencodable`` for an assignment that cannot be used.
     """
@@ -114,7 +114,7 @@ def plan_newcomer(run: Run, run_store: RunStore) -> OrderRow:
 
 
 class _Planner:
-    """The planning of one round."""
+    """Plans the orders of one round."""
 
     def __init__(
         self, run: Run, run_store: RunStore, number: int, hello: Hellos, devices: Sequence[str]
@@ -136,21 +136,21 @@ class _Planner:
         return self._run.strategy.plan(self._context, self._clients.of(device))
 
     def forget(self, orders: Sequence[OrderRow]) -> None:
-        """Free what only this plan needed: the next plan will use newer updates."""
+        """Free what was cached for this plan only, as the next plan will use newer updates."""
         state = self._run.state
         keep = {state.model, state.initial, *(order.patch_hash for order in orders)}
         self._clients.forget()
         self._run_store.drop_past(self._past.rows.values(), keep)
 
     def order(self, device: str, assignment: Assignment, work: Work) -> OrderRow:
-        """A device's order as a row. Raises ``Unencodable`` for values that cannot be encoded."""
+        """Returns a device's order as a row. Raises ``Unencodable`` for values that cannot be encoded."""
         run, run_store = self._run, self._run_store
         client, hello = self._past.rows.get(device), self._hello(device)
         trusted = client is None or run_store.counted(run, client) > 0
         if client is not None and client.width != assignment.width:
-            client = None  # its mask and its kept patch have another layout
+            client = None  # what it kept has another width's layout
         if not keeps_model(hello, run.name):
-            client = None  # it has lost its kept patch, mask and version of the model
+            client = None  # it has lost the patch, mask and model that it kept
         model, model_hash = self._start(assignment.start)
         is_own = self._is_own(device, assignment.patch, client)
         patch, patch_context = self._patch(assignment.patch, client, is_own)
@@ -179,9 +179,9 @@ class _Planner:
         )
 
     def _sum(self, client: ClientModelRow, holds: bytes) -> bytes:
-        """The blob of a single step that covers all changes a device has missed.
+        """Returns the blob of a single step that combines all changes that a device has missed.
 
-        Empty if that saves nothing, or if the device has been asked since and may have a later model.
+        Returns b"" if that saves nothing, or if the device had a later order and so may have a later model.
         """
         if holds not in self._sums:
             self._sums[holds] = self._run_store.summed_step(self._run, holds)
@@ -190,7 +190,7 @@ class _Planner:
         return self._sums[holds]
 
     def _start(self, start: Theta | None) -> tuple[bytes, bytes]:
-        """Blob and hash of a start vector; both empty for the run's own model."""
+        """Returns blob and hash of a start vector; both empty for the run's own model."""
         if start is None:
             return b"", b""
         name = hash_of(start)
@@ -204,7 +204,7 @@ class _Planner:
         return self._starts[name]
 
     def _correction(self, correction: Theta | None) -> bytes:
-        """The blob of the vector that a device adds to its gradients; empty for none."""
+        """Returns the blob of the vector that a device adds to its gradients; empty for none."""
         if correction is None:
             return b""
         whole = SparseVector(correction.size, None, correction)
@@ -214,14 +214,14 @@ class _Planner:
     def _is_own(
         self, device: str, patch: SparseVector | None, client: ClientModelRow | None
     ) -> bool:
-        """Whether the device has kept this patch: the elements it last sent, with its values then."""
+        """Returns True if the device has kept this patch: the elements it sent last, with their values."""
         if patch is None or client is None or not client.remembered:
             return False
         model = self._clients.of(device)
         return model.trained is not None and _same(patch, model.sent, model.trained)
 
     def _mask(self, client: ClientModelRow | None) -> bytes:
-        """The blob of a device's last mask; empty without one, or if the disk has lost it."""
+        """Returns the blob of a device's last mask; empty if it has none, or the disk has lost it."""
         if client is None or not client.mask or not self._run_store.store.blobs.has(client.mask):
             return b""
         return client.mask
@@ -229,12 +229,10 @@ class _Planner:
     def _patch(
         self, patch: SparseVector | None, client: ClientModelRow | None, is_own: bool
     ) -> tuple[bytes, bytes]:
-        """The coded patch, and the blob of the mask needed to decode it; each empty for none."""
+        """Returns the encoded patch, and the blob of the mask needed to decode it; each may be empty."""
         if patch is None:
             return b"", b""
-        if (
-            is_own
-        ):  # uncompressed bytes depend only on the vector, so the device derives the same ones
+        if is_own:  # uncompressed, as the device must derive the same bytes from its vector
             return encode(patch, ValueCoding.FP32, Compression.NONE), b""
         compression = self._run.config.patch.compression
         values = _held_in(self._run.patch_values, patch.values)
@@ -247,10 +245,10 @@ class _Planner:
 
 
 def _held_in(wanted: ValueCoding, values: Theta) -> ValueCoding:
-    """The wanted coding, or fp32 if the wanted one cannot hold the largest of the values (k,).
+    """Returns the ``wanted`` coding, or fp32 if that cannot hold the largest of the values (k,).
 
-    One device's extreme value must not end the run. Every device decodes fp32, and a coded vector names its
-    coding.
+    One device's extreme value must not end the run. Every device can decode fp32, and an encoded vector
+    names its coding.
     """
     try:
         decoded_values(np.array([magnitude(values)], np.float32), wanted)
@@ -260,7 +258,7 @@ def _held_in(wanted: ValueCoding, values: Theta) -> ValueCoding:
 
 
 def _same(patch: SparseVector, sent: SparseVector | None, trained: Theta) -> bool:
-    """Whether a patch is ``trained`` (n,) at the elements in ``sent``."""
+    """Returns True if a patch equals ``trained`` (n,) at the elements in ``sent``."""
     if sent is None or sent.count != patch.count:
         return False
     if patch.indices is None or sent.indices is None:

@@ -1,4 +1,4 @@
-"""Rounds with [privacy]: merges the updates into one, clipped and noised, before a strategy sees them."""
+"""Rounds with [privacy]: merges a round's updates into one, clipped and noised, which the strategy gets."""
 
 import hashlib
 
@@ -10,9 +10,9 @@ from sedge_protocol.errors import StorageError
 
 
 def noised(run: Run, context: Context, given: RoundUpdates) -> Update:
-    """The noised mean of a round's updates. Raises ``StorageError`` for a run without a budget.
+    """Returns the noised mean of a round's updates. Raises ``StorageError`` for a run without a budget.
 
-    Elements that devices keep to themselves or do not train do not move, and need no noise.
+    Elements that devices keep to themselves or do not train stay unchanged, and need no noise.
     """
     config, budget = run.config.privacy, run.state.budget
     if config is None or budget is None:
@@ -29,7 +29,7 @@ def noised(run: Run, context: Context, given: RoundUpdates) -> Update:
 
 
 def exhausted(run: Run) -> str:
-    """Why there can be no further round of training; empty if there can be one."""
+    """Explain why no further round of training is possible; empty if one is."""
     config, budget = run.config.privacy, run.state.budget
     if config is None or budget is None or budget.left > 0:
         return ""

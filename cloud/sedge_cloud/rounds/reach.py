@@ -1,9 +1,9 @@
-"""The interface through which rounds see devices: who is online, and what each can do.
+"""The interface through which rounds see devices: which are online, and what each can do.
 
 The ingest of this process implements it from its own observations (sessions.py, traffic.py). For devices of
 another process the same facts are in rows: ``sessions`` says who is online or waits, ``devices`` has
-enrolments, revocations and hellos, and ``traffic`` the bytes. Rounds know nothing else about an ingest; the
-messages they send it are in hints.py.
+enrolments, revocations and hellos, and ``traffic`` the bytes. Rounds know nothing else about an ingest.
+They send it the hints in hints.py.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -16,48 +16,48 @@ from sedge_protocol.wire.messages import Hello
 
 
 class Reach(Protocol):
-    """The devices, by id. One that is not enrolled is offline and has no hello."""
+    """The devices, by id. A device that is not enrolled is offline and has no hello."""
 
     @property
     def present(self) -> int:
-        """How many devices are online."""
+        """Returns how many devices are online."""
         ...
 
     @property
     def changes(self) -> int:
-        """How often a device has come or gone."""
+        """Returns how often a device has come or gone."""
         ...
 
     @property
     def returning(self) -> Collection[str]:
-        """The devices that were online before the last outage and have not come back yet."""
+        """Returns the devices that were online before the last outage and have not come back yet."""
         ...
 
     def presence(self, device: str) -> Presence:
-        """A device's presence; all False for one that is not enrolled."""
+        """Returns a device's presence; all False if it is not enrolled."""
         ...
 
     def hello(self, device: str) -> Hello | None:
-        """A device's last hello, which says whether it waits; None without one or if not enrolled."""
+        """Returns a device's last hello, which says whether it waits; None if there is none."""
         ...
 
     def max_packet_of(self, device: str) -> int:
-        """The largest MQTT packet that is known to reach a device."""
+        """Returns the largest MQTT packet that a device can receive, as far as its hello says."""
         ...
 
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
-        """The sorted ids of the devices that are online, not waiting, and meet a run's terms.
+        """Returns the sorted ids of the devices that are online, do not wait, and meet a run's terms.
 
-        These are only devices that the run selects and, unless ``among`` is empty, only those in it.
+        Only devices that the run selects are considered and, unless ``among`` is empty, only those in it.
         """
         ...
 
 
 class Meter(Protocol):
-    """The bytes of every device."""
+    """Counts the bytes of every device."""
 
     def of_round(
         self, run: str, number: int, cohort: Iterable[str]
     ) -> tuple[tuple[TrafficRow, ...], tuple[int, int]]:
-        """The bytes of an open round's devices so far, and those on the coordinator's link, up and down."""
+        """Returns the bytes of an open round's devices so far, and those on the coordinator's link."""
         ...

@@ -1,9 +1,9 @@
-"""Devices that decline for the same reason again are invited to ever fewer rounds.
+"""Invites devices that decline repeatedly for the same reason to fewer and fewer rounds.
 
     declined once       invited to the next round
     the 2nd, 3rd … time in a row, for the same reason
                         invited again after 2, 4 … rounds, at most ``MAX_ROUNDS``
-    another reason, an update that counts, a restart of the agent, other abilities
+    another reason, an update that counts, a restart of the agent, other capabilities
                         treated as if it had never declined
 
 The orders in the store record all declines, so a restart of the coordinator changes nothing.
@@ -20,7 +20,7 @@ MAX_ROUNDS = 32
 
 @dataclass(frozen=True)
 class _Declined:
-    """The round of a device's last decline, its reason, and how many in a row had this reason."""
+    """A device's last decline: its round, its reason, and how many in a row had this reason."""
 
     round: int
     reason: str
@@ -29,20 +29,20 @@ class _Declined:
 
 @dataclass
 class Resting:
-    """The devices that have declined in the last rounds of a run, and when each is invited again."""
+    """Tracks the devices that declined in a run's last rounds, and when each is invited again."""
 
     _declined: dict[str, _Declined] = field(default_factory=dict[str, _Declined])
 
     @staticmethod
     def of(declines: Iterable[tuple[str, int, str]]) -> "Resting":
-        """Built from (device, round, reason) of the declines since each device's last update, in order."""
+        """Create from (device, round, reason) of the declines after each device's last update, in order."""
         resting = Resting()
         for decline in declines:
             resting._decline(*decline)
         return resting
 
     def closed(self, orders: Iterable[OrderRow], trained: Collection[str]) -> None:
-        """Note which devices have declined in a round that is over, and which have trained."""
+        """Record which devices declined in a round that is over, and which trained."""
         for order in orders:
             if order.declined:
                 self._decline(order.device, order.round, order.declined)
@@ -50,11 +50,11 @@ class Resting:
                 self.renew(order.device)
 
     def renew(self, device: str) -> None:
-        """Invite a device again: it may now be able to carry out orders that it declined."""
+        """Invite a device again, as it may now be able to carry out the orders that it declined."""
         self._declined.pop(device, None)
 
     def devices(self, number: int) -> set[str]:
-        """The devices that are not invited to this round."""
+        """Returns the devices that are not invited to this round."""
         return {
             name
             for name, last in self._declined.items()

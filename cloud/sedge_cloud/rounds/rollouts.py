@@ -1,9 +1,8 @@
-"""Carries out rollouts of bundles: whether a rollout proceeds.
+"""Carries out rollouts of bundles: decides whether a rollout continues.
 
-Before a round is planned, the leader compares the answers of the devices with the new bundle with those of
-devices that had another bundle in the same rounds.
-
-A device that fails gets its previous bundle from its next order on, whatever the outcome of the rollout.
+Before a round is planned, the leader compares the answers of devices with the new bundle with the answers
+of devices that had another bundle in the same rounds. A device that fails gets its previous bundle again
+from its next order on, whatever the outcome of the rollout.
 """
 
 import logging
@@ -29,27 +28,27 @@ from sedge_cloud.store.rows import LATE_ROUNDS
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.update import Metrics
 
-# How many rounds before a rollout are searched for devices' earlier metrics: together with the rounds that
-# may still get late answers, fewer than the minimum of `[keep] rounds`.
+# Devices' earlier metrics are searched for in this many rounds before a rollout. Together with the rounds
+# that may still get late answers, that is fewer than the minimum of `[keep] rounds`.
 EARLIER_ROUNDS = 5
-# A device that leaves this many orders with the new bundle unanswered has failed.
+# A device has failed once it has left this many orders with the new bundle unanswered.
 MAX_SILENT = 3
 NO_ANSWER = "no answer"
 # How many of the devices that a rollout waits for are named.
 MAX_NAMED = 4
-# Declines and rejects that say nothing about a bundle: the device's own limits, its link, its revocation;
-# an update that came too late, or that the coordinator's disk has lost.
+# Reasons of declines and rejects that say nothing about a bundle: the device's own limits, its link, or its
+# revocation, and updates that came too late or were lost by the coordinator's disk.
 NOT_THE_BUNDLES = frozenset(
     {"MessageTooLarge", "TooManyOrders", "TooManyRuns", "revoked", "stale", "lost"}
 )
 
 
 class Group(msgspec.Struct):
-    """The answers of devices with one bundle: which succeeded, and why the others failed.
+    """The answers of devices with one bundle: which devices succeeded, and why the others failed.
 
-    ``silent`` counts a device's orders without an answer, and ``asked`` has the last round in which it had
-    an order that says nothing of the bundle. ``first`` and ``last`` have the metric before and after
-    training, of its first and its last report.
+    ``silent`` counts each device's unanswered orders. ``asked`` has, by device, the last round in which it
+    had an order but gave no answer that says anything about the bundle. ``first`` and ``last`` have the
+    metric before and after training from a device's first and last report.
     """
 
     succeeded: set[str] = set()
@@ -61,23 +60,23 @@ class Group(msgspec.Struct):
 
     @property
     def share(self) -> float:
-        """The share of devices that failed among those with an outcome."""
+        """Returns the share of devices that failed among those that failed or succeeded."""
         return len(self.failed) / max(1, len(self.failed) + len(self.succeeded))
 
     def fail(self, device: str, why: str) -> None:
-        """Note that a device has failed, whatever it did before."""
+        """Record that a device has failed, even if it had succeeded before."""
         self.failed[device] = why
         self.succeeded.discard(device)
 
 
 class Tally(msgspec.Struct):
-    """The devices that had the new bundle from a rollout's first round on, and those that had another."""
+    """The outcomes since a rollout's first round, of devices with the new bundle and of the others."""
 
     new: Group = msgspec.field(default_factory=Group)
     others: Group = msgspec.field(default_factory=Group)
 
     def changes(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-        """By how much the metric before and after training has changed on each device of both groups."""
+        """Returns how much each device's metric before and after training has changed, for both groups."""
         was, new, others = self.others, self.new.last, self.others.last
         return (
             [_change(was.last[device], new[device]) for device in new if device in was.last],
@@ -95,9 +94,10 @@ class _Scores(msgspec.Struct):
 
 
 def add(tally: Tally, bundle: bytes, orders: Iterable[Tried], since: int, measured: bool) -> None:
-    """Count the devices' answers and, if ``measured``, their metrics, also from before round ``since``.
+    """Add the devices' answers to the tally and, if ``measured``, their metrics.
 
-    The orders are later than all that are in the tally. ``bundle`` is the new one.
+    Metrics are also taken from rounds before ``since``. The orders must be later than all that are in the
+    tally. ``bundle`` is the new bundle.
     """
     for order in orders:
         group = tally.new if order.bundle == bundle else tally.others
@@ -124,9 +124,9 @@ def add(tally: Tally, bundle: bytes, orders: Iterable[Tried], since: int, measur
 def tallied(
     row: RolloutRow, store: RolloutRows, closed: int, measured: bool = False
 ) -> tuple[Progress, Tally]:
-    """What devices have answered in the rounds up to ``closed``, and the progress with its older part.
+    """Returns the progress, which stores the older part of the tally, and the tally up to round ``closed``.
 
-    Answers to the last rounds may still come, so their orders are read again the next time.
+    Answers to the last rounds may still arrive, so their orders are read again the next time.
     """
     progress = row.read_progress()
     tally = read(row, progress.tally, Tally) if progress.tally else Tally()
@@ -142,11 +142,11 @@ def tallied(
 
 
 def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
-    """Start the next phase of the run's rollout, or end it, if it is due; yields notes of what was done."""
+    """Start the next phase of the run's rollout, or end it, if that is due. Yields notes on it."""
     row = in_progress(store, run.name)
     if row is None:
         return
-    # What a private run withholds is not told here either, nor does it decide who gets which bundle.
+    # Metrics that a private run withholds are not reported here either, and do not influence the rollout.
     measured = run.manifest.metric.share and not run.config.withholds
     progress, tally = tallied(row, store, run.state.round, measured)
     devices = store.eligible(row.read_plan().where)
@@ -156,10 +156,10 @@ def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
 
 @dataclass(frozen=True)
 class Seen:
-    """The basis for judging a rollout: the ``devices`` that it counts, and their outcomes.
+    """What a decision on a rollout is based on: the ``devices`` that it covers, and their outcomes.
 
-    ``round`` is the next one, and ``metric`` the name of the run's metric. Of the failed devices, the
-    ``kept`` ones keep what they have.
+    ``round`` is the next round, and ``metric`` the name of the run's metric. The failed devices in ``kept``
+    do not go back to their previous version.
     """
 
     devices: Collection[str]
@@ -172,7 +172,7 @@ class Seen:
 def proceed(
     row: RolloutRow, progress: Progress, seen: Seen, store: RolloutRows, at: float
 ) -> Iterator[Note]:
-    """Start a rollout's next phase, or end it, if that is due. Raises ``StorageError``."""
+    """Start a rollout's next phase, or end the rollout, if that is due. Raises ``StorageError``."""
     plan, tally, new = row.read_plan(), seen.tally, seen.tally.new
     reasons = {device: why for device, why in new.failed.items() if device not in seen.kept}
     failed = tuple(sorted({*progress.failed, *reasons}))
@@ -198,7 +198,7 @@ def proceed(
         share = plan.phases[progress.phase]
         text = f"phase {progress.phase + 1}, {100 * share:g} %: {progress.sizes[-1]} devices"
     if row.state != "in_progress":
-        # The devices' answers are no longer needed; those of 100,000 devices are 8.7 MB.
+        # The tally is dropped, as it is no longer needed; that of 100,000 devices takes 8.7 MB.
         progress = msgspec.structs.replace(progress, ended=at, tally=b"", awaited=())
     else:
         progress = _with_awaited(row, progress, seen)
@@ -215,12 +215,12 @@ def proceed(
 def next_phase(
     row: RolloutRow, plan: RolloutPlan, progress: Progress, seen: Seen, at: float
 ) -> Progress:
-    """The progress of a rollout as its next phase begins, with at least one device."""
+    """Returns a rollout's progress at the start of its next phase, which has at least one device."""
     devices = seen.devices
     phase = len(progress.bounds)
     ranks = sorted(rank(row, device) for device in devices)
     size = min(len(ranks), max(1, math.ceil(round(plan.phases[phase] * len(ranks), 6))))
-    # Devices that join during the last phase get the new bundle as well.
+    # The last phase covers all ranks, so devices that join during it get the new bundle as well.
     bound = 2**63 - 1 if plan.phases[phase] >= 1 else ranks[size - 1] if ranks else -1
     progress = msgspec.structs.replace(
         progress,
@@ -246,13 +246,13 @@ def _with_awaited(row: RolloutRow, progress: Progress, seen: Seen) -> Progress:
 
 
 def members(row: RolloutRow, progress: Progress, devices: Iterable[str]) -> set[str]:
-    """The ``devices`` that the current phase added to the previous ones."""
+    """Returns those of ``devices`` that the current phase has added."""
     before, last = (-1, *progress.bounds)[-2:]
     return {name for name in devices if before < rank(row, name) <= last}
 
 
 def away(store: RolloutRows, devices: Set[str], since: float) -> set[str]:
-    """Those of ``devices`` that are paused, or offline and not heard from after ``since`` (wall clock)."""
+    """Returns those of ``devices`` that are paused, or offline and unheard since ``since`` (wall clock)."""
     seen = store.sessions_named(devices)
     near = {one.device for one in seen if one.online or one.heard > since}
     return {*devices} - (near - store.paused().keys())
@@ -266,10 +266,10 @@ def absent(
     new: Group,
     at: float,
 ) -> set[str]:
-    """Those of the ``newest`` devices for which a small phase does not wait.
+    """Returns those of the ``newest`` devices for which a small phase does not wait.
 
-    They are ``away``, or have no outcome, and had no order in the last rounds: cohorts are drawn from
-    others, or they wait, or lack something.
+    They are ``away``, or have no outcome because they had no order in the last rounds: other devices were
+    drawn, or these wait or lack a feature.
     """
     found = away(store, newest, at - row.read_plan().hold_s)
     if row.run and progress.tallied >= progress.phase_round:
@@ -279,12 +279,12 @@ def absent(
 
 
 def _added(progress: Progress) -> int:
-    """How many devices a phase added when it began."""
+    """Returns how many devices the phase added when it began."""
     return progress.sizes[-1] - (progress.sizes[-2] if len(progress.sizes) > 1 else 0)
 
 
 def _needed(plan: RolloutPlan, progress: Progress, reachable: Set[str]) -> int:
-    """How many devices of a phase must succeed before the next, or answer before it can be aborted."""
+    """Returns how many devices of a phase must succeed before the next, or answer before an abort."""
     return plan.min_devices if _added(progress) >= plan.min_devices else max(1, len(reachable))
 
 
@@ -296,7 +296,7 @@ def _is_through(
     at: float,
     reachable: Set[str],
 ) -> bool:
-    """Whether a phase has lasted long enough, and enough of the devices that it added have succeeded."""
+    """Returns True if a phase has lasted long enough, and enough of the devices it added have succeeded."""
     if at < progress.since + plan.hold_s:
         return False
     succeeded = len(members(row, progress, new.succeeded))
@@ -304,7 +304,7 @@ def _is_through(
 
 
 def fault(metric: str, plan: RolloutPlan, needed: int, tally: Tally) -> str:
-    """Why a rollout is to be aborted; empty while it is healthy. ``metric`` is the name of the run's."""
+    """Explain why a rollout must be aborted; empty while it is healthy. ``metric`` is the metric's name."""
     new, others = tally.new, tally.others
     through = len(new.failed) + len(new.succeeded)
     if through >= needed and new.share > plan.abort_at + others.share:

@@ -1,6 +1,6 @@
-"""Applies lifecycle.py: opens every run's rounds, takes in answers, and closes the rounds.
+"""Drives the states of lifecycle.py: opens every run's rounds, records answers, and closes the rounds.
 
-cohort.py draws the devices, plans.py makes their orders, and closing.py aggregates their updates.
+cohort.py draws the devices, plans.py plans their orders, and closing.py aggregates their updates.
 """
 
 import logging
@@ -63,7 +63,7 @@ from sedge_protocol.wire.messages import TRAIN, Order
 
 
 class Scheduler:
-    """All runs of a fleet and their rounds. ``draw`` chooses the devices of a round.
+    """Schedules all runs of a fleet and their rounds. ``draw`` selects the devices of a round.
 
     ``serving`` is the finished run whose model newcomers get, and ``wall`` is the clock used in rows.
     """
@@ -87,40 +87,40 @@ class Scheduler:
         self._housekeeping = housekeeping
         self._counters, self._traffic = counters, traffic
         self._draw, self._wall = draw, wall
-        self._is_stirred = False  # a decline has come since the last poll
-        self._back_at = math.inf  # until then devices may be coming back from an outage
+        self._is_stirred = False  # a device has declined since the last poll
+        self._back_at = math.inf  # until then, devices may return from an outage
 
     def open_round(self, run: str) -> OpenRound | None:
-        """The open round of a run, if it has one."""
+        """Returns the open round of a run, or None."""
         live = self.live.get(run)
         return None if live is None else live.round
 
     def open_rounds(self) -> list[OpenRound]:
-        """Every open round."""
+        """Returns all open rounds."""
         return [live.round for live in self.live.values() if live.round is not None]
 
     def running(self) -> list[Run]:
-        """All runs that have not ended."""
+        """Returns all runs that have not ended."""
         return [live.run for live in self.live.values() if live.run.status == RUNNING]
 
     def timer(self) -> float | None:
-        """The time at which ``poll`` must next be called; None if nothing is due."""
+        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
         if self._is_stirred:
             return -math.inf
         due = [live.timer() for live in self.live.values()]
-        if self._devices.returning and self._back_at < math.inf:  # the first draw waits for them
+        if self._devices.returning and self._back_at < math.inf:  # the first draw waits for these
             due.append(self._back_at)
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> list[CloudEffect | Hint]:
-        """Do everything that is due. After a disk error a run is retried later; the others continue."""
+        """Do everything that is due. After a disk error a run is retried later; the other runs continue."""
         effects: list[CloudEffect | Hint] = []
         self._is_stirred = False
         for live in list(self.live.values()):
             if now < live.retry_at:
                 continue
             try:
-                for effect in self._advance(live, now):  # keeps the effects that precede an error
+                for effect in self._advance(live, now):  # keeps the effects from before an error
                     effects.append(effect)
             except StorageError as exc:
                 live.retry_at = now + DISK_RETRY_S
@@ -173,7 +173,8 @@ class Scheduler:
             yield from self._end(live, Event.BUDGET, why, now)
             self.serving = serving_run(self._store.runs())
             return
-        # A round that is open in the store was committed although the disk reported a failure.
+        # The round may be open in the store already, if its commit succeeded although the disk reported an
+        # error.
         current, orders = resume(run, self._store, now, self._wall), dict[str, Order]()
         if current is None:
             yield from advance(run, self._store, self._wall(now))
@@ -183,7 +184,7 @@ class Scheduler:
                     live.resting.devices(number) if task == TRAIN else (),
                 )  # fmt: skip
                 for name, features in planned.left_out.items():
-                    if live.refused.get(name) != features:  # said once, not at every draw
+                    if live.refused.get(name) != features:  # not repeated at every draw
                         live.refused[name] = features
                         yield LeftOut(run.name, name, features)
                 if len(planned.orders) < run.config.min_updates:
@@ -191,7 +192,7 @@ class Scheduler:
                     return
                 current = new_round(run, number, task, planned.orders, now, self._wall)
                 orders = self._orders.all(run, current)
-            except StrategyError as exc:  # no retry helps
+            except StrategyError as exc:  # retrying would not help
                 yield from self._fail(live, f"round {number} cannot be planned: {exc}", now)
                 return
             self._store.open_round(current.row, planned.orders)
@@ -200,12 +201,12 @@ class Scheduler:
         yield _ordered(current, made=orders, is_new=True)
 
     def _begin(self, live: LiveRun, current: OpenRound) -> list[Note]:
-        """Enter an open round; from here on ``present`` and ``excused`` are kept up to date."""
+        """Make a round the run's open one, and look up which of its devices are online or wait."""
         live.round, current.back_at = current, self._back_at
         return self._refresh_presence(current)
 
     def refresh(self, current: OpenRound) -> list[Note]:
-        """Read the answers that other processes have received for a round; look up who is online."""
+        """Read the answers that other processes have received for a round, and which devices are online."""
         row = current.row
         read_answers(current, self._store.receipts(row.run, row.round))
         for name, reason in self._store.answers(row.run, row.round):
@@ -214,12 +215,12 @@ class Scheduler:
         return self._refresh_presence(current)
 
     def _refresh_presence(self, current: OpenRound) -> list[Note]:
-        """Look up which devices of a round are online and which wait; revoked ones decline."""
+        """Look up which devices of a round are online and which wait. Revoked ones decline."""
         revoked = current.look(self._devices.presence)
         return [self._decline(current, name, "revoked") for name in revoked]
 
     def hear(self, hint: ToLeader, now: float) -> list[CloudEffect | Hint]:
-        """React to something that an ingest has done."""
+        """React to an ingest's hint."""
         match hint:
             case DeviceOnline():
                 return self._arrived(hint, now)
@@ -232,17 +233,17 @@ class Scheduler:
                     return []
                 if isinstance(hint, Answered):
                     asked.answered(hint.device, hint.counts)
-                else:  # it may decline an order that ``poll`` has only just sent
+                else:  # may be for an order that poll() has just sent
                     asked.decline(hint.device, hint.reason)
                     self._is_stirred = True
             case DiskFailed():
                 self._housekeeping.schedule()
             case Lacking():
-                pass  # the coordinator sends the chunks, or asks who does
+                pass  # handled by the coordinator, not by the leader
         return []
 
     def _arrived(self, hint: DeviceOnline, now: float) -> list[CloudEffect | Hint]:
-        """A device has said hello; it may now be able to carry out an order that it declined before."""
+        """Handle a device's hello: it may now be able to carry out an order that it declined before."""
         waits = self._devices.presence(hint.device).waits
         for live in self.live.values():
             if hint.renewed:
@@ -252,7 +253,7 @@ class Scheduler:
         return self._serve(hint.device, now)
 
     def _serve(self, device: str, now: float) -> list[CloudEffect | Hint]:
-        """Order a device that missed the end of a finished run to train from its last model."""
+        """Order a device that missed the end of a finished run to train from the run's last model."""
         live = None if self.serving is None else self.live.get(self.serving.run)
         if live is None:
             return []
@@ -272,13 +273,13 @@ class Scheduler:
         return effects
 
     def connected(self, back_at: float) -> None:
-        """The coordinator's link is up: devices may be coming back until this time."""
+        """Handle a new connection: devices may return from an outage until ``back_at``."""
         self._back_at = back_at
         for current in self.open_rounds():
             current.back_at = back_at
 
     def disconnected(self) -> None:
-        """The coordinator's link is down: every device is offline until its next hello."""
+        """Handle the loss of the connection: every device is offline until its next hello."""
         self.connected(math.inf)
         for current in self.open_rounds():
             current.present.clear()
@@ -292,7 +293,7 @@ class Scheduler:
         return _warning(current, f"{device} declines: {reason!r}")
 
     def _reject_lost(self, run: Run, current: OpenRound) -> Iterator[Note]:
-        """Reject the round's updates that the disk has lost."""
+        """Reject those of the round's updates that the disk has lost."""
         since = counts_late_since(run.config, current.row)
         received = self._store.received(run.name, current.row.round, since)
         rows = counted_updates(received, since is not None)
@@ -305,7 +306,7 @@ class Scheduler:
     def _closed(
         self, live: LiveRun, current: OpenRound, summary: Summary
     ) -> Iterator[CloudEffect | Hint]:
-        """Report a round that was aggregated into the next global model; the run continues or ends."""
+        """Report a round that was aggregated into the next global model; continue or end the run."""
         trained = current.received if current.row.task == TRAIN else ()
         live.resting.closed(current.orders.values(), trained)
         yield RoundClosed(summary)
@@ -325,7 +326,7 @@ class Scheduler:
         yield from self._housekeeping.round_closed(len(current.orders))
 
     def forget(self, run: str) -> list[CloudEffect | Hint]:
-        """The operator has deleted a run."""
+        """Drop a run that the operator has deleted."""
         live = self.live.pop(run, None)
         if live is None or live.run.status != RUNNING:
             return []
@@ -339,7 +340,7 @@ class Scheduler:
         live, effects = LiveRun(run, Resting.of(declines)), list[CloudEffect | Hint]()
         if live.run.status == RUNNING:
             try:
-                # Load both now: if either cannot be loaded, devices would work for nothing.
+                # Load both now, as devices would work for nothing if either turned out to be missing later.
                 _ = live.run.strategy, live.run.patch_values
                 current = resume(live.run, self._store, now, self._wall)
                 if current is not None:
@@ -358,20 +359,20 @@ class Scheduler:
         return effects
 
     def stop(self, live: LiveRun) -> list[CloudEffect | Hint]:
-        """The operator has stopped a run: its open round ends without being aggregated."""
+        """End a run that the operator has stopped; its open round is not aggregated."""
         void = self._void(live, "the run was stopped")
         live.end(Event.STOP)
         return [*void, RunEnded(live.run.name, live.run.status)]
 
     def _fail(self, live: LiveRun, why: str, now: float) -> list[CloudEffect | Hint]:
-        """End a run that cannot go on; one that was stopped in the meantime stays stopped."""
-        if live.run.status != RUNNING:  # finished: an order for one more device cannot be sent
+        """Fail a run that cannot continue; if it was stopped in the meantime, it stays stopped."""
+        if live.run.status != RUNNING:  # finished, and only a newcomer's order cannot be sent
             return [Note(logging.ERROR, f"run {live.run.name}: {why}")]
         text = f"run {live.run.name} has failed: {why}"
         return [Note(logging.ERROR, text), *self._end(live, Event.FAILURE, why, now)]
 
     def _end(self, live: LiveRun, event: Event, why: str, now: float) -> list[CloudEffect | Hint]:
-        """End a running run; its open round, if it has one, is void."""
+        """End a running run. If it has an open round, that is void."""
         void, status = self._void(live, f"the run has {RUN[RUNNING][event]}"), RUN[RUNNING][event]
         with suppress(ConfigError):
             self._store.set_status(live.run.name, status, why, self._wall(now))
@@ -379,7 +380,7 @@ class Scheduler:
         return [*void, RunEnded(live.run.name, live.run.status, why)]
 
     def _void(self, live: LiveRun, why: str) -> list[Over]:
-        """Cancel a run's open round on the devices that still work for it."""
+        """Cancel a run's open round on the devices that still work on it."""
         return [Over(live.run.name, why)] if live.round is not None else []
 
 

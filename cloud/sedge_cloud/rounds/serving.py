@@ -29,14 +29,14 @@ from sedge_protocol.wire.messages import TRAIN
 
 
 def serving_run(rows: Sequence[RunRow]) -> RunRow | None:
-    """The most recently finished of these runs, given oldest first; None while one is running."""
+    """Returns the most recently finished of these runs, given oldest first; None while a run is running."""
     if not all(row.has_ended for row in rows):
         return None
     return next((row for row in reversed(rows) if row.status == FINISHED), None)
 
 
 def resume_serving(run: Run, run_store: RunStore, now: float, wall: Wall) -> OpenRound | None:
-    """The round after the last, if it already has an order for a device."""
+    """Returns the round after the last, if it already has an order for a device; otherwise None."""
     current = resume(run, run_store.store, now, wall)
     return None if current is None else _serving(current)
 
@@ -50,12 +50,13 @@ def with_newcomer(
     now: float,
     wall: Wall,
 ) -> OpenRound | None:
-    """The round after the last, stored with an order for this device; None if it needs or can do none.
+    """Store an order for this device in the round after the last. Returns the round.
 
-    Raises ``StrategyError`` for an unusable assignment.
+    Returns None if the device needs no order or cannot carry it out. Raises ``StrategyError`` for an
+    unusable assignment.
     """
     store, last = run_store.store, run.state.round
-    if current is not None and device in current.orders:  # its ingest sends the order
+    if current is not None and device in current.orders:  # its ingest is sending the order already
         return None
     has_model = store.took_part(run.name, device, last) and keeps_model(
         fleet.hello(device), run.name

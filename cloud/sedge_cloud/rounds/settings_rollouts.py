@@ -1,8 +1,8 @@
-"""Carries out rollouts of settings: which devices have them, and whether a rollout proceeds.
+"""Carries out rollouts of settings: tracks which devices have them, and decides whether one continues.
 
-They are the fleet's, not a run's. A device has succeeded while its hello names the settings and it is
-online. It has failed if it is online and does not take them, is gone since it took them, or has declined an
-order since. How many fail is compared with the devices that have other settings.
+These rollouts belong to the fleet, not to a run. A device has succeeded while it is online and its hello
+names the settings. It has failed if it is online but has not applied them, is offline since it did, or has
+declined an order since. The share that fails is compared with that of the devices with other settings.
 """
 
 from collections.abc import Iterator
@@ -17,19 +17,19 @@ from sedge_cloud.store.rollouts import FLEET, RolloutRow, in_progress
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.settings import name_of
 
-# How often the leader checks, and how long a device has to take settings or to reconnect.
+# How often the leader checks, and how long a device has to apply settings or to reconnect.
 EVERY_S, PATIENCE_S = 30.0, 300.0
 NOT_TAKEN, GONE = "not taken", "gone"
 
 
 class _Said(msgspec.Struct):
-    """The part of a hello that names settings."""
+    """A hello, reduced to the settings that it names."""
 
     settings: bytes | None = None
 
 
 def said(store: Rows, where: str) -> dict[str, bytes]:
-    """The name of each matching device's settings, without devices that do not support settings."""
+    """Returns the name of the settings of each matching device that supports settings."""
     found = dict[str, bytes]()
     for name, row in store.devices_named(store.eligible(where)).items():
         if row.hello is None:
@@ -41,7 +41,7 @@ def said(store: Rows, where: str) -> dict[str, bytes]:
 
 
 def tally_of(row: RolloutRow, store: Rows, names: dict[str, bytes], at: float) -> Tally:
-    """The outcomes of the devices in ``names`` (``said``), including those not reached yet."""
+    """Tally the outcomes of the devices in ``names`` (from ``said``), including those not reached yet."""
     tally, progress = Tally(), row.read_progress()
     wanted = name_of(row.read_plan().settings)
     declined = _declined(store, progress.since)
@@ -60,13 +60,14 @@ def tally_of(row: RolloutRow, store: Rows, names: dict[str, bytes], at: float) -
         elif seen.since > row.created and is_late:
             group.fail(device, GONE)
     if not tally.others.succeeded and not tally.others.failed:
-        # Devices go offline for reasons of their own, and no others are left to tell how many of them do.
+        # Devices also go offline for other reasons. With no device left for comparison, that cannot be told
+        # from a fault of the settings, so it does not count.
         tally.new.failed = {name: why for name, why in tally.new.failed.items() if why != GONE}
     return tally
 
 
 def _declined(store: Rows, since: float) -> dict[str, str]:
-    """The last decline of each device in the last rounds that were opened since."""
+    """Returns each device's reason for its last decline in recent rounds that were opened since then."""
     found = dict[str, str]()
     for run in store.runs():
         rounds = [it for it in store.last_rounds(run.run, 0, EARLIER_ROUNDS) if it.opened > since]
@@ -77,19 +78,19 @@ def _declined(store: Rows, since: float) -> dict[str, str]:
 
 
 class SettingsRollouts:
-    """Looks from time to time at the rollout in progress, if there is one."""
+    """Checks the rollout in progress, if there is one, at regular intervals."""
 
     def __init__(self, store: Rows, wall: Wall) -> None:
         self._store, self._wall = store, wall
         self._due: float | None = None
 
     def load(self, now: float) -> None:
-        """Read whether a rollout is in progress. Raises ``StorageError``."""
+        """Find out whether a rollout is in progress. Raises ``StorageError``."""
         row = in_progress(self._store, FLEET)
         self._due = None if row is None else now if self._due is None else self._due
 
     def timer(self) -> float | None:
-        """When ``poll`` is next due."""
+        """Returns the time at which ``poll`` is next due."""
         return self._due
 
     def poll(self, now: float) -> Iterator[Note]:

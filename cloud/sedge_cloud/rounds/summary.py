@@ -1,4 +1,4 @@
-"""The summary of a closed round: means over its devices, and where the personal parameters are."""
+"""Summarises a closed round: means over its devices, and where the personal parameters are."""
 
 import math
 from collections import Counter
@@ -22,7 +22,7 @@ def summarise(
     orders: Sequence[OrderRow],
     updates: Sequence[UpdateRow],
 ) -> Summary:
-    """The summary of a round with these orders and accepted updates; each device counts once."""
+    """Returns the summary of a round with these orders and accepted updates; each device counts once."""
     reports = [(update, msgspec.msgpack.decode(update.report, type=Report)) for update in updates]
     picked = {update.device: report.patched for update, report in reports}
     withheld = run.config.withholds
@@ -63,7 +63,7 @@ def summarise(
 
 
 def _commonest(reasons: Sequence[str]) -> str:
-    """The most common reason, in the words of the first that gave it; empty without reasons."""
+    """Returns the most common reason, as it was first worded, and its count; empty without reasons."""
     if not reasons:
         return ""
     ((kind, count),) = Counter(map(without_numbers, reasons)).most_common(1)
@@ -74,9 +74,9 @@ def _commonest(reasons: Sequence[str]) -> str:
 def personal_elements(
     run: Run, run_store: RunStore, orders: Sequence[OrderRow], picked: Mapping[str, bool | None]
 ) -> dict[str, int]:
-    """The number of patch elements in each tensor, summed over the orders.
+    """Count the patch elements in each tensor, summed over the orders.
 
-    Where a device chooses whether to apply its patch, it counts only if ``picked`` says that it did.
+    If a device may choose whether to apply its patch, it only counts if ``picked`` says that it did.
     """
     elements: Counter[str] = Counter()
     for order in orders:
@@ -86,7 +86,7 @@ def personal_elements(
         if patch is None:
             continue
         ends = layout.ends
-        if patch.indices is not None:  # they are sorted: count those before the end of each tensor
+        if patch.indices is not None:  # sorted, so count those before each tensor's end
             ends = np.searchsorted(patch.indices, ends)
         counts = np.diff(ends, prepend=0).tolist()
         elements.update({t.name: k for t, k in zip(layout.tensors, counts, strict=True) if k})

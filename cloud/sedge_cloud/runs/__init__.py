@@ -1,1 +1,1 @@
-"""The parts of a run: its state, vectors, client models and updates, decoded from the store."""
+"""A run's state, vectors, client models and updates, decoded from the store."""

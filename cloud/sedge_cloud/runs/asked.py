@@ -1,6 +1,6 @@
-"""An open round from its rows: each device's order, who still owes an answer, and who is online.
+"""An open round, read from its rows: each device's order, who owes an answer, and who is online.
 
-Leader and ingest each keep their own copy, from the same rows.
+Leader and ingest each keep a copy of their own, from the same rows.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from sedge_cloud.store.schema import StepRow, steps_of
 
 
 class Presence(NamedTuple):
-    """Whether a device is online, says that it begins no orders for now, or is revoked."""
+    """Whether a device is online, says that it starts no orders for now, or is revoked."""
 
     online: bool
     waits: bool
@@ -26,10 +26,10 @@ class Presence(NamedTuple):
 
 @dataclass
 class AskedRound:
-    """The devices of an open round.
+    """The devices of an open round. The ``settled`` ones no longer owe an answer.
 
-    ``settled`` devices no longer owe an answer; among them, the updates of ``received`` ones count. Of the
-    devices that still owe an answer, ``present`` are online, and ``excused`` have said that they wait.
+    Among those, the ``received`` ones sent an update that counts. Of the devices that still owe an answer,
+    ``present`` ones are online, and ``excused`` ones have said that they wait.
     """
 
     row: RoundRow
@@ -41,12 +41,12 @@ class AskedRound:
 
     @cached_property
     def steps(self) -> tuple[StepRow, ...]:
-        """The changes that lead to the round's model, oldest first."""
+        """Returns the changes that lead to the round's model, oldest first."""
         return steps_of(self.row.steps)
 
     @cached_property
     def users(self) -> Counter[bytes]:
-        """How many orders name each blob: a model, a patch, its mask, a correction or a sum of steps."""
+        """Count the orders that name each blob: a model, patch, mask, correction or summed step."""
         given = self.orders.values()
         named = [
             (o.model or self.row.model, o.patch_blob, o.patch_context, o.correction, o.step)
@@ -56,25 +56,25 @@ class AskedRound:
 
     @cached_property
     def widths(self) -> Counter[int]:
-        """How many orders there are for each width."""
+        """Count the orders for each width."""
         return Counter(order.width for order in self.orders.values())
 
     @cached_property
     def bundles(self) -> Counter[tuple[int, bytes]]:
-        """How many orders there are for each pair of width and rollout bundle."""
+        """Count the orders for each pair of width and rollout bundle."""
         return Counter((order.width, order.bundle) for order in self.orders.values())
 
     def waiting_for(self, device: str) -> bool:
-        """Whether this device still owes an answer."""
+        """Returns True if this device still owes an answer."""
         return device in self.orders and device not in self.settled
 
     @property
     def waiting(self) -> list[str]:
-        """The devices that still owe an answer."""
+        """Returns the devices that still owe an answer."""
         return [name for name in self.orders if name not in self.settled]
 
     def look(self, presence: Callable[[str], Presence]) -> list[str]:
-        """Look up which devices are online. Returns those that are revoked."""
+        """Update which devices are online and which wait. Returns those that are revoked."""
         revoked: list[str] = []
         self.present, self.excused = set(), set()
         for name in self.waiting:
@@ -88,7 +88,7 @@ class AskedRound:
         return revoked
 
     def arrive(self, device: str, waits: bool) -> None:
-        """Note that a device is online, and whether it says that it waits."""
+        """Record that a device is online, and whether it says that it waits."""
         if not self.waiting_for(device):
             return
         self.present.add(device)
@@ -98,31 +98,31 @@ class AskedRound:
             self.excused.discard(device)
 
     def ask_again(self, device: str) -> None:
-        """Note that a device has lost its result, and owes an answer again."""
+        """Record that a device has lost its result, and owes an answer again."""
         if device in self.orders and not self.orders[device].declined:
             self.settled.discard(device)
 
     def settle(self, device: str) -> None:
-        """Note that a device no longer owes an answer."""
+        """Record that a device no longer owes an answer."""
         self.settled.add(device)
         self.present.discard(device)
         self.excused.discard(device)
 
     def answered(self, device: str, counts: bool) -> None:
-        """Settle a device that has its receipt; ``counts`` says that its update was accepted."""
+        """Settle a device that has a receipt; ``counts`` says whether its update was accepted."""
         if device in self.orders:
             self.settle(device)
             if counts:
                 self.received.add(device)
 
     def decline(self, device: str, reason: str) -> None:
-        """Note that a device declines its order."""
+        """Record that a device declines its order."""
         self.orders[device] = msgspec.structs.replace(self.orders[device], declined=reason)
         self.settle(device)
 
 
 def read_asked(store: Rows, row: RoundRow) -> AskedRound:
-    """An open round as stored, without the devices' presence."""
+    """Read an open round from the store, without the devices' presence."""
     asked = AskedRound(row, {order.device: order for order in store.orders(row.run, row.round)})
     asked.settled.update(name for name, order in asked.orders.items() if order.declined)
     read_answers(asked, store.receipts(row.run, row.round))
@@ -130,6 +130,6 @@ def read_asked(store: Rows, row: RoundRow) -> AskedRound:
 
 
 def read_answers(asked: AskedRound, receipts: Iterable[tuple[str, bool]]) -> None:
-    """Settle the devices with a receipt: (device, whether its update was accepted)."""
+    """Settle the devices with a receipt, given as (device, whether its update was accepted)."""
     for device, counts in receipts:
         asked.answered(device, counts)

@@ -1,4 +1,4 @@
-"""Compares the abilities that devices announce in their hellos with those that a run's work needs."""
+"""Derives what a run's work requires of devices, and adapts the work to what their hellos announce."""
 
 from collections.abc import Collection
 
@@ -21,14 +21,14 @@ from sedge_protocol.wire.transfer import (
 )
 from sedge_protocol.wire.work import Codec, Work
 
-# The needs of a strategy that asks only for the run's training.
+# The work of a strategy that needs nothing beyond the run's training.
 PLAIN_WORK = Work()
-# The bytes of an order besides its digests of bundle and model: keys, work, one step, a small patch.
+# The bytes of an order apart from its digests of bundle and model: keys, work, one step, a small patch.
 ORDER_BYTES = 2048
 
 
 def outline(config: RunConfig) -> Terms:
-    """The terms that follow from a run's configuration alone."""
+    """Returns the requirements that follow from a run's configuration alone."""
     return Terms(
         strategy=config.strategy,
         select=config.cohort.select,
@@ -39,13 +39,14 @@ def outline(config: RunConfig) -> Terms:
 
 
 def terms_of(run: Run, work: Work = PLAIN_WORK) -> Terms:
-    """A run's device requirements for this work, without the features that its next orders need.
+    """Returns a run's requirements on devices for this work, without the features that its orders need.
 
-    They must decode broadcasts and patches, and have memory for a job with the smallest form that the run's
-    strategy may give them.
+    Devices must be able to decode broadcasts and patches, and have memory for a job with the smallest form
+    that the run's strategy may give them.
     """
     config, manifest, frozen = run.config, run.manifest, run.manifest.frozen
-    # Every device has zlib, as bundles need it, and no compression needs no announcement.
+    # Every device supports zlib, as bundles need it, and no compression at all, so neither is a
+    # requirement.
     compressions = {config.broadcast.compression, config.patch.compression}
     codings = {config.broadcast.values, run.patch_values}.difference(COMMON_VALUES)
     return msgspec.structs.replace(
@@ -65,7 +66,7 @@ def _sorted(names: Collection[str]) -> tuple[str, ...]:
 
 
 def memory_of(run: Run, width: int, work: Work = PLAIN_WORK) -> dict[str, int]:
-    """The memory for work with one of the run's forms, in MB by backend; 0 where it is unknown."""
+    """Returns the memory for work with one of the run's forms, in MB by backend; 0 if unknown."""
     form = run.manifests[width]
     backends = {program.backend for program in form.programs if program.name == work.program}
     vectors = work.vectors(run.config.training)
@@ -73,7 +74,7 @@ def memory_of(run: Run, width: int, work: Work = PLAIN_WORK) -> dict[str, int]:
 
 
 def packets_for(run: Run) -> tuple[int, ...]:
-    """The packet sizes that have room for the run's orders; none if not even a frame has."""
+    """Returns the packet sizes that suffice for the run's orders; empty if even the largest does not."""
     frozen = run.manifest.frozen
     sizes = [run.bundles[0].size, run.model_bytes()]
 
@@ -93,14 +94,14 @@ def packets_for(run: Run) -> tuple[int, ...]:
 
 
 def widest(run: Run, hello: Hello) -> int:
-    """The widest of the run's forms that fits into a device's memory; the last one if none does."""
+    """Returns the widest of the run's forms that fits in a device's memory; the last one if none does."""
     widths = range(len(run.manifests))
     fits = (width for width in widths if not without_memory(memory_of(run, width), hello))
     return next(fits, widths[-1])
 
 
 def codec_for(codec: Codec, hello: Hello | None) -> Codec:
-    """How a device codes its update: as the run wants it, or the nearest coding that it supports."""
+    """Returns the run's codec, with the nearest alternatives to what the device does not support."""
     if hello is None:
         return codec
     is_known = codec.compression is not Compression.ZSTD or Compression.ZSTD in hello.compressions

@@ -1,4 +1,4 @@
-"""The client models of a round's devices and of their groups, decoded on demand."""
+"""Decodes the client models of a round's devices, and of their groups, on demand."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,10 +16,10 @@ Hellos = Callable[[str], Hello | None]
 
 
 class ClientModels:
-    """The models of a run's devices; ``hello`` gives a device's last hello.
+    """The client models of a run's devices; ``hello`` returns a device's last hello.
 
-    ``rows`` are prefetched rows of devices, and of their groups, that will be needed; these are not read
-    again. Without them each device's row is read when needed.
+    ``rows`` are prefetched rows of all devices, and group members, that will be needed. Without them each
+    device's row is read when needed.
     """
 
     def __init__(
@@ -38,23 +38,23 @@ class ClientModels:
         self._members: Cache[ClientModel] = Cache(run_store.memory, _client_bytes)
 
     def forget(self) -> None:
-        """Free decoded models: they are kept because a device is in many groups, until planning ends."""
+        """Free the decoded models, which stay cached while planning, as a device may be in many groups."""
         self._members.clear()
 
     def of(self, device: str) -> ClientModel:
-        """A device's client model, with its group."""
+        """Returns a device's client model, with its group."""
         group = Group(self, self._groups.get(device, ()))
         return replace(self.alone(device), group=group)
 
     def alone(self, device: str) -> ClientModel:
-        """A device's client model, without its group."""
+        """Returns a device's client model, without its group."""
         if not self._groups:
             return self._load(device)
         name = device.encode()
         return self._members.get(name) or self._members.put(name, self._load(device))
 
     def member(self, device: str) -> ClientModel:
-        """A device's client model for use by others: shortened by the factor from its round."""
+        """Returns a device's client model for others to use, shortened by the factor from its round."""
         client = self.alone(device)
         if client.counted in (0, 1):
             return client
@@ -75,10 +75,10 @@ class ClientModels:
 
 @dataclass(frozen=True)
 class Group:
-    """The trusted models of these devices, in this order; each is decoded when the iteration reaches it.
+    """Iterates the trusted models of these devices, in this order, decoding each when it is reached.
 
-    A member may have become untrusted since the group was made. An update that entered the global model
-    shortened is shortened here as well; one that came too late for the comparison is left out.
+    A member may have become untrusted since the group was formed. An update that entered the global model
+    shortened is shortened here as well. An update that came too late to be compared is left out.
     """
 
     models: ClientModels

@@ -1,7 +1,7 @@
-"""Deletes ended runs as ``[keep]`` says, and blobs that nothing refers to.
+"""Deletes ended runs that ``[keep]`` does not keep, and blobs that nothing refers to.
 
-Runs are deleted whole; of old rounds, only the per-device rows are. A running run is never deleted, nor is
-the newest finished one, from which newcomers still get their model.
+Runs are deleted completely, but of old rounds only the per-device rows. A running run is never deleted, nor
+is the run that finished last, from which newcomers still get their model.
 """
 
 from collections.abc import Mapping
@@ -12,23 +12,24 @@ from sedge_cloud.runs.run import state_of
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import RunRow
 
-# A blob is written before the row that names it, by the command line too while the service runs. So an
-# unnamed blob younger than this is not collected.
+# A blob is written before the row that names it, and the command line may do so while the service runs. So
+# a blob younger than this is not collected even if no row names it.
 ORPHAN_AGE_S = 60.0
-# A device may lose its link in the middle of an upload and come back the next day.
+# Parts of uploads are kept for a day, as a device may lose its connection during an upload and return the
+# next day.
 PART_AGE_S = 86_400.0
 FINISHED = "finished"
 
 
 class Pruned(NamedTuple):
-    """The runs that are deleted, oldest first, and the rows of old rounds."""
+    """The names of deleted runs, oldest first, and how many rows of old rounds were deleted."""
 
     runs: tuple[str, ...] = ()
     rows: int = 0
 
 
 class Garbage:
-    """Deletes data that a store no longer needs. ``keep`` limits how much of ended runs remains."""
+    """Deletes data that a store no longer needs. ``keep`` limits how much of ended runs is kept."""
 
     def __init__(self, store: Rows, keep: KeepConfig | None = None) -> None:
         self._store = store
@@ -36,7 +37,7 @@ class Garbage:
         self._written = self._kept = 0
 
     def named_blobs(self) -> set[bytes]:
-        """Every blob that the store refers to."""
+        """Returns all blobs that the store refers to."""
         named = self._store.named_blobs()
         for row in self._store.runs():
             named |= state_of(row).blobs()
@@ -44,14 +45,14 @@ class Garbage:
         return named - {b""}
 
     def prune(self, dry_run: bool = False) -> Pruned:
-        """Delete the rows that ``keep`` does not allow, all at once; with ``dry_run`` only find them.
+        """Delete the rows that ``keep`` does not allow, all at once; if ``dry_run``, only list them.
 
-        Blobs that are no longer referenced are left to the next collection.
+        Blobs that nothing refers to any more are left to the next collection.
         """
         if self._keep == KeepConfig():
             return Pruned()
         gone: list[str] = []
-        # List before the transaction: a server ends an idle transaction, and a listing may take long.
+        # Listed before the transaction, as listing may take long and a server ends an idle transaction.
         sizes = {} if self._keep.gigabytes is None else self._store.blobs.sizes()
         with self._store.transaction(dry_run):
             runs, rows = self._store.runs(), 0
@@ -73,18 +74,19 @@ class Garbage:
         return Pruned(tuple(gone), rows)
 
     def used_bytes(self, sizes: Mapping[bytes, int]) -> int:
-        """The total size of the blobs that the store refers to, given the sizes of all."""
+        """Returns the total size of the blobs that the store refers to; ``sizes`` has that of all blobs."""
         return sum(sizes.get(sha256, 0) for sha256 in self.named_blobs())
 
     def collect(self) -> int:
         """Delete rows that ``keep`` does not allow, and unreferenced blobs. Returns the bytes freed."""
         with self._store.may_collect() as may:
-            if not may:  # a backup is being written
+            if not may:  # not while a backup is being written
                 return 0
-            freed = self._collect()  # first: on a full object store no transaction can commit
+            freed = self._collect()  # first, as on a full object store no transaction can commit
             if any(self.prune()):
                 freed += self._collect()
-            self._store.drop_small_updates()  # last: on a full disk it needs the space just freed
+            # Last, as on a full disk it needs the space just freed.
+            self._store.drop_small_updates()
         return freed
 
     def _collect(self) -> int:
@@ -93,10 +95,11 @@ class Garbage:
         return self._store.blobs.collect(keep, ORPHAN_AGE_S, PART_AGE_S)
 
     def collect_if_due(self, orders: int) -> None:
-        """Count a closed round's orders; collect when they reach the number of blobs kept last time.
+        """Count a closed round's orders, and collect once they reach the number of blobs kept last time.
 
-        An update leaves up to three blobs: itself, its mask, its device's arrays. So garbage stays within a
-        small multiple of what is in use, and a collection's cost per update does not grow with the fleet.
+        An update leaves up to three blobs behind: itself, its mask, and its device's arrays. So garbage
+        stays within a small multiple of what is in use, and the cost of collecting per update does not grow
+        with the fleet.
         """
         self._written += orders
         if self._written >= self._kept:
@@ -104,6 +107,6 @@ class Garbage:
 
 
 def _candidates(runs: list[RunRow]) -> list[RunRow]:
-    """The runs that may be deleted, oldest first."""
+    """Returns the runs that may be deleted, oldest first."""
     newest = next((row.run for row in reversed(runs) if row.status == FINISHED), None)
     return [row for row in runs if row.has_ended and row.run != newest]

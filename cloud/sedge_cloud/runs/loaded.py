@@ -1,4 +1,4 @@
-"""The runs that an ingest works for, loaded from their rows on demand."""
+"""Loads the runs that an ingest works for from their rows, on demand."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ RUNNING = "running"
 
 
 class Runs:
-    """Runs by name. Read only properties that are fixed when a run begins, never its progress."""
+    """Runs by name. Only their fixed properties may be used, as their progress is not updated."""
 
     def __init__(self, store: Rows) -> None:
         self._store = store
@@ -19,7 +19,7 @@ class Runs:
         self._statuses: dict[str, str] = {}
 
     def load(self, runs: Iterable[RunRow]) -> None:
-        """Take the list of all runs. A restarted run is read again when needed."""
+        """Update the list of all runs. A run that was replaced is reloaded when next needed."""
         rows = {row.run: row for row in runs}
         self._statuses = {name: row.status for name, row in rows.items()}
         for name, run in list(self._loaded.items()):
@@ -28,11 +28,11 @@ class Runs:
                 del self._loaded[name]
 
     def status(self, name: str) -> str:
-        """A run's status when it was last looked up; empty if there is no such run."""
+        """Returns a run's status as of the last ``load``; empty if there is no such run."""
         return self._statuses.get(name, "")
 
     def get(self, name: str) -> Run | None:
-        """A run, even an ended one; None if there is no such run. Raises ``StorageError``."""
+        """Returns a run, even an ended one; None if there is no such run. Raises ``StorageError``."""
         if name not in self._loaded and name in self._statuses:
             row = next((row for row in self._store.runs() if row.run == name), None)
             if row is not None:
@@ -40,7 +40,7 @@ class Runs:
         return self._loaded.get(name)
 
     def running(self) -> list[Run]:
-        """All readable runs that have not ended; the leader reports why others cannot be read."""
+        """Returns all readable runs that have not ended; the leader reports why others cannot be read."""
         found: list[Run] = []
         for name in [name for name, status in self._statuses.items() if status == RUNNING]:
             try:

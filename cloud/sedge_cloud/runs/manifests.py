@@ -1,15 +1,15 @@
-"""The manifests of stored blobs, cached: making one hashes the whole blob."""
+"""Caches the manifests of stored blobs, as creating one hashes the whole blob."""
 
 from sedge_cloud.store.cache import Cache, Memory
 from sedge_cloud.store.contract import Blobs
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, Manifest, describe
 
-# A manifest of 2.3 MB has 36 digests of 16 bytes, a hash, sizes, and the object itself.
+# The size of a cached manifest without its digests: a hash, sizes, and the object itself.
 _MANIFEST_BYTES = 400
 
 
 class Manifests:
-    """The manifests of a store's blobs, in chunks of any size."""
+    """The manifests of a store's blobs, for chunks of any size."""
 
     def __init__(self, blobs: Blobs, memory: Memory) -> None:
         self._blobs = blobs
@@ -18,7 +18,7 @@ class Manifests:
         )
 
     def of(self, blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:
-        """The manifest of a blob. Raises ``StorageError``."""
+        """Returns the manifest of a blob. Raises ``StorageError``."""
         key = (
             blob if chunk_bytes == DEFAULT_CHUNK_BYTES else blob + chunk_bytes.to_bytes(4, "little")
         )

@@ -1,20 +1,20 @@
-"""The blobs that orders name, as they are cut and served."""
+"""The blobs that orders name, and how they are cut into chunks."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from sedge_protocol.wire.transfer import Manifest
 
-# The manifest of a stored blob, in chunks of this size or, for a large blob, larger ones.
+# Returns a stored blob's manifest, in chunks of this size or, for a large blob, larger ones.
 Cut: TypeAlias = Callable[[bytes, int], Manifest]
-# The manifest of a stored blob, cut for one device.
+# Returns a stored blob's manifest, with chunks that suit one device.
 Describe: TypeAlias = Callable[[bytes], Manifest]
 
 
 class NamedBlob(NamedTuple):
     """A blob that a device's order names; ``what`` describes it for people.
 
-    It is sent once to all its ``receivers``; with 0, to this device only.
+    It is sent once to all its ``receivers``; if that is 0, it is sent to this device only.
     """
 
     manifest: Manifest

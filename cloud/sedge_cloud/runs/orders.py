@@ -1,8 +1,8 @@
-"""A device's order in its wire form: the blobs it gets in a round, and how it codes its update.
+"""Builds a device's order in its wire form: the blobs it gets in a round, and how it encodes its update.
 
-The same rows and the same hello always give the same order. A patch is sent inside the order if it fits; a
-step of the global model never is. A step leaves the coordinator once for the whole fleet; sent inside every
-order it would save a device only 1.7 % of its bytes.
+The same rows and the same hello always give the same order. A patch is sent inside the order if it fits,
+but a step of the global model never is: as a blob it leaves the coordinator once for the whole fleet, and
+inside the order it would save a device only 1.7 % of its bytes.
 """
 
 from collections import Counter
@@ -28,12 +28,12 @@ from sedge_protocol.wire.places import MAX_URL, Place
 from sedge_protocol.wire.transfer import Manifest, fitting_chunk
 from sedge_protocol.wire.work import Step
 
-# Less than a frame holds: an order that is made again may need a few more bytes for its codec.
+# Less than a frame holds, as an order that is built again may need a few more bytes for its codec.
 MAX_ORDER_BYTES = MAX_BODY_BYTES - 512
-# From this size on a blob is worth a separate connection: TLS and HTTP take 2.3 kB with one short
+# From this size on, a separate connection for a blob pays off: TLS and HTTP take 2.3 kB with one short
 # certificate (tools/bench/large_base.py), and a usual chain about 4 kB more, together 2 % of the blob.
 PUBLIC_BYTES = 2**18
-# The bytes around an order in its MQTT packet: MQTT's own, the longest topic, and the frame's header.
+# The bytes of an order's MQTT packet besides its body: MQTT's own, the longest topic, the frame's header.
 AROUND_BYTES = PUBLISH_BYTES + 128 + HEADER.size
 
 
@@ -46,9 +46,9 @@ def make_order(
     describe: Describe,
     public: Public | None = None,
 ) -> Order:
-    """A device's order in a round; ``steps`` are ``row.steps``, decoded.
+    """Build a device's order in a round; ``steps`` are ``row.steps``, decoded.
 
-    ``public`` gives the URLs at which devices find blobs.
+    ``public`` returns the URL at which devices find a blob.
     """
     work = given.read_work()
     if given.model:
@@ -89,9 +89,10 @@ def make_order(
 
 
 def places(shared: Iterable[Manifest], public: Public) -> tuple[Place, ...]:
-    """The places of the large ones among these blobs. Blobs for a single device have none.
+    """Returns the places of the large ones among these blobs, from which devices can fetch them over HTTP.
 
-    If a URL is too long for an order, or the store cannot sign one now, everything goes over MQTT.
+    Blobs for a single device have none. If a URL is too long for an order, or the store cannot sign one
+    now, the blob is sent over MQTT.
     """
     found: list[Place] = []
     with suppress(StorageError):
@@ -102,30 +103,30 @@ def places(shared: Iterable[Manifest], public: Public) -> tuple[Place, ...]:
 
 
 class Links(Protocol):
-    """The devices, by id, that an order depends on in addition to its rows."""
+    """What an order depends on in addition to its rows: the devices' hellos and links."""
 
     def hello(self, device: str) -> Hello | None:
-        """A device's last hello; None without one or if not enrolled."""
+        """Returns a device's last hello; None if it has sent none or is not enrolled."""
         ...
 
     def max_packet_of(self, device: str) -> int:
-        """The largest MQTT packet that is known to reach a device."""
+        """Returns the largest MQTT packet that a device can receive, as far as its hello says."""
         ...
 
 
 class Orders:
-    """Makes the devices' orders, whose blobs are ``cut`` into chunks that fit each device's link.
+    """Builds the devices' orders. ``cut`` divides their blobs into chunks that fit each device's link.
 
-    ``public`` gives the URLs of large blobs, for a device that must fetch the whole model.
+    ``public`` returns the URL of a large blob, for a device that must fetch the whole model.
     """
 
     def __init__(self, devices: Links, cut: Cut, public: Public | None = None) -> None:
         self._devices, self._cut, self._public = devices, cut, public
 
     def all(self, run: Run, current: AskedRound) -> dict[str, Order]:
-        """The orders of a new round in their wire form. Raises ``StrategyError`` for one too large.
+        """Build the orders of a new round in their wire form. Raises ``StrategyError`` if one is too large.
 
-        They are made before the round is stored, as a round with such an order could only fail.
+        They are built before the round is stored, as a round with such an order could only fail.
         """
         return {
             name: require_sendable(run, self.one(run, current, given), name)
@@ -133,18 +134,18 @@ class Orders:
         }
 
     def one(self, run: Run, current: AskedRound, given: OrderRow) -> Order:
-        """A device's order in its wire form."""
+        """Build a device's order in its wire form."""
         name = given.device
         hello, describe = self._devices.hello(name), self.describe(name)
         order = make_order(run, current.row, current.steps, given, hello, describe, self._public)
         return trimmed(order, self._devices.max_packet_of(name))
 
     def served(self, run: Run, current: AskedRound, device: str) -> Iterator[NamedBlob]:
-        """The blobs that a device of the round may request."""
+        """Returns the blobs that a device of the round may request."""
         return named_blobs(run, current, device, self.describe(device))
 
     def describe(self, device: str) -> Describe:
-        """How blobs are cut for a device."""
+        """Returns a function that returns a blob's manifest, in chunks that suit the device."""
         chunk_bytes = fitting_chunk(self._devices.max_packet_of(device))
         return lambda blob: self._cut(blob, chunk_bytes)
 
@@ -152,7 +153,7 @@ class Orders:
 def named_blobs(
     run: Run, current: AskedRound, device: str, describe: Describe
 ) -> Iterator[NamedBlob]:
-    """The blobs that a device's order in an open round names: the shared ones, then its own."""
+    """Yield the blobs that a device's order in an open round names: first the shared ones, then its own."""
     given, waiting = current.orders[device], max(1, len(current.present - current.excused))
     versions, bundle = bundle_users(run, current), bundle_of(run, given)
     yield NamedBlob(describe(bundle), min(waiting, versions[bundle]), "the bundle")
@@ -178,12 +179,12 @@ def named_blobs(
 
 
 def bundle_of(run: Run, given: OrderRow) -> bytes:
-    """The blob of the bundle that an order names."""
+    """Returns the blob of the bundle that an order names."""
     return given.bundle or run.bundles[given.width].sha256
 
 
 def bundle_users(run: Run, current: AskedRound) -> Counter[bytes]:
-    """How many orders of a round name each bundle."""
+    """Count the orders of a round that name each bundle."""
     users = Counter[bytes]()
     for (width, bundle), count in current.bundles.items():
         users[bundle or run.bundles[width].sha256] += count
@@ -191,7 +192,7 @@ def bundle_users(run: Run, current: AskedRound) -> Counter[bytes]:
 
 
 def receivers_of(run: Run, current: AskedRound, blob: bytes) -> int | None:
-    """To how many devices a round sends this shared blob; None for any other blob."""
+    """Returns to how many devices a round sends this shared blob; None if it is not shared."""
     named = dict(bundle_users(run, current))
     if run.manifest.frozen is not None:
         named[run.manifest.frozen.blob.sha256] = len(current.orders)
@@ -201,21 +202,21 @@ def receivers_of(run: Run, current: AskedRound, blob: bytes) -> int | None:
 
 
 def packet_of(order: Order) -> int:
-    """The size of an order's MQTT packet."""
+    """Returns the size of an order's MQTT packet, in bytes."""
     return len(encode_body(order)) + AROUND_BYTES
 
 
 def too_large(order: Order, max_packet: int) -> str:
-    """Why an order does not fit a link with this largest packet, in bytes; empty if it fits."""
+    """Explain why an order does not fit in packets of this size, in bytes; empty if it fits."""
     if max_packet >= MAX_PACKET_BYTES or (packet := packet_of(order)) <= max_packet:
         return ""
     return f"MessageTooLarge: its order takes {packet} bytes, {its_limit(max_packet)}"
 
 
 def trimmed(order: Order, max_packet: int) -> Order:
-    """The order cut to a packet: its oldest steps are dropped first, then its places.
+    """Returns the order cut to fit in a packet: its oldest steps are dropped first, then its places.
 
-    A device that holds an older model fetches the whole one.
+    A device whose model is older than the remaining steps fetches the whole model.
     """
     while order.steps and packet_of(order) > max_packet:
         order = msgspec.structs.replace(order, steps=order.steps[1:])

@@ -1,6 +1,7 @@
-"""What rollouts give to a device.
+"""Determines which version of a bundle or of settings each device gets from rollouts.
 
-A device's rank, a hash of its id, decides its phase, so devices stay in when a phase adds more.
+A device's rank, a hash of its id, decides in which phase it is added, so the devices of earlier phases stay
+in a rollout when a phase adds more.
 """
 
 import hashlib
@@ -9,13 +10,13 @@ from sedge_cloud.store.rollouts import Progress, RolloutRow, RolloutRows
 
 
 def rank(row: RolloutRow, device: str) -> int:
-    """A device's place in a rollout, below 2**63."""
+    """Returns a device's place in a rollout, below 2**63."""
     digest = hashlib.sha256(f"{row.run}/{row.number}/{device}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 class Versions:
-    """Decides what a run's devices get, by its rollouts, newest first."""
+    """Decides what each device gets from the rollouts of a run or of settings, newest first."""
 
     def __init__(self, run: str, store: RolloutRows) -> None:
         self._given = list[tuple[RolloutRow, Progress, frozenset[str] | None]]()
@@ -26,12 +27,12 @@ class Versions:
                 self._given.append((row, row.read_progress(), among))
 
     def bundle(self, device: str) -> bytes:
-        """The blob of a device's bundle; empty for the run's own bundle."""
+        """Returns the blob of a device's bundle; empty for the run's own bundle."""
         row = self.row(device)
         return b"" if row is None else row.bundle
 
     def row(self, device: str) -> RolloutRow | None:
-        """The rollout that gives a device what it has; None without one."""
+        """Returns the rollout that applies to a device; None if none does."""
         for row, progress, among in self._given:
             bound = progress.bounds[-1] if progress.bounds else -1
             is_in = device not in progress.failed and rank(row, device) <= bound

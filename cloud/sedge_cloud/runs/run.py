@@ -1,4 +1,4 @@
-"""One run: its row decoded, with what planning and closing its rounds needs."""
+"""One run: its decoded row, with everything needed to plan and close its rounds."""
 
 import hashlib
 from functools import cached_property
@@ -24,12 +24,12 @@ R = TypeVar("R")
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """A strategy's last ``State`` by reference; ``round`` counts the rounds closed.
+    """A strategy's last ``State``, with blobs in place of vectors; ``round`` counts the rounds closed.
 
-    ``model`` is the global model, whole and exact. ``steps`` lead to it from earlier models, oldest first,
-    as far back as they are worth sending; ``owed`` is the blob of the change that they left out, n float32
-    little endian, or empty. ``groups`` is the blob of ``State.groups`` in MessagePack, or empty. ``policy``
-    is the run's signed policy itself, or empty. ``budget`` is set in a run with [privacy].
+    ``model`` is the blob of the exact whole global model. ``steps`` lead to it from earlier models, oldest
+    first, as far back as sending them is worthwhile. ``owed`` is the blob of the change that they left out,
+    n float32 little endian, or empty. ``groups`` is the blob of ``State.groups`` in MessagePack, or empty.
+    ``policy`` is the run's signed policy itself, or empty. ``budget`` is set in a run with [privacy].
     """
 
     model: bytes
@@ -44,15 +44,16 @@ class RunState(msgspec.Struct, frozen=True):
     budget: Budget | None = None
 
     def blobs(self) -> set[bytes]:
-        """Every blob that the state names."""
+        """Returns all blobs that the state names."""
         steps = {step.blob for step in self.steps}
         return {self.model, self.initial, self.arrays, self.owed, self.groups} | steps
 
 
 class Run:
-    """One run, with what planning and closing its rounds needs.
+    """One run, with everything needed to plan and close its rounds.
 
-    ``bundles`` and ``manifests`` have one item per width, the whole model's first; that is ``manifest``.
+    ``bundles`` and ``manifests`` have one item per width, the whole model's first; ``manifest`` is that
+    first one.
     """
 
     def __init__(self, row: RunRow, store: Rows) -> None:
@@ -76,47 +77,48 @@ class Run:
 
     @cached_property
     def strategy(self) -> Strategy:
-        """The run's algorithm, made on demand: an ended run answers offers without it.
+        """Returns the run's algorithm, created on demand, as an ended run can answer offers without it.
 
-        Raises ``ConfigError`` when it cannot be made, such as when a user's class has gone.
+        Raises ``ConfigError`` when it cannot be created, for example because a user's class is missing.
         """
         return make_strategy(self.config.strategy, self.config.options)
 
     @property
     def codec(self) -> Codec:
-        """How devices code their updates by default, if the run file does not say.
+        """Returns how devices encode their updates by default, if the run file does not say.
 
-        In a private run every element is sent: without error feedback, elements that are left out are lost.
+        In a private run every element is sent, as without error feedback elements that are left out are
+        lost.
         """
         return self.strategy.codec if self.config.privacy is None else EVERY_ELEMENT
 
     def model_bytes(self) -> int:
-        """The size of the global model's blob; 0 if the disk has lost it."""
+        """Returns the size of the global model's blob; 0 if the disk has lost it."""
         model = self.state.model
         return self._blobs.size(model) if self._blobs.has(model) else 0
 
     @property
     def patch_values(self) -> ValueCoding:
-        """How patches and start vectors are coded."""
+        """Returns how patches and start vectors are encoded."""
         return self.config.patch.values or self.strategy.patch_values
 
     def remarks(self, personal: int | None = None) -> tuple[str, ...]:
-        """The strategy's remarks on its options with this model (``Strategy.remarks``)."""
+        """Returns the strategy's remarks on its options with this model (``Strategy.remarks``)."""
         return self.strategy.remarks([width.layout for width in self.widths], personal)
 
     def layout(self, width: int) -> Layout:
-        """The layout of one of the run's widths; 0 is the whole model."""
+        """Returns the layout of one of the run's widths; 0 is the whole model."""
         return self.widths[width].layout
 
 
 def order_seed(seed: int, number: int, device: str) -> int:
-    """The seed of one device's shuffles in one round, below 2**63."""
+    """Returns the seed of one device's shuffles in one round, below 2**63."""
     digest = hashlib.sha256(f"{seed}/{number}/{device}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 def state_of(row: RunRow) -> RunState:
-    """A run's state. Raises ``StorageError`` when it cannot be read."""
+    """Decode a run's state. Raises ``StorageError`` when it cannot be read."""
     return _read(row, row.state, RunState)
 
 
@@ -124,5 +126,5 @@ def _read(row: RunRow, coded: bytes, kind: type[R]) -> R:
     """Decode a column of a run's row. Raises ``StorageError`` when it cannot be read."""
     try:
         return msgspec.msgpack.decode(coded, type=kind)
-    except ValueError as exc:  # msgspec's errors
+    except ValueError as exc:  # msgspec raises ValueErrors
         raise StorageError(f"run {row.run}: its row cannot be read: {exc}") from exc

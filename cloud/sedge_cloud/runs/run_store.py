@@ -1,8 +1,8 @@
-"""Runs by reference: states, client models and updates, decoded from the blobs that the store names.
+"""Reads and writes runs' states, client models and updates, which the store holds as references to blobs.
 
-A client model is never stored as a vector. It is (model blob, patch, update blob): decode the model, write
+A client model is never stored as a vector, but as (model blob, patch, update blob): decode the model, write
 the patch over it, add the decoded delta. So the cloud stores kilobytes per device, and computes with
-exactly what went over the wire.
+exactly what was sent over the network.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,19 +42,19 @@ class _Device(msgspec.Struct, frozen=True):
 
 
 class _Closed(msgspec.Struct, frozen=True):
-    """The fields of a round's summary (summary.py) that tell how much each update counted."""
+    """A round's summary (summary.py), reduced to how much each update counted."""
 
     devices: tuple[_Device, ...]
     distrusted: dict[str, float] = {}
 
 
 def _closed_round(run: Run, number: int) -> bytes:
-    """A round's key in the cache; an earlier run may have had the same name."""
+    """Returns a round's key in the cache. It has the run's creation time, as names can be reused."""
     return f"{run.name}/{run.created}/{number}".encode()
 
 
 class RunStore(Vectors):
-    """The vectors of a store's runs."""
+    """The vectors of a store's runs: models, updates, states and groups."""
 
     def __init__(
         self, store: Rows, memory: Memory | None = None, compute: Compute = IN_PLACE
@@ -62,13 +62,13 @@ class RunStore(Vectors):
         super().__init__(store, memory)
         self._compute = compute
         self._losses: dict[tuple[str, str], str] = {}  # by run and device
-        # The devices that counted in rounds that client models name.
+        # How much devices' updates counted, for rounds that client models refer to.
         self._counted: Cache[dict[str, float]] = Cache(
             self.memory, lambda names: NAME_BYTES * (1 + len(names))
         )
 
     def context(self, run: Run) -> Context:
-        """The context that the run's strategy is passed now."""
+        """Returns the context that is now passed to the run's strategy."""
         layout, trainings = run.manifest.layout, run.config.training_rounds(run.state.round)
         return Context(
             layout,
@@ -87,10 +87,10 @@ class RunStore(Vectors):
         )
 
     def write_state(self, run: Run, state: State) -> RunState:
-        """Store a strategy's ``State``; the result names its blobs.
+        """Store a strategy's ``State``. Returns it with blobs in place of vectors.
 
-        If the broadcast is coded, the next global model is the one that the devices decode (versions.py),
-        and if the state ``is_change``, the elements left out are owed. If it is not, a part of the elements
+        If the broadcast is lossy, the next global model is the one that the devices decode (versions.py).
+        If the state ``is_change``, elements that are left out are owed. If not, a part of the elements
         would not make a usable model, so every element of the change is sent. The result depends only on
         ``run.state`` and ``state``. Raises ``Unencodable`` for a model that is not finite.
         """
@@ -125,9 +125,9 @@ class RunStore(Vectors):
         return msgspec.structs.replace(last, model=model, model_hash=model_hash, steps=steps)
 
     def summed_step(self, run: Run, held: bytes) -> bytes:
-        """The blob of a single step to the run's model from the model with the hash ``held``.
+        """Returns the blob of a single step to the run's model from the model with the hash ``held``.
 
-        Empty unless it replaces several steps and is smaller than they are together.
+        Returns b"" unless it replaces several steps and is smaller than all of them together.
         """
         steps, size = steps_since(run.state.steps, held), run.manifest.layout.size
         if len(steps) < 2 or steps[0].base_hash != held:
@@ -141,12 +141,11 @@ class RunStore(Vectors):
         return self.store.blobs.write(coded) if is_smaller else b""
 
     def client_model(self, run: Run, device: str, row: ClientModelRow | None = None) -> ClientModel:
-        """A device's client model in this run, without its group and ``memory_mb``; vectors are read-only.
+        """Returns a device's client model in this run, without its group and ``memory_mb``.
 
-        ``row`` is the device's row, read here if not given.
-
-        If the disk has lost a part of the model, the device counts as one without history: the run
-        continues, and the device's next update replaces the model.
+        Its vectors are read-only. ``row`` is the device's row, read here if not given. If the disk has lost
+        a part of the model, the device counts as one without history: the run continues, and the device's
+        next update replaces the model.
         """
         row = row or self.store.client_model(run.name, device)
         if row is None:
@@ -161,7 +160,7 @@ class RunStore(Vectors):
             return ClientModel(device=device)
 
     def take_losses(self) -> list[str]:
-        """The client models found lost since the last call, each once."""
+        """Returns messages about client models found lost since the last call, each reported once."""
         losses = list(self._losses.values())
         self._losses.clear()
         return losses
@@ -188,7 +187,7 @@ class RunStore(Vectors):
         )
 
     def counted(self, run: Run, row: ClientModelRow) -> float:
-        """The factor of a client model's update in its round; 0 if it was distrusted or late."""
+        """Returns the factor of a client model's update in its round; 0 if it was distrusted or late."""
         name = _closed_round(run, row.round)
         counted = self._counted.get(name) or self.load_counted(run, [row.round]).get(row.round, {})
         return counted.get(row.device, 0.0)

@@ -86,7 +86,7 @@ class BrokerFleet:
         return {"central": self._central.get(number)}
 
     def invite(self, device: str, folder: Path) -> None:
-        """Enrol a real device unless it is enrolled, and write its files to ``folder``.
+        """Enrol a real device, unless it already is, and write its files to ``folder``.
 
         Other files in ``folder`` are kept. Raises ``StorageError``.
         """

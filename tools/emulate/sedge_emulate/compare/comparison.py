@@ -28,7 +28,7 @@ from sedge_protocol.wire.objective import Metric
 
 # A run's figures by name.
 _Figures: TypeAlias = dict[str, float]
-# Figures that do not belong to a moment, by name.
+# Figures that are not measured at a moment (``moments.py``), by name.
 _OTHERS: Mapping[str, Callable[[StrategyResult], float | None]] = {
     "central_before": lambda s: s.central.before.mean if s.central else None,
     "central_after": lambda s: s.central.after.mean if s.central else None,

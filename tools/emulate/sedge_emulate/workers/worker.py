@@ -272,7 +272,7 @@ def _before_and_after(metrics: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _within_reach(job: Job, blobs: WholeBlobs) -> Job:
-    """A copy of the job without the leading steps whose deltas are not all on this host.
+    """A copy of the job without its steps up to the last one whose delta is not on this host.
 
     This host may hold the version that a step builds on only because of another device. The job's own
     device, which does not have that version, then fetched the whole model instead of the delta.

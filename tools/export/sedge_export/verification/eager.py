@@ -163,7 +163,7 @@ def exact(
     batch: Batch,
     given: Guidance | None = None,
 ) -> Eager:
-    """A reference in float64, or in float32 if need be, that has the gradient on ``batch``."""
+    """A reference in float64 (float32 if the model fails in it), with the gradient on ``batch``."""
     found = Eager(model, layout, objective, kind=torch.float64, given=given)
     try:
         found.differentiate(batch)

@@ -113,7 +113,10 @@ class _Measured:
 
 
 class _Epoch:
-    """Compares programs with eager torch on batches from one source; with ``given``, the guided program."""
+    """Compares programs with eager torch on batches from one source of rows.
+
+    With ``given``, the guided program is compared instead of ``gradient``.
+    """
 
     def __init__(
         self, inspected: Inspected, samples: Samples, tolerance: float, rng: torch.Generator,

@@ -59,7 +59,7 @@ class Normalization:
             aten.native_group_norm_backward.default: self.group_norm_backward,
         }
 
-    # Batch normalisation: one set for each channel.
+    # Batch normalisation: each channel is normalised by itself, over the whole batch.
 
     def batch_norm(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor,
@@ -134,7 +134,7 @@ class Normalization:
             scaled = scaled + order.scaled(centred, b, c)
         return order.back(scaled), along * inverse, total
 
-    # Group normalisation: one set for each row of the batch and group of channels.
+    # Group normalisation: each group of channels of each row is normalised by itself.
 
     def group_norm(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, channels: int,

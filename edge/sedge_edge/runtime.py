@@ -1,4 +1,4 @@
-"""The I/O around the agent's core: link, worker thread, clock and log."""
+"""Connects the agent's core to the outside: link, worker thread, clock and log."""
 
 import logging
 import time
@@ -52,9 +52,9 @@ from sedge_protocol.wire.topics import down, hint, shard_of
 
 @dataclass
 class OpenBundles:
-    """The bundles opened last, by hash. Devices in one process may share them.
+    """Keeps the bundles that were opened last, by hash. Devices in one process may share them.
 
-    The results of their programs' trials are kept in ``state_dir``.
+    The results of their programs' trials are stored in ``state_dir``.
     """
 
     backend: str
@@ -68,7 +68,7 @@ class OpenBundles:
     _lock: Lock = field(default_factory=Lock)
 
     def open(self, blobs: WholeBlobs, sha256: bytes) -> tuple[Bundle, Trainer]:
-        """A bundle from the blobs, with a trainer for it."""
+        """Returns a bundle from the blobs, and a trainer for it."""
         with self._lock:
             if sha256 not in self._open:
                 others = [bundle for bundle, _ in self._open.values()]
@@ -83,12 +83,12 @@ class OpenBundles:
 
 
 class Runtime:
-    """One device in the loop (``Station``).
+    """One device in the event loop (``Station``).
 
-    ``work`` starts a job, one at a time; ``wake`` is called, from any thread, when it is done. ``stop`` is
-    called once, at the end, and tells the current job to stop. ``examples`` returns the training and test
-    examples of the last job, if they may change. ``downloads`` are those over HTTP.
-    ``diary`` records events for people. ``certificate`` is one that the coordinator renews.
+    ``work`` starts a job. Only one runs at a time; ``wake`` is called, from any thread, when it is done.
+    ``stop`` is called once, at the end, and tells the current job to stop. ``examples`` returns the
+    training and test examples of the last job, if they may change. ``downloads`` handles downloads over
+    HTTP. ``diary`` records events for people. ``certificate`` is given if the coordinator renews it.
     """
 
     def __init__(
@@ -121,22 +121,22 @@ class Runtime:
         self._log = logging.getLogger(f"sedge.edge.{identity.device}")
 
     def fileno(self) -> int | None:
-        """The link's socket."""
+        """Returns the file descriptor of the link's socket."""
         return self.link.fileno()
 
     def wants_write(self) -> bool:
-        """Whether the link has bytes to write."""
+        """Returns True if the link has bytes to write."""
         return self.link.wants_write()
 
     def timer(self) -> float:
-        """When ``step`` is next due."""
+        """Returns the time at which ``step`` is next due."""
         if (self._job is not None and self._job.done()) or self._downloads.waiting:
             return 0.0
         due = self.agent.timer()
         return self.link.timer() if due is None else min(due, self.link.timer())
 
     def step(self) -> None:
-        """Handle events and do what is due."""
+        """Handle the link's events, and do what is due."""
         for event in self.link.step():
             now = time.monotonic()
             match event:
@@ -164,18 +164,21 @@ class Runtime:
         self._do(self.agent.poll(time.monotonic()))
 
     def _try_other_password(self) -> None:
-        """Try the other of two successive secrets: the broker may know only that one."""
+        """Switch to the other of two successive secrets, because the broker may know only that one."""
         password = self.agent.other_password()
         if password is not None:
             self.link.settings = replace(self.link.settings, password=password)
 
     def close(self) -> None:
-        """Stop the current job, or keep its outcome if it is already done; say goodbye; close the link."""
+        """Stop the current job, say goodbye and close the link.
+
+        If the job is already done, keep its outcome.
+        """
         self._stop()
         self._closing = True
         self._downloads.stop()
         job = self._job
-        # A job that has not begun can be cancelled: its order is still on disk.
+        # A job that has not begun can be cancelled, because its order is still on disk.
         if job is not None and job.cancel():
             self._do(self.agent.interrupted())
         elif job is not None and _expected(job.exception()):
@@ -188,7 +191,7 @@ class Runtime:
         self._job = None
         error = job.exception()
         now = time.monotonic()
-        self.agent.budget.passed(now)  # until now it has trained
+        self.agent.budget.passed(now)  # count the time of training
         if self._examples is not None:
             train, test = self._examples()
             self._do(self.agent.has_examples(len(train.targets), len(test.targets), now))
@@ -200,7 +203,7 @@ class Runtime:
             self._do(self.agent.interrupted(error.checkpoint))
         elif isinstance(error, SedgeError) and _expected(error):
             self._do(self.agent.failed(error, now))
-        else:  # our own bug: better a crash, which the service manager reports, than a silent loop
+        else:  # our own bug: better crash, which the service manager reports, than loop silently
             raise error
 
     def _do(self, effects: list[AgentEffect]) -> None:
@@ -215,7 +218,7 @@ class Runtime:
                     self._log.log(effect.level, "%s", effect.text)
                     if effect.level >= logging.ERROR:
                         self._diary.error(effect.text)
-                case StartJob() if self._closing:  # the order is still on disk
+                case StartJob() if self._closing:  # nothing is lost: the order is still on disk
                     self._do(self.agent.interrupted())
                 case StartJob():
                     self._job = self._work(effect.job)
@@ -230,7 +233,7 @@ class Runtime:
                     self.link.unsubscribe(effect.topic)
 
     def _keep(self, der: bytes) -> None:
-        """Keep a later certificate; the present connection goes on with the one before."""
+        """Store a newer certificate, which the next connection will use."""
         if self._certificate is None:
             return
         try:
@@ -256,13 +259,14 @@ def open_agent(
     keyring: Keyring | None = None,
     settings: tuple[Settings, Gates] | None = None,
 ) -> Agent:
-    """The agent whose blobs and journal are in ``folder``; its start counter is at least ``clock_s``.
+    """Open the agent whose blobs and journal are in ``folder``. Its start counter is at least ``clock_s``.
 
-    ``keep`` says how much it keeps of ended runs, and ``permits`` tells which URLs it may request blobs
-    from. ``files`` are blobs that the device has as files, by SHA-256. If there are ``pinned`` keys, an
-    order needs a policy signed by one of them. Without ``keyring`` the device keeps its current keys.
-    ``settings`` are the device's own settings, which limit its work and which its coordinator may tighten,
-    and its gates, which follow the settings in force; without ``settings`` there are no limits.
+    ``keep`` says how much to keep of ended runs, and ``permits`` tells which URLs may be requested.
+    ``files`` are blobs that the device has as files, by SHA-256. If there are ``pinned`` keys, an order
+    needs a policy signed by one of them. Without ``keyring`` the device keeps its current keys.
+    ``settings`` consist of the device's own settings and its gates. The former limit its work, and its
+    coordinator may tighten them; the latter follow the settings in force. Without ``settings`` there are no
+    limits.
     """
     share = 1.0 if settings is None else settings[0].limits.disk_share
     journal = Journal(folder / "journal", AgentState, SCHEMA)
@@ -289,7 +293,7 @@ def local_context(
     stopped: Callable[[], bool] = lambda: False,
     watts: float | None = None,
 ) -> WorkerContext:
-    """The environment of an agent's jobs in this process: disk, examples, programs."""
+    """Returns the environment of an agent's jobs in this process: disk, examples, programs."""
     return WorkerContext(
         agent.blobs,
         agent.vectors,
@@ -315,10 +319,10 @@ def pooled_runtime(
     diary: Diary | None = None,
     certificate: OwnCertificate | None = None,
 ) -> Runtime:
-    """A device that runs its own jobs, on its own data, in a thread of ``pool``.
+    """Returns a device that runs its own jobs, on its own data, in a thread of ``pool``.
 
-    Each job calls ``examples`` for its training and test examples. A job stops when the runtime closes and
-    when ``gate``, which is also the agent's, closes.
+    Each job calls ``examples`` for its training and test examples. A job stops if the runtime closes, or if
+    ``gate`` closes, which must also be the agent's.
     """
     stopping = Event()
 
@@ -333,7 +337,7 @@ def pooled_runtime(
         last = examples()
         try:
             return run_job(job, local_context(agent, last, programs, stopped, watts))
-        finally:  # the device may be idle for hours now
+        finally:  # the device may be idle for hours from now on
             release_memory()
 
     def work(job: Job) -> Future[Outcome]:
@@ -345,5 +349,5 @@ def pooled_runtime(
 
 
 def _expected(error: BaseException | None) -> bool:
-    """Whether a job may end like this: with an outcome, or with an error that is not a bug of ours."""
+    """Returns True for an outcome, or an error that is not a bug of ours."""
     return error is None or (isinstance(error, SedgeError) and not isinstance(error, LocalError))

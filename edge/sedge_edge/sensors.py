@@ -1,8 +1,9 @@
 """Reads the device's own sensors: power, temperature, load, memory, and whether its link is metered.
 
-Everything but the link is read from the kernel's files below ``root``, an ordinary folder in tests. Whether
-the link is metered comes from NetworkManager's property ``Metered``, read with systemd's busctl, which
-every Raspberry Pi OS has, rather than a D-Bus library. Readings that a device does not have are None.
+Everything except the link is read from the kernel's files below ``root``, which tests set to an ordinary
+folder. NetworkManager's property ``Metered`` tells whether the link is metered. It is read with systemd's
+busctl, which every Raspberry Pi OS has, so no D-Bus library is needed. Readings that a device does not have
+are None.
 
 Sources: Linux's Documentation/ABI/testing/sysfs-class-power and sysfs-class-thermal, proc(5),
 NetworkManager's NMMetered.
@@ -16,17 +17,18 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-_METERED = {1: True, 2: False, 3: True, 4: False}  # yes, no, guessed yes, guessed no
+# The values for yes, no, guessed yes and guessed no.
+_METERED = {1: True, 2: False, 3: True, 4: False}
 _ASK = (
     "busctl", "--system", "--json=short", "get-property", "org.freedesktop.NetworkManager",
     "/org/freedesktop/NetworkManager", "org.freedesktop.NetworkManager", "Metered",
 )  # fmt: skip
-# The time constant of the kernel's load, an exponentially decaying mean.
+# The time constant of the kernel's load average, which decays exponentially.
 _LOAD_S = 60.0
 
 
 class Sensors:
-    """The device's own state. ``clock`` is monotonic, ``cpu_clock`` this process's processor seconds."""
+    """The device's sensors. ``clock`` is monotonic, and ``cpu_clock`` is this process's processor time."""
 
     def __init__(
         self,
@@ -39,7 +41,10 @@ class Sensors:
         self._at, self._cpu_at, self._own_load = clock(), cpu_clock(), 0.0
 
     def on_mains(self) -> bool | None:
-        """Whether a supply other than a battery is online, or no battery discharges; None without any."""
+        """Returns whether the device is on mains, or None if it has no known supply.
+
+        It is on mains if a supply other than a battery is online, or if no battery discharges.
+        """
         batteries = list(self._batteries())
         states = [_text(supply / "status") for supply in batteries]
         if any(_number(s / "online") for s in self._supplies() if s not in batteries):
@@ -47,18 +52,21 @@ class Sensors:
         return "Discharging" not in states if states else None
 
     def battery_percent(self) -> float | None:
-        """The charge of the emptiest battery."""
+        """Returns the charge of the emptiest battery."""
         charges = (_number(supply / "capacity") for supply in self._batteries())
         return min((charge for charge in charges if charge is not None), default=None)
 
     def temperature_c(self) -> float | None:
-        """The hottest thermal zone, in °C."""
+        """Returns the temperature of the hottest thermal zone, in °C."""
         zones = self._root.glob("sys/class/thermal/thermal_zone*/temp")
         heats = (_number(zone) for zone in zones)
         return max((heat / 1000 for heat in heats if heat is not None), default=None)
 
     def load(self) -> float | None:
-        """Processes that run or wait to run, averaged over a minute, without this process's own share."""
+        """Returns the number of processes that run or wait to run, averaged over a minute.
+
+        This process's own share is subtracted.
+        """
         now, cpu = self._clock(), self._cpu_clock()
         passed = now - self._at
         if passed > 0:
@@ -71,13 +79,13 @@ class Sensors:
         return None
 
     def memory_mb(self) -> float | None:
-        """The memory left by other programs: the available memory plus this process's own."""
+        """Returns the memory that other programs leave: the available memory plus this process's own."""
         available = self._kilobytes("proc/meminfo", "MemAvailable")
         own = self._kilobytes("proc/self/status", "VmRSS")
         return None if available is None else (available + (own or 0.0)) * 1024 / 1e6
 
     def _supplies(self) -> Iterator[Path]:
-        """The device's own supplies, as opposed to, say, a mouse's."""
+        """Yields the supplies of the device itself, as opposed to, say, those of a mouse."""
         for supply in sorted(self._root.glob("sys/class/power_supply/*")):
             if _text(supply / "scope") != "Device":
                 yield supply
@@ -95,7 +103,10 @@ class Sensors:
 
 
 def link_is_metered() -> bool | None:
-    """Whether the device's link is metered, as NetworkManager knows or guesses; None without it."""
+    """Returns True if the link is metered, as far as NetworkManager knows or guesses.
+
+    Returns None if there is no NetworkManager.
+    """
     try:
         asked = subprocess.run(_ASK, capture_output=True, timeout=2.0, check=True)
         return _METERED.get(json.loads(asked.stdout)["data"])
@@ -106,7 +117,7 @@ def link_is_metered() -> bool | None:
 def _text(path: Path) -> str | None:
     try:
         return path.read_text().strip()
-    except (OSError, UnicodeDecodeError):  # a sensor may be asleep, or gone
+    except (OSError, UnicodeDecodeError):  # the sensor may be asleep or unplugged
         return None
 
 

@@ -1,10 +1,10 @@
-"""The device's model for other programs, always the newest that the agent has.
+"""Gives other programs access to the device's model. It is always the newest that the agent has.
 
     model = sedge_edge.Model("/var/lib/sedge")
     outputs = model.predict(inputs)
 
-No agent needs to run, and a running agent is not disturbed: it replaces its journal atomically, and files
-that the journal names never change. A program that may not read that folder uses the agent's socket
+No agent needs to run. A running agent is not disturbed, because it replaces its journal atomically, and
+files that the journal names never change. Programs that may not read that folder can use the agent's socket
 (model_socket.py).
 """
 
@@ -25,16 +25,16 @@ from sedge_edge.training.trainer import Predictor, Trainer
 from sedge_protocol.errors import ConfigError, DataError, SedgeError
 from sedge_protocol.wire.bundle import BundleManifest
 
-# Inputs (N, ...); for a model with several inputs, a dict by name.
+# Inputs (N, ...), or a dict of them by name for a model with several inputs.
 Given: TypeAlias = NDArray[np.generic] | Mapping[str, NDArray[np.generic]]
 
 
 @dataclass(frozen=True, eq=False)
 class Classified:
-    """Outputs (N, C), classes (N,), probabilities (N, C), and the classes' names, if the bundle has any.
+    """The result of classifying: outputs (N, C), classes (N,), probabilities (N, C) and the classes' names.
 
-    For a model with a label for each token or pixel, classes are (N, ...), outputs and probabilities (N, C,
-    ...) or (N, ..., C).
+    For a model with a label for each token or pixel, classes are (N, ...), and outputs and probabilities
+    are (N, C, ...) or (N, ..., C). There are no names if the bundle has none.
     """
 
     outputs: NDArray[np.float32]
@@ -44,7 +44,7 @@ class Classified:
 
 
 class Model:
-    """The personal model in an agent's ``state_dir``: of a run, or of the newest. Thread-safe.
+    """The personal model in an agent's folder ``state_dir``, of the given or the newest run. Thread-safe.
 
     Raises ``ConfigError`` if there is no model, or no backend that runs it, and ``StorageError`` if it
     cannot be read.
@@ -68,18 +68,24 @@ class Model:
         self._load()
 
     def predict(self, inputs: Given) -> NDArray[np.float32]:
-        """The outputs (N, C, ...) for inputs (N, ...). Raises ``DataError`` for inputs of another model."""
+        """Returns the outputs (N, C, ...) for inputs (N, ...).
+
+        Raises ``DataError`` if they do not fit the model.
+        """
         return self._predicted(inputs)[1]
 
     @property
     def manifest(self) -> BundleManifest:
-        """The bundle's description of the model: input, classes, labels."""
+        """The bundle's description of the model: its input, classes and labels."""
         with self._lock:
             self._refresh()
             return self._manifest
 
     def classify(self, inputs: Given) -> Classified:
-        """The class of each input, and how likely each class is. Raises what ``predict`` raises."""
+        """Returns the class of each input and the probabilities of all classes.
+
+        Raises the same as ``predict``.
+        """
         manifest, outputs = self._predicted(inputs)
         if not manifest.num_classes:
             raise DataError(f"bundle {manifest.name!r}: its outputs are not classes")
@@ -94,14 +100,14 @@ class Model:
         return manifest, predictor(as_inputs(inputs, manifest, "inputs"))
 
     def _refresh(self) -> None:
-        """Switch to a newer model. The old one stays in use while the new one cannot be read."""
+        """Switch to a newer model, if there is one. If it cannot be read, the old one stays in use."""
         stamp = self._stamp()
         if stamp != self._seen:
             try:
                 self._load()
                 self._seen = stamp
             except (SedgeError, OSError):
-                pass  # the next call tries again
+                pass  # the next call will try again
 
     def _load(self) -> None:
         source = newest(self._folder, self._run)
@@ -114,14 +120,18 @@ class Model:
             trainer = open_trainer(
                 model.bundle, self._backend, self._threads, self._code, self._folder
             )
-        predictor = trainer.predictor(model.theta)  # the old one serves until this one is ready
+        # The old predictor stays in use until this one is ready.
+        predictor = trainer.predictor(model.theta)
         self._trainer: Trainer = trainer
         self._predictor: Predictor = predictor
         self._manifest: BundleManifest = model.bundle.manifest
         self._source = source
 
     def _stamp(self) -> tuple[int, int] | None:
-        """A value that changes with each commit of the agent's journal; None while it cannot be read."""
+        """Returns a value that changes with each commit of the agent's journal.
+
+        None if it cannot be read.
+        """
         try:
             found = os.stat(self._folder / "journal")
         except OSError:
@@ -130,8 +140,8 @@ class Model:
 
 
 def _softmax(outputs: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
-    """Probabilities of logits (N, ...) along an axis."""
-    with np.errstate(invalid="ignore"):  # infinite outputs give NaN
+    """Returns the probabilities for logits (N, ...) whose classes are along ``axis``."""
+    with np.errstate(invalid="ignore"):  # infinite outputs become NaN
         powers = np.exp(outputs - outputs.max(axis=axis, keepdims=True))
     found: NDArray[np.float32] = powers / powers.sum(axis=axis, keepdims=True)
     return found

@@ -1,4 +1,4 @@
-"""``sedge-edge status``: the contents of a device's disk, as lines of text or as JSON."""
+"""``sedge-edge status``: reports the contents of a device's disk, as lines of text or as JSON."""
 
 import shutil
 import time
@@ -18,12 +18,12 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.settings import GatesConfig, listed, tightened
 
-# The number of results shown to people; --json has all that are kept.
+# The number of results to show to people. --json shows all that are kept.
 MOST_LINES = 5
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A run that the device has taken part in; ``round`` is the last one."""
+    """A run that the device has taken part in, and its last ``round`` there."""
 
     run: str
     round: int
@@ -39,7 +39,7 @@ class Working(msgspec.Struct, frozen=True):
 
 
 class Unsent(msgspec.Struct, frozen=True):
-    """An update without a receipt, and its size in bytes."""
+    """An update that has no receipt yet, and its size in bytes."""
 
     run: str
     round: int
@@ -47,7 +47,7 @@ class Unsent(msgspec.Struct, frozen=True):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """The agent's link to its broker; ``heard`` is when the last message came."""
+    """The agent's link to its broker. ``heard`` is when the last message arrived."""
 
     connected: bool = False
     since: datetime | None = None
@@ -57,7 +57,7 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The run metric's value in a round, before and after training."""
+    """The values of a run's metric before and after the training of a round."""
 
     run: str
     round: int
@@ -69,19 +69,20 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """The bytes used by the state folder, and those free on its disk."""
+    """The bytes that the state folder uses, and those that are free on its disk."""
 
     used: int = 0
     free: int = 0
 
 
 class Status(msgspec.Struct, frozen=True):
-    """A device; ``started`` is its agent's last start, by its clock. Times are UTC.
+    """The status of a device. ``started`` is when its agent last started, by its clock. Times are in UTC.
 
-    ``waits`` is why the agent did no work when it last ran: a closed gate, a disk error. ``gates`` are the
-    configured ones in their current state, and ``settings`` those that the coordinator tightens. ``up`` and
-    ``down`` are the bytes of messages sent and received on this UTC day. ``error`` is the last error, since
-    ``error_at``, and ``certificate`` when that for the broker ends.
+    ``waits`` is why the agent did no work when it last ran, such as a closed gate or a disk error.
+    ``gates`` are the configured ones in their current state, and ``settings`` those that the coordinator
+    tightens. ``up`` and ``down`` are the bytes of messages sent and received on this UTC day. ``error`` is
+    the last error, which occurred at ``error_at``. ``certificate`` is when the certificate for the broker
+    expires.
     """
 
     device: str
@@ -104,7 +105,7 @@ class Status(msgspec.Struct, frozen=True):
     certificate: datetime | None = None
 
     def lines(self) -> Iterator[str]:
-        """The same as text for people."""
+        """Yields the status as lines of text for people."""
         if not self.started:
             yield f"device {self.device} of fleet {self.fleet}: has never run"
             return
@@ -145,7 +146,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 def status(config: EdgeConfig, state: AgentState | None, folder: Path) -> Status:
-    """The state of this device in ``folder``; None for a device that has never run."""
+    """Returns the status of this device from ``folder``. ``state`` is None if the device has never run."""
     device, fleet = config.device, config.fleet
     if state is None:
         return Status(device, fleet)
@@ -179,7 +180,7 @@ def _done(it: Result) -> Done:
 
 
 def _time(at: float) -> datetime | None:
-    """A point in time, to the second; None for 0, which is unknown."""
+    """Convert Unix seconds to a time without fractions. 0 means unknown and becomes None."""
     return datetime.fromtimestamp(int(at), UTC) if at else None
 
 

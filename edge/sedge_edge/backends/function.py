@@ -1,28 +1,32 @@
-"""``Trainer`` over the user's training function, in numpy, scikit-learn, torch or anything else.
+"""A ``Trainer`` that calls the user's training function, written with numpy, torch or any other library.
 
-``backend.name = "module:fit"`` names the first of these functions of one module; ``predict`` is optional.
+``backend.name = "module:fit"`` names the first of these functions. The others must be in the same module,
+and ``predict`` is optional.
 
     fit(parameters, examples, settings) -> parameters, number of examples, metrics
     evaluate(parameters, examples)      -> mean loss, number of examples, metrics with the bundle's by name
     predict(parameters, inputs)         -> outputs (N, C, ...)
 
-parameters is a list of float32 arrays, one for each tensor of the layout, in order; the function may change
-them, and returns as many. Frozen tensors of the bundle follow them, read-only. examples has ``inputs`` (N,
-...) and ``targets`` (N, ...), both read-only. settings is a dict: the fields of ``Training`` by name,
-``batch_size``, ``seed`` (0 to 2^63 - 1, another in every round) and ``threads``. fit's metrics may have
-"loss", the mean over the last epoch; otherwise the trained model is evaluated on them.
+parameters is a list of float32 arrays, one for each tensor of the layout, in order. The function may change
+them, and must return as many. The bundle's frozen tensors follow them in the list, read-only. examples has
+``inputs`` (N, ...) and ``targets`` (N, ...), both read-only. settings is a dict with the fields of
+``Training`` by name, ``batch_size``, ``seed`` (0 to 2^63 - 1, different in every round) and ``threads``.
+fit's metrics may have "loss", the mean over the last epoch. Without it, the trained model is evaluated on
+the training examples.
 
-A strategy may send fit more: settings["settings"] are its numbers and texts by name, settings["arrays"] its
-float32 arrays (m,) by name. settings["returns"] maps the names of the arrays that it wants back to their
-numbers of elements; fit returns them in its metrics as "arrays", a dict, which may contain further arrays.
+A strategy may send more to fit: settings["settings"] has its numbers and texts by name, and
+settings["arrays"] has its float32 arrays (m,) by name. settings["returns"] maps the names of the arrays
+that it wants back to their numbers of elements. fit returns these in its metrics as "arrays", a dict that
+may contain further arrays.
 
-Learning rate, momentum and epochs are up to the function. What else an order asks of the steps in between
-cannot be enforced from outside: a function does it only if it says so, as in ``fit.honours = ("prox",)``.
+Learning rate, momentum and epochs are up to the function. Whether it does what else an order asks of its
+steps cannot be checked from outside. So it declares what it does, as in ``fit.honours = ("prox",)``:
     prox        pulls every step towards the parameters that it was given (FedProx)
-    freeze      leaves the tensors named in settings["freeze"] alone at every step
+    freeze      does not change the tensors named in settings["freeze"] at any step
     optimizer   uses settings["optimizer"] and what belongs to it: weight decay, clipping, ...
     schedule    uses settings["warmup_steps"] and settings["end_factor"]: the learning rate of each step
-The rest is declined: gradients, corrections, second models, guided losses, means of the steps' models.
+Orders that need anything else are declined: gradients, corrections, second models, guided losses, means of
+the steps' models.
 """
 
 import math

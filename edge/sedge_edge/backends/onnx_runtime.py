@@ -1,4 +1,4 @@
-"""Programs as ONNX graphs in the stock onnxruntime package. Their inputs and outputs go by name.
+"""Runs programs, as ONNX graphs, in the stock onnxruntime package. Inputs and outputs have names.
 
 Why these settings: the peak memory of a whole round (4-layer CNN, 582,026 parameters, batch 32, 1 thread,
 onnxruntime 1.31, x86) is 111 MiB with onnxruntime's defaults. It is 102 MiB, at the same speed, without

@@ -1,21 +1,21 @@
-"""The user's examples, from a file, a folder of images or a function.
+"""Reads the user's examples from a file, a folder of images or a function.
 
 A source is one of
 
-    a path to an .npz with arrays x (N, ...) and y; without x, every other array is an input by its name
+    a path to an .npz with arrays x (N, ...) and y; without x, every other array is a named input
     a path to a .csv, one example per line (table.py)
     a folder of folders named by label, ``3`` or ``3-cat``, with images in them (images.py)
     "module:function", a function without arguments that returns (x, y) or (x, y, group), where x may be
     a dict of arrays by name
 
-y has labels (N,) or floating-point numbers (N, ...); numbers (N,) become a column (N, 1). y may be missing
-(or None) for a model whose input is its target. An array ``group`` (N,), or a third value, says to whom
-each example belongs; a device ignores it, and an emulated fleet can be split by it.
+y has labels (N,) or floating-point numbers (N, ...). Numbers (N,) become a column (N, 1). y may be missing
+(or None) for a model whose input is its target. An array ``group`` (N,), or a function's third value, says
+to whom each example belongs. A device ignores it, but an emulated fleet can be split by it.
 
-x becomes float32, or int64 when it holds integers of more than a byte. Unsigned bytes are pixels and scaled
-to [0, 1] where x holds images (N, C, H, W), and numbers elsewhere. y becomes int64 or float32.
-Nothing is resized or normalised further; the model has the last word on the types (training/examples.py).
-Whatever is wrong with the data raises ``DataError``.
+x becomes float32, or int64 if it holds integers of more than a byte. If x holds images (N, C, H, W),
+unsigned bytes are pixels, which are scaled to [0, 1]. Elsewhere they are numbers. y becomes int64 or
+float32. Nothing else is resized or normalised. Later the examples are converted to the model's own types
+(training/examples.py). Any problem with the data raises ``DataError``.
 """
 
 from sedge_edge.data.live import LiveData

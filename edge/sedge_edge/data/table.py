@@ -1,11 +1,11 @@
-"""Examples from a text table: one example per line, numbers only.
+"""Reads examples from a text table of numbers, one example per line.
 
 The first line may name the columns. The target is the column ``label``, ``target`` or ``y``, otherwise the
-last one; a column ``group`` names the owner of each example. All others are x, float32. The targets are
-labels if every one of them is written as a whole number, and numbers otherwise. Commas, semicolons or tabs
-separate the fields; unless commas do, a comma may be the decimal point.
+last one. A column ``group`` names the owner of each example. All other columns are x, float32. The targets
+are labels if all of them are written as integers, and numbers otherwise. Fields are separated by commas,
+semicolons or tabs. If commas do not separate them, a comma may be the decimal point.
 
-Class names are refused, because every device would number its own classes in its own way.
+Class names are refused, because every device would number its classes differently.
 """
 
 import csv

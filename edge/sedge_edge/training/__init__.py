@@ -1,1 +1,1 @@
-"""One order's job: the start vector, training and evaluation, the coded update."""
+"""Does the job of one order: the start vector, training and evaluation, and the coded update."""

@@ -1,4 +1,4 @@
-"""Chooses the examples of each batch, the same on a device and in the emulator.
+"""Chooses the examples of each batch, in the same way on a device and in the emulator.
 
 Programs have a static batch size B, so the last, partial batch of an epoch is
 
@@ -6,8 +6,8 @@ Programs have a static batch size B, so the last, partial batch of an epoch is
     fill    completed from the start of this epoch's shuffle, at weight one
     drop    left out
 
-``pad`` becomes ``fill`` where padding is not safe. For fewer than B examples ``drop``, which would leave
-nothing to train on, becomes ``fill``, which then repeats examples.
+If padding is not safe, ``pad`` becomes ``fill``. With fewer than B examples, ``drop`` would leave nothing
+to train on, so it becomes ``fill``, which then repeats examples.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,13 +21,16 @@ from sedge_edge.training.counter_stream import Purpose, stream_key, words
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.training import LastBatch
 
-# (seed, num_examples, epochs) -> for each epoch a permutation (num_examples,), or a part of one.
+# Maps (seed, num_examples, epochs) to a permutation (num_examples,), or a part of one, for each epoch.
 Permutations: TypeAlias = Callable[[int, int, int], Iterator[NDArray[np.int64]]]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One step: rows ``indices`` (B,) of the examples, with ``weights`` (B,); ``epoch`` counts from 0."""
+    """The batch of one step: ``indices`` (B,) of examples, and their ``weights`` (B,).
+
+    ``epoch`` counts from 0.
+    """
 
     epoch: int
     indices: NDArray[np.int64]
@@ -35,18 +38,19 @@ class Batch:
 
 
 def permutations(seed: int, num_examples: int, epochs: int) -> Iterator[NDArray[np.int64]]:
-    """One shuffle per epoch, the same on every platform (``permutation``)."""
+    """Returns one shuffle per epoch, the same on every platform (``permutation``)."""
     keys = (stream_key(seed, Purpose.SHUFFLE, epoch) for epoch in range(epochs))
     return (permutation(key, num_examples) for key in keys)
 
 
 def permutation(key: int, count: int) -> NDArray[np.int64]:
-    """0 to count - 1 (count,) in the order of a key: sorted by a random number of 32 bits each.
+    """Shuffle 0 to count - 1. Returns them, (count,), sorted by random 32-bit numbers drawn with ``key``.
 
-    Rule T6 of protocol/spec/training.md. Of two equal numbers the lower row comes first.
+    This is rule T6 of protocol/spec/training.md. Of two equal numbers, the lower row comes first.
     """
     drawn = words(key, -(-count // 2))
-    halves = drawn.view("<u2")[: 2 * count].reshape(count, 2)  # the lower half of each number first
+    # Each row's number as two halves, the lower one first.
+    halves = drawn.view("<u2")[: 2 * count].reshape(count, 2)
     # Two passes over 16 bits each, which numpy sorts in linear time.
     return np.lexsort(halves.T).astype(np.int64, copy=False)
 
@@ -60,9 +64,9 @@ def batches(
     padding_is_safe: bool,
     shuffles: Permutations = permutations,
 ) -> Iterator[Batch]:
-    """The batches of a training, shuffled anew each epoch.
+    """Yields the batches of a training, shuffled anew for each epoch.
 
-    ``shuffles`` gives the permutations; the emulator passes others to reproduce published runs.
+    ``shuffles`` returns the permutations. The emulator passes another function to reproduce published runs.
     """
     _require_examples(num_examples)
     if last_batch == "pad" and not padding_is_safe:
@@ -83,14 +87,17 @@ def batches(
 
 
 def step_count(num_examples: int, batch_size: int, epochs: int, last_batch: LastBatch) -> int:
-    """The number of batches of a training over whole epochs."""
+    """Returns the number of batches in a training of whole epochs."""
     whole, rest = divmod(num_examples, batch_size)
     dropped = last_batch == "drop" and whole > 0
     return epochs * (whole + (rest > 0 and not dropped))
 
 
 def evaluation_batches(num_examples: int, batch_size: int) -> Iterator[Batch]:
-    """Every example once, in order; the last batch is padded, which does not affect the evaluation."""
+    """Yields batches that contain each example once, in order.
+
+    Padding the last one does not affect evaluation.
+    """
     _require_examples(num_examples)
     for start in range(0, num_examples, batch_size):
         rows = np.arange(start, min(start + batch_size, num_examples), dtype=np.int64)
@@ -106,5 +113,5 @@ def _padded(epoch: int, rows: NDArray[np.int64], batch_size: int) -> Batch:
 
 
 def _require_examples(num_examples: int) -> None:
-    if num_examples < 1:  # fitting refuses an empty set long before this
+    if num_examples < 1:  # cannot happen, because fitting refuses an empty set
         raise LocalError(f"{num_examples} examples make no batch")

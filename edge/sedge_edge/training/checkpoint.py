@@ -1,10 +1,10 @@
-"""The state of a stopped job, so that the next attempt continues instead of starting over.
+"""The state of a stopped job, so that the next attempt can continue instead of starting over.
 
-A local training (local_training.py) depends on nothing but its job and the answers to its requests. So a
-checkpoint holds the answers so far and, if a training was stopped, its state. The next attempt repeats the
-answers and resumes the training, with the same bits as without the stop.
+A local training (local_training.py) depends only on its job and the answers to its requests. So a
+checkpoint contains the answers so far and, if a training was stopped, its state. The next attempt repeats
+the answers and resumes the training. The result is bit-identical to that without the stop.
 
-A checkpoint belongs to one job on one data set: if the order, the start vector or the examples have
+A checkpoint belongs to one job on one data set. If the order, the start vector or the examples have
 changed, it is useless, and the training starts over.
 """
 
@@ -22,15 +22,15 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import Metrics
 
-# Raise it with every change to the format, to the meaning of a state's vectors, or to how examples are
-# shuffled.
+# Increment this with every change to the format, to the meaning of a state's vectors, or to how examples
+# are shuffled.
 _FORMAT = b"checkpoint 4"
 
 T = TypeVar("T")
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """``answers``, coded, and the state of the training after them; ``seconds`` were spent on both."""
+    """The encoded ``answers`` so far, and the state of the training after them. Both took ``seconds``."""
 
     job: bytes
     seconds: float = 0.0
@@ -39,19 +39,19 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the training starts from its beginning."""
+        """Whether it saves nothing, so that the training starts from its beginning."""
         return not self.answers and self.state is None
 
     def answer(self, index: int, request: Request) -> Answer:
-        """The answer to the request number ``index``."""
+        """Returns the answer to the request with this index."""
         data = self.answers[index]
         return _decode(data, Metrics) if isinstance(request, Evaluate) else _decode(data, Trained)
 
 
 class Attempt:
-    """Answers the requests of a local training: first as an earlier attempt did, then with ``ask``.
+    """Answers the requests of a local training, first as an earlier attempt did, then by calling ``ask``.
 
-    ``ask`` is given a request and the state to resume its training from; ``clock`` is in seconds.
+    ``ask`` takes a request and the state from which to resume its training. ``clock`` is in seconds.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Attempt:
         return self._earlier.seconds + self._clock() - self._began
 
     def answer(self, request: Request) -> Answer:
-        """The answer to the next request."""
+        """Returns the answer to the next request."""
         index, known = len(self._answers), len(self._earlier.answers)
         if index < known:
             answer = self._earlier.answer(index, request)
@@ -80,7 +80,7 @@ class Attempt:
         return answer
 
     def checkpoint(self, state: TrainingState | None) -> Checkpoint | None:
-        """The inputs of the next attempt; None if they would save no training."""
+        """Returns the checkpoint for the next attempt, or None if it would not save any training."""
         if state is None and all(isinstance(answer, Metrics) for answer in self._answers):
             return None
         answers = tuple(_encoder.encode(answer) for answer in self._answers)
@@ -88,33 +88,33 @@ class Attempt:
 
 
 def job_hash(order: msgspec.Struct, kept: msgspec.Struct, train: Examples) -> bytes:
-    """A fingerprint that a checkpoint must match: order, kept state, and the examples' targets."""
+    """Returns a hash of what a checkpoint depends on: order, kept state, and the examples' targets."""
     found = hashlib.sha256(_FORMAT + msgspec.msgpack.encode((order, kept, train.inputs.shape)))
     found.update(np.ascontiguousarray(train.targets).data)
     return found.digest()
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """The bytes of a checkpoint."""
+    """Encode a checkpoint."""
     return _encoder.encode(checkpoint)
 
 
 def decode_checkpoint(data: bytes | None, job: bytes) -> Checkpoint:
-    """The checkpoint in ``data``; an empty one if there is none, or if it is another job's."""
+    """Decode a checkpoint. Returns an empty one if there is none, or if it belongs to another job."""
     try:
         found = None if data is None else _decode(data, Checkpoint)
-    except ValueError:  # msgspec's errors: another version wrote it
+    except ValueError:  # msgspec's errors, if another version wrote it
         found = None
     return Checkpoint(job) if found is None or found.job != job else found
 
 
 def encode_moments(moments: Moments) -> bytes:
-    """The bytes of an optimizer's state, which a device keeps as one blob per round."""
+    """Encode an optimizer's state, which a device stores as one blob per round."""
     return _encoder.encode(moments)
 
 
 def decode_moments(data: bytes) -> Moments:
-    """The optimizer's state in ``data``. Raises ``StorageError`` for anything else."""
+    """Decode an optimizer's state. Raises ``StorageError`` for anything else."""
     try:
         return _decode(data, Moments)
     except ValueError as exc:  # msgspec's errors

@@ -1,7 +1,7 @@
-"""Random numbers that any language can reproduce: rule T12 of protocol/spec/training.md.
+"""Random numbers that are easy to reproduce in any language: rule T12 of protocol/spec/training.md.
 
-A key and a counter determine a word, so a training can continue from any step without the earlier numbers.
-The words of a key are SplitMix64's, seeded with the key.
+Each word depends only on a key and a counter, so a training can continue from any step without generating
+the earlier numbers. The words of a key are those of SplitMix64, seeded with the key.
 """
 
 from enum import IntEnum
@@ -17,7 +17,7 @@ _MASK = 2**64 - 1
 
 
 class Purpose(IntEnum):
-    """The purposes of a seed's numbers; no two purposes share numbers."""
+    """What a seed's numbers are used for. Different purposes get different numbers."""
 
     SHUFFLE = 0
     NOISE = 1
@@ -26,17 +26,17 @@ class Purpose(IntEnum):
 
 
 def stream_key(seed: int, purpose: Purpose, part: int) -> int:
-    """The key of one part of a seed's numbers, such as those of one epoch; 0 to 2^64 - 1."""
+    """Returns the key, 0 to 2^64 - 1, for one part of a seed's numbers, such as those of one epoch."""
     return _word(_word(seed, int(purpose)), part)
 
 
 def words(key: int, count: int) -> Words:
-    """The first ``count`` words (count,) of a key, uniform and all different; little endian in memory."""
+    """Returns the first ``count`` words of a key, (count,), stored little-endian. All are different."""
     return _word(key, np.arange(count, dtype=np.uint64)).astype("<u8", copy=False)
 
 
 def _word(key: int, counter: W) -> W:
-    """A key's words at a counter, or at an array of counters."""
+    """Returns a key's word at a counter, or its words at an array of counters."""
     word = counter + 1
     word *= 0x9E3779B97F4A7C15
     word += key

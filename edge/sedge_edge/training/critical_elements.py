@@ -1,12 +1,13 @@
-"""The critical elements, on which a device's loss depends most; FedPURIN and FedCAC send them.
+"""Finds the critical elements, on which a device's loss depends most. FedPURIN and FedCAC send only these.
 
 For every element of the trained model theta, with a gradient g,
 
     c = |g theta|       or with the second-order term       c = |-g theta + (g theta)^2 / 2|
 
-and in each tensor those with c >= t are critical (ties included): t is the z-th largest c, with z =
-floor(fraction * elements), or the smallest c above the cutoff if the z-th is not above it. Statistics and
-tensors that the device keeps are left out. n = parameters of the model, k = critical ones.
+The critical elements of each tensor are those with c >= t, including ties. Here t is the z-th largest c,
+with z = floor(fraction * elements), or the smallest c above the cutoff if the z-th is not above it.
+Statistics and tensors that the device keeps are left out. n = parameters of the model, k = critical
+elements.
 """
 
 from collections.abc import Collection
@@ -23,7 +24,7 @@ _LARGEST_HALF = np.float32(np.finfo(np.float16).max)
 def critical(
     theta: Theta, gradient: Theta, layout: Layout, keep: Collection[str], selection: UpdateSelection
 ) -> NDArray[np.uint32]:
-    """Sorted indices (k,) of the critical elements of theta (n,), given its gradient (n,)."""
+    """Returns the sorted indices (k,) of the critical elements of theta (n,), given its gradient (n,)."""
     indices = [np.empty(0, np.uint32)]
     for tensor in _candidates(layout, keep):
         scores = _scores(theta[tensor.slice], gradient[tensor.slice], selection)
@@ -35,7 +36,10 @@ def critical(
 def sparsified(
     theta: Theta, chosen: NDArray[np.uint32], layout: Layout, keep: Collection[str]
 ) -> Theta:
-    """theta (n,) with 0 in every element that ``critical`` could choose but that is not in chosen (k,)."""
+    """Returns theta (n,) with 0 in every element that ``critical`` could have chosen but did not.
+
+    ``chosen`` (k,) are the elements that it did choose.
+    """
     sparse = theta.copy()
     for tensor in _candidates(layout, keep):
         sparse[tensor.slice] = 0.0
@@ -49,20 +53,23 @@ def _candidates(layout: Layout, keep: Collection[str]) -> list[Tensor]:
 
 
 def _scores(theta: Theta, gradient: Theta, selection: UpdateSelection) -> NDArray[np.float32]:
-    """c of a tensor's elements; infinite where float32 overflows."""
+    """Returns c for a tensor's elements. It is infinite where float32 overflows."""
     if selection.half:
         limited = np.clip(gradient, -_LARGEST_HALF, _LARGEST_HALF)
         gradient = limited.astype(np.float16).astype(np.float32)
     with np.errstate(over="ignore"):
         change = gradient * theta
         if selection.hessian:
-            change *= change / 2 - 1  # in this form no inf - inf can occur
+            change *= change / 2 - 1  # written so that inf - inf cannot occur
     np.abs(change, out=change)
     return change
 
 
 def _threshold(scores: NDArray[np.float32], selection: UpdateSelection) -> np.float32:
-    """The smallest critical c of a tensor; NaN, for which every comparison is false, if there is none."""
+    """Returns the smallest critical c of a tensor, or NaN if there is none.
+
+    Every comparison with NaN is false, so no element is then chosen.
+    """
     count = int(selection.fraction * scores.size)
     if count == 0:
         return np.float32(np.nan)

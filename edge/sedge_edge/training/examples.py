@@ -1,4 +1,4 @@
-"""A device's examples: checked against the model, and split reproducibly."""
+"""A device's examples, how they are checked against the model, and how they are split reproducibly."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -19,27 +19,28 @@ Inputs: TypeAlias = NDArray[np.float32 | np.int64]
 
 @dataclass(frozen=True)
 class Places:
-    """The places of N examples in their ``file``: lines (N,) of a table, rows (N,) of arrays."""
+    """Where in a ``file`` each of N examples is: its line in a table, or its row in arrays, (N,)."""
 
     file: str
     kind: Literal["line", "row"]
     numbers: NDArray[np.int64] | NDArray[np.intp]
 
     def of(self, rows: NDArray[np.int64] | NDArray[np.intp]) -> "Places":
-        """Those of some of the examples."""
+        """Returns the places of the examples with these indices."""
         return Places(self.file, self.kind, self.numbers[rows])
 
     def name(self, row: int) -> str:
-        """The place of an example, as messages give it."""
+        """Returns the place of an example, as shown in messages."""
         return f"{self.file}, {self.kind} {self.numbers[row]}"
 
 
 @dataclass(frozen=True)
 class Examples:
-    """N examples: ``inputs`` (N, ...), and ``targets``: labels (N,) or (N, ...), or numbers (N, ...).
+    """N examples: ``inputs`` (N, ...), and as ``targets`` labels (N,) or (N, ...), or numbers (N, ...).
 
-    If the inputs are the targets, both are the same array. ``parts`` are the arrays that a row of
-    ``inputs`` (N, K) holds, if the user gave several by name. Examples from a file know their ``places``.
+    If the inputs are also the targets, both are the same array. ``parts`` describe the arrays that a row of
+    ``inputs`` (N, K) packs, if the user gave several by name. ``places`` are known for examples from a
+    file.
     """
 
     inputs: Inputs
@@ -49,11 +50,11 @@ class Examples:
 
 
 def fitting(examples: Examples, manifest: BundleManifest) -> Examples:
-    """The examples as the model takes them: an autoencoder's targets are its inputs.
+    """Convert the examples to the form that the model takes. An autoencoder's targets are its inputs.
 
-    They are converted to the model's types if that changes no value (``for_model``), so devices that store
-    the same numbers in different types train on the same values. Raises ``DataError``, with the place of
-    the example at fault, unless the model can be trained and evaluated on them.
+    They get the model's types if that changes no value (``for_model``). So devices that store the same
+    numbers in different types train on the same values. Raises ``DataError``, which names the place of the
+    example at fault, unless the model can be trained and evaluated on them.
     """
     try:
         return _fitting(examples, manifest)
@@ -89,7 +90,7 @@ def _fitting(examples: Examples, manifest: BundleManifest) -> Examples:
 
 
 def check_labels(labels: Inputs, num_classes: int, name: str) -> None:
-    """Raise ``DataError``, which calls the labels (N, ...) ``name``, unless all are classes.
+    """Raise ``DataError`` unless all labels (N, ...) are classes. The message calls them ``name``.
 
     In rows of several labels some, but not all, may be ``IGNORED``.
     """
@@ -111,7 +112,7 @@ def check_labels(labels: Inputs, num_classes: int, name: str) -> None:
 def _at_first(
     text: str, rows: Inputs, wrong: NDArray[np.bool_], name: str, count: int
 ) -> DataError:
-    """The error for the first number outside 0 to ``count`` - 1."""
+    """Returns the error for the first number outside 0 to ``count`` - 1."""
     place = np.unravel_index(np.argmax(wrong), wrong.shape)
     where = ", ".join(map(str, place))
     values = {"name": name, "place": where, "value": rows[place]}
@@ -119,9 +120,9 @@ def _at_first(
 
 
 def for_model(rows: Inputs, wanted: TensorSpec, name: str) -> Inputs:
-    """The rows (N, ...) in the model's type. Raises ``DataError`` if that would change a value."""
+    """Convert the rows (N, ...) to the model's type. Raises ``DataError`` if that would change a value."""
     if rows.dtype == wanted.dtype or rows.shape[1:] != wanted.shape or not len(rows):
-        return rows  # another shape, and no rows, get a clearer error later
+        return rows  # a wrong shape or a lack of rows will get a clearer error later
     exact = (rows >= -MAX_INTEGER) & (rows <= MAX_INTEGER)
     if rows.dtype.kind == "f":
         exact &= rows == np.rint(rows)
@@ -139,23 +140,25 @@ def for_model(rows: Inputs, wanted: TensorSpec, name: str) -> Inputs:
 
 
 def _column(targets: Inputs, wanted: TensorSpec) -> Inputs:
-    """Numbers (N,) reshaped to a column (N, 1), or the reverse, as the model expects them."""
+    """Reshape numbers (N,) to a column (N, 1) or vice versa, as the model expects them."""
     if {targets.shape[1:], wanted.shape} == {(), (1,)}:
         return targets.reshape(len(targets), *wanted.shape)
     return targets
 
 
 def split(examples: Examples, test_fraction: float, seed: int) -> tuple[Examples, Examples]:
-    """Training and test examples; the same examples and seed always give the same split.
+    """Split examples into a training and a test part.
 
-    Each part gets at least one example. Raises ``DataError`` when there are fewer than two.
+    The same examples and seed always give the same parts.
+
+    Each part gets at least one example. Raises ``DataError`` if there are fewer than two.
     """
     train, test = split_rows(len(examples.targets), test_fraction, seed)
     return rows_of(examples, train), rows_of(examples, test)
 
 
 def rows_of(examples: Examples, rows: NDArray[np.int64] | NDArray[np.intp]) -> Examples:
-    """Copies of these rows."""
+    """Returns copies of the examples with these indices."""
     inputs = examples.inputs[rows]
     own = examples.targets is not examples.inputs
     places = None if examples.places is None else examples.places.of(rows)
@@ -165,7 +168,7 @@ def rows_of(examples: Examples, rows: NDArray[np.int64] | NDArray[np.intp]) -> E
 def split_rows(
     count: int, test_fraction: float, seed: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The rows, ascending, of the training part and of the test part."""
+    """Returns the indices of the training part and of the test part, each in ascending order."""
     if count < 2:
         raise DataError(f"{count} examples cannot be split, expected at least 2")
     order = permutation(stream_key(seed, Purpose.SPLIT, 0), count)
@@ -174,12 +177,12 @@ def split_rows(
 
 
 def holdout_size(count: int, fraction: float) -> int:
-    """The number of ``count`` examples (at least 2) that a split puts into the second part."""
+    """Returns how many of ``count`` examples (at least 2) a split puts into the second part."""
     return min(max(1, round(fraction * count)), count - 1)
 
 
 def check_inputs(inputs: Inputs, manifest: BundleManifest, name: str) -> None:
-    """Raise ``DataError``, which calls the inputs (N, ...) ``name``, unless the model can take them."""
+    """Raise ``DataError`` unless the inputs (N, ...) fit the model. The message calls them ``name``."""
     if len(inputs) == 0:
         raise DataError(f"{name} has no rows, expected at least one")
     _check_rows(inputs, manifest.input, name)
@@ -187,7 +190,7 @@ def check_inputs(inputs: Inputs, manifest: BundleManifest, name: str) -> None:
 
 
 def check_tokens(inputs: Inputs, vocabulary: int, name: str) -> None:
-    """Raise ``DataError`` unless the inputs (N, ...) are below a vocabulary; 0 is an unknown one."""
+    """Raise ``DataError`` unless the inputs (N, ...) are below ``vocabulary``, which is 0 if unknown."""
     if not vocabulary:
         return
     wrong = (inputs < 0) | (inputs >= vocabulary)
@@ -207,8 +210,9 @@ def _check_rows(rows: Inputs, expected: TensorSpec, name: str) -> None:
 
 
 def require_finite(inputs: Inputs, name: str) -> None:
-    """Raise ``DataError``, which calls the inputs (N, ...) ``name``, for NaN or inf in them."""
-    # Uses the extremes of each row: a boolean per element would take another quarter of the data's memory.
+    """Raise ``DataError`` if the inputs (N, ...) have NaN or inf. The message calls them ``name``."""
+    # Check the extremes of each row, because a boolean per element would take a quarter of the data's
+    # memory.
     flat = inputs.reshape(len(inputs), -1)
     highest, lowest = flat.max(axis=1, initial=0), flat.min(axis=1, initial=0)  # (N,)
     finite = np.isfinite(highest) & np.isfinite(lowest)

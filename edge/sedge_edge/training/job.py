@@ -1,11 +1,11 @@
-"""A job does one order: assemble the start vector, evaluate, train, evaluate, encode the update.
+"""Does the job of one order: assembles the start vector, evaluates, trains, evaluates, encodes the update.
 
 It runs in a worker thread next to the agent's core, and reads and writes only blobs and vectors. Until the
-core commits the outcome, a crash leaves nothing but orphaned blobs, which are collected.
+core commits the outcome, a crash leaves only blobs that nothing refers to, which are deleted later.
 
 run_job = prepare, then local_training (local_training.py) with the device's trainer, then complete
 
-An emulator that trains many devices at once prepares and completes each, and batches the local trainings.
+An emulator prepares and completes each device's job separately, but runs many local trainings together.
 """
 
 import logging
@@ -60,7 +60,7 @@ from sedge_protocol.wire.programs import FROZEN
 from sedge_protocol.wire.refusals import OUT_OF_MEMORY
 from sedge_protocol.wire.update import Metrics, Report, encode_update
 
-# Optional abilities of this agent, which it must announce (``Hello.codecs``).
+# Optional abilities of this agent, which it announces (``Hello.codecs``).
 CODECS = ("int4", "sign", FROZEN, *FEATURES)
 
 
@@ -68,7 +68,7 @@ _LOG = logging.getLogger("sedge.edge")
 
 
 class JobStopped(SedgeError):
-    """A job was stopped on purpose. It can continue from the blob ``checkpoint``, if there is one."""
+    """A job was stopped on purpose. If there is a blob ``checkpoint``, the job can continue from it."""
 
     def __init__(self, text: str, checkpoint: bytes | None) -> None:
         super().__init__(text)
@@ -77,9 +77,9 @@ class JobStopped(SedgeError):
 
 @dataclass(frozen=True)
 class WorkerContext(JobContext):
-    """The environment of a device's worker thread; ``clock`` is any clock in seconds.
+    """The environment of a device's worker thread. ``clock`` is any clock in seconds.
 
-    ``temperature_c`` reads the device's thermometer, and ``watts`` is its power draw; None is unknown.
+    ``temperature_c`` reads the device's thermometer, and ``watts`` is its power draw. None means unknown.
     """
 
     open_bundle: Callable[[bytes], tuple[Bundle, Trainer]]
@@ -91,7 +91,7 @@ class WorkerContext(JobContext):
 
 @dataclass(frozen=True)
 class EncodedDelta:
-    """An encoded delta, and the state that the device keeps once it is sent."""
+    """An encoded delta, and the state that the device keeps after sending it."""
 
     payload: bytes
     kept: Kept
@@ -101,11 +101,11 @@ def run_job(job: Job, context: WorkerContext) -> Outcome:
     """Do the job.
 
     Raises ``RemoteError``, ``DataError``, ``ConfigError``, ``StorageError`` or ``OutOfMemory``, each saying
-    what is wrong; ``JobStopped`` when told to stop.
+    what is wrong, and ``JobStopped`` if told to stop.
     """
     try:
         return _run_job(job, context)
-    except MemoryError as exc:  # numpy's message names the size requested, Python's is empty
+    except MemoryError as exc:  # numpy's message says how much was requested; Python's is empty
         where = f"run {job.order.run}, round {job.order.round}"
         error = str(exc) or "none left"
         raise OutOfMemory(OUT_OF_MEMORY.format(where=where, error=error)) from exc
@@ -128,7 +128,8 @@ def _run_job(job: Job, context: WorkerContext) -> Outcome:
             meter.add(context.clock() - began, made)
         return answer
 
-    order = msgspec.structs.replace(job.order, places=())  # they may have changed in the meantime
+    # Download locations may change between attempts.
+    order = msgspec.structs.replace(job.order, places=())
     same = job_hash(order, job.kept, prepared.train)
     earlier = decode_checkpoint(job.checkpoint, same)
     if job.checkpoint is not None and earlier.is_empty:
@@ -146,7 +147,7 @@ def _run_job(job: Job, context: WorkerContext) -> Outcome:
 
 
 def _keep(checkpoint: Checkpoint | None, context: WorkerContext) -> bytes | None:
-    """Write a checkpoint. Returns its name; None when there is none, or when the disk refuses."""
+    """Store a checkpoint. Returns its name, or None if there is none or the disk refuses."""
     try:
         return None if checkpoint is None else context.blobs.write(encode_checkpoint(checkpoint))
     except StorageError:
@@ -160,7 +161,7 @@ def _answer(
     prepared: Prepared,
     stopped: Callable[[], bool],
 ) -> Answer:
-    """Answer a request of the local training with the device's trainer, from ``state`` on."""
+    """Answer a request of the local training with the device's trainer. A training resumes at ``state``."""
     if isinstance(request, Evaluate):
         return trainer.evaluate(
             request.theta, examples_for(request, prepared.test, prepared.held_out)
@@ -175,9 +176,9 @@ def complete(
     context: JobContext,
     spent: Spent = NOTHING_SPENT,
 ) -> Outcome:
-    """Everything after the training: the report, the coded update, and the state to keep.
+    """Finish a job after its training: write the report and the coded update, and the state to keep.
 
-    Raises ``TrainingDiverged`` for a delta that cannot be encoded, ``StorageError`` for the disk.
+    Raises ``TrainingDiverged`` for a delta that cannot be encoded, ``StorageError`` for a disk error.
     """
     job, vectors, trained = prepared.job, context.vectors, result.trained
     order = job.order
@@ -226,14 +227,16 @@ def complete(
 
 
 def _kept_moments(result: LocalResult, vectors: Vectors) -> bytes | None:
-    """Keep the optimizer's state, if the order says so. Returns its name."""
+    """Store the optimizer's state if the order says so. Returns its name."""
     if result.moments is None:
         return None
     return vectors.keep_mask(encode_moments(result.moments))
 
 
 def encode_delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> EncodedDelta:
-    """The encoded delta of a training. Its omissions go to the residual, unless the order selects.
+    """Encode the delta of a training.
+
+    What it omits goes to the residual, unless the order selects elements.
 
     Raises ``TrainingDiverged`` for a delta that the codec cannot represent: fp16 ends at 65,504.
     """
@@ -262,18 +265,19 @@ def encode_delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> E
 
 
 def update_base(prepared: Prepared, result: LocalResult) -> Theta:
-    """The vector (n,) that the update is relative to: the device's picked start, if there is one."""
+    """Returns the vector (n,) that the update is relative to. It is the picked start if there is one."""
     return prepared.base if result.picked is None else result.picked.start
 
 
 def _delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> Theta:
-    """The delta (n,) to send: trained model minus base, plus the residual.
+    """Returns the delta (n,) to send: the trained model minus its base, plus the residual.
 
-    The device's personal elements get no residual: their delta is already relative to the global model.
+    The device's personal elements get no residual, because their delta is already relative to the global
+    model.
     """
     job, codec = prepared.job, prepared.job.order.codec
     feeds_back = result.chosen is None and codec.error_feedback
-    # The difference of two finite vectors may overflow; the encoder rejects it.
+    # The difference of two finite vectors may overflow, which the encoder detects.
     with np.errstate(over="ignore"):
         delta = result.trained.theta - update_base(prepared, result)
         if feeds_back and job.kept.residual is not None:
@@ -288,11 +292,11 @@ def _delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> Theta:
 
 
 def _keep_sent(base: Theta, sent: SparseVector, values: ValueCoding, vectors: Vectors) -> bytes:
-    """Keep the sent elements of the device's model as the coordinator decodes them. Returns the name.
+    """Store the sent elements of the model as the coordinator decodes them. Returns their name.
 
     They are coded exactly as the coordinator codes a patch of these elements, so the names agree.
     """
     decoded = decoded_values(sent.values, values)  # (k,)
-    with np.errstate(over="ignore"):  # the encoder rejects an overflow
+    with np.errstate(over="ignore"):  # the encoder detects an overflow
         patch = SparseVector(sent.size, sent.indices, base[sent.where] + decoded)
     return vectors.keep_mask(encode(patch, ValueCoding.FP32, Compression.NONE))

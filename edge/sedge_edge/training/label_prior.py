@@ -1,9 +1,9 @@
-"""A device's class shares as a prior, which it can add to a model that has never seen its labels.
+"""Adds a device's class shares, as a prior, to a model that has never seen the device's labels.
 
     bias_c  <-  bias_c + log((count_c + 1) / (N + C) * C)        c = 1 ... C classes of N labels
 
-By Bayes' rule this turns a classifier of balanced classes into one that knows the device's shares. The
-added 1 keeps a class without labels possible.
+By Bayes' rule this turns a classifier that assumes balanced classes into one that assumes the device's
+shares. Because of the added 1, classes without labels remain possible.
 """
 
 import numpy as np
@@ -14,9 +14,9 @@ from sedge_protocol.wire.objective import IGNORED
 
 
 def with_prior(theta: Theta, bias: slice, labels: Inputs) -> Theta:
-    """A copy of theta (n,) whose ``bias`` (C,) includes the shares of these labels (N,) or (N, ...).
+    """Returns a copy of theta (n,) whose ``bias`` (C,) includes the class shares of these labels.
 
-    The labels are below C, or ``IGNORED``.
+    The labels (N,) or (N, ...) are below C, or ``IGNORED``.
     """
     classes = bias.stop - bias.start
     counts = np.bincount(labels[labels != IGNORED], minlength=classes)  # (C,)

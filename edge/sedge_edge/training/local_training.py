@@ -1,14 +1,14 @@
-"""Local training: what a device does between its start vector and its update, without a trainer.
+"""Local training: what a device does between its start vector and its update, apart from the trainer.
 
-It is a generator: it yields requests to train or evaluate, is sent the answers, and returns the result. A
-device answers one request after the other (job.py); an emulator runs many local trainings at once and
-answers requests of the same kind together.
+It is a generator that yields requests to train or evaluate, receives the answers, and returns the result. A
+device answers one request after another (job.py). An emulator runs many local trainings at once and answers
+requests of the same kind together.
 
-    evaluate     the start without and with the patch, on its held-out examples, if it may choose; without
-                 and with its class shares, on its training examples, if it blends
+    evaluate     if the device may choose its start: with and without the patch, on held-out examples; if
+                 it blends models: with and without its class shares, on its training examples
     evaluate     what the device predicts with: the start vector, its own model, or their mixture
-    train        the model that is sent, in one or more phases; in the first together with the own part of
-                 a mixture (APFL)
+    train        the model that is sent, in one or more phases; the first includes the own part of a
+                 mixture (APFL)
     train        the own model, pulled towards the start vector (Ditto)
     evaluate     what the device predicts with now
     evaluate     the critical elements alone (FedPURIN)
@@ -49,7 +49,7 @@ from sedge_protocol.wire.work import UpdateSelection, Work
 
 @dataclass(frozen=True, eq=False)
 class Evaluate:
-    """Evaluate theta (n,) on the test or the held-out examples; the answer is ``Metrics``."""
+    """A request to evaluate theta (n,) on the test or the held-out examples. The answer is ``Metrics``."""
 
     theta: Theta
     held_out: bool = False
@@ -61,7 +61,7 @@ Answer: TypeAlias = Metrics | Trained
 
 @dataclass(frozen=True, eq=False)
 class PickedStart:
-    """Whether a device has chosen to apply its patch, and the resulting start vector (n,)."""
+    """Whether a device has chosen to apply its patch, and the start vector (n,) that results."""
 
     patched: bool
     start: Theta
@@ -71,13 +71,13 @@ class PickedStart:
 class LocalResult:
     """The result of a local training.
 
-    ``trained`` is the model that is sent, with the loss of its last phase and the steps of all trainings.
-    ``model`` (n,) is what the device predicts with from now on; ``before`` and ``after`` are its metrics on
-    the test examples. ``part`` (n,) is the own part of a mixture, and ``mix`` its share. When the order
-    selects, ``chosen`` (k,) are the critical elements, and ``sparse`` the metrics of these alone.
-    ``picked`` is the start, if the device has picked it, and ``informed`` (n,) the start with its class
-    shares, if the device predicts better with them. ``moments`` is the state of the first training's
-    optimizer, if the device keeps it.
+    ``trained`` is the model that is sent, with the loss of its last phase and the number of steps of all
+    trainings. ``model`` (n,) is what the device predicts with from now on. ``before`` and ``after`` are the
+    metrics on the test examples. ``part`` (n,) is the device's own part of a mixture, and ``mix`` is its
+    share. If the order selects elements, ``chosen`` (k,) are the critical ones, and ``sparse`` are the
+    metrics with only these. ``picked`` is the start, if the device has picked it. ``informed`` (n,) is the
+    start with the device's class shares, if the device predicts better with them. ``moments`` is the state
+    of the first training's optimizer, if the device keeps it.
     """
 
     before: Metrics
@@ -109,11 +109,12 @@ def local_training(
 ) -> LocalTraining:
     """Do an order that has passed ``check_order``, from start (n,) or from the better of ``candidates``.
 
-    ``own`` (n,) is the device's own model, its part of a mixture, or its last model where the order blends;
-    None when it has none yet. ``correction`` (n,) is added to every gradient of the model that is sent.
-    ``metric`` says which of the candidates is better; if the order blends, they are evaluated, but the
-    training begins at the start. ``moments`` is the optimizer's state with which the first training begins.
-    ``guidance`` is for the order's guided loss; an empty model in it stands for the start.
+    ``own`` (n,) is the device's own model, its part of a mixture or, if the order blends models, its last
+    model. It is None if the device has none yet. ``correction`` (n,) is added to every gradient of the
+    model that is sent. ``metric`` decides which of the candidates is better. If the order blends models,
+    the candidates are evaluated, but the training still begins at the start. ``moments`` is the optimizer's
+    state with which the first training begins. ``guidance`` is for the order's guided loss, where an empty
+    model means the start.
     """
     personal, picked = order.work.own_model, None
     if order.work.choice is not None and candidates is not None:
@@ -152,7 +153,10 @@ def local_training(
 
 
 def _pick(candidates: StartCandidates, metric: Metric) -> Generator[Request, Answer, PickedStart]:
-    """The start that does better on the held-out examples; if they are equal, the one without the patch."""
+    """Returns the start that does better on the held-out examples.
+
+    If equal, it is the one without patch.
+    """
     if candidates.whole is None:
         return PickedStart(False, candidates.bare)
     bare = yield from _ask(Evaluate(candidates.bare, held_out=True), Metrics)
@@ -163,7 +167,7 @@ def _pick(candidates: StartCandidates, metric: Metric) -> Generator[Request, Ans
 
 
 def _share(work: Work, own: Theta | None) -> float:
-    """The share of own (n,) in the model that the device predicts with."""
+    """Returns the share of own (n,) in the model that the device predicts with."""
     if work.blend is not None:
         return 0.0 if own is None else work.blend.mix
     return 0.0 if work.own_model is None else work.own_model.mix
@@ -176,7 +180,7 @@ def _badness(found: Metrics, metric: Metric) -> tuple[float, float]:
 def _first_request(
     order: Order, start: Theta, own: Theta, correction: Theta | None, moments: Moments | None
 ) -> TrainRequest:
-    """The order's first training, including the device's own part of a mixture."""
+    """Returns the order's first training, which includes the device's own part of a mixture."""
     personal, training, seed = order.work.own_model, order.training, order.seed
     exchange = exchanged(order)
     if personal is not None and personal.mixes:
@@ -187,7 +191,7 @@ def _first_request(
 
 
 def exchanged(order: Order) -> Exchange:
-    """The settings and arrays that the order's work exchanges in addition to the model."""
+    """Returns the settings and arrays that the order's work exchanges in addition to the model."""
     return Exchange(order.work.settings, unpack_arrays(order.work), order.work.returns)
 
 
@@ -195,7 +199,7 @@ def _further_trainings(
     order: Order, start: Theta, own: Theta, first: Trained, correction: Theta | None,
     guidance: Guidance | None,
 ) -> Generator[Request, Answer, tuple[Trained, Theta]]:  # fmt: skip
-    """The further trainings: of the model that is sent, phase by phase, then of the own model."""
+    """Run the trainings after the first: phase by phase for the sent model, then for the own model."""
     trained, steps = first, first.steps
     for phase, training in enumerate(order.work.then, start=1):
         wanted = wants_gradient(order) and phase == len(order.work.then)
@@ -214,7 +218,7 @@ def _further_trainings(
 
 
 def run_to_end(training: LocalTraining, answer: Callable[[Request], Answer]) -> LocalResult:
-    """Run a local training to its end. Raises the exceptions of ``answer``."""
+    """Run a local training to its end. Raises the exceptions of ``answer``, which answers its requests."""
     request = next(training)
     while True:
         try:
@@ -225,7 +229,7 @@ def run_to_end(training: LocalTraining, answer: Callable[[Request], Answer]) -> 
 
 
 def examples_for(request: Evaluate, test: Examples, held_out: Examples | None) -> Examples:
-    """The examples to evaluate on."""
+    """Returns the examples that a request asks to evaluate on."""
     if not request.held_out:
         return test
     if held_out is None:
@@ -234,20 +238,23 @@ def examples_for(request: Evaluate, test: Examples, held_out: Examples | None) -
 
 
 def mixture(mix: float, own: Theta, sent: Theta) -> Theta:
-    """mix * own + (1 - mix) * sent, (n,); the vector itself, not a copy, when mix is 0 or 1."""
+    """Returns mix * own + (1 - mix) * sent, (n,).
+
+    If mix is 0 or 1, returns the vector without copying it.
+    """
     if mix in (0.0, 1.0):
         return own if mix else sent
     return np.multiply(own, np.float32(mix)) + np.multiply(sent, np.float32(1 - mix))
 
 
 def wants_gradient(order: Order) -> bool:
-    """Whether the last batch's gradient is needed, now or in the next round."""
+    """Returns True if the gradient of the last batch is needed, now or in the next round."""
     selects = order.work.select is not None and order.work.select.gradient == "last"
     return selects or scores_gradient(order)
 
 
 def scores_gradient(order: Order) -> bool:
-    """Whether the device scores its elements by a gradient, which it then keeps for the next round."""
+    """Returns True if the device scores its elements by a gradient, which it keeps for the next round."""
     return order.work.scoring is not None and order.work.scoring.score in ("gradient", "fisher")
 
 
@@ -293,7 +300,10 @@ def _ask(request: Request, kind: type[A]) -> Generator[Request, Answer, A]:
 
 
 def _trained(request: TrainRequest) -> Generator[Request, Answer, Trained]:
-    """The trained model, checked to have the requested gradient. Raises ``TrainingDiverged``."""
+    """Request a training and return the trained model. Raises ``TrainingDiverged``.
+
+    If the request asks for a gradient, it is checked.
+    """
     trained = yield from _ask(request, Trained)
     if request.gradient:
         if trained.gradient is None:
@@ -304,7 +314,7 @@ def _trained(request: TrainRequest) -> Generator[Request, Answer, Trained]:
 
 
 def _selection_gradient(select: UpdateSelection, start: Theta, trained: Trained) -> Theta:
-    """The gradient (n,) by which elements are selected: the last batch's, or the whole change."""
+    """Returns the gradient (n,) for selecting elements: that of the last batch, or the whole change."""
     if select.gradient == "last" and trained.gradient is not None:
         return trained.gradient
     with np.errstate(over="ignore"):
@@ -322,11 +332,14 @@ def _further_request(
     start: Theta,
     gradient: bool = False,
 ) -> TrainRequest:
-    """A training after the order's first, with its own shuffle; a prox pulls towards the order's start."""
+    """Returns a training after the order's first, with its own shuffle.
+
+    Its prox term, if it has one, pulls towards the order's start.
+    """
     anchor = start if training.prox > 0 else None
     return TrainRequest(theta, training, phase_seed(order.seed, phase), anchor, gradient)
 
 
 def phase_seed(seed: int, phase: int) -> int:
-    """The seed of an order's ``phase``-th further training, from 1 on; 0 to 2^63 - 1."""
+    """Returns the seed, 0 to 2^63 - 1, of an order's ``phase``-th further training, counted from 1."""
     return stream_key(seed, Purpose.FURTHER_TRAINING, phase) >> 1

@@ -1,6 +1,6 @@
-"""The loop of every training: one step per batch, on a device and in the emulator.
+"""The loop of every training, which makes one step per batch, on a device and in the emulator.
 
-The stepper (steppers/) defines a step, and the backend the form in which a batch is fed.
+The stepper (steppers/) defines a step, and the backend the form in which a batch is passed to it.
 """
 
 import math
@@ -23,43 +23,43 @@ from sedge_edge.training.trainer import (
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.training import Training
 
-# Losses of steps, as a backend returns them -> the same as numbers.
+# Converts the losses of steps from a backend's own form to numbers.
 ReadLosses: TypeAlias = Callable[[Sequence[Sequence[Any]]], list[list[float]]]
 
 
 def as_numbers(losses: Sequence[Sequence[Any]]) -> list[list[float]]:
-    """The losses of a backend that returns them as numbers."""
+    """Convert the losses of a backend that returns them as numbers."""
     return [[float(loss) for loss in step] for step in losses]
 
 
 class Losses:
-    """The losses of a training's steps, and its progress."""
+    """The losses of a training's steps. Also names the steps in messages."""
 
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs
-        self._steps: list[tuple[int, float]] = []  # the epoch and the weight of each
-        self.values: list[float] = []  # of the reported model
+        self._steps: list[tuple[int, float]] = []  # the epoch and weight of each step
+        self.values: list[float] = []  # losses of the model that is reported
 
     def begin(self, batch: Batch) -> None:
-        """Count a step; its losses are added later."""
+        """Count a step. Its losses are added later."""
         self._steps.append((batch.epoch, float(batch.weights.sum())))
 
     def add(self, losses: Sequence[float]) -> None:
-        """The losses of the next step, the reported one first. Raises ``TrainingDiverged``."""
+        """Add the losses of the next step, the reported one first. Raises ``TrainingDiverged``."""
         for loss in losses:
             if not math.isfinite(loss):
                 raise TrainingDiverged(f"{self.place(len(self.values))}: the loss is {loss}")
         self.values.append(losses[0])
 
     def check(self, *models: Theta) -> None:
-        """Raise ``TrainingDiverged`` for models (n,) after the last step that are not finite."""
+        """Raise ``TrainingDiverged`` if one of the models (n,) is not finite after the last step."""
         for theta in models:
             if count := theta.size - np.count_nonzero(np.isfinite(theta)):
                 place = self.place(len(self._steps) - 1)
                 raise TrainingDiverged(f"{place}: {count} parameters are not finite")
 
     def place(self, step: int) -> str:
-        """The name of a step in messages."""
+        """Returns the name of a step in messages."""
         return f"epoch {self._steps[step][0] + 1} of {self._epochs}, step {step + 1}"
 
     @property
@@ -90,15 +90,15 @@ def train(
     fetch: Move | None = None,
     xp: Any = np,
 ) -> Trained:
-    """Make all ``total`` steps of a training; ``feed`` turns a step and its batch into the stepper's input.
+    """Make all ``total`` steps of a training. ``feed`` turns a step and its batch into the stepper's input.
 
     Every loss is checked after its step, and every model after its epoch. If losses and vectors are on
-    another processor, ``read`` and ``fetch`` retrieve them at the end, so that no step waits for it. Raises
-    ``TrainingStopped`` and ``TrainingDiverged``.
+    another processor, ``read`` and ``fetch`` retrieve them only at the end, so that no step waits for that.
+    Raises ``TrainingStopped`` and ``TrainingDiverged``.
     """
     losses, unread = Losses(training.local_epochs), list[list[Any]]()
     mean: Theta | None = xp.zeros_like(stepper.models()[0]) if training.average else None
-    past: list[float] = []  # the losses of the steps made before
+    past: list[float] = []  # the losses of steps made before the stop
     if resume is not None:
         past = [0.0] * (resume.steps - len(resume.losses)) + [*resume.losses]
         stepper.resume(resume)
@@ -122,7 +122,7 @@ def train(
             vectors = tuple(stepper.vectors())
             state = TrainingState(step, tuple(losses.of_last_epoch), vectors, stepper.mix, mean)
             raise TrainingStopped(f"{losses.place(step)}: stopped", state)
-        with np.errstate(over="ignore", invalid="ignore"):  # `look` finds divergence
+        with np.errstate(over="ignore", invalid="ignore"):  # `look` detects divergence
             unread.append(
                 stepper.step(feed(step, batch), training.rate(step, total), step == total - 1)
             )

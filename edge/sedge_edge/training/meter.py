@@ -3,14 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# How many steps lie between two readings of the thermometer: a step may take less than a millisecond, and a
-# reading takes 0.1.
+# The number of steps between two readings of the thermometer. A reading takes 0.1 ms, and a step may take
+# less than 1 ms.
 _LOOK_EVERY = 64
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds of a training step, the highest temperature in °C, and joules; None is unknown."""
+    """The cost of a job: seconds per training step, the highest temperature in °C, and joules.
+
+    None means unknown.
+    """
 
     step_s: float | None = None
     temperature_c: float | None = None
@@ -21,7 +24,10 @@ NOTHING_SPENT = Spent()
 
 
 class Meter:
-    """Watches one attempt at a job. ``watts`` is the device's power draw at work, None if unknown."""
+    """Measures one attempt at a job.
+
+    ``watts`` is the device's power draw while working, or None if unknown.
+    """
 
     def __init__(self, temperature_c: Callable[[], float | None], watts: float | None) -> None:
         self._temperature_c, self._watts = temperature_c, watts
@@ -30,18 +36,18 @@ class Meter:
         self._seconds, self._steps = 0.0, 0
 
     def look(self) -> None:
-        """Called before every step: reads the thermometer occasionally."""
+        """Read the thermometer occasionally. Call this before every step."""
         if self._looks % _LOOK_EVERY == 0:
             self._read()
         self._looks += 1
 
     def add(self, seconds: float, steps: int) -> None:
-        """Steps of training have been made."""
+        """Record training steps and the seconds that they took."""
         self._seconds += seconds
         self._steps += steps
 
     def spent(self, seconds: float) -> Spent:
-        """The whole measurement; the job took ``seconds``, including earlier attempts."""
+        """Returns the measurement. The job took ``seconds``, including earlier attempts."""
         self._read()
         step_s = self._seconds / self._steps if self._steps else None
         energy_j = None if self._watts is None else self._watts * seconds

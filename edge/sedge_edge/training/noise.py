@@ -1,7 +1,7 @@
-"""The random numbers of a training step, such as dropout's: the same on every backend and platform.
+"""The random numbers of a training step, such as those for dropout. They are the same on every platform.
 
-Rule T12 of protocol/spec/training.md. A step's numbers depend only on the training's seed and the step, so
-a training can continue from any step.
+This is rule T12 of protocol/spec/training.md. A step's numbers depend only on the training's seed and on
+the step, so a training can continue from any step.
 """
 
 import numpy as np
@@ -13,6 +13,9 @@ _PER_WORD = 4
 
 
 def noise(seed: int, step: int, count: int) -> NDArray[np.float32]:
-    """``count`` numbers (count,) of step ``step``, counted from 0: uniform multiples of 2^-16 in [0, 1)."""
+    """Returns ``count`` numbers (count,) for a step: uniform multiples of 2^-16 in [0, 1).
+
+    Steps are counted from 0.
+    """
     drawn = words(stream_key(seed, Purpose.NOISE, step), -(-count // _PER_WORD))
     return drawn.view("<u2")[:count].astype(np.float32) * np.float32(2**-16)

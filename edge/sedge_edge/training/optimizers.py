@@ -1,8 +1,8 @@
 """Applies a gradient to a model: SGD and Adam with the arithmetic of torch.optim, on any array library.
 
-A program gives the gradient; everything after that is computed here, elementwise and in float32, so a step
-has the same bits on every backend. ``xp`` is numpy or torch, which share these few functions; vectors are
-(..., n), and leading axes are models side by side.
+A program computes the gradient. Everything after that is computed here, elementwise and in float32, so a
+step has the same bits on every backend. ``xp`` is numpy or torch, which share the few functions used here.
+Vectors are (..., n); leading axes are for several models in one array.
 
     clip      g <- g min(1, clip_norm / (|g| + 1e-6))                    |g| in float64
     sgd       g <- g + weight_decay theta;  v <- momentum v + g
@@ -11,10 +11,10 @@ has the same bits on every backend. ``xp`` is numpy or torch, which share these 
               theta <- theta - rate / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
     adamw     theta <- theta (1 - rate weight_decay), then as adam without decay
 
-The rate of each step is the caller's: one number, or (..., 1) for models side by side.
+The caller sets the rate of each step: one number, or (..., 1) for several models in one array.
 
 Sources: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2; torch.optim for the order
-of the operations and for Nesterov's form. State begins at 0 with every training.
+of the operations and for Nesterov's form. The state is 0 at the beginning of every training.
 """
 
 import math
@@ -26,38 +26,38 @@ from numpy.typing import NDArray
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.training import Training
 
-# A step's learning rate, or those of models side by side, (..., 1).
+# A step's learning rate, or those of several models in one array, (..., 1).
 Rate: TypeAlias = float | NDArray[np.float64]
 
-# torch.nn.utils.clip_grad_norm_ adds this to the norm.
+# torch.nn.utils.clip_grad_norm_ adds this number to the norm.
 _CLIP_EPSILON = 1e-6
 
 
 class Optimizer(Protocol):
-    """The state of one training: how many ``steps`` it has made, and its own ``vectors`` (..., n)."""
+    """An optimizer's state in one training: the number of ``steps`` made, and its ``vectors`` (..., n)."""
 
     steps: int
     vectors: tuple[Theta, ...]
 
     def step(self, theta: Theta, gradient: Theta, rate: Rate) -> None:
-        """Move theta (..., n) in place. The gradient (..., n) is overwritten."""
+        """Update theta (..., n) in place. The gradient (..., n) is overwritten."""
         ...
 
 
 def optimizer(training: Training, theta: Theta, xp: Any = np) -> Optimizer:
-    """The training's optimizer, for models like theta (..., n)."""
+    """Returns a new optimizer for the training, for models with the shape of theta (..., n)."""
     return Sgd(training, theta, xp) if training.optimizer == "sgd" else Adam(training, theta, xp)
 
 
 def clip(gradient: Theta, norm: float, xp: Any = np) -> None:
-    """Scale each gradient (..., n) in place to an L2 norm of at most ``norm``."""
+    """Scale each gradient (..., n) in place, so that its L2 norm is at most ``norm``."""
     squares = xp.sum(xp.multiply(gradient, gradient), axis=-1, keepdims=True, dtype=xp.float64)
     factor = xp.clip(norm / (xp.sqrt(squares) + _CLIP_EPSILON), None, 1.0)
     gradient *= _float32(factor, xp)
 
 
 class Sgd:
-    """SGD with momentum, Nesterov's on request; without dampening."""
+    """SGD with momentum, optionally in Nesterov's form. It has no dampening."""
 
     def __init__(self, training: Training, theta: Theta, xp: Any = np) -> None:
         self._training, self._xp = training, xp
@@ -65,7 +65,7 @@ class Sgd:
         self.vectors: tuple[Theta, ...] = (xp.zeros_like(theta),)  # the velocity
 
     def step(self, theta: Theta, gradient: Theta, rate: Rate) -> None:
-        """Move theta (..., n) in place. The gradient (..., n) is overwritten."""
+        """Update theta (..., n) in place. The gradient (..., n) is overwritten."""
         training, xp, (velocity,) = self._training, self._xp, self.vectors
         self.steps += 1
         if training.clip_norm:
@@ -83,7 +83,7 @@ class Sgd:
 
 
 class Adam:
-    """Adam, or AdamW if the training says so."""
+    """Adam, or AdamW if the training asks for it."""
 
     def __init__(self, training: Training, theta: Theta, xp: Any = np) -> None:
         self._training, self._xp = training, xp
@@ -91,7 +91,7 @@ class Adam:
         self.vectors: tuple[Theta, ...] = (xp.zeros_like(theta), xp.zeros_like(theta))
 
     def step(self, theta: Theta, gradient: Theta, rate: Rate) -> None:
-        """Move theta (..., n) in place. The gradient (..., n) is overwritten."""
+        """Update theta (..., n) in place. The gradient (..., n) is overwritten."""
         training, xp, (mean, square) = self._training, self._xp, self.vectors
         beta1, beta2 = training.beta1, training.beta2
         self.steps += 1
@@ -102,7 +102,7 @@ class Adam:
         elif training.weight_decay:
             gradient += training.weight_decay * theta
         change = gradient - mean
-        change *= 1 - beta1  # in place, so a device holds one vector less
+        change *= 1 - beta1  # in place, which saves a device one vector of memory
         mean += change
         square *= beta2
         xp.multiply(gradient, gradient, out=gradient)

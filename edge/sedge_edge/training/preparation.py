@@ -27,7 +27,7 @@ from sedge_protocol.wire.work import Work
 
 @dataclass(frozen=True)
 class JobContext:
-    """The storage and examples of a job. Without ``keeps_model`` the device's own model is not stored."""
+    """The storage and examples of a job. The device's own model is stored only if ``keeps_model``."""
 
     blobs: WholeBlobs
     vectors: Vectors
@@ -40,13 +40,13 @@ class JobContext:
 class Prepared:
     """A job that is ready to train.
 
-    ``start`` (n,), ``base`` (n,), ``personal`` (k,) and ``candidates`` are those of ``Start``; ``train``
-    and ``test`` are the device's examples as the model takes them. ``kept`` are the slices of the tensors
-    that stay on the device. ``own`` (n,) is the device's own model, or its part of a mixture, if the order
-    trains one; its last model, if the order blends. ``mask_context`` is the bitmap that the update's mask
-    is coded against. ``held_out`` are the examples for picking one of ``candidates``: those left out of
-    ``train`` or, for a device's class shares, all of ``train``. ``correction`` (n,) is added to the
-    gradients, and ``guidance`` is for a guided loss.
+    ``start`` (n,), ``base`` (n,), ``personal`` (k,) and ``candidates`` are those of ``Start``. ``train``
+    and ``test`` are the device's examples in the form that the model takes. ``kept`` are the slices of the
+    tensors that stay on the device. ``own`` (n,) is the device's own model or its part of a mixture, if the
+    order trains one, or its last model, if the order blends models. ``mask_context`` is the bitmap that the
+    update's mask is coded against. ``held_out`` are the examples for picking one of ``candidates``: those
+    left out of ``train`` or, for a device's class shares, all of ``train``. ``correction`` (n,) is added to
+    the gradients, and ``guidance`` is for a guided loss.
     """
 
     job: Job
@@ -67,7 +67,7 @@ class Prepared:
 
     @property
     def local_training(self) -> LocalTraining:
-        """The local training, not yet begun."""
+        """The local training, which has not begun yet."""
         return local_training(
             self.job.order,
             self.manifest.layout,
@@ -82,11 +82,11 @@ class Prepared:
 
 
 def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared:
-    """Everything before the training. Stores the order's global model; ``manifest`` is its bundle's.
+    """Do everything before the training. Also stores the global model. ``manifest`` is that of the bundle.
 
-    Raises ``CodecError`` for inputs that do not match the order (``BrokenSteps`` if fetching the whole
-    model may help) or an order that cannot be done, ``DataError`` for data that do not fit the bundle,
-    ``StorageError`` for the disk.
+    Raises ``CodecError`` for an order that cannot be done or inputs that do not match it (``BrokenSteps``
+    if fetching the whole model may help), ``DataError`` for data that do not fit the bundle, and
+    ``StorageError`` for a disk error.
     """
     order, layout, vectors = job.order, manifest.layout, context.vectors
     train, test, held_out = fitting(context.train, manifest), fitting(context.test, manifest), None
@@ -134,7 +134,7 @@ def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared
 def _informed(
     order: Order, manifest: BundleManifest, theta: Theta, train: Examples
 ) -> StartCandidates | None:
-    """theta (n,) without and with the prior of the device's labels, if order and model allow one."""
+    """Returns theta (n,) with and without the device's class shares, if order and model allow these."""
     if order.work.blend is None or not order.work.blend.prior:
         return None
     bias = manifest.layout.by_name[order.work.blend.prior]
@@ -146,7 +146,7 @@ def _informed(
 def _guidance(
     work: Work, manifest: BundleManifest, kept: Kept, vectors: Vectors, train: Examples
 ) -> Guidance | None:
-    """The inputs of the work's guided loss. Models that equal the start are left empty, (0,)."""
+    """Returns the inputs of the work's guided loss. An empty model (0,) stands for the start."""
     guide = manifest.guide
     if not work.loss or guide is None:
         return None
@@ -161,7 +161,7 @@ def _guidance(
 
 
 def _moments(training: Training, kept: Kept, vectors: Vectors, layout: Layout) -> Moments | None:
-    """The kept state of the optimizer; None to start afresh, for instance with another optimizer."""
+    """Returns the kept state of the optimizer, or None to start anew, as with another optimizer."""
     if not training.keeps_state or kept.moments is None:
         return None
     moments = decode_moments(vectors.read_mask(kept.moments))

@@ -1,4 +1,4 @@
-"""Selects the elements of a delta to send when the order does not."""
+"""Selects which elements of a delta to send, if the order does not."""
 
 import numpy as np
 
@@ -9,9 +9,9 @@ from sedge_protocol.wire.work import Codec
 
 
 def select_elements(delta: Theta, codec: Codec) -> SparseVector:
-    """The elements of delta (n,) to send."""
+    """Returns the elements of delta (n,) to send."""
     k = max(1, round(codec.fraction * delta.size))
-    if np.float32(codec.threshold) > 0:  # a smaller one is 0 in float32, which means none
+    if np.float32(codec.threshold) > 0:  # a threshold that becomes 0 in float32 counts as none
         return above(delta, codec.threshold, k)
     if codec.fraction >= 1.0:
         return SparseVector(delta.size, None, delta)
@@ -21,5 +21,5 @@ def select_elements(delta: Theta, codec: Codec) -> SparseVector:
 
 
 def subtract_sent(delta: Theta, chosen: SparseVector, values: ValueCoding) -> None:
-    """Subtract from delta (n,) the part of it that the coordinator will decode."""
+    """Subtract from delta (n,) the values that the coordinator will decode."""
     delta[chosen.where] -= decoded_values(chosen.values, values)  # (k,)

@@ -1,4 +1,4 @@
-"""The start vector of a round: the global model, overwritten with the device's personal elements."""
+"""Assembles the start vector of a round: the global model with the device's personal elements."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from sedge_protocol.wire.work import DeviceScoring
 
 @dataclass(frozen=True, eq=False)
 class StartCandidates:
-    """The start vectors that a device chooses between.
+    """The start vectors that a device can choose between.
 
-    ``bare`` (n,) is without the patch or the class shares, ``whole`` (n,) with them; None if there are
-    none.
+    ``bare`` (n,) is the one without the patch or the class shares. ``whole`` (n,) is the one with them, or
+    None if there are none.
     """
 
     bare: Theta
@@ -32,10 +32,11 @@ class StartCandidates:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """The vector ``theta`` (n,) to start from; the update is relative to ``base`` (n,), which is read-only.
+    """The vector ``theta`` (n,) to start from, and ``base`` (n,), to which the update is relative.
 
-    ``base`` is theta itself, or the global model if the device has written its ``personal`` elements (k,)
-    into it without a patch. If the device chooses whether to apply its patch, ``candidates`` replace both.
+    ``base`` is read-only. It is theta itself, or the global model if the device has written its own
+    ``personal`` elements (k,) into it without a patch. If the device chooses whether to apply its patch,
+    ``candidates`` replace both.
     """
 
     theta: Theta
@@ -53,9 +54,9 @@ def assemble(
     model: bytes | None = None,
     gradient: bytes | None = None,
 ) -> Start:
-    """The global model, overwritten with the patch or the device's own elements, then with kept tensors.
+    """Returns the global model with the patch or the device's own elements, then with the kept tensors.
 
-    ``model`` and ``gradient`` name the device's vectors of its last round. Raises ``CodecError`` when the
+    ``model`` and ``gradient`` name the device's vectors of its last round. Raises ``CodecError`` if the
     global model or the patch does not match the order.
     """
     shared = global_model(order, blobs, vectors, layout)
@@ -83,9 +84,9 @@ def assemble(
 def own_elements(
     own: Theta, shared: Theta, layout: Layout, wanted: DeviceScoring, gradient: Theta | None
 ) -> NDArray[np.uint32]:
-    """Sorted indices (k,) of the personal elements: own (n,) scored against shared (n,), as in FedOBP.
+    """Returns the sorted indices (k,) of the personal elements, scoring own (n,) against shared (n,).
 
-    Empty if the score needs the gradient and the device has lost it.
+    This is FedOBP's method. There are none if the score needs the gradient and the device has lost it.
     """
     tensors = tuple(
         t
@@ -103,7 +104,7 @@ def own_elements(
 def _patch(
     order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layout
 ) -> SparseVector | None:
-    """An order's patch, or None when it has none."""
+    """Returns an order's patch, or None if it has none."""
     coded, context = order.patch, None
     if order.patch_blob is not None:
         coded = _read(order.patch_blob.sha256, blobs, vectors)
@@ -118,5 +119,5 @@ def _patch(
 
 
 def _read(sha256: bytes, blobs: WholeBlobs, vectors: Vectors) -> bytes:
-    """A mask or patch that the device has kept or fetched."""
+    """Returns a mask or patch that the device has kept or fetched."""
     return vectors.read_mask(sha256) if vectors.has(sha256) else blobs.read(sha256)

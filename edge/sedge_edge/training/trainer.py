@@ -20,18 +20,18 @@ from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
 from sedge_protocol.wire.work import Setting
 
-# Turns the mean of the rows' values into the metric that people read (``Metric.reported``).
+# Converts the mean over the rows into the metric that people read (``Metric.reported``).
 Reported: TypeAlias = Callable[[float], float]
-# Copies a vector (n,) into another form: in another order, or on another device.
+# Copies a vector (n,) into another form, such as another order, or to another device.
 Move: TypeAlias = Callable[[Theta], Theta]
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """Where a training was stopped: after ``steps`` steps, with these ``losses`` in its unfinished epoch.
+    """Where a training was stopped: after ``steps`` steps, with these ``losses`` in the unfinished epoch.
 
-    ``vectors`` (n,) are the models and their optimizers' state, ``mix`` is a mixture's share, and ``mean``
-    (n,) that of the models so far, if the training computes one.
+    ``vectors`` (n,) are the models and their optimizers' state, and ``mix`` is the share of a mixture.
+    ``mean`` (n,) is the mean of the models so far, if the training computes one.
     """
 
     steps: int
@@ -43,7 +43,7 @@ class TrainingState:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """An optimizer's state after a training: its name, the steps it has made, its vectors (n,)."""
+    """An optimizer's state after a training: its name, the number of steps made, and its vectors (n,)."""
 
     optimizer: str
     steps: int
@@ -52,9 +52,9 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class SecondModel:
-    """The device's own part (n,) of a mixture, which a training also updates (APFL): steppers/apfl.py.
+    """The device's own part (n,) of a mixture, which a training also updates (APFL, steppers/apfl.py).
 
-    ``mix`` is its share of the mixture, which the training also updates if ``adaptive``.
+    ``mix`` is its share of the mixture. The training updates the share, too, if ``adaptive``.
     """
 
     theta: Theta
@@ -64,9 +64,9 @@ class SecondModel:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """The settings and arrays, by name, that a training receives and returns besides the model.
+    """What a training receives and returns besides the model: settings and arrays, by name.
 
-    ``returns`` has the number of elements of each array (m,) that the training returns.
+    ``returns`` has the number of elements of each array (m,) that the training must return.
     """
 
     settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
@@ -79,30 +79,30 @@ NOTHING = Exchange()
 
 @dataclass(frozen=True, eq=False)
 class Guidance:
-    """The inputs of a guided loss, by the names of ``Guide``: reference models (n,), and arrays (m,)."""
+    """The inputs of a guided loss, by the names in ``Guide``: reference models (n,), and arrays (m,)."""
 
     models: Arrays
     arrays: Arrays
 
     @property
     def inputs(self) -> Arrays:
-        """Models and arrays together, as the program's inputs."""
+        """Models and arrays together, as inputs of the program."""
         return {**self.models, **self.arrays}
 
     def moved(self, move: Move) -> "Guidance":
-        """The same with every model (n,) moved."""
+        """Returns a copy in which ``move`` was applied to every model (n,)."""
         return replace(self, models={name: move(theta) for name, theta in self.models.items()})
 
 
 @dataclass(frozen=True, eq=False)
 class TrainRequest:
-    """One training: from theta (n,), which is not modified, with the steps that ``training`` asks for.
+    """A request for one training, from theta (n,), which is not modified. ``training`` specifies the steps.
 
-    ``training.prox`` pulls towards ``anchor`` (n,), by default theta. ``gradient`` requests the last
-    batch's gradient. ``correction`` (n,) is added to the gradient of every step, except in statistics,
-    which have none. The optimizer begins with ``moments``. ``second`` is trained alongside theta.
+    ``training.prox`` pulls towards ``anchor`` (n,), which is theta by default. ``gradient`` requests the
+    last batch's gradient. ``correction`` (n,) is added to the gradient of every step, except in statistics,
+    which have no gradient. The optimizer begins with ``moments``. ``second`` is trained alongside theta.
     ``exchange`` is for trainers that announce ``settings`` and ``arrays``. With ``guidance`` the loss is
-    the bundle's guided one.
+    the bundle's guided loss.
     """
 
     theta: Theta
@@ -125,7 +125,7 @@ class TrainRequest:
         return [vector for vector in vectors if vector is not None]
 
     def moved(self, move: Move) -> "TrainRequest":
-        """The same training with every vector (n,) moved."""
+        """Returns a copy in which ``move`` was applied to every vector (n,)."""
         return replace(
             self,
             theta=move(self.theta),
@@ -139,13 +139,13 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model: theta (n,), the mean loss per example over the last epoch, the number of steps.
+    """The result of a training: theta (n,), the mean loss per example over the last epoch, the step count.
 
-    ``gradient`` (n,), when requested, is that of the last batch's mean loss before its step, without the
-    prox term; it is 0 in frozen tensors and in statistics. ``num_examples`` is the number of training
-    examples used, or None for all. ``moments`` is the optimizer's state, if the training keeps it.
-    ``second`` is the model trained alongside, with its current mix. ``mean`` (n,) is that of the last
-    steps' models, if the training computes one: the device predicts with it. ``arrays`` (m,) are those that
+    ``gradient`` (n,), if requested, is that of the last batch's mean loss before its step, without the prox
+    term. It is 0 in frozen tensors and in statistics. ``num_examples`` is the number of training examples
+    used, or None for all. ``moments`` is the optimizer's state, if the training keeps it. ``second`` is the
+    model trained alongside, with its current mix. ``mean`` (n,) is the mean of the models after the last
+    steps, if the training computes one. The device then predicts with it. ``arrays`` (m,) are those that
     the request's ``exchange`` asked for.
     """
 
@@ -165,7 +165,7 @@ class Trained:
         return self.theta if self.mean is None else self.mean
 
     def moved(self, move: Move) -> "Trained":
-        """The same with every vector (n,) moved."""
+        """Returns a copy in which ``move`` was applied to every vector (n,)."""
         return replace(
             self,
             theta=move(self.theta),
@@ -185,7 +185,7 @@ def _moved_moments(moments: Moments | None, move: Move) -> Moments | None:
 
 
 class TrainingStopped(SedgeError):
-    """The training was stopped on purpose. It can continue from ``state``, if there is one."""
+    """The training was stopped on purpose. If there is a ``state``, it can continue from there."""
 
     def __init__(self, text: str, state: TrainingState | None = None) -> None:
         super().__init__(text)
@@ -193,14 +193,14 @@ class TrainingStopped(SedgeError):
 
 
 class TrainingDiverged(SedgeError):
-    """The model or its loss is no longer finite: the settings do not suit this device's data."""
+    """The model or its loss is no longer finite, so the settings do not suit this device's data."""
 
 
 def evaluation(sums: Sequence[float], count: int, reported: Reported) -> Metrics:
-    """The result of an evaluation over ``count`` examples; ``reported`` turns its mean into the metric.
+    """Returns the result of an evaluation over ``count`` examples. ``reported`` converts the mean metric.
 
-    ``sums`` are those of losses, of the metric and of the weights. Raises ``TrainingDiverged`` for NaN or
-    inf, and for a mean of nothing.
+    ``sums`` are those of losses, metrics and weights. Raises ``TrainingDiverged`` if a mean is NaN or inf,
+    or if all weights are 0.
     """
     loss_sum, metric_sum, weight_sum = sums
     if weight_sum == 0:
@@ -212,12 +212,12 @@ def evaluation(sums: Sequence[float], count: int, reported: Reported) -> Metrics
     return Metrics(*means, count)
 
 
-# Inputs (N, ...) to the model's outputs (N, C, ...). Thread-safe.
+# Maps inputs (N, ...) to the model's outputs (N, C, ...). Thread-safe.
 Predictor: TypeAlias = Callable[[Inputs], NDArray[np.float32]]
 
 
 class Trainer(Protocol):
-    """One bundle, ready to run. Thread-safe."""
+    """Trains and evaluates the model of one bundle, and predicts with it. Thread-safe."""
 
     def train(
         self,
@@ -226,10 +226,11 @@ class Trainer(Protocol):
         stopped: Callable[[], bool],
         resume: TrainingState | None = None,
     ) -> Trained:
-        """Do a training on the examples; ``stopped`` is called before every step.
+        """Train on the examples. ``stopped`` is called before every step.
 
-        ``resume`` continues where the same training was stopped, and ends with the same bits as without the
-        stop; a trainer that cannot do so starts over, and stops without a state.
+        ``resume`` is where the same training was stopped. It continues there, and the result is
+        bit-identical to that without the stop. A trainer that cannot continue starts over, and stops
+        without a state.
 
         Raises ``TrainingStopped``, ``TrainingDiverged``, ``CodecError`` for a program that fails, a frozen
         tensor that the model does not have, or work that this backend cannot do, and ``ConfigError`` for
@@ -238,13 +239,15 @@ class Trainer(Protocol):
         ...
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
-        """Mean loss and metric of theta (n,). Raises ``TrainingDiverged`` for one that is not finite."""
+        """Returns mean loss and metric of theta (n,). Raises ``TrainingDiverged`` if one is not finite."""
         ...
 
     def predictor(self, theta: Theta) -> Predictor:
-        """The model with theta (n,), for many predictions: work that depends only on theta is done here.
+        """Returns a function for many predictions with theta (n,).
 
-        Raises ``CodecError`` for a program that cannot be loaded; the predictor raises it for one that
-        fails, and ``ConfigError`` for user code that does.
+        Work that depends only on theta is done here.
+
+        Raises ``CodecError`` for a program that cannot be loaded. The returned function raises it for one
+        that fails, and ``ConfigError`` for user code that fails.
         """
         ...

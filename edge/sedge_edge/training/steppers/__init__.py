@@ -1,1 +1,1 @@
-"""The steps of trainings, for any backend that differentiates: one method per file."""
+"""The steps of trainings, for any backend that computes gradients. Each method has its own file."""

@@ -1,15 +1,15 @@
-"""APFL: the model that is sent, and the device's own part of a mixture.
+"""APFL trains two models: the one that is sent, and the device's own part of a mixture.
 
-As in algorithm 1 of Deng et al. (2020), every step takes both gradients at the previous step's models,
+As in algorithm 1 of Deng et al. (2020), every step computes both gradients at the previous step's models,
 with m = mix own + (1 - mix) sent:
 
     own  <- own - rate v,    v <- momentum v + mix grad f(m)
-    sent <- as alone, bit for bit
+    sent <- as without the other model, bit for bit
     mix  <- clip(mix - rate <own - sent, grad f(m)>, 0, 1)
 
-The last line applies only when ``adaptive``, and only at the first step of a training, once a round, as in
-the authors' code; that step itself still uses the old mix. Only sent has the prox term. The statistics of
-own are those of m's step.
+The last line applies only if ``adaptive``, and as in the authors' code only at the first step of a
+training, so once per round. That step itself still uses the old mix. Only sent has the prox term. The
+statistics of own are those after m's forward pass.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ from sedge_protocol.layout import Layout, Theta
 
 
 class Mixture:
-    """``Stepper`` of the model that is sent and the device's own model."""
+    """A ``Stepper`` of two models: the one that is sent and the device's own."""
 
     def __init__(
         self, differentiate: Differentiate, layout: Layout, request: TrainRequest,
@@ -38,7 +38,10 @@ class Mixture:
         self._differentiate, self._xp = differentiate, xp
 
     def step(self, batch: Any, rate: float, last: bool) -> list[Any]:
-        """One step of both on a batch. Returns the sent model's loss and the mixture's."""
+        """Make one step of both models on a batch.
+
+        Returns the losses of the sent model and of the mixture.
+        """
         mixed = (1 - self.mix) * self.sent.theta
         mixed += self.mix * self.own.theta
         found = self._differentiate(mixed, batch, False)
@@ -53,27 +56,27 @@ class Mixture:
         return [sent.loss, found.loss]
 
     def models(self) -> list[Theta]:
-        """The model that is sent (n,), and the device's own."""
+        """Returns the model that is sent (n,), and the device's own."""
         return [self.sent.theta, self.own.theta]
 
     def vectors(self) -> list[Theta]:
-        """Both models (n,), each with its optimizer's state."""
+        """Returns both models (n,), each followed by its optimizer's state."""
         return [*self.sent.vectors, *self.own.vectors]
 
     def resume(self, state: TrainingState) -> None:
-        """Continue from a state of this training."""
+        """Restore a state of the same training."""
         half = len(state.vectors) // 2
         self.sent.resume(state.steps, state.vectors[:half])
         self.own.resume(state.steps, state.vectors[half:])
         self.mix, self._adapts = state.mix, self._adapts and not state.steps
 
     def trained(self, loss: float, steps: int) -> Trained:
-        """The sent model, and the own one with its mix."""
+        """Returns the sent model, and the device's own with its mix."""
         second = replace(self._second, theta=self.own.theta, mix=self.mix)
         return Trained(self.sent.theta, loss, steps, second=second)
 
     def _next_mix(self, gradient: Theta, rate: float) -> float:
-        """The mix after this step, given the mixture's gradient (n,)."""
+        """Returns the mix after this step, given the mixture's gradient (n,)."""
         if not self._adapts:
             return self.mix
         self._adapts = False

@@ -1,8 +1,8 @@
-"""A model under training, and the gradient that moves it, for any backend that differentiates.
+"""A model under training, and the gradient that updates it, for any backend that computes gradients.
 
-A backend gives the gradient of a batch's mean loss at theta, the loss, and the statistics after the forward
-pass. Everything that a method adds to that is in this folder. Vectors are numpy's or torch's (``xp``), of
-shape (..., n): an emulator steps many models side by side. n = parameters.
+A backend computes the gradient of a batch's mean loss at theta, the loss, and the statistics after the
+forward pass. Everything that a method adds to that is in this folder. Vectors are arrays of numpy or torch
+(``xp``), of shape (..., n), because an emulator trains many models at once. n = parameters.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,10 +19,9 @@ from sedge_protocol.layout import Layout, Theta
 
 
 class Differentiated(NamedTuple):
-    """A batch's gradient (..., n), its mean loss (...), and the statistics after it, (..., s).
+    """A batch's gradient (..., n), its mean loss (...), and the statistics (..., s) after it.
 
-    The caller may overwrite the gradient. ``statistics`` has the layout's statistics in order; it is None
-    for a layout without any.
+    The caller may overwrite the gradient. ``statistics`` are in the layout's order, or None if it has none.
     """
 
     gradient: Theta
@@ -30,22 +29,22 @@ class Differentiated(NamedTuple):
     statistics: Theta | None = None
 
 
-# (theta (..., n), a batch, whether this is the training's last run)
+# Takes theta (..., n), a batch, and whether this is the training's last run.
 Differentiate: TypeAlias = Callable[[Theta, Any, bool], Differentiated]
 
 
 class Term(Protocol):
-    """A method's addition to every gradient."""
+    """A term that a method adds to every gradient."""
 
     def add(self, gradient: Theta, theta: Theta) -> None:
-        """Add to a gradient (..., n) at theta (..., n), in place."""
+        """Add the term at theta (..., n) to a gradient (..., n), in place."""
         ...
 
 
 def tensor_slices(
     layout: Layout, names: Iterable[str], key: str = "training.freeze"
 ) -> tuple[slice, ...]:
-    """The slices of the tensors that ``key`` names, neighbours merged. Raises ``CodecError``."""
+    """Returns the slices of the tensors that ``key`` names, merging neighbours. Raises ``CodecError``."""
     wanted = set(names)
     if unknown := wanted - layout.by_name.keys():
         raise CodecError(f"{key}: no tensor named {min(unknown)!r}")
@@ -61,10 +60,10 @@ def tensor_slices(
 
 
 class Model:
-    """A model under training, theta (..., n): one that ``advance`` moves by a gradient.
+    """A model under training, theta (..., n), which ``advance`` updates with a gradient.
 
-    The vectors of ``request`` are (..., n) and ``xp``'s. Statistics and frozen tensors have no gradient,
-    term or decay.
+    The vectors of ``request`` are (..., n), as arrays of ``xp``. Statistics and frozen tensors have no
+    gradient, term or decay.
     """
 
     def __init__(self, layout: Layout, request: TrainRequest, xp: Any = np) -> None:
@@ -86,11 +85,11 @@ class Model:
 
     @property
     def moments(self) -> Moments:
-        """The optimizer's live state; a step changes its vectors (..., n)."""
+        """The optimizer's live state, whose vectors (..., n) change with each step."""
         return Moments(self._name, self._optimizer.steps, self._optimizer.vectors)
 
     def resume(self, steps: int, vectors: Sequence[Theta]) -> None:
-        """Continue after ``steps`` steps of the optimizer, with its ``vectors`` at that point."""
+        """Restore the state after ``steps`` steps of the optimizer, with its ``vectors`` at that point."""
         self._optimizer.steps = steps
         for vector, saved in zip(self.vectors, vectors, strict=True):
             vector[...] = saved
@@ -101,7 +100,7 @@ class Model:
             gradient[..., tensors] = 0
 
     def advance(self, found: Differentiated, rate: Rate) -> None:
-        """One step along a gradient at theta."""
+        """Make one step along a gradient at theta."""
         gradient = found.gradient
         for term in self._terms:
             term.add(gradient, self.theta)
@@ -115,12 +114,12 @@ class Model:
         if statistics is not None:
             for tensors, source in self._statistics:
                 self.theta[..., tensors] = statistics[..., source]
-        for tensors in self._frozen:  # weight decay moves them even without a gradient
+        for tensors in self._frozen:  # weight decay changes them even if the gradient is 0
             self.theta[..., tensors] = self._start[..., tensors]
 
 
 def _terms(request: TrainRequest) -> list[Term]:
-    """The additions to the gradients, in this order, because float32 sums depend on it."""
+    """Returns the terms to add to the gradients. Their order matters, because float32 sums depend on it."""
     terms: list[Term] = []
     if request.training.prox:
         anchor = request.theta if request.anchor is None else request.anchor
@@ -131,7 +130,7 @@ def _terms(request: TrainRequest) -> list[Term]:
 
 
 def _statistic_places(layout: Layout, freeze: Sequence[str]) -> list[tuple[slice, slice]]:
-    """The position of each statistic that is not frozen, in theta and in a program's output."""
+    """Returns where each statistic that is not frozen is in theta and in a program's output."""
     places: list[tuple[slice, slice]] = []
     offset = 0
     for tensor in layout.tensors:

@@ -7,11 +7,11 @@ from sedge_protocol.layout import Theta
 
 
 class Correction:
-    """A ``Term``: a fixed vector (..., n), c - c_i."""
+    """The ``Term`` of SCAFFOLD: a fixed vector (..., n), c - c_i."""
 
     def __init__(self, correction: Theta) -> None:
         self._correction = correction
 
     def add(self, gradient: Theta, theta: Theta) -> None:
-        """Add to a gradient (..., n), in place."""
+        """Add the vector to a gradient (..., n), in place."""
         gradient += self._correction

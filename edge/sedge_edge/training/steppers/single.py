@@ -1,4 +1,4 @@
-"""A training of one model."""
+"""The stepper of a training that has only one model."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from sedge_protocol.layout import Layout, Theta
 
 
 class Single:
-    """``Stepper`` of one model."""
+    """A ``Stepper`` of one model."""
 
     def __init__(
         self, differentiate: Differentiate, layout: Layout, request: TrainRequest, xp: Any = np
@@ -24,27 +24,27 @@ class Single:
         self._gradient: Theta | None = None
 
     def step(self, batch: Any, rate: float, last: bool) -> list[Any]:
-        """One step on a batch. Returns the loss."""
+        """Make one step on a batch. Returns the loss."""
         found = self._differentiate(self.model.theta, batch, last)
         if last and self._wants_gradient:
-            gradient = self._gradient = 1 * found.gradient  # a copy in any array library
+            gradient = self._gradient = 1 * found.gradient  # copies in any array library
             self.model.clear(gradient)
         self.model.advance(found, rate)
         return [found.loss]
 
     def models(self) -> list[Theta]:
-        """theta (n,)."""
+        """Returns theta (n,), the only model."""
         return [self.model.theta]
 
     def vectors(self) -> list[Theta]:
-        """theta (n,) and the optimizer's state."""
+        """Returns theta (n,) and the optimizer's state."""
         return self.model.vectors
 
     def resume(self, state: TrainingState) -> None:
-        """Continue from a state of this training."""
+        """Restore a state of the same training."""
         self.model.resume(self._earlier + state.steps, state.vectors)
 
     def trained(self, loss: float, steps: int) -> Trained:
-        """The trained model."""
+        """Returns the trained model."""
         moments = self.model.moments if self._keeps_state else None
         return Trained(self.model.theta, loss, steps, self._gradient, moments=moments)

@@ -1,4 +1,4 @@
-"""The stepper of a training: which models it moves, and how a step changes them."""
+"""Steppers hold the models that a training changes, and make its steps."""
 
 from typing import Any, Protocol
 
@@ -12,35 +12,38 @@ from sedge_protocol.layout import Layout, Theta
 
 
 class Stepper(Protocol):
-    """The models of one training, and how a step changes them; ``mix`` is a mixture's, otherwise 0."""
+    """Holds the models of one training and makes its steps.
+
+    ``mix`` is the share of a mixture, otherwise 0.
+    """
 
     mix: float
 
     def step(self, batch: Any, rate: float, last: bool) -> list[Any]:
-        """One step on a batch. Returns the losses, the reported one first, as the backend gives them."""
+        """Make one step on a batch. Returns the losses in the backend's form, the reported one first."""
         ...
 
     def models(self) -> list[Theta]:
-        """Every model (n,) that must be finite, the reported one first."""
+        """Returns every model (n,) that must be finite, the reported one first."""
         ...
 
     def vectors(self) -> list[Theta]:
-        """The live models and their optimizers' state; a step changes them."""
+        """Returns the live models and their optimizers' state. The next step changes them."""
         ...
 
     def resume(self, state: TrainingState) -> None:
-        """Continue from a state of this training."""
+        """Restore a state of the same training."""
         ...
 
     def trained(self, loss: float, steps: int) -> Trained:
-        """End the training, after this many steps with this loss."""
+        """Returns the training's result, after this many steps with this loss."""
         ...
 
 
 def stepper_of(
     request: TrainRequest, layout: Layout, differentiate: Differentiate, xp: Any = np
 ) -> Stepper:
-    """The stepper of a training. Raises ``CodecError`` for frozen tensors that the model lacks."""
+    """Returns the stepper for a training. Raises ``CodecError`` if the model lacks a frozen tensor."""
     if request.second is not None:
         return Mixture(differentiate, layout, request, request.second, xp)
     return Single(differentiate, layout, request, xp)

@@ -1,11 +1,11 @@
-"""All benchmarks by one command.
+"""Runs any benchmark.
 
     python -m tools.bench --list
-    python -m tools.bench NAME [options]         --help says which
+    python -m tools.bench NAME [options]         --help lists the options
     python -m tools.bench --keep NAME [options]  keeps the result below tools/bench/results
-    python -m tools.bench --all                  keeps those of all benchmarks of the pages, and writes them
+    python -m tools.bench --all                  runs and keeps all benchmarks, and writes the pages
 
-Each prints a line of JSON at the end. The exit status is 1 when a target is missed.
+A benchmark's last line of output is JSON. The exit status is 1 if a target is missed.
 """
 
 import ast
@@ -19,7 +19,7 @@ from pathlib import Path
 from tools.bench.harness import PAGE, RESULTS, benchmark
 
 HERE = Path(__file__).parent
-# The benchmarks of the pages: those of RESULTS.md, and these; the GPU has its own command.
+# The pages need the benchmarks of RESULTS.md and these. The GPU benchmark has its own command.
 KEPT = ("machine", "fleet_costs", *(name for name in PAGE if name != "gpu"))
 
 
@@ -44,7 +44,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def commands() -> dict[str, Path]:
-    """Every module with a benchmark or its own command line, by name."""
+    """Return every module that has a benchmark or a command line of its own, by name."""
     found: dict[str, Path] = {}
     for path in sorted([*HERE.glob("*.py"), *HERE.glob("*/__main__.py")]):
         if path != HERE / "__main__.py":
@@ -55,7 +55,7 @@ def commands() -> dict[str, Path]:
 
 
 def summary(module: Path) -> str:
-    """The first line of its docstring."""
+    """Return the first line of a module's docstring."""
     return (ast.get_docstring(ast.parse(module.read_text())) or "").partition("\n")[0]
 
 
@@ -69,7 +69,7 @@ def run(name: str, *options: str) -> int:
 
 
 def keep(name: str, *options: str) -> int:
-    """Run a benchmark in a separate process, and keep its line of JSON. Returns its exit status."""
+    """Run a benchmark in a separate process, and save its line of JSON. Returns its exit status."""
     command = [sys.executable, "-m", "tools.bench", name, *options]
     line = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

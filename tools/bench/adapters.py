@@ -1,10 +1,10 @@
-"""The bytes of a fleet that trains a part of a model, compared with training the whole model.
+"""Compares training part of a model in a fleet with training the whole model, in bytes and accuracy.
 
-Two models, on handwritten digits over ten devices: the transformer of examples/lora.py with adapters of
-rank 8, and a ResNet-8 whose body is frozen. Each base was trained on the digits 0 to 4 of 600 other images;
-the fleet trains on all ten. Every run is FedAvg with the largest 4 % in bf16, and has a folder; an existing
-one is not run again. Accuracies are before and after local training; a newcomer's bytes are listed
-separately from those of later rounds.
+There are two models, trained on handwritten digits by ten devices: the transformer of examples/lora.py with
+adapters of rank 8, and a ResNet-8 whose body is frozen. Each base was trained on the digits 0 to 4 of 600
+other images; the fleet trains on all ten. Every run uses FedAvg, sends the largest 4 % of the elements in
+bf16, and has its own folder; an existing run is not repeated. Accuracies are before and after local
+training. The bytes of a device's first round are listed separately from those of later rounds.
 """
 
 from pathlib import Path
@@ -43,7 +43,7 @@ name = "fedavg"
 
 
 class Run(NamedTuple):
-    """A model, its data, and its learning rate; adapters need a larger one."""
+    """A model, its data, and its learning rate, which is larger for adapters."""
 
     data: str
     factory: str
@@ -61,13 +61,13 @@ RUNS = {
 
 
 class Tuned(ResNet8):
-    """A ResNet-8 whose body does not change, statistics included."""
+    """A ResNet-8 whose body is frozen, including its statistics."""
 
     def __init__(self) -> None:
         super().__init__(1, 10, batch_norm)
 
     def train(self, mode: bool = True) -> "Tuned":
-        """The body stays in evaluation mode."""
+        """Set the training mode, except for the body, which stays in evaluation mode."""
         super().train(mode)
         for module in self.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -76,7 +76,7 @@ class Tuned(ResNet8):
 
 
 def load() -> tuple[object, object]:
-    """The images (N, 1, 16, 16) that the base was not trained on, and their labels (N,)."""
+    """Return the images (N, 1, 16, 16) that the base was not trained on, and their labels (N,)."""
     x, y = enlarged()
     return x[BASE_IMAGES:].numpy(), y[BASE_IMAGES:].numpy()
 
@@ -88,7 +88,7 @@ def enlarged() -> tuple[Tensor, Tensor]:
 
 
 def whole() -> ResNet8:
-    """The trained base, all of it trainable."""
+    """Return the trained base with every parameter trainable."""
     x, y = (part[:BASE_IMAGES] for part in enlarged())
     x, y = x[y < 5], y[y < 5]
     model = ResNet8(1, 10, batch_norm)
@@ -102,7 +102,7 @@ def whole() -> ResNet8:
 
 
 def head() -> Tuned:
-    """The trained base, frozen except for its last layer."""
+    """Return the trained base, frozen except for its last layer."""
     model = Tuned()
     model.load_state_dict(whole().state_dict())
     model.requires_grad_(False).classifier.requires_grad_(True)
@@ -110,7 +110,7 @@ def head() -> Tuned:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Training a part of a model, compared with all of it."""
+    """Return the figures of training part of a model, compared with training all of it."""
     return [
         Figure(
             f"{name}: {cell['parameters']:,} parameters in training, {found['rounds']} rounds",
@@ -124,7 +124,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("Adapters and frozen bodies", figures)
 def measure(rounds: int = 20, out: Path = Path("runs/adapters")) -> Result:
-    """Run what is missing, and collect everything."""
+    """Do the missing runs, and collect the results of all."""
     cells: dict[str, dict[str, float]] = {}
     for name, run in RUNS.items():
         folder = out / name.replace(", ", "-").replace(" ", "-")

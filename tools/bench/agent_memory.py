@@ -1,9 +1,9 @@
-"""What the agent costs a device: the size of its installation, and its memory in a job and after it.
+"""Measures what the agent costs a device: its installation's size, and its memory in and after a job.
 
-The bundle is the 4-layer CNN, in batches of 32. For each backend, or for the named ones, this repository is
-installed with the backend's extra, at the versions of constraints.txt, into a fresh environment. A new
-process there (elsewhere/agent.py) loads the whole agent and the runtime, trains the bundle on random
-examples on one thread, and cleans up as the agent does after a job. Sizes are sums of file sizes in
+The bundle is the 4-layer CNN, in batches of 32. For each backend, or only the named ones, this repository
+is installed with the backend's extra into a new environment, at the versions of constraints.txt. A process
+in that environment (elsewhere/agent.py) loads the whole agent and the runtime, trains the bundle on random
+examples with one thread, and cleans up as the agent does after a job. Sizes are sums of file sizes in
 site-packages without pip, in MB; memory is the kernel's VmHWM (peak) and VmRSS, in MiB. Linux only.
 """
 
@@ -24,7 +24,7 @@ from sedge_export import export, models
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME
 
 REPOSITORY = Path(__file__).parents[2]
-# In every virtual environment; none of our programs uses it.
+# pip is in every virtual environment, but the agent does not use it.
 NOT_OURS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence")
 EXTRAS = {ONNXRUNTIME: "onnx", EXECUTORCH: "executorch"}
 # An agent's installation in MB, and its memory in MiB while it trains the 4-layer CNN.
@@ -69,7 +69,7 @@ def make_bundle(folder: Path) -> Path:
 
 
 def installed(backend: str, bundle: Path, venv: Path, epochs: int, examples: int) -> Result:
-    """Install, sum up file sizes, and train in a separate process."""
+    """Install the agent, add up its file sizes, and train in a separate process."""
     python = install(venv, backend)
     packages = package_sizes(venv)
     for name, size in packages.items():

@@ -1,15 +1,14 @@
-"""The damage that two hostile devices of ten do under the default [robust], attack by attack.
+"""Measures the damage that two hostile devices of ten do with each attack, under the default [robust].
 
-Runs the fleet of examples/attacks.toml, digits split by Dir(0.5), under every attack of the emulator
-(sedge_emulate/attack.py). The attackers know [robust] and every device's examples ("knowing their own":
-only their own), and claim 2^40 examples. Each cell has, one value per seed, the honest devices' mean error
-before local training, the share of rounds in which an attacker was named and, for the backdoor, the share
-of marked images to which the global model gives the attackers' label. Cells with more than twice the error
-without attackers, and the backdoor, are also run under the other rules. Results in ``--out`` are not run
-again.
-
-Twenty minutes on two idle cores. The defaults of [robust] were tuned on seeds 42 to 44; a first choice,
-clip = max_weight = 1.5, was replaced after its results on 45 to 47 were known, too.
+It runs the fleet of examples/attacks.toml, with digits split by Dir(0.5), under every attack of the
+emulator (sedge_emulate/attack.py). The attackers know [robust] and every device's examples (in attacks
+called "knowing their own", only their own examples), and claim to have 2^40 examples. Each cell has one
+value per seed of: the honest devices' mean error before local training, the share of rounds in which an
+attacker was named and, for the backdoor, the share of marked images to which the global model gives the
+attackers' label. Cells whose error is more than twice that without attackers, and the backdoor, are also
+run under the other aggregation rules. Results in ``--out`` are not repeated. It takes twenty minutes on two
+idle cores. The defaults of [robust] were tuned on seeds 42 to 44; the first choice, clip = max_weight =
+1.5, was replaced when its results on seeds 45 to 47 were known, too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +35,7 @@ from sedge_protocol.wire.bundle import load as load_bundle
 FLEET = Path(__file__).parents[2] / "examples" / "attacks.toml"
 HOSTILE = ("device-0", "device-1")
 CLEAN, BACKDOOR = "nobody hostile", "backdoor"
-# Each attack as the fleet file's [attack].
+# Each attack, as the [attack] table of the fleet file.
 KNOWING = 'knows = "all"'
 ATTACKS: Mapping[str, str] = {
     CLEAN: "",
@@ -53,18 +52,18 @@ ATTACKS: Mapping[str, str] = {
     BACKDOOR: f'name = "backdoor", {KNOWING}',
 }
 CLAIM = "devices = 2, claim = 1_099_511_627_776"
-# In addition to a strategy's defaults.
+# These options are set in addition to a strategy's defaults.
 OPTIONS: Mapping[str, str] = {
     "fedpurin": 'codec = { values = "int8" }',
     "fedobp": 'options = { quantile = "paper" }',
 }
-# The rules to try where the default fails. FedPURIN's own average has no coordinate-wise ones.
+# The rules to try if the default fails. FedPURIN's own average does not support coordinate-wise rules.
 OTHERS: Mapping[str, tuple[str, ...]] = {
     "fedavg": ("multi_krum", "trimmed_mean", "median"),
     "fedpurin": ("multi_krum", "mean"),
     "fedobp": ("multi_krum", "trimmed_mean", "median"),
 }
-# An attack fails if the error is at most this many times that without attackers.
+# An attack is withstood if the error is at most this many times that without attackers.
 HELD = 2.0
 
 
@@ -80,14 +79,14 @@ class Cell(msgspec.Struct, omit_defaults=True):
 
 
 def figures(found: Result) -> list[Figure]:
-    """The damage that two hostile devices of ten do: each strategy without attackers, then each attack."""
+    """Return the damage that two hostile devices of ten do: first no attack, then each attack."""
     cells = msgspec.convert(found["cells"], list[Cell])
     clean = {cell.strategy: fmean(cell.error) for cell in cells if cell.attack == CLEAN}
     return [figure(cell, clean[cell.strategy]) for cell in cells]
 
 
 def figure(cell: Cell, clean: float) -> Figure:
-    """One cell. The targets are for the default rule, and for attacks that destroy models."""
+    """Return the figure of a cell. Only the default rule has targets, for attacks that destroy models."""
     error = fmean(cell.error)
     what = f"error of the honest devices, {cell.strategy}: {cell.attack}"
     if cell.attack == CLEAN:
@@ -107,7 +106,7 @@ def measure(
     strategies: Sequence[str] = (), seeds: Sequence[int] = (45, 46, 47), rounds: int = 20,
     out: Path = Path("runs/attacks"),
 ) -> Result:  # fmt: skip
-    """Run every attack under the default rule, then those that it does not withstand under the others."""
+    """Run every attack under the default rule, and those that it does not withstand under the others."""
     names = chosen(strategies, OTHERS)
     cells = [Cell(strategy, attack) for strategy in names for attack in ATTACKS]
     run(cells, seeds, rounds, out / "default")
@@ -123,7 +122,7 @@ def measure(
 
 
 def run(cells: Sequence[Cell], seeds: Sequence[int], rounds: int, out: Path) -> None:
-    """Run what is missing, one fleet for each strategy and seed, and fill in the cells."""
+    """Do the missing runs, one fleet per strategy and seed, and fill in the cells."""
     head = FLEET.read_text().partition("[[strategies]]")[0]
     for strategy in dict.fromkeys(cell.strategy for cell in cells):
         same = [cell for cell in cells if cell.strategy == strategy]
@@ -138,7 +137,7 @@ def run(cells: Sequence[Cell], seeds: Sequence[int], rounds: int, out: Path) -> 
 
 
 def table(cell: Cell) -> str:
-    """The cell as one of the fleet file's [[strategies]]."""
+    """Return the cell as one of the fleet file's [[strategies]]."""
     hostile = cell.attack != CLEAN
     lines = [
         "[[strategies]]",
@@ -152,7 +151,7 @@ def table(cell: Cell) -> str:
 
 
 def add(cell: Cell, result: StrategyResult) -> None:
-    """Add the errors of the honest devices, and how often the hostile ones were named."""
+    """Add the honest devices' errors, and how often the hostile devices were identified."""
     honest = [device for device in result.devices if device.device not in HOSTILE]
     cell.error.append(1 - fmean(device.before for device in honest))
     named = [len(set(HOSTILE) & row.distrusted.keys()) / len(HOSTILE) for row in result.rounds]
@@ -160,7 +159,7 @@ def add(cell: Cell, result: StrategyResult) -> None:
 
 
 def backdoor_success(out: Path, title: str) -> float:
-    """The share of marked images of other labels to which the last global model gives the target label."""
+    """Return the share of marked images with another label that the last model gives the target label."""
     config = load_emulation(out / "fleet.toml")
     data = load_dataset(config.data.dataset)
     source = ModelSource.of(config.model, data, out)

@@ -1,7 +1,7 @@
-"""Cells of a table: one strategy under one seed. Kept cells are not run again, and stopped ones resume.
+"""Runs and stores the cells of a table. A cell is an emulation of one strategy under one seed.
 
-A cell is an emulation of one strategy. Its result.json is kept without zeros and defaults, so that
-``sedge-emulate compare`` reads a folder of cells like runs.
+A finished cell is not repeated, and an interrupted one resumes. Its result.json is stored without zeros and
+defaults, in a form that ``sedge-emulate compare`` reads like any run.
 """
 
 import argparse
@@ -24,9 +24,9 @@ from sedge_protocol.errors import DataError
 def cell_config(
     fleet: EmulationConfig, strategy: StrategyConfig, seed: int, rate: float
 ) -> EmulationConfig:
-    """The fleet with this strategy alone, this seed and the strategy's own learning rate.
+    """Return the fleet's configuration with only this strategy, this seed and the strategy's learning rate.
 
-    The model has the narrower forms that the strategy's option ``dropped`` names.
+    The model gets the narrower forms that the strategy's option ``dropped`` names.
     """
     training = replace(strategy.training or fleet.training, learning_rate=rate)
     dropped = strategy.options.get("dropped", [0.0])
@@ -38,9 +38,9 @@ def cell_config(
 
 
 def kept_cell(config: EmulationConfig, path: Path) -> Result | None:
-    """The cell kept there, or None.
+    """Return the cell stored at ``path``, or None.
 
-    Raises ``DataError`` for a cell of another configuration, ``StorageError`` for a file that is not a
+    Raises ``DataError`` for a cell of another configuration, and ``StorageError`` for a file that is not a
     result.
     """
     if not path.exists():
@@ -51,7 +51,7 @@ def kept_cell(config: EmulationConfig, path: Path) -> Result | None:
 
 
 def require_config(config: EmulationConfig, settings: dict[str, Any], path: Path) -> None:
-    """Raise ``DataError``, which names the first setting that differs, for another configuration."""
+    """Raise ``DataError``, which names the first difference, if the configurations differ."""
     for key, old, new in differing(settings, config):
         raise DataError(
             f"{path}: a cell of another configuration: {key} is {old!r}, expected {new!r}; delete it to "
@@ -60,7 +60,7 @@ def require_config(config: EmulationConfig, settings: dict[str, Any], path: Path
 
 
 def played(config: EmulationConfig, base: Path, out: Path, console: Console) -> Result:
-    """Run a cell in the folder ``out``, or resume it; the user's own model is in ``base``."""
+    """Run or resume a cell in the folder ``out``. A user-defined model is found in ``base``."""
     (strategy,) = config.strategies
     resume = unfinished(out)
     console.rule(f"{strategy.title}, seed {config.seed}, {config.data.dataset}")
@@ -72,7 +72,7 @@ def played(config: EmulationConfig, base: Path, out: Path, console: Console) -> 
 
 
 def keep(result: Result, path: Path) -> None:
-    """Write what is to be kept of a cell."""
+    """Write the parts of a cell that are worth storing."""
     strategies = [
         {
             **_shown(

@@ -1,8 +1,8 @@
-"""The coordinator's memory over many rounds, on a machine that claims to have 1 GB.
+"""Measures the coordinator's memory over many rounds, on a machine that appears to have 1 GB.
 
-A real coordinator on a real store plays rounds of FedOBP with a model of 51 kB. Devices are in the same
-process and keep nothing between rounds. RSS is this process's resident memory after the first 100, 500,
-1,000 and 2,000 rounds.
+A real coordinator with a real store runs rounds of FedOBP with a model of 51 kB. The devices are in the
+same process and keep nothing between rounds. RSS is this process's resident memory after the first 100,
+500, 1,000 and 2,000 rounds.
 """
 
 import gc
@@ -29,7 +29,7 @@ def rss_mb() -> float:
 
 
 class Rounds(Online):
-    """Rounds one after another."""
+    """Runs rounds one after another."""
 
     def play(self, number: int) -> None:
         """One round."""
@@ -45,7 +45,7 @@ class Rounds(Online):
 
 
 def figures(found: Result) -> list[Figure]:
-    """Memory at each of the milestones."""
+    """Return the memory at each milestone."""
     return [
         Figure(
             f"after {row['rounds']:,} rounds",
@@ -59,7 +59,7 @@ def figures(found: Result) -> list[Figure]:
 def measure(
     rounds: int = 2000, devices: int = 8, size: int = 12_800, machine_mb: int = 1000
 ) -> Result:
-    """Play this many rounds with a model of ``size`` parameters."""
+    """Run this many rounds with a model of ``size`` parameters."""
     rows: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         store = open_folder(Path(folder) / "state", durable=False)

@@ -1,9 +1,10 @@
-"""Accuracy against bytes, over seeds and splits.
+"""Measures accuracy against bytes over seeds and splits.
 
-Runs examples/compression.toml once for each seed and alpha. Each has a folder in FOLDER, with a report that
-plots accuracy against bytes; an existing one is not run again. A cell has accuracies in [0, 1], before and
-after local training, as means over the devices and over the worst tenth of them, and the bytes of a device
-and round after its first, also as a share of dense both ways. compression_figure.py draws them.
+It runs examples/compression.toml once for each seed and alpha. Each run has a folder in FOLDER, with a
+report that plots accuracy against bytes; an existing run is not repeated. A cell has accuracies in [0, 1],
+before and after local training, as means over all devices and over the worst tenth of them. It also has the
+bytes per device and round after the first, absolute and as a share of sending dense models both ways.
+compression_figure.py draws them.
 """
 
 import re
@@ -20,16 +21,16 @@ from sedge_emulate import result
 from sedge_emulate.headline import headline
 
 FLEET = Path(__file__).parents[2] / "examples" / "compression.toml"
-# The fields of a cell: accuracies, then bytes.
+# The fields of a cell: first accuracies, then bytes.
 MEANS = (
     "before", "before_worst", "after", "after_worst", "up", "down", "newcomer_down", "of_dense",
 )  # fmt: skip
-# The setting that the others are compared with.
+# The setting with which the others are compared.
 WHOLE = "everything whole"
 
 
 def figures(found: Result) -> list[Figure]:
-    """Accuracy against bytes: each setting's means over the seeds, for each split."""
+    """Return each setting's accuracy and bytes, as means over the seeds, for each split."""
     grouped: dict[tuple[float, str], list[dict[str, Any]]] = {}
     for cell in found["cells"]:
         grouped.setdefault((cell["alpha"], cell["setting"]), []).append(cell)
@@ -59,7 +60,7 @@ def figures(found: Result) -> list[Figure]:
 
 
 def times(factor: float) -> str:
-    """``1.5 times``, ``186 times``."""
+    """Format a factor: ``1.5 times``, ``186 times``."""
     return f"{factor:.1f} times" if factor < 10 else f"{factor:.0f} times"
 
 
@@ -68,7 +69,7 @@ def measure(
     seeds: Sequence[int] = (42, 43, 44), alphas: Sequence[float] = (0.1, 0.5), rounds: int = 40,
     out: Path = Path("runs/compression"), fleet: Path = FLEET,
 ) -> Result:  # fmt: skip
-    """Run what is missing, and collect everything."""
+    """Do the missing runs, and collect the results of all."""
     cells: list[dict[str, object]] = []
     for alpha in alphas:
         split = re.sub(r"(?m)^alpha = .*$", f"alpha = {alpha:g}", fleet.read_text())
@@ -82,7 +83,7 @@ def measure(
 
 
 def cells_of(found: result.Result) -> list[dict[str, object]]:
-    """The cells of one seed and split, one for each setting."""
+    """Return the cells of one seed and split, one for each setting."""
     rows = [headline(strategy) for strategy in found.strategies]
     return [
         {

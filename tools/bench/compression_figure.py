@@ -1,8 +1,9 @@
 """Draws docs/compression.svg from tools/bench/results/compression.json.
 
-For every coding and split: the accuracy before training minus that without any compression under the same
-seed, in points, over the bytes of a device and round, both ways. A dot is the mean over the seeds, and a
-stroke goes from the worst seed to the best. Accuracies differ more between seeds than between codings.
+It plots, for every coding and split, the accuracy before training minus that without compression under the
+same seed, in percentage points, against the bytes per device and round, both ways. A dot is the mean over
+the seeds, and a line extends from the worst seed to the best. Differences are plotted because accuracies
+vary more between seeds than between codings.
 """
 
 import json
@@ -32,12 +33,12 @@ svg { background: var(--card); }
 
 
 def drawn(path: Path) -> str:
-    """The figure as SVG."""
+    """Return the figure as SVG."""
     return framed(plot_of(json.loads(path.read_text())["cells"]))
 
 
 def framed(plot: Plot) -> str:
-    """A plot as SVG that stands alone: with its namespace and the pages' style sheet."""
+    """Return a plot as a standalone SVG file, with its namespace and the pages' style sheet."""
     pages = environment({})
     element = pages.from_string(SVG).render(plot=plot).strip()
     opened, rest = element.removeprefix("<svg ").split(">", 1)
@@ -45,7 +46,7 @@ def framed(plot: Plot) -> str:
 
 
 def plot_of(cells: list[dict[str, Any]]) -> Plot:
-    """The plot; every split has a colour, and every coding its name above its dots."""
+    """Return the plot. Every split has a colour, and every coding's name is above its dots."""
     whole = {(c["alpha"], c["seed"]): c for c in cells if c["setting"] == WHOLE}
     ticks = [(at, f"{at / 1000:.0f} kB") for at in (20e3, 30e3, 40e3, 60e3, 100e3)]
     x = Axis(15e3, 170e3, ticks, "bytes of a device and round, both ways, logarithmic", log=True)
@@ -64,7 +65,7 @@ def plot_of(cells: list[dict[str, Any]]) -> Plot:
             at = fmean(c["up"] + c["down"] for c in rows)
             plot.strokes(([at], [min(gains)]), ([at], [max(gains)]), series(i), 1.5, 0.6)
             plot.dots([at], [fmean(gains)], series(i), 8)
-            if i == 0:  # in three rows: side by side they would overlap
+            if i == 0:  # names in three rows, because side by side they would overlap
                 plot.text(
                     at, 0.9 - 0.14 * (coded.index(setting) % 3), setting, (0, 0), "", "middle"
                 )

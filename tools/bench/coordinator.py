@@ -1,17 +1,17 @@
-"""The processor time that one device's update costs the coordinator.
+"""Measures the processor time that a device's update costs the coordinator.
 
     python -m tools.bench coordinator [--devices 100] [--rounds 4] [--strategy fedavg] [--folder /tmp]
     python -m tools.bench coordinator --group-commit
 
-A real coordinator on a real store gets the real sealed frames of many devices from a caller in the same
-thread: an offer, then the chunks of a large update. This covers everything that the cloud does for an
-update except the broker's link: frame and MAC, chunks to disk, decoding, validation, receipt, and the
-device's share of closing the round. Updates have the largest elements of a delta, in bf16: "random" (normal
-values without structure) and "rows" (rows of 1024 with very different scales, like a hidden layer's), both
-with a durable store and without fsync. Planning the next round is reported separately. Milliseconds per
-update are processor time of this process (one thread, kernel included), the median of all rounds but the
-first. ``received_per_s`` is by wall clock, from the first frame to the last receipt, with that many devices
-heard in each turn of the loop. The last line is JSON.
+A real coordinator with a real store gets the authentic frames of many devices from a caller in the same
+thread: an offer, then the chunks of a large update. This covers everything that the coordinator does for an
+update, except for the link to the broker: frame and MAC, chunks to disk, decoding, validation, receipt, and
+the device's share of closing the round. Updates have the largest elements of a delta, in bf16: "random"
+(normal values without structure) and "rows" (rows of 1024 with very different scales, like a hidden
+layer's), both with a durable store and without fsync. Planning the next round is reported separately.
+Milliseconds per update are processor time of this process (one thread, kernel included), the median of all
+rounds but the first. ``received_per_s`` is updates per second of wall time, from the first frame to the
+last receipt, if each turn of the event loop processes that many devices. The last line is JSON.
 
 With ``--group-commit``: updates per second by wall clock, with fsync, if 1, 8 and 32 updates share a
 transaction, on SQLite and on its own PostgreSQL; ``times`` relates this to one transaction per update, and
@@ -59,19 +59,19 @@ from sedge_protocol.wire.update import Metrics, Report, encode_update
 
 FLEET = "bench"
 RUN = "run"
-EMPTY_PROGRAM = bytes.fromhex("08093a0312016742040a001014")  # an ONNX model without a node
+EMPTY_PROGRAM = bytes.fromhex("08093a0312016742040a001014")  # an ONNX model without nodes
 SHARES = (0.5, 0.04)
-# With --group-commit: the number of updates in each turn of the loop.
+# With --group-commit: how many updates arrive in each turn of the event loop.
 TURNS = (1, 8, 32)
 PLAN = "plan and order the next round"
-# Distinct deltas to make updates from; more would only lengthen the preparation.
+# How many distinct deltas the updates are made from; more would only take longer to prepare.
 DELTAS = 4
 Row = dict[str, str | int | float]
 Frames = list[bytes]
 
 
 def synthetic_delta(kind: str, size: int, seed: int) -> Theta:
-    """A delta (n,), with or without structure."""
+    """Return a random delta (n,), with or without structure."""
     rng = np.random.default_rng(seed)
     noise = rng.normal(0, 1e-3, size).astype(np.float32)
     if kind == "random":
@@ -102,7 +102,7 @@ def make_bundle(folder: Path, size: int) -> Path:
 
 
 def update_for(order: Order, layout: Layout, payload: bytes, number: int) -> bytes:
-    """An update that matches its order."""
+    """Return an update that matches its order."""
     metrics = Metrics(0.5, 0.25, 10)
     report = Report(
         run=order.run, round=order.round, task=order.task, layout_hash=layout.hash,
@@ -113,7 +113,7 @@ def update_for(order: Order, layout: Layout, payload: bytes, number: int) -> byt
 
 
 class Stages:
-    """Processor seconds by stage; a nested stage counts only for the inner one."""
+    """Measures processor seconds by stage. Time in a nested stage counts only for the inner stage."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -121,7 +121,7 @@ class Stages:
         self._since = 0.0
 
     def watch(self, owner: object, method: str, stage: str) -> None:
-        """Count all further calls of a method as a stage."""
+        """Count all later calls of a method as a stage."""
         call: Callable[..., object] = getattr(owner, method)
 
         def timed(*args: object, **kwargs: object) -> object:
@@ -152,7 +152,7 @@ class Device:
         self.peer = Peer(self.topic, self.keys.up, self.keys.down, 1, 0)
 
     def order(self, effects: list[object]) -> Order:
-        """The last order in these effects."""
+        """Return the last order among these effects."""
         mine = [
             e for e in effects if isinstance(e, Send) and e.topic == topics.down(FLEET, self.name)
         ]
@@ -161,7 +161,7 @@ class Device:
         return next(message for message in reversed(messages) if isinstance(message, Order))
 
     def frames(self, order: Order, layout: Layout, payload: bytes, number: int) -> Frames:
-        """The sealed frames of an update: the offer and, unless it holds the whole update, the chunks."""
+        """Return an update's frames: the offer and, unless it contains the whole update, the chunks."""
         blob = update_for(order, layout, payload, number)
         manifest = describe(blob)
         whole = blob if len(blob) <= MAX_INLINE_BYTES else b""
@@ -176,7 +176,7 @@ class Device:
 
 
 class Online:
-    """A coordinator with its devices online and the first round open."""
+    """A coordinator whose devices are online and whose first round is open."""
 
     def __init__(
         self, folder: Path, store: Store, devices: int, size: int, config: RunConfig,
@@ -196,17 +196,17 @@ class Online:
         self.layout = self.core.runs[RUN].manifest.layout
 
     def hello(self, device: Device) -> None:
-        """A device says hello."""
+        """Pass the coordinator a device's hello."""
         hello = Hello(bytes(16), "bench", ("onnxruntime",), ("zstd",), versions=VERSIONS)
         self.effects += self.core.receive(device.topic, device.peer.seal(hello), self.now)
 
     def poll(self) -> None:
-        """The coordinator does everything that is due."""
+        """Let the coordinator do everything that is due."""
         self.effects = [*self.core.poll(self.now, 64)]
 
 
 class Bench(Online):
-    """Rounds whose stages are timed."""
+    """Runs rounds and measures their stages."""
 
     def __init__(self, folder: Path, args: argparse.Namespace, store: Store, turn: int) -> None:
         config = RunConfig(
@@ -217,7 +217,7 @@ class Bench(Online):
         )
         super().__init__(folder, store, args.devices, args.size, config)
         self.turn = turn
-        # By round, wall time and processor time from the first frame to the last receipt.
+        # For each round, wall time and processor time from the first frame to the last receipt.
         self.received_s: list[float] = []
         self.processor_s: list[float] = []
         self.stages = Stages()
@@ -276,7 +276,7 @@ def payloads_of(size: int, share: float, kind: str) -> list[bytes]:
 
 
 def measure_turns(args: argparse.Namespace) -> Iterator[Row]:
-    """Updates per second by how many share a transaction, with fsync, on either database."""
+    """Measure updates per second with fsync, by updates per transaction, on SQLite and PostgreSQL."""
     from tools.bench.parts.servers import PostgresServer
 
     payloads, share = payloads_of(args.size, SHARES[-1], "rows"), SHARES[-1]
@@ -304,7 +304,7 @@ def measure_turns(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def measure(args: argparse.Namespace, share: float, kind: str, durable: bool) -> Row:
-    """The medians over all rounds but the first."""
+    """Return the medians over all rounds but the first."""
     payloads = payloads_of(args.size, share, kind)
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)

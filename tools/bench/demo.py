@@ -1,6 +1,6 @@
-"""The README's demo: a device's bytes both ways, one update and the broadcast, as counted at the sockets.
+"""The README's demo: a device's bytes both ways, of an update and of the broadcast, counted at sockets.
 
-Takes the result of ``make demo``, or runs ``examples/phones.toml`` if there is none.
+It reads the result of ``make demo``, or runs ``examples/phones.toml`` if there is none.
 """
 
 import json
@@ -19,7 +19,7 @@ FLEET = Path(__file__).parents[2] / "examples" / "phones.toml"
 
 
 def figures(found: Json) -> list[Figure]:
-    """Bytes of the first strategy. Raises ``msgspec.ValidationError``, a ``ValueError``."""
+    """Return the first strategy's bytes. Raises ``msgspec.ValidationError``, a ``ValueError``."""
     result = msgspec.convert(found, Result)
     first = result.strategies[0]
     dense, payload = first.bytes.dense_update, first.bytes.update_payload_mean
@@ -36,7 +36,7 @@ def figures(found: Json) -> list[Figure]:
 
 
 def both_ways(strategy: StrategyResult) -> list[Figure]:
-    """A device's bytes; none if the result does not distinguish its first round from later ones."""
+    """Return figures of a device's bytes; none if the result does not separate its first round."""
     row = headline(strategy)
     device, new = row.rates.device, row.rates.newcomer
     if not device.both or not new.both:

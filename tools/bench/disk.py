@@ -1,13 +1,13 @@
-"""What a round writes to a device's disk: bytes and fsyncs.
+"""Counts what a round writes to a device's disk: bytes and fsyncs.
 
-Two real agents and the real coordinator exchange frames in one process, as examples/one_round.py does, over
+Two real agents and the real coordinator exchange frames in one process, as in examples/one_round.py, in
 rounds of FedOBP with a 4-layer CNN of 582,026 parameters, of which 4 % are sent. Every write and fsync in
-the agents' folders is counted by the purpose of the file. The first rounds are left out, as they fetch the
-bundle and the whole model. Figures are means per device and round.
+the agents' folders is counted by the purpose of the file. The first rounds are left out, because in them
+the bundle and the whole model are downloaded. Figures are means per device and round.
 
-A round stores two vectors of the model's size: the error-feedback residual and the device's own model.
-Every ninth round also writes the global model; until then the steps that lead to it are kept. The default
-measures two times nine rounds.
+Each round stores two vectors of the model's size: the error-feedback residual and the device's own model.
+Every ninth round also writes the global model; the rounds in between store only the steps that lead to it.
+The default measures two times nine rounds.
 """
 
 import os

@@ -1,14 +1,15 @@
-"""The emulator's overhead: time and memory besides training, for fleets and cohorts of all sizes.
+"""Measures the emulator's overhead: time and memory besides training, for many sizes of fleet and cohort.
 
 Every run is ``sedge-emulate`` on real Fashion-MNIST with the 4-layer CNN, FedOBP, five local epochs and
-updates of the largest 1 % in bfloat16, in virtual time; the last two are examples/thousand.toml unchanged,
-20 rounds long, by the local pool and by Ray. "overhead" is the share of the workers' time that is not
-training or evaluation. "cost" is that time per device round: (wall x workers - training) / device rounds;
-frameworks.py measures the same of other frameworks. Memory is the peak of all processes together.
+updates of the largest 1 % in bfloat16, in virtual time. The last two runs are the unchanged
+examples/thousand.toml for 20 rounds, with the local pool and with Ray. "overhead" is the share of the
+workers' time that is not training or evaluation. "cost" is that time per device round: (wall x workers -
+training) / device rounds; frameworks.py measures the same of other frameworks. Memory is the peak over all
+processes together.
 
 A virtual machine gets its memory from the host page by page, on first use. If that is slow (we have seen 5
-s per GiB, .9 s the second time), it would cost the first run more time than the emulator takes. So most of
-the free memory is touched once beforehand. Linux only.
+s per GiB, and .9 s the second time), the first run would lose more time to it than to the emulator. So most
+of the free memory is touched once beforehand. Linux only.
 """
 
 import re
@@ -53,21 +54,21 @@ options = {{ quantile = 0.9995 }}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "thousand.toml"
 
 Row = dict[str, int | float | str]
-# The most milliseconds besides training per device round, and the largest share of the example's time.
+# The targets: milliseconds besides training per device round, and share of the example's time.
 TARGET_DISPATCH_MS, TARGET_OVERHEAD = 5.0, 0.05
-# The share of the free memory that is touched before the first run.
+# The share of the free memory to touch before the first run.
 WARMED = 0.8
 
 
 def warm_memory() -> None:
-    """Touch most of the free memory once, in a separate process that frees it again."""
+    """Touch most of the free memory once, in a separate process, whose exit frees it."""
     (line,) = re.findall(r"^MemFree: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     code = "import sys; b'1' * int(sys.argv[1])"
     subprocess.run([sys.executable, "-c", code, str(int(WARMED * 1024 * int(line)))], check=True)
 
 
 def emulate(fleet: Path, *words: str) -> Engine:
-    """One emulation in its own folder; ``words`` are further command-line arguments."""
+    """Run one emulation in its own folder. ``words`` are more command-line arguments."""
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
         out = Path(name) / "out"
         command = [sys.executable, "-m", "sedge_emulate", "run", str(fleet), "--out", str(out)]
@@ -102,7 +103,7 @@ def row(devices: int, cohort: int, engine: Engine) -> Row:
 
 
 def figures(found: Result) -> list[Figure]:
-    """What an emulation costs besides training."""
+    """Return what an emulation costs besides training."""
     written = [
         Figure(
             f"emulated devices, {row['devices']:,} of which {row['cohort']:,} in a round",
@@ -130,7 +131,7 @@ def measure(
     devices: Sequence[int] = (100, 1000, 10_000),
     cohorts: Sequence[int] = (10, 100),
 ) -> Result:
-    """Every cohort of every fleet, and the example twice."""
+    """Run every cohort of every fleet, and the example twice."""
     warm_memory()
     rows = [
         measured(number, cohort, rounds)

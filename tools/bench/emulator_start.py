@@ -1,6 +1,6 @@
-"""The emulator's start-up cost: processor seconds until the first round, with and without its cache.
+"""Measures the emulator's start-up: processor seconds until the first round, with and without its cache.
 
-A fleet of ten devices with the 4-layer CNN is started several times each way.
+A fleet of ten devices with the 4-layer CNN is started several times with and without it.
 """
 
 import os
@@ -17,9 +17,9 @@ from tools.bench.harness import Figure, Result, bench
 
 
 def start_s(fleet: Path, folder: Path, *words: str) -> float:
-    """Processor seconds of all processes together until a run reports that its first strategy begins."""
+    """Return the processor seconds of all processes until a run reports that its first strategy begins."""
     out = folder / "out"
-    shutil.rmtree(out, ignore_errors=True)  # of the last start, which was stopped
+    shutil.rmtree(out, ignore_errors=True)  # left by the last start, which was killed
     command = [sys.executable, "-m", "sedge_emulate", "run", str(fleet), "--out", str(out), *words]
     environment = os.environ | {"XDG_CACHE_HOME": str(folder)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -35,10 +35,10 @@ def processor_s(root: int) -> float:
     """Processor seconds of a process and all its descendants so far."""
     ticks, children = dict[int, int](), dict[int, list[int]]()
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended in the meantime
+        with suppress(OSError):  # it has ended meanwhile
             fields = path.read_text().rpartition(")")[2].split()
             pid = int(path.parent.name)
-            # utime, stime, and those of children that have ended
+            # utime, stime, and those of terminated children
             ticks[pid] = sum(map(int, fields[11:15]))
             children.setdefault(int(fields[1]), []).append(pid)
     family = [root]
@@ -48,7 +48,7 @@ def processor_s(root: int) -> float:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Both ways."""
+    """Return the start-up cost with and without the cache."""
     ways = {"cold_s": "an empty cache", "cached_s": "its model in the cache"}
     return [
         Figure(f"processor seconds until the first round, {words}", f"{found['start'][key]:.1f}")
@@ -58,7 +58,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("The emulator's start", figures)
 def measure(times: int = 3) -> Result:
-    """The median start of a small fleet, with an empty cache and with one that has its model."""
+    """Measure the median start of a small fleet, with an empty cache and with the model in the cache."""
     cold: list[float] = []
     cached: list[float] = []
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:

@@ -1,8 +1,9 @@
-"""The cost of displaying a fleet after many rounds.
+"""Measures what it costs to display a fleet after many rounds.
 
-A run has this many closed rounds of ten devices each, stored as if they had been played. Then, in processor
-time: ``device list`` (the whole command), a first page (facts read anew and drawn) and a restart up to the
-first ``/healthz`` (the coordinator loads its state and the facts are read). An idle fleet: registry.py.
+The store has a run with this many closed rounds of ten devices each, written as if the run had happened.
+Processor time is measured for ``device list`` (the whole command), for the first status page (reading the
+facts and drawing the page) and for a restart until the first ``/healthz`` (the coordinator loads its state
+and the facts are read). registry.py measures an idle fleet.
 """
 
 import resource
@@ -43,7 +44,7 @@ REPEATS = 3
 
 
 def filled(folder: Path, devices: int, rounds: int) -> Path:
-    """A state folder whose run has this many closed rounds, and an open one."""
+    """Fill a state folder with a run of this many closed rounds and an open one."""
     state = folder / "state"
     with closing(open_folder(state, durable=False)) as store:
         enrol(store, devices)
@@ -64,7 +65,7 @@ def filled(folder: Path, devices: int, rounds: int) -> Path:
 
 
 def enrol(store: Store, devices: int) -> None:
-    """Devices that have said hello."""
+    """Enrol devices that have all said hello."""
     names = [f"device-{i:06}" for i in range(devices)]
     with store.transaction():
         for name in names:
@@ -87,7 +88,7 @@ def closed(number: int, names: Sequence[str], state: bytes) -> ClosedRound:
 
 
 def device_list(folder: Path, state: Path) -> float:
-    """Processor seconds of the command."""
+    """Return the processor seconds of the command ``device list``."""
     config = folder / "cloud.toml"
     config.write_text(
         f'fleet = "{FLEET}"\nstate_dir = "{state}"\n[broker]\nurl = "mqtt://127.0.0.1:1"\n'
@@ -100,7 +101,7 @@ def device_list(folder: Path, state: Path) -> float:
 
 
 def page(state: Path) -> float:
-    """Processor seconds of the first page."""
+    """Return the processor seconds of the first page."""
     with closing(open_folder(state)) as store:
         begun = time.process_time()
         status_page(Reader(FLEET, state, store).read())
@@ -108,7 +109,7 @@ def page(state: Path) -> float:
 
 
 def restart(state: Path) -> float:
-    """Processor seconds from a start to the first answer on /healthz."""
+    """Return the processor seconds from a start to the first answer on /healthz."""
     begun = time.process_time()
     with closing(open_folder(state, durable=False)) as store:
         core = Coordinator(FLEET, store, 1.0, int(time.time()), wall=on_the_wall)
@@ -120,7 +121,7 @@ def restart(state: Path) -> float:
 
 
 def looked(devices: int, rounds: int) -> dict[str, float]:
-    """Processor seconds of each way to display the fleet, after this many rounds."""
+    """Measure the processor seconds of each way to display the fleet, after this many rounds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         state = filled(folder, devices, rounds)
@@ -134,7 +135,7 @@ def looked(devices: int, rounds: int) -> dict[str, float]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """By the number of rounds."""
+    """Return the figures by the number of rounds."""
     return [
         Figure(
             f"processor seconds after {rounds:,} rounds",
@@ -147,5 +148,5 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("Displaying a fleet", figures)
 def measure(rounds: Sequence[int] = (500, 4000, 20_000), devices: int = 200) -> Result:
-    """Measure this many rounds of this many devices."""
+    """Measure this many rounds with this many devices."""
     return {"devices": devices, "rows": {number: looked(devices, number) for number in rounds}}

@@ -1,10 +1,10 @@
-"""The costs of one device and one idle connection, for planning a fleet (``sedge-emulate cost``).
+"""Measures the cost of a device and of an idle connection, to plan a fleet (``sedge-emulate cost``).
 
-Traffic is that of ``examples/fashion_mnist.toml`` under FedOBP, over the emulator's own link: a device's
-first round, with everything that a newcomer fetches, and a later one. A broadcast reaches all devices but
-leaves the coordinator once, which distinguishes it from bytes for single devices. A device's row is the
-growth of the database per enrolled device. A connection is the growth of Mosquitto's memory per silent
-client that is subscribed like a device.
+Traffic is that of ``examples/fashion_mnist.toml`` under FedOBP, counted at the emulator's link: a device's
+first round, with everything that a newcomer downloads, and a later round. A broadcast reaches all devices
+but leaves the coordinator only once, so it is counted separately from bytes for single devices. A device's
+row is the growth of the database per enrolled device. A connection is the growth of Mosquitto's memory per
+silent client that is subscribed like a device.
 """
 
 import resource
@@ -42,9 +42,9 @@ def few_rounds(folder: Path, rounds: int) -> result.Result:
 
 
 def broadcast_bytes(played: result.Result) -> float:
-    """The bytes that leave the coordinator once for all in a later round, mean over rounds.
+    """Return the mean bytes per later round that leave the coordinator once for all devices.
 
-    down = devices * (broadcast + own) and sent = broadcast + devices * own.
+    They follow from down = devices * (broadcast + own) and sent = broadcast + devices * own.
     """
     later = [r for r in played.strategies[0].rounds if not r.newcomers]
     shared = [(r.bytes_down - r.coordinator_up) / (r.num_updates - 1) for r in later]
@@ -52,7 +52,7 @@ def broadcast_bytes(played: result.Result) -> float:
 
 
 def row_bytes(folder: Path) -> float:
-    """The growth of the database per enrolled device."""
+    """Return how much the database grows per enrolled device, in bytes."""
     with closing(open_folder(folder, durable=False)) as store:
         path = folder / "sedge.sqlite"
         store.add_devices({"first": bytes(SECRET_BYTES)})
@@ -63,17 +63,17 @@ def row_bytes(folder: Path) -> float:
 
 
 def packet(kind: int, body: bytes) -> bytes:
-    """An MQTT packet of less than 128 bytes."""
+    """Return an MQTT packet of less than 128 bytes."""
     return bytes([kind, len(body)]) + body
 
 
 def text(value: str) -> bytes:
-    """A string of MQTT."""
+    """Encode an MQTT string."""
     return struct.pack("!H", len(value)) + value.encode()
 
 
 def connect(port: int, device: str) -> socket.socket:
-    """A silent client of MQTT 5, subscribed like a device."""
+    """Connect a silent client with MQTT 5 that is subscribed like a device."""
     link = socket.create_connection(("127.0.0.1", port))
     flags = bytes([5, 2, 0, 0, 0])  # version 5, clean start, no keepalive, no properties
     link.sendall(packet(0x10, text("MQTT") + flags + text(device)))
@@ -86,7 +86,7 @@ def connect(port: int, device: str) -> socket.socket:
 
 
 def connection_bytes(count: int) -> float:
-    """The growth of Mosquitto's memory per connection."""
+    """Return how much Mosquitto's memory grows per connection, in bytes."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, count + 1000), most))
     with Broker() as broker, ExitStack() as stack:
@@ -103,12 +103,12 @@ def memory(pid: int | None) -> int:
 
 
 def traffic(use: Use) -> Traffic:
-    """The traffic in the form that the plan uses."""
+    """Return the traffic in the form that the plan uses."""
     return Traffic(round(use.up), round(use.down), round(use.messages, 2), round(use.units, 2))
 
 
 def figures(found: Result) -> list[Figure]:
-    """Each cost on one line."""
+    """Return one figure for each cost."""
     return [Figure(key, str(value)) for key, value in found.items()]
 
 

@@ -1,4 +1,4 @@
-"""Emulated fleets that benchmarks compare: each has a folder, and a finished one is not run again."""
+"""Runs emulated fleets for benchmarks. Each has its own folder, and a finished one is not repeated."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from sedge_emulate.result import Result, read_json
 
 
 def emulated(fleet: Path | str, folder: Path, **options: int) -> Result:
-    """The result of a fleet file, or of its text, in its folder. Exits if a run fails."""
+    """Return the result of a fleet file, or of its text, in this folder. Exits if a run fails."""
     if not (folder / "result.json").exists():
         if isinstance(fleet, Path):
             path = fleet  # in place: the module of its model lies next to it

@@ -1,10 +1,10 @@
-"""The honest devices' rate of updates while one enrolled device floods the coordinator.
+"""Measures the honest devices' rate of updates while one enrolled device floods the coordinator.
 
-A real Mosquitto with the configuration that ``sedge-cloud init`` writes (on the loopback interface alone),
-a real ``sedge-cloud serve`` and an endless run of FedAvg. The honest devices follow the whole protocol but
-do not train: each fetches every round's model and uploads an update of some five chunks. A lost message
-costs them up to two seconds. One more device, in a separate process, answers no order and sends
-``--rate`` messages a second (inf: as many as the broker takes), of one kind:
+It starts a real Mosquitto with the configuration that ``sedge-cloud init`` writes (on the loopback
+interface only), a real ``sedge-cloud serve`` and an endless run of FedAvg. The honest devices follow the
+whole protocol but do not train: each downloads every round's model and uploads an update of about five
+chunks. A lost message delays them by up to two seconds. Another device, in a separate process, answers no
+order and sends ``--rate`` messages a second (inf: as many as the broker accepts) of one kind:
 
     chunk    sealed, of a transfer that it has not offered: nobody answers these
     get      sealed, for all chunks of the round's model
@@ -12,11 +12,11 @@ costs them up to two seconds. One more device, in a separate process, answers no
     garbage  64 bytes that are not a frame
     mac      a chunk with a wrong MAC
 
-Each flood is between two calm periods of the same length; the share is the rate of committed updates during
-the flood relative to the calm periods. The result also has the flooder's messages a second; the seconds
-after the flood until every honest device has committed another update; the coordinator's use of a core, the
-more stable figure on a busy machine; how often honest devices had to repeat a GET or an offer; and the
-lines that the coordinator logged meanwhile.
+Each flood is between two calm periods of the same length. The share is the rate of committed updates during
+the flood, relative to the calm periods. The result also has the flooder's messages per second, the seconds
+after the flood until every honest device has committed another update, the coordinator's use of a core (the
+more stable figure on a busy machine), how often honest devices had to repeat a GET or an offer, and the
+number of lines that the coordinator logged meanwhile.
 """
 
 import os
@@ -82,15 +82,15 @@ KINDS = {
     "mac": "frames with a wrong MAC",
 }
 FLOODER = "flooder"
-# The model has 13 chunks, an update five.
+# The model has 13 chunks, and an update has five.
 SIZE = 200_000
-# The minimum share of the honest devices' rate, and the maximum number of lines in the log.
+# The targets: the minimum share of the honest devices' rate, and the maximum number of log lines.
 TARGET_SHARE, TARGET_LINES = 0.8, 30
 START_S = 30.0
-# How long the honest devices have after a flood to commit another update each.
+# How long after a flood every honest device may take to commit another update.
 BACKLOG_S = 120.0
 BODY_BYTES = 4096
-# Messages that the flooder sends between two checks of the clock and of arrivals.
+# How many messages the flooder sends between two checks of the clock and of arrivals.
 BATCH = 64
 TRAIN_S = 0.5
 HELLO = Hello(b"!" * 16, "bench", ("onnxruntime",), ("zstd",), versions=VERSIONS)
@@ -99,7 +99,7 @@ Row = dict[str, str | int | float]
 
 @dataclass(frozen=True)
 class Account:
-    """A device as ``device add`` creates it."""
+    """A device's account, as ``device add`` creates it."""
 
     url: str
     name: str
@@ -107,7 +107,7 @@ class Account:
 
 
 class Station:
-    """A device's link and its end of the channel; messages go to ``hear``, chunks to ``take``."""
+    """A device's link and its end of the channel. Messages are passed to ``hear``, chunks to ``take``."""
 
     def __init__(self, account: Account) -> None:
         self.keys = DeviceKeys.of(account.secret)
@@ -133,7 +133,7 @@ class Station:
         return self.link.timer()
 
     def step(self) -> None:
-        """Handle what has arrived."""
+        """Process whatever has arrived."""
         for event in self.link.step():
             match event:
                 case Connected():
@@ -152,7 +152,7 @@ class Station:
                     raise RuntimeError(str(event))
 
     def send(self, send: Send) -> None:
-        """Hand a frame to the link."""
+        """Pass a frame to the link."""
         self.link.send(send.topic, send.payload)
 
     def greet(self) -> None:
@@ -170,11 +170,11 @@ class Station:
         """Handle a chunk for the whole fleet."""
 
     def lost(self) -> None:
-        """The link is down."""
+        """Handle the loss of the link."""
 
 
 class Honest(Station):
-    """A device that fetches each round's model and uploads an update, without training."""
+    """A device that downloads each round's model and uploads an update, without training."""
 
     def __init__(self, account: Account, layout: Layout, payload: bytes, number: int) -> None:
         super().__init__(account)
@@ -192,7 +192,7 @@ class Honest(Station):
         return self.link.timer() if due is None else min(self.link.timer(), due)
 
     def step(self) -> None:
-        """Handle arrived messages, and do what is due."""
+        """Process arrived messages, and do whatever is due."""
         super().step()
         now = time.monotonic()
         if self.order is None or not self.link.up:
@@ -201,7 +201,7 @@ class Honest(Station):
             missing = self._fetch.poll(now)
             if missing is not None:
                 self._asked += 1
-                self.repeated += self._asked > 2  # one chunk, then all others
+                self.repeated += self._asked > 2  # first one chunk, then all others
                 get = Get(RUN, self.order.round, missing)
                 self.send(self.peer.message(get, self._fetch.manifest.transfer))
         elif self._upload is not None:
@@ -247,7 +247,7 @@ class Honest(Station):
             self._upload.connected(now + TRAIN_S)
 
     def lost(self) -> None:
-        """The link is down; the round starts over with the next order."""
+        """Handle the loss of the link. The round starts over with the next order."""
         self.order = self._fetch = self._upload = None
 
     def _next(self, upload: Upload, order: Order, index: int | None) -> Send:
@@ -265,11 +265,12 @@ class Flooder(Station):
 
     def __init__(self, account: Account) -> None:
         super().__init__(account)
-        # Sealed once: on one machine the flooder's own computing would slow down the others.
+        # Authenticated only once, because on one machine the flooder's computing would slow down the
+        # others.
         self._chunk = self.peer.chunk(b"t" * 16, 0, bytes(BODY_BYTES)).payload
 
     def payload(self, kind: str) -> bytes:
-        """The next frame of a kind."""
+        """Return the next frame of a kind."""
         match kind:
             case "get":
                 assert self.order is not None
@@ -289,7 +290,7 @@ class Flooder(Station):
 
 
 def flood(account: Account, asked: "Queue[tuple[str, float, float]]", sent: "Queue[int]") -> None:
-    """The flooder's process: joins the fleet, then floods when told to."""
+    """Run the flooder's process. It joins the fleet, then floods when told to."""
     station, loop = Flooder(account), Loop()
     while True:
         loop.run([station], lambda: station.order is not None and not asked.empty())
@@ -310,7 +311,7 @@ def flood(account: Account, asked: "Queue[tuple[str, float, float]]", sent: "Que
 
 @contextmanager
 def running(command: list[str], log: Path) -> Generator[subprocess.Popen[bytes]]:
-    """A process as a context manager; its output goes to a file."""
+    """Run a process in this context. Its output goes to a file."""
     with log.open("ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
     try:
@@ -321,7 +322,7 @@ def running(command: list[str], log: Path) -> Generator[subprocess.Popen[bytes]]
 
 
 class Bench:
-    """Broker, coordinator, honest devices and flooder, as a context manager."""
+    """Runs broker, coordinator, honest devices and flooder, as a context manager."""
 
     def __init__(self, devices: int) -> None:
         self._count = devices
@@ -344,7 +345,7 @@ class Bench:
             broker.read_text().replace(f"listener {port}", f"listener {port} {LOOPBACK}")
         )
         toml = folder / "cloud.toml"
-        # The coordinator waits this long for a GET that a device such as the flooder may never send.
+        # The coordinator waits this long for the GETs of all devices, and the flooder may never send one.
         toml.write_text(toml.read_text().replace("[broker]", "gather_ms = 100\n\n[broker]"))
         cloud = load_cloud(toml)
         names = [f"device-{number}" for number in range(self._count)]
@@ -387,11 +388,11 @@ class Bench:
             raise SystemExit(f"no device takes part: {self._log.read_text()[-2000:]}")
 
     def calm(self, seconds: float) -> float:
-        """Updates a second without a flood."""
+        """Return the updates per second without a flood."""
         return self._run(lambda: False, seconds)
 
     def flood(self, kind: str, rate: float, seconds: float) -> Row:
-        """Updates a second during a flood, messages that the flooder sent, lines in the log."""
+        """Flood. Returns the updates per second, the flooder's messages, and the number of log lines."""
         lines, repeated = self._lines(), self._repeated()
         cpu_s = self._cpu_s()
         self._asked.put((kind, rate, seconds))
@@ -410,7 +411,7 @@ class Bench:
         }
 
     def _run(self, until: Callable[[], bool], seconds: float) -> float:
-        """Let the honest devices work. Returns the committed updates a second."""
+        """Let the honest devices work. Returns the committed updates per second."""
         before, start = self._committed(), time.monotonic()
         self._loop.run(self._honest, lambda: until() or time.monotonic() > start + seconds)
         return (self._committed() - before) / (time.monotonic() - start)
@@ -419,7 +420,7 @@ class Bench:
         return sum(device.committed for device in self._honest)
 
     def _cpu_s(self) -> float:
-        """User and system seconds of the coordinator's process (proc(5): fields 14 and 15)."""
+        """Return the user and system seconds of the coordinator's process (proc(5): fields 14 and 15)."""
         text = Path(f"/proc/{self._serve.pid}/stat").read_text()
         fields = text.rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -428,7 +429,7 @@ class Bench:
         return sum(device.repeated for device in self._honest)
 
     def _lines(self) -> int:
-        """Lines of the log, except those that every round writes."""
+        """Count the lines of the log, except those that every round writes."""
         lines = self._log.read_text().splitlines()
         return sum(" INFO " not in line for line in lines)
 
@@ -438,7 +439,7 @@ def _more(device: Honest, committed: int) -> bool:
 
 
 def flooded(over: Bench, kind: str, rate: float, seconds: float) -> Row:
-    """One kind of flood between two calm periods."""
+    """Measure one kind of flood between two calm periods."""
     before = over.calm(seconds)
     found = over.flood(kind, rate, seconds)
     calm = (before + over.calm(seconds)) / 2
@@ -447,7 +448,7 @@ def flooded(over: Bench, kind: str, rate: float, seconds: float) -> Row:
 
 
 def figures(found: Result) -> list[Figure]:
-    """The honest devices' rate while one device floods the coordinator."""
+    """Return the honest devices' rate while one device floods the coordinator."""
     target = found["target"]
     return [
         Figure(
@@ -467,7 +468,7 @@ def figures(found: Result) -> list[Figure]:
 def measure(
     devices: int = 8, rate: float = 3000.0, seconds: float = 10.0, kinds: Sequence[str] = ()
 ) -> Result:
-    """Flood with each kind, at this rate of messages per second, for this long."""
+    """Flood with each kind of message, at this rate per second, for this long."""
     names = chosen(kinds, KINDS)
     with Bench(devices) as over:
         rows = [flooded(over, kind, rate, seconds) for kind in names]

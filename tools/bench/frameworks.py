@@ -1,10 +1,10 @@
-"""The same federated training in sedge-emulate, Flower's simulation and FedJAX, on one machine.
+"""Runs the same federated training in sedge-emulate, Flower's simulation and FedJAX, on one machine.
 
-Ten devices of 256 images of Fashion-MNIST, all in every round, 8 steps of SGD in batches of 32 (learning
-rate .01), the 4-layer CNN (582,026 parameters), FedAvg, whole float32 weights. Each framework uses all
-cores in its own way: sedge-emulate (memory link) and Flower (Ray) have one single-threaded process per
-core, FedJAX runs one client after the other with XLA's threads. sedge-emulate also evaluates every model
-before and after training, on 4 images.
+Ten devices have 256 images of Fashion-MNIST each, and all take part in every round with 8 steps of SGD in
+batches of 32 (learning rate .01). The model is the 4-layer CNN (582,026 parameters), the strategy FedAvg
+with full float32 weights. Each framework uses all cores in its own way: sedge-emulate (memory link) and
+Flower (Ray) have one single-threaded process per core, FedJAX runs one client after the other with XLA's
+threads. sedge-emulate also evaluates every model before and after training, on 4 images.
 
 Flower and FedJAX are installed by pip into their own virtual environments, which are kept in --venvs; if
 that fails, the row says so. All frameworks are measured in turn, --passes times. "round" is the median over
@@ -65,7 +65,7 @@ Row = dict[str, object]
 
 @dataclass(frozen=True)
 class Pass:
-    """One run of a framework: seconds of its rounds, and milliseconds of dispatch per device."""
+    """One run of a framework: the seconds of its rounds, and the milliseconds of dispatch per device."""
 
     rounds: list[float]
     dispatch_ms: float
@@ -75,7 +75,7 @@ class Pass:
 class Framework:
     """Another framework: ``script`` runs the work where ``packages`` (by pip) are installed.
 
-    ``report`` are the distributions whose versions are reported with the figures.
+    ``report`` lists the distributions whose versions are reported with the figures.
     """
 
     script: str
@@ -85,7 +85,7 @@ class Framework:
 
 
 def frameworks() -> dict[str, Framework]:
-    """The other frameworks. Torch is of exactly our version."""
+    """Return the other frameworks. They use exactly our version of torch."""
     cpus = ("--cpus", str(os.cpu_count() or 1))
     return {
         "flower": Framework(
@@ -109,7 +109,7 @@ def versions(python: Path, framework: Framework) -> dict[str, str]:
 
 
 def write_data(folder: Path) -> None:
-    """The examples, balanced by class: in one row for sedge-emulate, by device for the others."""
+    """Write the examples, balanced by class: in one array for sedge-emulate, by device for the others."""
     images = load("fashion-mnist")
     each = DEVICES * (TRAIN + TEST) // CLASSES
     chosen = np.concatenate([np.flatnonzero(images.labels == c)[:each] for c in range(CLASSES)])
@@ -121,7 +121,7 @@ def write_data(folder: Path) -> None:
 
 
 def emulated(fleet: str, folder: Path, log: Path, timeout_s: float) -> StrategyResult:
-    """The first strategy of a fleet file's text, run in a folder. Raises ``Unavailable``."""
+    """Run the first strategy of a fleet file's text in a folder. Raises ``Unavailable``."""
     path, out = folder / "fleet.toml", folder / "out"
     path.write_text(fleet)
     words = [sys.executable, "-m", "sedge_emulate", "run", str(path), "--fresh", "--out", str(out)]
@@ -130,7 +130,7 @@ def emulated(fleet: str, folder: Path, log: Path, timeout_s: float) -> StrategyR
 
 
 def by_sedge(log: Path, folder: Path, rounds: int) -> Pass:
-    """One emulation."""
+    """Run one emulation."""
     found = emulated(FLEET.replace("ROUNDS", str(rounds)), folder, log, RUN_S)
     sizes = {(device.num_train, device.num_test) for device in found.devices}
     engine = found.engine
@@ -142,11 +142,11 @@ def by_sedge(log: Path, folder: Path, rounds: int) -> Pass:
 
 
 def by_other(python: Path, framework: Framework, log: Path, folder: Path, rounds: int) -> Pass:
-    """One run of another framework."""
+    """Run another framework once."""
     words = [str(python), str(SCRIPTS / framework.script), str(folder / "devices.npz")]
     words += ["--rounds", str(rounds), "--steps", str(STEPS), *framework.options]
     lines = output(framework.script, words, log, RUN_S).splitlines()
-    # Ray's processes may still print after ours.
+    # Ray's processes may still print after the program's last line.
     (line,) = [line for line in lines if line.startswith('{"rounds"')]
     found = json.loads(line)
     return Pass(found["rounds"], 1000 * median(found["empty"][1:]) / DEVICES)
@@ -164,7 +164,7 @@ def row(passes: list[Pass]) -> Row:
 
 
 def rows_of(names: Sequence[str], venvs: Path, rounds: int, passes: int) -> dict[str, Row]:
-    """A row for each framework, or the reason for its absence."""
+    """Return a row for each framework, or the reason why it is missing."""
     others = frameworks()
     found: dict[str, list[Pass]] = {name: [] for name in names}
     failed: dict[str, Row] = {}
@@ -204,7 +204,7 @@ def rows_of(names: Sequence[str], venvs: Path, rounds: int, passes: int) -> dict
 
 
 def figures(found: Result) -> list[Figure]:
-    """The same work in the other frameworks."""
+    """Return the figures of the same work in the other frameworks."""
     rows = found["frameworks"]
     own_s = rows.get("sedge", {}).get("round_s")
     written: list[Figure] = []
@@ -232,7 +232,7 @@ def figures(found: Result) -> list[Figure]:
 def measure(
     *names: str, rounds: int = 6, passes: int = 2, venvs: Path = Path("runs/frameworks")
 ) -> Result:
-    """Measure this many rounds per pass, of which the first does not count."""
+    """Measure this many rounds per pass. The first round of a pass does not count."""
     if rounds < 2 or passes < 1:
         raise BadOption(f"found {rounds} rounds, {passes} passes; expected 2 or more, 1 or more")
     rows = rows_of(chosen(names, ("sedge", *frameworks())), venvs, rounds, passes)

@@ -1,11 +1,11 @@
-"""When does a fleet help? The gain over training alone, by split and number of examples per device.
+"""Measures when a fleet helps: the gain over training alone, by split and examples per device.
 
     python -m tools.bench --keep gains
     python -m tools.bench --keep gains --splits dir-0.1 --sizes 20 200 --seeds 42
 
 Each cell is one strategy of gains.toml on Fashion-MNIST under one seed. A device trains on that many
-examples on average and is tested on ``TESTS`` others; accuracies are pooled over all test examples. A kept
-cell is not run again, and a stopped one resumes. gains_figure.py draws them.
+examples on average and is tested on ``TESTS`` others; accuracies are pooled over all test examples. A
+finished cell is not repeated, and an interrupted one resumes. gains_figure.py draws them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ TESTS = 200
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One strategy's accuracy before and after training, by split, examples a device and seed."""
+    """One strategy's accuracy before and after training, for a split, examples per device and a seed."""
 
     split: str
     size: int
@@ -43,19 +43,19 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[str, int, int, str]:
-        """What distinguishes it from the others."""
+        """The fields that distinguish this cell from the others."""
         return self.split, self.size, self.seed, self.strategy
 
 
 class Gains(msgspec.Struct, frozen=True):
-    """All cells, and the settings that they have in common."""
+    """All cells, and the settings that they share."""
 
     settings: dict[str, object]
     cells: list[Cell]
 
 
 def figures(found: Result) -> Iterator[Figure]:
-    """What each strategy gains over the first one, after training."""
+    """Return what each strategy gains over the first one, after training."""
     cells = msgspec.convert(found, Gains).cells
     for split, size, strategy in dict.fromkeys((c.split, c.size, c.strategy) for c in cells):
         gains = gains_of(cells, split, size, strategy)
@@ -68,7 +68,7 @@ def figures(found: Result) -> Iterator[Figure]:
 def gains_of(
     cells: Sequence[Cell], split: str, size: int, strategy: str
 ) -> list[tuple[float, float]]:
-    """A strategy's gain before and after training, seed by seed; none for the first strategy."""
+    """Return a strategy's gains before and after training, by seed; none for the first strategy."""
     first = cells[0].strategy
     by_place = {cell.place: cell for cell in cells}
     return [
@@ -109,7 +109,7 @@ def measure(
 
 
 def kept_cells(fleet: EmulationConfig, kept: Path) -> list[Cell]:
-    """The cells kept there. Raises ``DataError`` for those of another fleet."""
+    """Return the stored cells. Raises ``DataError`` for cells of another fleet."""
     if not kept.exists():
         return []
     found = msgspec.json.decode(kept.read_bytes(), type=Gains)
@@ -118,7 +118,10 @@ def kept_cells(fleet: EmulationConfig, kept: Path) -> list[Cell]:
 
 
 def divided_data(fleet: EmulationConfig, split: str, size: int) -> DataConfig:
-    """The data of a fleet whose devices train on ``size`` examples on average. Raises ``BadOption``."""
+    """Return the data settings so that devices train on ``size`` examples on average.
+
+    Raises ``BadOption`` if that is impossible.
+    """
     if split not in SPLITS:
         raise BadOption(f"--splits: found {split!r}, expected some of {', '.join(SPLITS)}")
     if size < 1:

@@ -1,7 +1,8 @@
 """Draws docs/gains-*.svg from tools/bench/results/gains.json: one figure for each split.
 
-For every strategy but the first, its gain over the first, pooled, in points, by examples per device: after
-training, and paler before it. A line is the mean over the seeds; a stroke goes from the worst to the best.
+It plots, for every strategy but the first, the pooled gain over the first in percentage points against the
+examples per device: after training and, in a paler colour, before it. A line connects the means over the
+seeds, and a vertical line extends from the worst seed to the best.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ WORDS = {"dir-0.1": "Dir(0.1)", "dir-0.5": "Dir(0.5)", "iid": "IID"}
 
 
 def drawn(path: Path) -> Iterator[tuple[Path, str]]:
-    """The path and SVG of each figure that has cells."""
+    """Yield the path and the SVG of each figure that has cells."""
     if path.exists():
         cells = msgspec.json.decode(path.read_bytes(), type=Gains).cells
         for split in SPLITS:
@@ -29,7 +30,7 @@ def drawn(path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The figures in Markdown, and the cells that they show."""
+    """Return the figures in Markdown, and the cells that they show."""
     for page, _ in drawn(path):
         split = page.stem.removeprefix("gains-")
         yield f"![Gain on training alone over the examples a device, {WORDS[split]}]({page.name})"
@@ -45,7 +46,7 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def figure(cells: list[Cell], split: str) -> Plot:
-    """The plot of one split; the strategies' names are in its lower right corner."""
+    """Plot one split. The strategies' names are in the lower right corner."""
     first, *others = dict.fromkeys(cell.strategy for cell in cells)
     found = {
         (name, size): gains
@@ -68,6 +69,6 @@ def figure(cells: list[Cell], split: str) -> Plot:
             plot.line(sizes, means, series(i), 2.0, opacity)
             ends = [min(each) for each in points], [max(each) for each in points]
             plot.strokes((sizes, ends[0]), (sizes, ends[1]), series(i), 1.5, opacity)
-        # Lines end close together, so names next to them would overlap.
+        # The lines end close together, so names at their ends would overlap.
         plot.text(x.high, low, name, (-6, -8 - 15 * (len(others) - 1 - i)), series(i), "end")
     return plot

@@ -1,4 +1,4 @@
-"""Figures of one GPU, from the JSON line of ``make bench-gpu``."""
+"""The figures of one GPU, from the last line of ``make bench-gpu``."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,12 +9,15 @@ from tools.bench.gpu.result import GpuResult, StageResult
 from tools.bench.gpu.words import figures, told
 from tools.bench.harness import Figure, Result
 
-# These have a separate row for each setting; the others are combined.
+# These stages have a separate figure for each setting; the others are combined.
 _ONE_BY_ONE = ("thousand", "fleet", "processes")
 
 
 def gpu(result: Result) -> list[Figure]:
-    """The card, each stage, and the goals. Raises ``msgspec.ValidationError``, a ``ValueError``."""
+    """Return figures of the GPU, of each stage, and of the goals.
+
+    Raises ``msgspec.ValidationError``, a ``ValueError``.
+    """
     found = msgspec.convert(result["gpu"], GpuResult)
     stages = {stage.name: stage for stage in found.stages}
     written = [_card(found, stages.get("card")), _tests(stages.get("tests"))]
@@ -34,7 +37,7 @@ def gpu(result: Result) -> list[Figure]:
 
 
 def _card(found: GpuResult, stage: StageResult | None) -> Figure:
-    """The card's name and limits."""
+    """Return the GPU's name and limits."""
     rows = stage.rows if stage else []
     words = [found.remark] if found.remark else []
     for row in rows:
@@ -51,7 +54,7 @@ def _card(found: GpuResult, stage: StageResult | None) -> Figure:
 
 
 def _tests(stage: StageResult | None) -> Figure | None:
-    """All test files together."""
+    """Return the combined figure of all test files."""
     if stage is None or not stage.rows:
         return None
     sums = {key: sum(row.figures.get(key, 0) for row in stage.rows) for key in ("passed", "failed")}
@@ -61,7 +64,7 @@ def _tests(stage: StageResult | None) -> Figure | None:
 
 
 def _by_model(stages: Iterable[StageResult | None]) -> list[Figure]:
-    """A figure for each model and precision: the rate in every setting, the best one with its shares."""
+    """Return a figure per model and precision: the rate in every setting, and the best one's shares."""
     grouped: dict[tuple[str, str, str], list[Row]] = {}
     for stage in filter(None, stages):
         for row in stage.rows:
@@ -75,7 +78,7 @@ def _by_model(stages: Iterable[StageResult | None]) -> list[Figure]:
 
 
 def _rates(rows: Sequence[Row]) -> str:
-    """``5,120 examples/s (…): 128 devices, graphs, unfold; others …``."""
+    """Format rates as ``5,120 examples/s (…): 128 devices, graphs, unfold; others …``."""
     measured = [row for row in rows if row.figures]
     if not measured:
         return "not measured: " + "; ".join(dict.fromkeys(row.why for row in rows))
@@ -92,7 +95,7 @@ def _rates(rows: Sequence[Row]) -> str:
 
 
 def _with_form(row: Row, words: str) -> str:
-    """The words, and the part of the setting that is not in the row's title."""
+    """Append the part of the setting that is not in the row's title."""
     form = {key: value for key, value in row.setting.items() if key not in ("model", "precision")}
     return f"{words} ({named(form)})" if form else words
 

@@ -1,8 +1,9 @@
-"""A benchmark is a function that measures, with one that turns the result into figures.
+"""The framework of the benchmarks: a function that measures, and one that turns its result into figures.
 
-A module of tools.bench with a function marked by ``bench`` is run by ``python -m tools.bench NAME``. The
-function's parameters are the options. Its result is the last line of JSON, and is kept in ``results``; the
-figures are printed and are the rows of RESULTS.md, and their targets determine the exit status.
+``python -m tools.bench NAME`` runs a module of tools.bench with a function decorated by ``bench``. The
+function's parameters become the options. Its result is printed as the last line of JSON and can be kept in
+``results``. The figures are printed, become the rows of RESULTS.md, and their targets determine the exit
+status.
 """
 
 import argparse
@@ -23,7 +24,7 @@ PAGE = (
     "disk", "coordinator", "seen", "outage", "flood", "three_hosts", "processes", "training", "gpu",
     "emulator", "frameworks",
 )  # fmt: skip
-# A benchmark's result: names and numbers, as JSON has them.
+# A benchmark's result: names with numbers or other JSON values.
 Result: TypeAlias = dict[str, Any]
 # A target in words, and whether it is met.
 Target: TypeAlias = tuple[str, bool]
@@ -45,12 +46,12 @@ class Figure:
 
 
 class BadOption(Exception):
-    """A value of an option that a benchmark refuses."""
+    """An option of a benchmark has an invalid value."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark; its name is that of its module."""
+    """A benchmark. It has the name of its module."""
 
     name: str
     title: str
@@ -58,7 +59,7 @@ class Benchmark:
     figures: Callable[[Result], Iterable[Figure]]
 
     def run(self, words: Sequence[str]) -> int:
-        """Measure, print the figures and a line of JSON. Returns 1 when a target is missed."""
+        """Measure, and print the figures and a line of JSON. Returns 1 if a target is missed, else 0."""
         parser = options(self.name, self.measure)
         given = vars(parser.parse_args(words))
         try:
@@ -90,13 +91,13 @@ def bench(
 
 
 def benchmark(name: str) -> Benchmark | None:
-    """The benchmark of this module; None if it has its own command line."""
+    """Return the benchmark of this module, or None if the module has its own command line."""
     import_module(f"{__package__}.{name}")
     return BENCHMARKS.get(name)
 
 
 def options(name: str, measure: Callable[..., Result]) -> argparse.ArgumentParser:
-    """A command line with the function's parameters: ``*names`` are arguments, the rest options."""
+    """Return a parser for the function's parameters: ``*names`` are arguments, the others options."""
     parser = argparse.ArgumentParser(
         f"python -m tools.bench {name}",
         description=sys.modules[measure.__module__].__doc__,
@@ -110,7 +111,7 @@ def options(name: str, measure: Callable[..., Result]) -> argparse.ArgumentParse
         kind, several = hints[parameter.name], False
         if isinstance(kind, UnionType):  # T | None
             (kind,) = (each for each in get_args(kind) if each is not type(None))
-        if get_origin(kind) is not None:  # Sequence[T]
+        if get_origin(kind) is not None:  # for Sequence[T]
             (kind,), several = get_args(kind), True
         parser.add_argument(
             f"--{parameter.name.replace('_', '-')}", default=parameter.default, type=kind,
@@ -120,7 +121,7 @@ def options(name: str, measure: Callable[..., Result]) -> argparse.ArgumentParse
 
 
 def chosen(names: Sequence[str], known: Iterable[str]) -> list[str]:
-    """The names, or all known ones. Raises ``BadOption`` for an unknown one."""
+    """Return the names, or all known names if there are none. Raises ``BadOption`` for an unknown name."""
     everything = list(known)
     for name in names:
         if name not in everything:
@@ -129,10 +130,10 @@ def chosen(names: Sequence[str], known: Iterable[str]) -> list[str]:
 
 
 def at_most(limit: float, value: float, unit: str = "") -> Target:
-    """The target of a value that should stay small."""
+    """Return the target of a value that should be small."""
     return f"at most {limit:g}{unit and f' {unit}'}", value <= limit
 
 
 def at_least(limit: float, value: float, unit: str = "") -> Target:
-    """The target of a value that should be large."""
+    """Return the target of a value that should be large."""
     return f"at least {limit:g}{unit and f' {unit}'}", value >= limit

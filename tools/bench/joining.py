@@ -1,9 +1,10 @@
-"""Devices that join with one token, and what an attacker can do with the shipped broker and coordinator.
+"""Lets devices join with one token, and tries attacks on the shipped broker and coordinator.
 
 A real Mosquitto with the files of ``sedge-cloud init``, a real ``sedge-cloud serve``, and ``--devices``
-real ``sedge-edge join``, some at a time, all on this machine: Python's start takes by far most of the time.
-Each device then connects with its own files. The attacker has, in turn, nothing, a token, a device's files,
-and recorded frames; the coordinator's own account, subscribed to everything, sees what passes the broker.
+real ``sedge-edge join``, some at a time, run on this machine. Starting Python takes most of the time. Each
+device then connects with its own files. The attacker has, in turn, nothing, a token, a device's files, and
+recorded frames. The coordinator's own account is subscribed to everything and sees what the broker
+forwards.
 """
 
 import os
@@ -32,12 +33,12 @@ from sedge_protocol.wire.frame import VERSIONS
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.peer import Peer
 
-FLEET = "test"  # of ``RealFleet``
+FLEET = "test"  # part of ``RealFleet``
 WAIT_S, PASS_S = 15.0, 2.0
 
 
 def serving(folder: Path, *, certificates: bool = False) -> RealFleet:
-    """A fleet whose coordinator makes the broker reread its files, as under ``sedge-cloud up``."""
+    """Run a fleet whose coordinator makes the broker reload its files, as under ``sedge-cloud up``."""
     fleet = RealFleet(folder, certificates=certificates)
     fleet.reload_by(folder / "cloud.toml")
     fleet.start_cloud()
@@ -45,7 +46,7 @@ def serving(folder: Path, *, certificates: bool = False) -> RealFleet:
 
 
 def join(fleet: RealFleet, line: str, name: str, folder: str = "") -> str:
-    """Run ``sedge-edge join`` on a new device. Returns its error, empty if it has joined."""
+    """Run ``sedge-edge join`` on a new device. Returns its error, or "" if it has joined."""
     words = [
         "join",
         line,
@@ -63,12 +64,12 @@ def join(fleet: RealFleet, line: str, name: str, folder: str = "") -> str:
 
 
 def settings_of(fleet: RealFleet, name: str) -> BrokerSettings:
-    """A device's account at the broker."""
+    """Return a device's broker account."""
     return load_config(fleet.folder / name / "edge.toml").broker_settings()
 
 
 def run(link: MqttLink, seconds: float, ends: Callable[[object], bool]) -> list[Received]:
-    """The messages that a link receives until something ends it, or for this many seconds."""
+    """Return the messages that a link receives until ``ends`` is true, or for this many seconds."""
     heard, until = list[Received](), time.monotonic() + seconds
     while time.monotonic() < until:
         for event in link.step():
@@ -81,7 +82,7 @@ def run(link: MqttLink, seconds: float, ends: Callable[[object], bool]) -> list[
 
 
 def lets_in(settings: BrokerSettings) -> bool:
-    """Whether the broker accepts an account."""
+    """Return True if the broker accepts an account."""
     link = MqttLink(settings, ())
     try:
         run(link, WAIT_S, lambda event: isinstance(event, Connected | Disconnected))
@@ -91,7 +92,7 @@ def lets_in(settings: BrokerSettings) -> bool:
 
 
 def refusal(settings: BrokerSettings) -> str:
-    """Why the broker refuses an account, as the log of a device says it; empty if it does not."""
+    """Return why the broker rejects an account, as a device's log says it; "" if it does not."""
     link, said = MqttLink(settings, ()), list[str]()
 
     def ends(event: object) -> bool:
@@ -113,7 +114,7 @@ def up(settings: BrokerSettings, *listens: str) -> MqttLink:
 
 
 def passes(sender: MqttLink, topic: str, receiver: MqttLink) -> bool:
-    """Whether a message from one account reaches another."""
+    """Return True if a message from one account reaches another."""
     payload = f"marked {time.monotonic_ns()}".encode()
     sender.send(topic, payload)
     for _ in range(int(PASS_S / 0.1)):
@@ -124,7 +125,10 @@ def passes(sender: MqttLink, topic: str, receiver: MqttLink) -> bool:
 
 
 def attacks(fleet: RealFleet, used: str, line: str) -> Iterator[tuple[str, bool]]:
-    """Each attack with whether it was refused; the fleet has pi-0, pi-1 and pi-2, with a ``used`` token."""
+    """Try each attack. Returns whether it was repelled.
+
+    The fleet has pi-0, pi-1 and pi-2, and a ``used`` token.
+    """
     one, other = settings_of(fleet, "pi-0"), topics.up(FLEET, "pi-1")
     password = (fleet.folder / "coordinator-password").read_text().strip()
     account, token = replace(one, username=f"coordinator-{FLEET}"), parse_join_text(line)
@@ -154,7 +158,7 @@ def attacks(fleet: RealFleet, used: str, line: str) -> Iterator[tuple[str, bool]
             f"hear what another device sends, with {who} account",
             not passes(master, other, thief),
         )
-        # What the account may do works: so nothing above was refused for lack of a connection.
+        # Permitted actions succeed, so nothing above failed just for lack of a connection.
         name = settings.username or ""
         assert passes(thief, topics.up(FLEET, name), master)
         assert passes(master, topics.down(FLEET, name), thief)
@@ -173,7 +177,7 @@ def attacks(fleet: RealFleet, used: str, line: str) -> Iterator[tuple[str, bool]
 
 
 def with_other_certificates(fleet: RealFleet, name: str) -> Iterator[tuple[str, bool]]:
-    """Connect with a device's password, but not its certificate, to a broker that asks for one."""
+    """Connect with a device's password but without its certificate, to a broker that requires one."""
     good = settings_of(fleet, name)
     secret = load_config(fleet.folder / name / "edge.toml").secret()
     plain = good.url.replace("mqtts:", "mqtt:")
@@ -200,7 +204,7 @@ def with_other_certificates(fleet: RealFleet, name: str) -> Iterator[tuple[str, 
 
 
 def forgeries(fleet: RealFleet, master: MqttLink) -> Iterator[tuple[str, bool]]:
-    """Frames from an account that may send anything, as if the broker itself had been taken over."""
+    """Send frames from an account that may send anything, as if the broker itself were compromised."""
     keys, topic = load_config(fleet.folder / "pi-0" / "edge.toml").keys(), topics.up(FLEET, "pi-1")
     hello = Hello(bytes(16), "forged", versions=VERSIONS)
     own = Peer(topics.up(FLEET, "pi-0"), keys.up, keys.down, 1, 0).seal(hello)
@@ -216,7 +220,7 @@ def forgeries(fleet: RealFleet, master: MqttLink) -> Iterator[tuple[str, bool]]:
 
 
 def hellos(fleet: RealFleet) -> list[bytes | None]:
-    """The coordinator's record of each device."""
+    """Return the coordinator's record of each device."""
     store = open_folder(fleet.folder / "state")
     try:
         return [row.hello for row in store.devices()]
@@ -225,7 +229,7 @@ def hellos(fleet: RealFleet) -> list[bytes | None]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """The joins, then each attack."""
+    """Return figures of the joins, then of each attack."""
     joined = f"{found['joined']} of {found['devices']}"
     minutes = (
         f"{found['seconds'] / 60:.1f} min, with 1 command on the coordinator and 1 on each device"
@@ -242,9 +246,9 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("Joining by one token, and an attacker's list", figures)
 def measure(devices: int = 50, at_once: int = 4, certificates: int = 0) -> Result:
-    """Let this many devices join, some ``at_once``; then try every attack.
+    """Let this many devices join, ``at_once`` of them at a time; then try every attack.
 
-    With ``certificates`` 1 the broker is that of ``init --client-certificates``.
+    If ``certificates`` is 1, the broker is set up by ``init --client-certificates``.
     """
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
         fleet = serving(Path(name), certificates=bool(certificates))

@@ -1,9 +1,10 @@
-"""The cost of a newcomer's 20 MB base over MQTT, and over HTTP from a web server next to the broker.
+"""Measures a new device's download of a 20 MB base, over MQTT and over HTTP from a separate web server.
 
-Real processes on loopback: Mosquitto, ``sedge-cloud serve``, an agent, and a web server with the state
-folder's blobs. For each way: bytes that pass the broker to the device, bytes over HTTP as the device
-reports them, and seconds from the run's start until the base is on the device's disk. Also the cost of a
-request itself with TLS 1.3: bytes both ways without the blob, which shows from which size HTTP pays off.
+Real processes run on loopback: Mosquitto, ``sedge-cloud serve``, an agent, and a web server with the state
+folder's blobs. It reports for each way: bytes from the broker to the device, bytes over HTTP as the device
+reports them, and seconds from the run's start until the base is on the device's disk. It also measures the
+overhead of a request with TLS 1.3, the bytes both ways without the blob, which shows from which size on
+HTTP pays off.
 """
 
 import socket
@@ -29,7 +30,7 @@ from sedge_protocol.host.sockets import socket_bytes
 from sedge_protocol.host.web import Span
 from sedge_protocol.wire.transfer import describe
 
-ROWS, WIDTH = 24_000, 250  # coded 20 MB
+ROWS, WIDTH = 24_000, 250  # 20 MB when coded
 RUN = """\
 strategy = "fedavg"
 num_rounds = 1
@@ -40,7 +41,7 @@ min_available_devices = 1
 
 
 class Looked(nn.Module):
-    """A table that is not trained, and a head."""
+    """A model with a frozen lookup table and a trained head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ class Looked(nn.Module):
 
 
 def newcomer(folder: Path, bundle: Path, name: str, over_http: bool) -> dict[str, float]:
-    """One device's first round in its own fleet."""
+    """Run a device's first round in a fleet of its own."""
     with ExitStack() as stack:
         fleet = RealFleet(folder)
         stack.callback(fleet.close)
@@ -84,7 +85,7 @@ def newcomer(folder: Path, bundle: Path, name: str, over_http: bool) -> dict[str
 
 
 def request_bytes(folder: Path, count: int = 65_536) -> int:
-    """Bytes both ways of one request over TLS, without TCP and IP headers, besides the blob's."""
+    """Return the bytes both ways of a request over TLS, without TCP and IP headers and without the blob."""
     make_ca(folder, "ca")
     make_certificate(folder, "server", "ca", f"IP:{LOOPBACK}")
     blob, moved, done = bytes(count), list[int](), threading.Event()
@@ -117,7 +118,7 @@ def request_bytes(folder: Path, count: int = 65_536) -> int:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Each way on a line, and the cost of a request."""
+    """Return a figure for each way, and for the overhead of a request."""
     ways = [
         Figure(
             f"a newcomer's base of {size(found['base'])} over {way}",
@@ -131,7 +132,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("A large base", figures)
 def measure() -> Result:
-    """Measure each way, and a request."""
+    """Measure each way, and the overhead of a request."""
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)

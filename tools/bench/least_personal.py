@@ -1,9 +1,10 @@
-"""How many of a model's elements FedOBP should keep personal, from 500 to 600,000 parameters.
+"""Finds how many elements of a model FedOBP should keep personal, from 500 to 600,000 parameters.
 
-Two data sets on ten devices, Dir(0.3), six models each. ``--validation`` compares rules that give a number
-for each size of model, on a fifth of the devices' training examples, and the default was chosen by it;
-without it, FedAvg, the paper's quantile and the default are compared on the test examples. A finished fleet
-is not run again. Accuracies are in [0, 1], pooled over the test examples, before and after training.
+Two data sets are split among ten devices by Dir(0.3), with six models each. ``--validation`` compares rules
+for the number as a function of the model's size, on a fifth of the devices' training examples; the default
+was chosen by it. Without it, FedAvg, the paper's quantile and the default are compared on the test
+examples. A finished fleet is not repeated. Accuracies are in [0, 1], pooled over the test examples, before
+and after training.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from sedge_cloud.figures.numbers import percent
 from sedge_emulate.paired import pooled
 
 DIGITS, FASHION = "digits", "fashion-mnist"
-# Models by their number of parameters: the widths of their layers, except the last one of ten classes.
+# The widths of each model's layers, without the last layer of ten classes, by its number of parameters.
 MODELS: Mapping[str, Mapping[int, str]] = {
     DIGITS: {
         650: "layers(64)",
@@ -73,7 +74,7 @@ label = "{label}"
 options = {{ {options} }}
 """
 EXAMPLES = {DIGITS: 0, FASHION: 2500}
-# The number of personal elements of a model with n parameters.
+# The number of personal elements of a model with n parameters, by rule.
 RULES: Mapping[str, Callable[[int], int]] = {
     "41 or more": lambda n: max(41, n * 7 // 100_000),
     "square root": isqrt,
@@ -84,7 +85,7 @@ PLAIN, PAPER, DEFAULT = "FedAvg", "the paper's quantile", "default"
 
 
 def figures(found: Result) -> list[Figure]:
-    """Means over seeds before and after training, by data set and size."""
+    """Return the means over seeds before and after training, by data set and size."""
     cells: dict[str, dict[str, list[Result]]] = {}
     for row in found["rows"]:
         cell = cells.setdefault(f"{row['dataset']}, {row['parameters']:,} parameters", {})
@@ -106,7 +107,7 @@ def measure(
     sizes: Sequence[int] = (),
     out: Path = Path("runs/least_personal"),
 ) -> Result:
-    """Run what is missing. ``sizes`` are some of the models."""
+    """Do the missing runs. ``sizes`` selects some of the models."""
     rows: list[Result] = []
     for seed in seeds:
         for dataset, models in MODELS.items():

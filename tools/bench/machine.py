@@ -1,4 +1,4 @@
-"""The machine of the measurements: processor, cores, memory and versions. Linux only."""
+"""Describes the machine of the measurements: processor, cores, memory and versions. Linux only."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ PACKAGES = ("numpy", "torch", "onnxruntime", "paho-mqtt", "msgspec")
 
 
 def figures(found: Result) -> list[Figure]:
-    """The machine in one line."""
+    """Return the machine in one line."""
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     return [
         Figure(
@@ -24,7 +24,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("The machine", figures)
 def measure() -> Result:
-    """The machine's properties."""
+    """Return the machine's properties."""
     return {
         "cpu": processor(Path("/proc/cpuinfo").read_text()),
         "cores": os.cpu_count(),
@@ -36,7 +36,7 @@ def measure() -> Result:
 
 
 def processor(cpuinfo: str) -> str:
-    """The name of the first processor; "unknown" on boards that do not report one."""
+    """Return the name of the first processor, or "unknown" on boards that do not report it."""
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name":
@@ -45,6 +45,6 @@ def processor(cpuinfo: str) -> str:
 
 
 def memory_bytes(meminfo: str) -> int:
-    """The size of the memory."""
+    """Return the size of the memory in bytes."""
     (line,) = [line for line in meminfo.splitlines() if line.startswith("MemTotal:")]
     return 1024 * int(line.split()[1])

@@ -1,6 +1,6 @@
-"""METHODS.md, and the table of methods in README.md and docs/research.md, from the kept cells.
+"""Writes METHODS.md, and the tables of methods in README.md and docs/research.md, from the stored cells.
 
-Cells that have not run are named.
+Missing cells are listed.
 """
 
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ from sedge_emulate.config import EmulationConfig, load_emulation
 from sedge_emulate.emulation import slug
 from sedge_protocol.wire.objective import Metric
 
-# The number of pairs of devices to name.
+# How many pairs of devices to list.
 _PAIRS = 3
-# The data sets as column heads.
+# The column heads for the data sets.
 TITLES = {
     "phones": "phones",
     "shakespeare": "Shakespeare's roles",
@@ -39,7 +39,7 @@ TITLES = {
 
 
 def page() -> str:
-    """METHODS.md, the tables of every data set."""
+    """Return METHODS.md with the tables of every data set."""
     lines = [
         "# Methods on four data sets",
         "",
@@ -52,7 +52,7 @@ def page() -> str:
 
 
 def methods(name: str) -> list[str]:
-    """The lines on one data set."""
+    """Return the lines about one data set."""
     fleet, kept = load_emulation(SETS[name]), CELLS / name
     there = folders(fleet, kept)
     command = f"`python -m tools.bench tables {name}`"
@@ -87,7 +87,7 @@ def methods(name: str) -> list[str]:
 
 
 def _partners(runs: Runs) -> Iterator[str]:
-    """Which devices learned together under the first seed, for the methods that group devices."""
+    """Describe which devices learned together under the first seed, for methods that group devices."""
     for name, by_seed in runs.items():
         seed = min(by_seed)
         partners = by_seed[seed].strategy.partners
@@ -107,7 +107,10 @@ def _partners(runs: Runs) -> Iterator[str]:
 
 
 def overview() -> list[str]:
-    """One table of all data sets: methods that ran under every seed on each, pooled, without spreads."""
+    """Return a table of all data sets, for methods that ran under every seed on each.
+
+    Its accuracies are pooled and have no spreads.
+    """
     by_set = {
         name: compared(there)
         for name in TITLES
@@ -140,14 +143,14 @@ def _head(name: str, found: Comparison) -> str:
 
 
 def _numbers(row: Row, metric: Metric) -> str:
-    """A method's metric at each moment; "-" if a seed has no device for it."""
+    """Return a method's metric before and after training; "-" if a seed has no device for it."""
     figures = [row.figures.get(f"{moment}_pooled") for moment in MOMENTS]
     scale, style = (100, ".1f") if metric.share else (1, ".2f")
     return "/".join("-" if each is None else format(scale * each.mean, style) for each in figures)
 
 
 def mixes(path: Path) -> list[str]:
-    """How Blended's share was chosen."""
+    """Describe how Blended's share was chosen."""
     found = msgspec.json.decode(path.read_bytes(), type=dict[str, Tried])
     heads = ["share of the past", *(TITLES[name] for name in found)]
     lines = [f"| {' | '.join(heads)} |", f"| {' | '.join(['---'] * len(heads))} |"]
@@ -173,7 +176,7 @@ def _rates(fleet: EmulationConfig, kept: Path) -> Iterator[tuple[str, float]]:
 
 
 def _missing(fleet: EmulationConfig, kept: Path) -> Iterator[str]:
-    """The missing cells. Raises ``DataError`` for one of another configuration."""
+    """Return the missing cells. Raises ``DataError`` for a cell of another configuration."""
     rates = dict(_rates(fleet, kept))
     by_seeds: dict[tuple[int, ...], list[str]] = {}
     for strategy in fleet.strategies:

@@ -1,10 +1,11 @@
-"""How much of its past a device keeps under ``blended``: three shares, on held-out training examples.
+"""Chooses how much of its past model a device keeps under ``blended``, on held-out training examples.
 
     python -m tools.bench --keep mixes
 
-The share is chosen like learning rates (tables.py): one seed, half of the rounds, a fifth of every device's
-training examples held out. All data sets get the same one: the share with the best ranks, summed over the
-data sets before and after training. Each data set has Blended's own learning rate.
+Three shares are compared in the same way as learning rates (tables.py): with one seed, half of the rounds,
+and a fifth of every device's training examples held out. All data sets get the same share: the share with
+the best ranks, summed over the data sets before and after training. Each data set has Blended's own
+learning rate.
 """
 
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ LABEL = "Blended"
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """A data set's metric by share: pooled, before and after training."""
+    """A data set's metric for each share, pooled, before and after training."""
 
     metric: Metric
     rate: float
@@ -43,7 +44,7 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 def figures(found: Result) -> list[Figure]:
-    """The metric of each share."""
+    """Return the metric of each share."""
     return [
         Figure(
             f"{name}, {share} of the past",
@@ -55,7 +56,7 @@ def figures(found: Result) -> list[Figure]:
 
 
 def best_share(found: Mapping[str, Tried]) -> float:
-    """The share with the least sum of ranks over the data sets, before and after training."""
+    """Return the share with the lowest sum of ranks over the data sets, before and after training."""
 
     def rank(share: str) -> int:
         return sum(

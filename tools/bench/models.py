@@ -1,17 +1,17 @@
-"""Which models the exporter takes: every model of ``tools/bench/zoo``, verified or refused with its reason.
+"""Tests which models the exporter supports: exports every model of ``tools/bench/zoo``.
 
     python -m tools.bench models [--published] [--seeds N] [--batch-size 8] [--page FILE] [name ...]
 
-With ``--published``, or if they are named, models of public packages: they are built in a separate
-environment (``--venvs``), into which pip installs timm, transformers and the others.
-
-Each is exported, which verifies its programs against eager torch in float64. Then its gradient step runs in
-turn with eager torch's, on one thread; the ratio is that of median CPU times over half a second, and for a
-model of microseconds most of it is overhead. The export's time is wall time. Memory is that of
-``sedge_export.writing.step_memory``. A name that ends in ``@executorch`` is exported for that backend.
+With ``--published``, or if they are named, it also exports models of public packages. They are built in a
+separate environment (``--venvs``), into which pip installs timm, transformers and the others. Every export
+verifies the programs against eager torch in float64, or fails with a reason. Then the exported gradient
+step and eager torch's run alternately on one thread; the ratio is that of median CPU times over half a
+second. For a model that takes microseconds, it is mostly overhead. The export's time is wall time. Memory
+is that of ``sedge_export.writing.step_memory``. A name that ends in ``@executorch`` is exported for that
+backend.
 
 With ``--seeds`` the deep networks are exported with that many seeds instead, and the emulator's trainers
-are checked on each. The page is written after each row; rows that are not measured stay unchanged.
+are checked on each. The page is written after each row. Rows that are not measured again stay unchanged.
 """
 
 import argparse
@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def in_environment(names: Sequence[str], options: argparse.Namespace) -> int:
-    """Run the same command where the public packages are installed. Returns its exit status."""
+    """Run the same command in the environment of the public packages. Returns its exit status."""
     python = install([[TORCH, *PACKAGES]], options.venvs, ours=True)
     words = ["--batch-size", str(options.batch_size), "--page", str(options.page), *names]
     return subprocess.run([python, "-m", "tools.bench", "models", *words], check=False).returncode
@@ -130,7 +130,7 @@ def exported(case: Case, backend: str, batch_size: int) -> list[str]:
         SECONDS,
     )
     taken = manifest.programs[0].memory_bytes
-    memory = taken and taken + theta.nbytes  # with the gradient
+    memory = taken and taken + theta.nbytes  # together with the gradient
     cost = [seconds, f"{ours / eager:.2f}", f"{memory / 1e6:.0f}" if memory else ""]
     return [size, "yes", *verification(manifest), *cost]
 
@@ -152,7 +152,10 @@ def seeded(case: Case, seed: str, batch_size: int) -> list[str]:
 
 
 def trainers(model: nn.Module, bundle: Bundle) -> list[str]:
-    """The name of each of the emulator's trainers, and how it is wrong for this classifier, if it is."""
+    """Check each of the emulator's trainers on this classifier.
+
+    Returns names and errors ("" if correct).
+    """
     manifest, cpu = bundle.manifest, torch.device("cpu")
     problem = Problem(model, CLASSIFICATION, manifest.batch_size, manifest.input)
     wanted = references(problem)
@@ -173,7 +176,7 @@ def trainers(model: nn.Module, bundle: Bundle) -> list[str]:
 
 
 def verification(manifest: BundleManifest) -> list[str]:
-    """The cells of an export's errors, and of the batches that it replaced."""
+    """Return the cells with an export's errors and with the batches that it replaced."""
     found = manifest.verification
     if found is None:
         return ["", "", ""]
@@ -190,7 +193,7 @@ def _targets(manifest: BundleManifest, batch_size: int) -> Tensor:
 
 
 def eager_step(case: Case, model: nn.Module, x: Tensor, y: Tensor) -> Step:
-    """One step of plain torch."""
+    """Return one step of plain torch."""
     model.train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=LEARNING_RATE, momentum=MOMENTUM)

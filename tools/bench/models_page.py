@@ -1,4 +1,4 @@
-"""docs/models.md: tables whose rows are measured one by one, and stay until they are measured again."""
+"""Writes docs/models.md. Its rows are measured one by one, and stay until they are measured again."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from tools.bench.zoo.published import PACKAGES, PUBLISHED
 
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME
 
-# The model, and the backend or the seed.
+# The key of a row: the model, and the backend or the seed.
 Key: TypeAlias = tuple[str, str]
 Lines: TypeAlias = dict[Key, str]
 
@@ -53,7 +53,7 @@ plain torch in float64, and the same bits in other groups), or says why one does
 
 
 def read(path: Path) -> tuple[Lines, Lines]:
-    """The lines of both tables; none if there is no page."""
+    """Return the rows of both tables; none if the page does not exist."""
     models, _, seeds = (path.read_text() if path.exists() else "").partition(_SEEDS)
     return _lines(models), _lines(seeds)
 
@@ -61,7 +61,7 @@ def read(path: Path) -> tuple[Lines, Lines]:
 def write(
     path: Path, models: Lines, seeds: Lines, cases: Mapping[str, Case], batch_size: int
 ) -> None:
-    """The whole page; ``cases`` has the models in its order."""
+    """Write the page. ``cases`` lists the models in the page's order."""
     counts = f"{_counts(models, CASES)}. Of public packages: {_counts(models, PUBLISHED)}."
     text = _HEAD.format(
         batch=batch_size, counts=counts, packages=", ".join(PACKAGES).replace("==", " ")
@@ -77,7 +77,7 @@ def write(
 
 
 def _counts(models: Lines, cases: Mapping[str, Case]) -> str:
-    """How many of these models pass, by backend."""
+    """Count how many of these models pass, by backend."""
     counts: list[str] = []
     for backend in (ONNXRUNTIME, EXECUTORCH):
         of = [line for key, line in models.items() if key[1] == backend and key[0] in cases]
@@ -88,7 +88,7 @@ def _counts(models: Lines, cases: Mapping[str, Case]) -> str:
 
 
 def line(key: Key, cells: Sequence[str]) -> str:
-    """A row of a table."""
+    """Format a row of a table."""
     return f"| {' | '.join([*key, *(cell.replace('|', chr(92) + '|') for cell in cells)])} |"
 
 

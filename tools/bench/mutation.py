@@ -1,4 +1,4 @@
-"""How many small faults the tests notice: a seeded sample of mutants of the central modules.
+"""Measures how many small faults the tests notice, with a seeded sample of mutants of central modules.
 
     python -m tools.bench mutation [--sample 150] [--seed 0] [--workers 2] [MODULE ...]
 
@@ -77,7 +77,7 @@ class Mutant:
 
 
 def alternatives(node: ast.AST) -> Iterator[str]:
-    """The source texts that may replace a node's."""
+    """Return the source texts that may replace a node."""
     match node:
         case ast.Compare(left, ops, rights):
             for place, op in enumerate(ops):
@@ -102,7 +102,7 @@ def alternatives(node: ast.AST) -> Iterator[str]:
 
 
 def changes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """Each replaceable node at or below this one, with its replacement."""
+    """Yield each replaceable node at or below this one, with its replacement."""
     yield from ((node, text) for text in alternatives(node))
     match node:
         case ast.If(test) | ast.While(test) | ast.IfExp(test):
@@ -124,7 +124,7 @@ def changes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
 
 
 def mutants_of(root: Path, path: Path) -> list[Mutant]:
-    """Every mutant of a module, named by its path below the root."""
+    """Return every mutant of a module, which is given by its path below the root."""
     source = (root / path).read_bytes()
     starts = [0]
     for line in source.splitlines(keepends=True):
@@ -140,7 +140,7 @@ def mutants_of(root: Path, path: Path) -> list[Mutant]:
 
 
 def stages_of(root: Path, path: Path) -> list[tuple[str, ...]]:
-    """The tests to run on a mutant of a module, nearest first."""
+    """Return the tests to run on a mutant of a module, nearest first."""
     deliverable, _, *folders, _ = path.parts
     whole = f"tests/{deliverable}"
     home = "/".join([whole, *folders])
@@ -153,7 +153,7 @@ def stages_of(root: Path, path: Path) -> list[tuple[str, ...]]:
 def failure_of(tree: Path, tests: Sequence[str], limit_s: float | None) -> str:
     """The end of pytest's output if a tree's tests fail or exceed the time limit; "" if they pass."""
     options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu and not fleet"]
-    options += ["-k", "not java"]  # it contains none of the mutants
+    options += ["-k", "not java"]  # Java code contains no mutants
     search = os.pathsep.join(str(tree / folder) for folder in SEARCH)
     # A file, as a pipe stays open as long as any process that the tests left behind.
     with tempfile.TemporaryFile("w+") as output:
@@ -215,7 +215,7 @@ class Trees:
             self.free.put(tree)
 
     def _unchanged_s(self, tests: tuple[str, ...]) -> float:
-        """How long the tests take without a mutant; they must pass."""
+        """Return how long the tests take without a mutant. They must pass."""
         if tests not in self._seconds:
             tree, begun = self.free.get(), time.monotonic()
             try:
@@ -228,7 +228,7 @@ class Trees:
 
 
 def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """Draw mutants, run the tests on each, and report the survivors."""
+    """Sample mutants, run the tests on each, and report the survivors."""
     parser = argparse.ArgumentParser(description="Draw mutants, and run the tests on each.")
     parser.add_argument("--sample", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)

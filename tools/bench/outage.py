@@ -1,11 +1,11 @@
-"""How soon a fleet is back after an outage of its broker or coordinator, and an outage's cost to a device.
+"""Measures how soon a fleet is back after its broker or coordinator fails, and a device's costs.
 
-First in virtual time, with the waits of a real link: fleets of several sizes lose their broker at once, and
-after the outage each device is back with its next attempt. The slowest of 20 fleets counts. Then with real
-processes, Mosquitto, ``sedge-cloud serve`` and agents, during a run: the broker dies and comes back, then
-the coordinator does. The time is measured from when it accepts connections, or is connected itself, until
-the last device is welcomed, and until the open round has closed, for which every device must have sent its
-update.
+The first part is in virtual time, with the waits of a real link: all devices of a fleet lose their broker
+at once, and each is back with its next attempt after the outage. The slowest of 20 fleets of each size
+counts. The second part uses real processes, Mosquitto, ``sedge-cloud serve`` and agents, during a run: the
+broker dies and is restarted, then the coordinator. The time is measured from when the broker accepts
+connections, or the coordinator is connected, until the last device is welcomed, and until the open round
+has closed, which needs an update from every device.
 
 An hour's bytes are those of a device's attempts in the second hour of an outage: 100 bytes each if the
 network refuses the connection, 240 if nobody answers, and 5,000 if a broker refuses the device after a TLS
@@ -29,9 +29,9 @@ from sedge_export.models import mlp
 from sedge_protocol.wire.reconnect import Ended, Reconnect
 
 SEEDS = 20
-# The number of devices that lose their broker, for how many seconds, and within how many they must be back.
+# How many devices lose their broker, for how many seconds, and within how many seconds they must be back.
 FLEETS = ((8, 60, 10.0), (8, 180, 10.0), (300, 120, 45.0), (3000, 120, 45.0), (8, 3600, 45.0))
-# The maximum number of arrivals within one second.
+# The maximum number of devices that come back within one second.
 MOST_A_SECOND = 300
 TRY_BYTES = {Ended.REFUSED: 100, Ended.UNANSWERED: 240, Ended.TURNED_AWAY: 5000}
 WELCOMED = "welcomed by coordinator"
@@ -55,7 +55,7 @@ class Row:
 
 
 def next_try(link: Reconnect, ended: Ended, outage_s: float) -> float:
-    """When a link that lost its broker at 0 first tries again after the outage."""
+    """Return when a link that lost its broker at time 0 makes its first attempt after the outage."""
     at = link.wait_s(Ended.HEARD, 0.0)
     while at < outage_s:
         at += link.wait_s(ended, at)
@@ -63,7 +63,7 @@ def next_try(link: Reconnect, ended: Ended, outage_s: float) -> float:
 
 
 def fleet_is_back(devices: int, outage_s: float, most_s: float) -> list[Row]:
-    """A fleet in virtual time whose broker's machine refuses connections."""
+    """Simulate a fleet in virtual time whose broker's machine refuses connections."""
     last_s, crowd = 0.0, 0
     for seed in range(SEEDS if devices < 1000 else 3):
         rng = np.random.default_rng(seed)
@@ -79,14 +79,14 @@ def fleet_is_back(devices: int, outage_s: float, most_s: float) -> list[Row]:
 
 
 def alone() -> Row:
-    """A device that was cut off alone for six minutes, with attempts that nobody answered."""
+    """Simulate a single device that was offline for six minutes, with attempts that nobody answered."""
     links = [Reconnect(np.random.default_rng(seed), devices=8) for seed in range(SEEDS)]
     last_s = max(next_try(link, Ended.UNANSWERED, 360.0) for link in links) - 360.0
     return Row("one device cut off for 360 s: back after", round(last_s, 1), "s", 10.0)
 
 
 def cost(ended: Ended) -> Row:
-    """The cost of an hour's outage for a device of a small fleet."""
+    """Return the bytes that an hour's outage costs a device of a small fleet."""
     link = Reconnect(np.random.default_rng(1), devices=8)
     at, tries = next_try(link, ended, 3600.0), 0
     while at < 7200:
@@ -98,10 +98,13 @@ def cost(ended: Ended) -> Row:
 
 
 class Timed(RealFleet):
-    """A real fleet that reports when everybody is back."""
+    """A real fleet that measures when all devices are back."""
 
     def back(self, devices: list[str], returned: Callable[[], None]) -> tuple[float, float]:
-        """Let something return; the seconds until all are welcomed, and until a round has closed."""
+        """Restart something.
+
+        Returns the seconds until all devices are welcomed, and until a round has closed.
+        """
         welcomes = {name: self.log(name).count(WELCOMED) for name in devices}
         closed = len(self.rounds())
         returned()
@@ -123,7 +126,7 @@ class Timed(RealFleet):
 
 
 def real(folder: Path, devices: int, seconds: float) -> list[Row]:
-    """Real processes: the broker is away, then the coordinator."""
+    """Measure real processes while first the broker is down, then the coordinator."""
     model, sample = mlp(64, 32, 10), torch.randn(16, 1, 8, 8)
     export(model, sample, batch_size=16, name="digits", num_classes=10, folder=folder / "bundle")
     names = [f"pi-{i}" for i in range(devices)]
@@ -149,7 +152,7 @@ def real(folder: Path, devices: int, seconds: float) -> list[Row]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """How soon a fleet is back after an outage, and the cost."""
+    """Return how soon a fleet is back after an outage, and the cost."""
     return [
         Figure(
             row["what"], f"{row['measured']:g} {row['unit']}", (at_most(row["most"], row["measured"]),)
@@ -160,7 +163,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("After an outage", figures)
 def measure(seconds: float = 180.0, devices: int = 8) -> Result:
-    """Measure everything, with this many real devices and these outages."""
+    """Measure everything, with this many real devices and outages of these lengths."""
     rows = [row for fleet in FLEETS for row in fleet_is_back(*fleet)]
     rows += [alone(), *(cost(ended) for ended in TRY_BYTES)]
     with tempfile.TemporaryDirectory() as name:

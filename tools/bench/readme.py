@@ -1,4 +1,4 @@
-"""The tables of README.md and of pages in docs, between their markers; no figure is typed by hand."""
+"""Writes the tables of README.md and of pages in docs between their markers."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def tables() -> Iterator[tuple[Path, str, list[str]]]:
-    """Each table: its page, the name of its markers there, and its lines."""
+    """Yield each table: its page, the name of its markers there, and its lines."""
     research, ablations = ROOT / "docs" / "research.md", ROOT / "docs" / "ablations.md"
     yield ROOT / "README.md", "methods", overview()
     yield ablations, "demo", demo(read_json(RESULTS / "demo.json"))
@@ -25,7 +25,7 @@ def tables() -> Iterator[tuple[Path, str, list[str]]]:
 
 
 def replaced(text: str, name: str, lines: Iterable[str]) -> str:
-    """The text with the lines between ``name``'s markers replaced."""
+    """Replace the lines between the markers with this name."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     before, rest = text.split(begin)
     _, after = rest.split(end)
@@ -33,8 +33,8 @@ def replaced(text: str, name: str, lines: Iterable[str]) -> str:
 
 
 def demo(result: Result) -> list[str]:
-    """The demo's table: its words, then six columns."""
-    assert result.machine is not None  # a real run does not have it
+    """Return the demo's table: a description, then six columns."""
+    assert result.machine is not None  # absent from a real run
     minutes = sum(strategy.seconds for strategy in result.strategies) / 60
     fewest = min(device.num_test for device in result.strategies[0].devices)
     return [

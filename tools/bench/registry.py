@@ -1,12 +1,13 @@
-"""The cost of having many devices enrolled.
+"""Measures the cost of having many devices enrolled.
 
     python -m tools.bench registry [--devices 10000,100000,1000000] [--postgres]
 
-The command enrols the devices from a CSV file with secrets and two tags; a tenth of them, at most 100,000,
-say hello and are online. Then: a start up to the first reading of the facts, in a separate process, with
-its idle load; a cohort of 1,000 from the devices that a condition selects; the first page of ``device
-list``. Seconds are processor time, without that of a database server: with ``--postgres``, which starts one
-for the rows, import and cohort are by wall clock. The last line is JSON.
+The product's command enrols the devices from a CSV file with secrets and two tags. A tenth of them, at most
+100,000, say hello and are online. Then it measures a start until the facts have been read, and the idle
+load after it, in a separate process; drawing a cohort of 1,000 from the devices that a condition selects;
+and the first page of ``device list``. Seconds are processor time, without that of a database server. With
+``--postgres``, which starts a server for the rows, import and cohort are measured in wall time. The last
+line is JSON.
 """
 
 import argparse
@@ -52,7 +53,7 @@ NAME = "device-{:07}"
 
 @dataclass(frozen=True)
 class Row:
-    """The cost of one size. Selections by condition: (devices that match, milliseconds)."""
+    """The cost for one number of devices. Selections are (matching devices, milliseconds) by condition."""
 
     devices: int
     import_per_s: float
@@ -66,7 +67,7 @@ class Row:
 
 
 def filled(folder: Path, devices: int, url: str | None) -> tuple[Path, float]:
-    """A cloud.toml whose store has this many devices, and how many were enrolled per second."""
+    """Enrol this many devices. Returns the path of cloud.toml, and how many were enrolled per second."""
     config, listed = folder / "cloud.toml", folder / "devices.csv"
     store = "" if url is None else f'[store]\nurl = "{url}"\n'
     config.write_text(f'fleet = "{FLEET}"\n{store}[broker]\nurl = "mqtt://127.0.0.1:1"\n')
@@ -90,7 +91,7 @@ def run(config: Path, *words: str) -> float:
 
 
 def come_online(store: Store, devices: int) -> None:
-    """Every tenth device says hello, but at most ``MAX_ONLINE``."""
+    """Let every tenth device say hello, but at most ``MAX_ONLINE``."""
     step = max(10, devices // MAX_ONLINE)
     names = [NAME.format(i + i // step % SITES) for i in range(0, devices, step)]
     rows = store.devices_named(names)
@@ -103,7 +104,7 @@ def come_online(store: Store, devices: int) -> None:
 
 
 def cohorts(store: Store, clock: Callable[[], float]) -> dict[str, tuple[int, float]]:
-    """For each condition, how many devices match, and the milliseconds of a draw."""
+    """Return for each condition how many devices match, and the milliseconds of drawing a cohort."""
     config = RunConfig(
         strategy="fedavg", min_train_devices=COHORT, min_available_devices=COHORT,
         fraction_train=1e-6,
@@ -125,12 +126,12 @@ def cohorts(store: Store, clock: Callable[[], float]) -> dict[str, tuple[int, fl
 
 
 def peak_mb() -> float:
-    """The peak memory of this process."""
+    """Return the peak memory of this process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def start(config: Path) -> None:
-    """Start as the service does, then wait; print the cost."""
+    """Start as the service does, wait a while, and print the cost."""
     cloud = load_cloud(config)
     with closing(open_store(cloud)) as store, closing(open_store(cloud)) as beside:
         core = Coordinator(cloud.fleet, store, 1.0, int(time.time()), wall=on_the_wall)
@@ -153,7 +154,7 @@ def start(config: Path) -> None:
 
 
 def select(config: Path) -> None:
-    """Draw cohorts; print the cost."""
+    """Draw cohorts, and print the cost."""
     cloud = load_cloud(config)
     clock = time.process_time if cloud.store.url is None else time.monotonic
     with closing(open_store(cloud)) as store:
@@ -162,7 +163,7 @@ def select(config: Path) -> None:
 
 
 def alone(what: str, config: Path) -> Any:
-    """The output of one of the two above, run in a separate process."""
+    """Run ``start`` or ``select`` in a separate process, and return its output."""
     command = [
         sys.executable,
         "-m",
@@ -177,13 +178,13 @@ def alone(what: str, config: Path) -> Any:
 
 
 def measured(devices: int, url: str | None) -> Row:
-    """One size."""
+    """Measure one number of devices."""
     with tempfile.TemporaryDirectory() as name:
         config, rate = filled(Path(name), devices, url)
         with closing(open_store(load_cloud(config))) as store:
             come_online(store, devices)
             if url is not None:
-                store._db.execute("VACUUM ANALYZE")  # as the server does itself after a while
+                store._db.execute("VACUUM ANALYZE")  # as the server does by itself after a while
             size = store.used_bytes() / 1e6
         cohort, cohort_mb = alone("select", config)
         took, mb, share = alone("start", config)
@@ -193,7 +194,7 @@ def measured(devices: int, url: str | None) -> Row:
 
 @contextmanager
 def servers(wanted: bool, sizes: Sequence[int]) -> Generator[list[str | None]]:
-    """A database for each size, on its own server; None: a file."""
+    """Yield a database server for each size, or None to use a file."""
     if not wanted:
         yield [None] * len(sizes)
         return
@@ -206,7 +207,7 @@ def servers(wanted: bool, sizes: Sequence[int]) -> Generator[list[str | None]]:
 
 
 def line(row: Row) -> str:
-    """One size on one line."""
+    """Format one size on one line."""
     cohort = "; ".join(f"{ms:.0f} ms of {n:,} by {by}" for by, (n, ms) in row.cohort.items())
     return (
         f"{row.devices:>9,} devices: {row.import_per_s:,.0f} enrolled a second, {row.state_mb:.0f} MB; "

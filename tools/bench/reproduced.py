@@ -1,4 +1,4 @@
-"""REPRODUCED.md, published tables next to our results, and the table of docs/reproduced.md.
+"""Writes REPRODUCED.md, published tables next to our results, and the table of docs/reproduced.md.
 
 ``make reproduce`` and ``python -m tools.reproduce TABLE --results tools/bench/results/reproduce`` add to
 the results; no figure in the page is typed by hand.
@@ -12,7 +12,7 @@ from tools.reproduce.sections import NONE
 from tools.reproduce.tables import HEADS, markdown, rows, tables
 
 GUIDE = Path(__file__).parents[2] / "docs" / "reproduced.md"
-# The columns that the guide shows: from the method to the published accuracy after training.
+# The columns in docs/reproduced.md: from the method to the published accuracy after training.
 SHOWN = slice(7)
 HEAD = """\
 # Published tables, reproduced
@@ -28,18 +28,18 @@ tolerance.
 
 
 def outcomes(folder: Path) -> list[Outcome]:
-    """Every outcome in the folder, by file name."""
+    """Return every outcome in the folder, sorted by file name."""
     found = (read(path) for path in sorted(folder.glob("*.json")))
     return [outcome for outcome in found if outcome is not None]
 
 
 def page(found: list[Outcome]) -> str:
-    """The whole page."""
+    """Return REPRODUCED.md."""
     return f"{HEAD}\n{markdown(found)}".rstrip() + "\n"
 
 
 def published(found: list[Outcome]) -> Iterable[str]:
-    """One table of our results next to all published ones."""
+    """Return a single table of all our results next to the published ones."""
     yield f"| of | {' | '.join(HEADS[SHOWN])} |"
     yield f"| --- |{' --- |' * len(HEADS[SHOWN])}"
     for table, mine in tables(found):

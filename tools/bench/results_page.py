@@ -1,4 +1,4 @@
-"""RESULTS.md: the figures of all benchmarks, from tools/bench/results. No figure in it is typed by hand."""
+"""Writes RESULTS.md from tools/bench/results: the figures of all benchmarks. No figure is typed by hand."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ below except that of the GPU; each program's docstring says exactly what it meas
 machine's at one moment; ratios are measured in turn, within one run, and carry over better. Missed targets
 are marked.
 """
-# Benchmarks that have their own command line.
+# Benchmarks that have a command line of their own.
 OTHERS: dict[str, tuple[str, Callable[[Result], Iterable[Figure]]]] = {
     "coordinator": ("Coordinator", coordinator),
     "gpu": ("Many devices on one GPU", gpu),
@@ -30,7 +30,7 @@ OTHERS: dict[str, tuple[str, Callable[[Result], Iterable[Figure]]]] = {
 
 @dataclass(frozen=True)
 class Section:
-    """One benchmark: its figures, or ``why`` there are none."""
+    """One benchmark's section: its figures, or ``why`` there are none."""
 
     name: str
     title: str
@@ -44,7 +44,7 @@ class Section:
 
 
 def page(folder: Path) -> str:
-    """The whole page."""
+    """Return RESULTS.md."""
     machine, *found = (section(name, folder) for name in ("machine", *PAGE))
     lines = [HEAD, *(f"{f.what}: {f.measured}" for f in machine.figures), ""]
     for each in found:
@@ -58,7 +58,7 @@ def page(folder: Path) -> str:
 
 
 def section(name: str, folder: Path) -> Section:
-    """One benchmark's section."""
+    """Return one benchmark's section."""
     title, figures = OTHERS.get(name) or _described(name)
     path = folder / f"{name}.json"
     if not path.exists():

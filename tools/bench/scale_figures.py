@@ -1,15 +1,15 @@
-"""Figures of coordinators: the updates of one, faults among several, and the cost of their number."""
+"""Figures of coordinators: the update rate of one, faults among several, and the cost of having several."""
 
 from typing import Any
 
 from tools.bench.harness import Figure, Result, at_least, at_most
 
-# Updates per second on one core, by the share of elements that an update keeps.
+# Updates per second on one core, by the share of elements in an update.
 TARGET_UPDATES = {0.5: 200, 0.01: 900}
 
 
 def coordinator(found: Result) -> list[Figure]:
-    """One coordinator's rate of updates, on a store that survives power cuts."""
+    """Return one coordinator's rate of updates, on a store that survives power cuts."""
     rows = found["rows"]
     figures: list[Figure] = []
     for row in rows:
@@ -29,7 +29,7 @@ def coordinator(found: Result) -> list[Figure]:
 
 
 def three_hosts(found: Result) -> list[Figure]:
-    """By fault: updates lost and counted twice, bytes, and the time until the fleet continues."""
+    """Return for each fault: updates lost or counted twice, bytes, and the time until recovery."""
     most: float = found["target_s"]
 
     def figure(row: dict[str, Any]) -> Figure:
@@ -51,7 +51,7 @@ def three_hosts(found: Result) -> list[Figure]:
 
 
 def processes(found: Result) -> list[Figure]:
-    """Coordinators by their number, and devices' silence when it changes."""
+    """Return the cost by the number of coordinators, and how long devices are silent when it changes."""
     figures = [
         Figure(
             f"{row['processes']} on {row['engine']}",

@@ -1,10 +1,10 @@
-"""Breaks a real fleet in every way that operators meet, and times how soon each place reports it and why.
+"""Breaks a real fleet in every way that operators meet, and measures how soon each place reports it.
 
-Real processes: Mosquitto, ``sedge-cloud serve`` and agents, in three fleets. In the first, things break
-during a run; in the second, each bad device starts next to five good ones; in the third, disks fill up:
-separate small file systems (tmpfs), which need root. There are twelve faults, and the coordinator's own
-death, which only the command line can still report; the journal has systemd's message about it, and
-Prometheus its ``up``.
+It starts real processes, Mosquitto, ``sedge-cloud serve`` and agents, in three fleets. In the first, things
+break during a run; in the second, each bad device starts next to five good ones; in the third, disks fill
+up (small file systems in tmpfs, which need root). There are twelve faults, and the death of the coordinator
+itself, which of these places only the command line can report; the journal then has systemd's message, and
+Prometheus its metric ``up``.
 
 The time is measured from just before the fault (for a bad device from before its agent starts, so it
 includes the rounds until the fault shows) until each place of watched_fleet.py has the problem with its
@@ -33,7 +33,7 @@ from sedge_export.exporter import export
 from sedge_export.models import mlp
 
 TARGET_S = 10.0
-# The free space on a full disk: journals and the database still fit, but no blob may be written.
+# The free space on a "full" disk: enough for journals and the database, too little for a blob.
 LEFT_BYTES = 2**20
 WRONG_CLOCK = """\
 import sys, time
@@ -44,7 +44,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def enrolled_long_ago(home: Path, device: str) -> None:
-    """Backdate a device's enrolment: one enrolled just now has had no time to connect, so is no problem."""
+    """Backdate a device's enrolment, because a new device that has not connected yet is no problem."""
     with closing(sqlite3.connect(home / "state" / "sedge.sqlite", timeout=30)) as db, db:
         db.execute("UPDATE meta SET value = value + 1 WHERE key = 'change'")
         sql = (
@@ -55,14 +55,14 @@ def enrolled_long_ago(home: Path, device: str) -> None:
 
 
 def while_a_run_goes_on(fleet: Watched, bundle: Path) -> None:
-    """Devices die, slow down and are revoked; then the broker dies, and at last the coordinator."""
+    """Let devices die, slow down and be revoked; then let the broker die, and finally the coordinator."""
     fleet.start_cloud()
     for seed, name in enumerate(("pi-1", "pi-2", "pi-3", "pi-4")):
         fleet.add_device(name, seed)
         fleet.start_agent(name)
     fleet.going(bundle, devices=4, available=3, quorum=1.0, grace=0)
 
-    # Between two rounds nobody would wait for a dying device, so a round that needs it is open.
+    # Between rounds nobody waits for a dead device, so kill it while a round that needs it is open.
     fleet.signalled("pi-2", signal.SIGSTOP)
     fleet.has("device_slow")
     fleet.sees(
@@ -108,7 +108,7 @@ def while_a_run_goes_on(fleet: Watched, bundle: Path) -> None:
 
 
 def beside_good_devices(fleet: Watched, bundle: Path) -> None:
-    """Devices that are bad from the start."""
+    """Start devices that are faulty from the start."""
     fleet.start_cloud()
     good = [f"pi-{i}" for i in range(1, 6)]
     for seed, name in enumerate([*good, "nan", "evil", "raises", "clock"]):
@@ -158,7 +158,7 @@ def beside_good_devices(fleet: Watched, bundle: Path) -> None:
 
 
 def on_full_disks(fleet: Watched, bundle: Path) -> None:
-    """A device's disk fills up, then the coordinator's."""
+    """Fill up a device's disk, then the coordinator's."""
     fleet.own_disk(fleet.folder / "state")
     fleet.start_cloud()
     for seed, name in enumerate(("pi-1", "pi-2", "full")):
@@ -202,14 +202,14 @@ STAGES: tuple[Callable[[Watched, Path], None], ...] = (
 
 
 def play(stage: Callable[[Watched, Path], None], folder: Path, bundle: Path) -> list[Sighting]:
-    """Play one stage, with its own fleet in a folder. Returns what was seen."""
+    """Run one stage with its own fleet in a folder. Returns what was seen."""
     with closing(Watched(folder)) as fleet:
         stage(fleet, bundle)
         return fleet.sightings
 
 
 def figures(found: Result) -> list[Figure]:
-    """How soon each place reports a fault, with its reason."""
+    """Return how soon each place reports a fault, with its reason."""
     return [
         Figure(
             f"{row['fault']} (`{row['code']}`)",
@@ -222,7 +222,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("What breaks, and how soon it is named with its reason", figures)
 def measure() -> Result:
-    """Break everything."""
+    """Run all stages."""
     sightings: list[Sighting] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def substituted(owner: object, name: str, by: Callable[..., object]) -> Generator[None]:
-    """Replace the owner's function of this name by ``by``."""
+    """Replace the attribute ``name`` of ``owner`` by ``by`` within this context."""
     before = getattr(owner, name)
     setattr(owner, name, by)
     try:

@@ -1,6 +1,6 @@
-"""The coordinator's work per kind of message, and for closing, planning and opening a round, in counts.
+"""Counts the coordinator's work per kind of message, and for closing, planning and opening a round.
 
-A real coordinator on a real store, FedOBP, gets the sealed frames of a few devices. The second round is
+A real coordinator with a real store and FedOBP gets the frames of a few devices. The second round is
 traced, so that every device has a client model. For each step the result has:
 
     calls        Python functions of Sedge that were entered, comprehensions and resumed generators left out
@@ -11,8 +11,8 @@ traced, so that every device has a client model. For each step the result has:
     fsyncs       of files and folders by Python, and one for each commit (SQLite's log, synchronous=FULL)
 
 Sending the orders of the next round is a separate step. Every figure is a count, so it is the same on every
-machine. With ``--step NAME`` the functions of one step follow, each with the number of calls made by it and
-everything below it.
+machine. With ``--step NAME`` it also lists the functions of one step, each with the number of calls made by
+it and everything that it calls.
 """
 
 import os
@@ -67,7 +67,10 @@ class Counts:
 
 
 class Tracer:
-    """Counts what happens inside ``step``; the share of an inner step does not count for the outer one."""
+    """Counts what happens inside ``step``.
+
+    What happens in an inner step does not count for the outer one.
+    """
 
     def __init__(self) -> None:
         self.steps = {name: Counts() for name in STEPS}
@@ -76,7 +79,7 @@ class Tracer:
 
     @contextmanager
     def step(self, name: str) -> Generator[None]:
-        """Count what happens as part of this step, from zero."""
+        """Count what happens in this context as part of this step, from zero."""
         self.steps[name] = Counts()
         self._open.append(self.steps[name])
         sys.setprofile(self._profile)
@@ -87,7 +90,7 @@ class Tracer:
             sys.setprofile(self._profile if self._open else None)
 
     def within(self, owner: object, method: str, name: str) -> None:
-        """Count all further calls of a method as part of this step."""
+        """Count all later calls of a method as part of this step."""
         call: Callable[..., object] = getattr(owner, method)
 
         def counted(*args: object, **kwargs: object) -> object:
@@ -100,7 +103,7 @@ class Tracer:
         setattr(owner, method, counted)
 
     def statement(self, sql: str) -> None:
-        """SQLite begins a statement."""
+        """Count an SQL statement that SQLite begins."""
         if not self._open or sql.startswith(("BEGIN", "SAVEPOINT", "RELEASE")):
             return
         is_commit, counts = sql.startswith("COMMIT"), self._open[-1]
@@ -109,7 +112,7 @@ class Tracer:
         counts.statements += not is_commit
 
     def fsync(self, descriptor: int) -> None:
-        """Replaces ``os.fsync``."""
+        """Replaces ``os.fsync`` and counts its calls."""
         if self._open:
             self._open[-1].fsyncs += 1
         self._fsync(descriptor)
@@ -138,12 +141,12 @@ def _name(code: CodeType) -> str:
 
 
 def _is_resumed(frame: FrameType) -> bool:
-    """Whether a generator is resumed rather than entered."""
+    """Return True if a generator is resumed rather than entered."""
     return bool(frame.f_code.co_flags & GENERATOR) and frame.f_lasti > 2
 
 
 class Bench(Online):
-    """A coordinator on a traced store."""
+    """A coordinator with a traced store."""
 
     def __init__(self, folder: Path, devices: int, tracer: Tracer) -> None:
         self.tracer = tracer
@@ -152,7 +155,7 @@ class Bench(Online):
         super().__init__(folder, open_folder(folder / "state"), devices, SIZE, config)
 
     def trace(self) -> dict[str, Counts]:
-        """The counts of every step, in a round whose devices have client models."""
+        """Return the counts of every step, in a round whose devices have client models."""
         self._answer()
         self._watch()
         with self.tracer.step("hello"):
@@ -170,7 +173,10 @@ class Bench(Online):
         within(OpenOrders, "ordered", "send")
 
     def _answer(self, offer: str = "", chunk: str = "") -> None:
-        """Let every device send its update; the first one's offer and last chunk count as these steps."""
+        """Let every device send its update.
+
+        The first device's offer and last chunk count as these steps.
+        """
         for number, device in enumerate(self.devices):
             delta = synthetic_delta("random", SIZE, number)
             payload = encode(top_k(delta, round(SHARE * SIZE)), ValueCoding.BF16)
@@ -186,7 +192,7 @@ class Bench(Online):
 
 
 def trace(folder: Path, devices: int) -> dict[str, Counts]:
-    """The counts of every step, on a store in this folder."""
+    """Return the counts of every step, with a store in this folder."""
     tracer = Tracer()
     connect: Callable[..., sqlite3.Connection] = sqlite3.connect
 
@@ -200,7 +206,7 @@ def trace(folder: Path, devices: int) -> dict[str, Counts]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Each step on a line, and the functions of the step that is shown."""
+    """Return a figure for each step, and the functions of the step to show."""
     steps = [
         Figure(step, ", ".join(f"{count} {name}" for name, count in row.items()))
         for step, row in found["steps"].items()
@@ -210,7 +216,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("What a message takes the coordinator", figures)
 def measure(devices: int = 2, folder: Path | None = None, step: str = "") -> Result:
-    """Trace on a store in this folder (default: the system's); ``step`` is shown function by function."""
+    """Trace with a store in this folder (by default a temporary one). ``step`` is listed by function."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         steps = trace(Path(name), devices)
     functions = dict(steps[step].functions.most_common()) if step else {}

@@ -1,11 +1,10 @@
-"""The time of a training step in onnxruntime and in ExecuTorch, compared with the same step in eager torch.
+"""Measures a training step in onnxruntime and in ExecuTorch, compared with the same step in eager torch.
 
-All sides run on one thread, batch 32, SGD with momentum 0.7, strictly in turn; the figures are medians.
-The clock is the thread's CPU time, so that other load on the machine affects no side. Only ratios are
-meaningful, and between processors with the same instructions: absolute times are this machine's, and eager
-torch takes half as long with AVX-512 as with AVX2, where the 4-layer CNN's ratios are 0.74 and 0.89. The
-export before the timing verifies the programs against autograd, so a program that is fast but wrong is
-never timed.
+All run on one thread with batches of 32 and SGD with momentum 0.7, strictly alternating; the figures are
+medians. The thread's CPU time is measured, so other load on the machine matters little. Only ratios are
+meaningful, and only for processors with the same instructions: eager torch takes half as long with AVX-512
+as with AVX2, where the 4-layer CNN's ratios are 0.74 and 0.89. The export before the measurement verifies
+the programs against autograd, so a program that is fast but wrong is never measured.
 """
 
 import statistics
@@ -34,7 +33,7 @@ from sedge_protocol.wire.training import Training
 
 BATCH_SIZE = 32
 LEARNING_RATE, MOMENTUM = 0.01, 0.7
-# Largest acceptable ratio of each runtime's time to eager torch's.
+# The targets: the maximum ratio of each runtime's time to eager torch's.
 TARGETS: dict[str, dict[str, float]] = {
     "mlp": {"onnxruntime": 0.7, "executorch": 1.5},
     "avgcnn": {"onnxruntime": 0.8, "executorch": 2.5},
@@ -46,7 +45,7 @@ RUNTIME_NAMES = {ONNXRUNTIME: "ONNX Runtime", EXECUTORCH: "ExecuTorch"}
 
 
 def figures(found: Result) -> list[Figure]:
-    """A step in each runtime against eager torch."""
+    """Return the figures of a step in each runtime, compared with eager torch."""
     return [
         Figure(
             f"a training step of {name}, {RUNTIME_NAMES[runtime]} against eager torch, one thread with "
@@ -61,7 +60,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("A training step on a device", figures)
 def measure(*models: str, seconds: float = 10.0) -> Result:
-    """Time each model for this many seconds."""
+    """Measure each model for this many seconds."""
     names = chosen(models, TARGETS)
     torch.set_num_threads(1)
     return {
@@ -71,7 +70,7 @@ def measure(*models: str, seconds: float = 10.0) -> Result:
 
 
 def timed(name: str, seconds: float) -> dict[str, dict[str, float]]:
-    """For each runtime, median milliseconds of one step of the named reference model on all sides."""
+    """Return for each runtime the median milliseconds of a reference model's step, by way of running it."""
     torch.manual_seed(0)
     model: nn.Module = getattr(models, name)()
     x, y = torch.randn(BATCH_SIZE, 1, 28, 28), torch.randint(10, (BATCH_SIZE,))
@@ -92,7 +91,7 @@ def timed(name: str, seconds: float) -> dict[str, dict[str, float]]:
 
 
 def alternate(steps: Sequence[Step], seconds: float) -> list[float]:
-    """Median CPU milliseconds of each step, all run in turn for a while."""
+    """Run the steps alternately for a while. Returns the median CPU milliseconds of each."""
     for step in (*steps, *steps):
         step()
     times: list[list[float]] = [[] for _ in steps]
@@ -106,13 +105,13 @@ def alternate(steps: Sequence[Step], seconds: float) -> list[float]:
 
 
 def open_gradient(bundle: Bundle, runtime: str) -> Program:
-    """The bundle's gradient program in a runtime."""
+    """Open the bundle's gradient program in a runtime."""
     data = bundle.program("gradient", runtime)
     return RUNTIMES[runtime].load(data, bundle.manifest.signatures["gradient"])
 
 
 def program_step(program: Program, bundle: Bundle, theta: Theta, x: Tensor, y: Tensor) -> Step:
-    """One step of a program, with the optimizer that devices use, which keeps its own state."""
+    """Return a step of a program with the optimizer that devices use, including its state."""
     training = Training(learning_rate=LEARNING_RATE, momentum=MOMENTUM)
     model = Model(bundle.manifest.layout, TrainRequest(theta, training, 0))
     fixed: dict[str, NDArray[np.generic]] = {

@@ -1,19 +1,18 @@
-"""How fast one host trains many devices, compared with the usual loop of simulators.
+"""Measures how fast one host trains many devices, compared with the usual loop of simulators.
 
 The loop is FL-bench's: a DataLoader over a Subset, each image normalised as torchvision does it, eager
 torch, torch.optim.SGD, one process with two threads (``OMP``'s default on two cores). The trainer has two
-processes of one thread. Both train the same devices with the same number of examples, in turn. The result
-is the median over the rounds of the ratio within a round, because absolute figures vary with the machine's
-load. Other load hurts two threads that wait for each other more than two processes, so there is a second
-ratio, "per core": the processor time of the loop with one thread relative to the trainer's. Before a
-trainer is timed, it must pass its own checks, and one device's training is compared with the loop's on the
-same batches.
+processes of one thread. Both train the same devices with the same number of examples, alternately. The
+result is the median over the rounds of the ratio within a round, because absolute figures vary with the
+machine's load. Other load slows down two threads that wait for each other more than two processes, so there
+is a second ratio, "per core": the processor time of the loop with one thread relative to the trainer's.
+Before a trainer is timed, it must pass its own checks, and one device's training is compared with the
+loop's on the same batches.
 
-While one side waits, the kernel may take its memory or lower its clock, so each side trains an eighth of
-the devices again before it is timed.
-
-Then every trainer is compared with autograd on the models, batches and devices of the shipped examples: in
-one process with one thread, in turn; the median over the rounds of the ratio of processor times.
+While one side waits, the kernel may swap out its memory or lower the processor's clock, so each side trains
+an eighth of the devices again before it is timed. Then every trainer is compared with autograd on the
+models, batches and devices of the shipped examples, alternately, in one process with one thread. The figure
+is the median over the rounds of the ratio of processor times.
 """
 
 import copy
@@ -49,13 +48,13 @@ from sedge_protocol.wire.training import Training
 LEARNING_RATE = 0.01
 MEAN, STD = 0.286, 0.3205
 CORES = 2
-# On a busy machine a case gets fewer rounds than requested.
+# A case may take this long; on a busy machine it then gets fewer rounds than requested.
 LONGEST_S = 35.0
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model, a batch size, the numbers of devices and steps; ``target`` is relative to the loop."""
+    """A model, a batch size, and the numbers of devices and steps. ``target`` is relative to the loop."""
 
     model: str
     batch_size: int
@@ -65,12 +64,12 @@ class Case:
 
     @property
     def examples(self) -> int:
-        """All devices' examples together."""
+        """How many examples all devices have together."""
         return self.devices * self.steps * self.batch_size
 
     @property
     def warm_up(self) -> int:
-        """The number of devices that are trained before the clock starts."""
+        """How many devices are trained before the measurement."""
         return self.devices // 8
 
 
@@ -83,7 +82,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Example:
-    """What a shipped example trains: row shape, model, batch size, and the number of rows per device."""
+    """A shipped example's row shape, model, batch size, and number of rows per device."""
 
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
@@ -94,7 +93,7 @@ class Example:
 
 
 def wine() -> nn.Module:
-    """The model of examples/own_model.py."""
+    """Return the model of examples/own_model.py."""
     return nn.Sequential(nn.Linear(13, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 3))
 
 
@@ -133,7 +132,7 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
 
 @cache
 def images(count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Raw images (count, 1, 28, 28) on a flat background, like Fashion-MNIST's, and labels."""
+    """Return raw images (count, 1, 28, 28) on a flat background, like Fashion-MNIST's, and labels."""
     rng = np.random.default_rng(0)
     x = np.zeros((count, 1, 28, 28), np.float32)
     x[:, :, 4:24, 6:22] = rng.integers(0, 256, (count, 1, 20, 16)) / np.float32(255)
@@ -142,14 +141,14 @@ def images(count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 @cache
 def module(name: str) -> nn.Module:
-    """A reference model, the same in every process."""
+    """Return a reference model, the same in every process."""
     torch.manual_seed(0)
     model: nn.Module = getattr(models, name)()
     return model
 
 
 def loop(case: Case, rows: Sequence[int], order: Sampler[int] | None = None) -> nn.Module:
-    """Train one device like FL-bench; ``order`` replaces DataLoader's own shuffle."""
+    """Train one device like FL-bench. ``order`` replaces DataLoader's own shuffle."""
     x, y = images(case.examples)
     dataset = Subset(Images(torch.from_numpy(x), torch.from_numpy(y)), rows)
     loader = DataLoader(dataset, case.batch_size, shuffle=order is None, sampler=order)
@@ -168,13 +167,13 @@ def loop(case: Case, rows: Sequence[int], order: Sampler[int] | None = None) -> 
 
 
 def rows_of(case: Case, device: int) -> range:
-    """The examples of a device."""
+    """Return the examples of a device."""
     count = case.steps * case.batch_size
     return range(device * count, (device + 1) * count)
 
 
 def tasks(case: Case, devices: Sequence[int]) -> list[Task]:
-    """The trainings of some devices."""
+    """Return the training tasks of some devices."""
     x, y = images(case.examples)
     normal = (x - np.float32(MEAN)) / np.float32(STD)
     theta = np.concatenate([p.detach().numpy().ravel() for p in module(case.model).parameters()])
@@ -188,7 +187,7 @@ def tasks(case: Case, devices: Sequence[int]) -> list[Task]:
 
 @cache
 def trainer(case: Case, name: str) -> FleetTrainer:
-    """This process's trainer."""
+    """Return this process's trainer."""
     model = module(case.model)
     bundle = bundle_of(model, case.batch_size, (1, 28, 28))
     row = TensorSpec("float32", (1, 28, 28))
@@ -196,7 +195,7 @@ def trainer(case: Case, name: str) -> FleetTrainer:
 
 
 def bundle_of(model: nn.Module, batch_size: int, shape: tuple[int, ...]) -> Bundle:
-    """The model's programs."""
+    """Export the model's programs."""
     sample = torch.randn(batch_size, *shape)
     classes = model(sample[:1]).shape[1]
     with TemporaryDirectory() as found:
@@ -207,7 +206,7 @@ def bundle_of(model: nn.Module, batch_size: int, shape: tuple[int, ...]) -> Bund
 
 @dataclass(frozen=True)
 class Taken:
-    """Wall seconds, and the calling thread's processor seconds."""
+    """How long work took: wall seconds, and the calling thread's processor seconds."""
 
     clock: float
     processor: float
@@ -221,7 +220,7 @@ class Taken:
         return Taken(end.clock - self.clock, end.processor - self.processor)
 
 
-# The work of the processes.
+# each process's own work, by its arguments
 
 
 def run_loop(case: Case, threads: int) -> Taken:
@@ -250,7 +249,10 @@ def open_here(case: Case, name: str) -> str:
 
 
 def difference(case: Case, name: str) -> tuple[float, float]:
-    """Largest |difference| of one device's theta to the loop's on equal batches; largest |change|."""
+    """Return how much a device's theta differs from the loop's on equal batches, and how much it changed.
+
+    Both are maxima of absolute values.
+    """
     torch.set_num_threads(1)
     (task,) = tasks(case, [0])
     (found,) = trainer(case, name).train([task])
@@ -264,7 +266,7 @@ def difference(case: Case, name: str) -> tuple[float, float]:
 
 
 class Fixed(Sampler[int]):
-    """Rows in a given order."""
+    """A sampler that returns rows in a given order."""
 
     def __init__(self, rows: list[int]) -> None:
         self.rows = rows
@@ -277,7 +279,7 @@ class Fixed(Sampler[int]):
 
 
 def opened(example: Example) -> dict[str, FleetTrainer]:
-    """Every trainer for an example's model."""
+    """Open every trainer for an example's model."""
     torch.manual_seed(0)
     model = example.build()
     bundle = bundle_of(model, example.batch_size, example.shape)
@@ -291,7 +293,7 @@ def opened(example: Example) -> dict[str, FleetTrainer]:
 
 
 def example_tasks(example: Example, theta: Theta) -> list[Task]:
-    """The trainings of an example's devices from theta (n,), on random rows of three classes."""
+    """Return the training tasks of an example's devices from theta (n,), on random rows."""
     rng = np.random.default_rng(0)
     return [
         Task(
@@ -306,14 +308,14 @@ def example_tasks(example: Example, theta: Theta) -> list[Task]:
 
 
 def beside_autograd(example: Example, rounds: int) -> dict[str, float]:
-    """The speed of each trainer relative to autograd's, as the median of the rounds."""
+    """Return the speed of each trainer relative to autograd's, as the median over the rounds."""
     torch.set_num_threads(1)
     trainers = opened(example)
     module = example.build()
     theta = np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
     work = example_tasks(example, theta)
     ratios: dict[str, list[float]] = {name: [] for name in trainers}
-    for number in range(rounds + 1):  # the first is a warm-up
+    for number in range(rounds + 1):  # the first round is a warm-up
         taken: dict[str, float] = {}
         for name, trainer in trainers.items():
             start = time.thread_time()
@@ -326,7 +328,7 @@ def beside_autograd(example: Example, rounds: int) -> dict[str, float]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """The batched trainer against a simulator's loop, and the other trainers against autograd."""
+    """Compare the batched trainer with a simulator's loop, and the other trainers with autograd."""
     written: list[Figure] = []
     for name, row in found["training"].items():
         if name == BESIDE:
@@ -347,7 +349,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("Training many devices on one host", figures)
 def measure(*cases: str, rounds: int = 5, trainer: str = AUTO) -> Result:
-    """Measure each case by the trainer, a backend's name."""
+    """Measure each case with the trainer of this backend."""
     names = chosen(cases, NAMED)
     found: Result = {
         name: asdict(measured(CASES[name], trainer, rounds)) for name in names if name in CASES
@@ -359,7 +361,7 @@ def measure(*cases: str, rounds: int = 5, trainer: str = AUTO) -> Result:
 
 @dataclass(frozen=True)
 class Sides:
-    """Both sides of a case, in examples a second, with all other figures."""
+    """The results of both sides of a case, in examples per second, with all other figures."""
 
     trainer: str
     loop: float
@@ -372,7 +374,7 @@ class Sides:
 
 
 def measured(case: Case, name: str, rounds: int) -> Sides:
-    """Time a case in processes that persist between the rounds."""
+    """Measure a case in processes that persist between the rounds."""
     with ExitStack() as stack:
         simulator, *workers = (
             stack.enter_context(ProcessPoolExecutor(1, get_context("spawn")))
@@ -386,7 +388,7 @@ def measured(case: Case, name: str, rounds: int) -> Sides:
         rates: list[float] = []
         per_core: list[float] = []
         end = time.monotonic() + LONGEST_S
-        for number in range(rounds + 1):  # the first is a warm-up
+        for number in range(rounds + 1):  # the first round is a warm-up
             if number > 1 and time.monotonic() > end:
                 break
             wide, narrow = (

@@ -1,9 +1,9 @@
-"""A real fleet, watched in every place where a problem must be reported (seen.py).
+"""Watches a real fleet in every place that must report problems (seen.py).
 
 page      the text of the status page
-metrics   /metrics: the count of a problem's code has it besides the others of this code
+metrics   /metrics: the count for the problem's code includes it, besides others with this code
 run show  the output of ``sedge-cloud run show``
-log       the service's standard error as the journal gets it: lines with the priority of a warning or error
+log       lines of the service's log with the journal's priority of a warning or error
 """
 
 import html
@@ -23,9 +23,9 @@ from pathlib import Path
 from tools.bench.parts.real_fleet import ENVIRONMENT, RealFleet, free_port, wait_until
 
 PLACES = ("page", "metrics", "run show", "log")
-# How often a place is checked, which is the resolution: more frequent requests would slow the page down.
+# The interval between checks, and so the resolution. More frequent requests would slow the page down.
 LOOK_S = 1.0
-# A place that has not reported a fault by then never will.
+# A place that has not reported a fault by then is taken to never report it.
 PATIENCE_S = 60.0
 RUN = """\
 strategy = "fedavg"
@@ -58,7 +58,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Sighting:
-    """A fault, and the seconds until each place reported it; a place that cannot is missing."""
+    """A fault, and the seconds until each place reported it. A place that cannot report it is missing."""
 
     fault: str
     code: str
@@ -66,7 +66,7 @@ class Sighting:
 
 
 class Watched(RealFleet):
-    """A fleet with a status page, whose coordinator believes that it writes to the journal."""
+    """A fleet with a status page, whose coordinator formats its log as for the journal."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -102,19 +102,19 @@ class Watched(RealFleet):
     def going(
         self, bundle: Path, devices: int, available: int, quorum: float, grace: float
     ) -> None:
-        """Start the run, and let a round close."""
+        """Start a run, and wait until a round closes."""
         wait_until(lambda: self._online() == devices, 60, "the devices say hello")
         text = RUN.format(available=available, quorum=quorum, grace_s=grace)
         self.start_run(bundle, text)
         wait_until(lambda: self.closed() > 0, 60, "a round closes")
 
     def closed(self) -> int:
-        """How many rounds have closed."""
+        """Return how many rounds have closed."""
         found = json.loads(self._ask("/api/runs/run") or "{}")
         return int(found.get("closed_rounds", 0))
 
     def function(self, device: str, body: str) -> None:
-        """Let a device train with its own function."""
+        """Make a device train with a function of its own."""
         home = self.folder / device
         (home / "own_client.py").write_text(FUNCTIONS.format(body=body))
         with (home / "edge.toml").open("a") as config:
@@ -125,7 +125,7 @@ class Watched(RealFleet):
         os.killpg(self.processes[device].pid, number)
 
     def sees(self, broken: Callable[[], object], *problems: Problem) -> None:
-        """Break something, and wait until every place reports every problem of it."""
+        """Break something, and wait until every place reports all resulting problems."""
         written = len(self.log("cloud"))
         since = time.monotonic()
         broken()
@@ -153,14 +153,14 @@ class Watched(RealFleet):
             )
 
     def heals(self, code: str) -> None:
-        """Wait until no problem of this code is left."""
+        """Wait until there is no problem with this code."""
         try:
             wait_until(lambda: self._count(code) == 0, PATIENCE_S, f"{code} heals")
         except AssertionError as exc:
             raise AssertionError(f"{exc}; the page says {self._ask('/api/problems')}") from exc
 
     def has(self, code: str) -> None:
-        """Wait until there is a problem of this code."""
+        """Wait until there is a problem with this code."""
         wait_until(lambda: self._count(code) > 0, PATIENCE_S, f"{code} appears")
 
     def _online(self) -> int:
@@ -168,22 +168,22 @@ class Watched(RealFleet):
         return sum(1 for device in found if device["state"] == "online")
 
     def _page(self) -> str:
-        """The text of the page, one element per line."""
+        """Return the text of the page, one element per line."""
         text = re.sub(r"<style>.*?</style>|</?(a|strong)\b[^>]*>", "", self._ask("/"), flags=re.S)
         return html.unescape(re.sub(r"<[^>]*>", "\n", text))
 
     def _count(self, code: str) -> float:
-        """The number of problems of a code in /metrics."""
+        """Return the number of problems with a code in /metrics."""
         found = re.search(rf'sedge_problems{{code="{code}"}} (\S+)', self._ask("/metrics"))
         return float(found[1]) if found else 0.0
 
     def _others(self, it: Problem) -> int:
-        """How many other subjects have a problem of the same code."""
+        """Return how many other subjects have a problem with the same code."""
         found = json.loads(self._ask("/api/problems") or "[]")
         return sum(1 for p in found if p["code"] == it.code and p["subject"] != it.subject)
 
     def _ask(self, path: str) -> str:
-        """The answer of the status page's server; empty while it has none."""
+        """Return the answer of the status page's server, or "" if there is none."""
         connection = http.client.HTTPConnection("127.0.0.1", self._http, timeout=5)
         try:
             connection.request("GET", path)
@@ -196,10 +196,10 @@ class Watched(RealFleet):
 
 
 def names(text: str, it: Problem) -> bool:
-    """Whether a line has the problem's subject and reason."""
+    """Return True if a line contains the problem's subject and reason."""
     return any(it.subject in line and it.words in line for line in text.splitlines())
 
 
 def warnings(log: str) -> str:
-    """The lines that the journal classifies as warnings or errors."""
+    """Return the lines that the journal classifies as warnings or errors."""
     return "\n".join(line for line in log.splitlines() if line.startswith(("<3>", "<4>")))

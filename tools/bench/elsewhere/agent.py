@@ -1,4 +1,4 @@
-"""The agent in a job and after it; agent_memory.py runs this where only the agent is installed.
+"""Measures the agent in and after a job; agent_memory.py runs it where only the agent is installed.
 
     python tools/bench/elsewhere/agent.py BUNDLE BACKEND EPOCHS EXAMPLES
 
@@ -25,9 +25,9 @@ def memory() -> dict[str, float]:
 
 
 def train(folder: Path, backend: str, epochs: int, num_examples: int) -> dict[str, object]:
-    """Load everything, train, and report time and memory. Runs inside the fresh environment."""
+    """Load everything, train, and return time and memory. This runs inside the new environment."""
     row: dict[str, object] = {"interpreter_mib": memory()["now"]}
-    # Imported here, step by step, because the memory of the imports is measured too.
+    # Imported one by one, because the memory of the imports is measured, too.
     import numpy as np
 
     from sedge_edge.backends import open_trainer
@@ -36,7 +36,7 @@ def train(folder: Path, backend: str, epochs: int, num_examples: int) -> dict[st
     from sedge_protocol.wire.bundle import load
     from sedge_protocol.wire.training import Training
 
-    importlib.import_module("sedge_edge.__main__")  # everything that the agent's process loads
+    importlib.import_module("sedge_edge.__main__")  # everything that an agent's process loads
     row["agent_mib"] = memory()["now"]
     bundle, theta = load(folder)
     manifest = bundle.manifest

@@ -1,11 +1,11 @@
-"""Federated averaging with FedJAX; frameworks.py runs this in FedJAX's environment.
+"""Runs federated averaging with FedJAX. frameworks.py runs this script in FedJAX's environment.
 
     python tools/bench/elsewhere/with_fedjax.py DATA.npz [--rounds 4] [--steps 8]
 
-The file holds x (d, N, 1, 28, 28) and y (d, N), one row for each device. FedJAX's own FedAvg with its
-default backend, jit: one client after the other, each step on all processors. All devices train in every
-round; in as many further rounds they make no step. The last line is JSON: the seconds of both kinds of
-rounds.
+The file contains x (d, N, 1, 28, 28) and y (d, N), one row for each device. FedJAX's own FedAvg is used
+with its default backend, jit: one client after the other, each step on all processors. All devices train in
+every round; the same number of rounds is then run without any training step. The last line is JSON: the
+seconds of both kinds of rounds.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-# Imported by name, because the environment in which this repository is checked does not have them.
+# Imported by name, because these packages are missing where this repository is type-checked.
 jax: Any = import_module("jax")
 # FedJAX 0.0.17, the last release, uses an old name for this function of jax.
 jax.tree_map = jax.tree_util.tree_map
@@ -27,7 +27,7 @@ BATCH_SIZE, LEARNING_RATE, CLASSES = 32, 0.01, 10
 
 
 def avgcnn(batch: dict[str, Any]) -> Any:
-    """The reference model of sedge_export: logits (B, 10) of images (B, 28, 28, 1); n = 582,026."""
+    """Return the logits (B, 10) of images (B, 28, 28, 1) by sedge_export's reference model; n = 582,026."""
     pool = haiku.MaxPool((1, 2, 2, 1), (1, 2, 2, 1), "VALID")
     x = pool(jax.nn.relu(haiku.Conv2D(32, 5, padding="VALID")(batch["x"])))
     x = pool(jax.nn.relu(haiku.Conv2D(64, 5, padding="VALID")(x)))
@@ -41,7 +41,7 @@ def loss(batch: dict[str, Any], logits: Any) -> Any:
 
 
 def model() -> Any:
-    """The same model for FedJAX, with its loss."""
+    """Return the model and its loss in FedJAX's form."""
     sample = {"x": np.zeros((1, 28, 28, 1), np.float32), "y": np.zeros(1, np.int32)}
     return fedjax.create_model_from_haiku(
         transformed_forward_pass=haiku.transform(avgcnn),
@@ -52,7 +52,7 @@ def model() -> Any:
 
 
 def seconds(clients: list[tuple[bytes, Any]], rounds: int, steps: int) -> list[float]:
-    """The duration of each round."""
+    """Return the duration of each round in seconds."""
     cnn = model()
     algorithm = fedjax.algorithms.fed_avg.federated_averaging(
         fedjax.model_grad(cnn),

@@ -1,11 +1,11 @@
-"""Federated averaging with Flower's simulation on Ray; frameworks.py runs this in Flower's environment.
+"""Runs federated averaging with Flower's simulation on Ray; frameworks.py runs it in Flower's environment.
 
     python tools/bench/elsewhere/with_flower.py DATA.npz [--rounds 4] [--steps 8] [--cpus 2]
 
-The file holds x (d, N, 1, 28, 28) and y (d, N), one row for each device. As in Flower's own examples, a
+The file contains x (d, N, 1, 28, 28) and y (d, N), one row for each device. As in Flower's own examples, a
 model is sent as torch's state_dict; each processor runs one client at a time, torch with one thread. All
-devices train in every round; in as many further rounds they make no step. The last line is JSON: the
-seconds of both kinds of rounds.
+devices train in every round; the same number of rounds is then run without any training step. The last line
+is JSON: the seconds of both kinds of rounds.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-# Imported by name, because the environment in which this repository is checked does not have Flower.
+# Imported by name, because Flower is missing where this repository is type-checked.
 app = import_module("flwr.app")
 ClientApp: Any = import_module("flwr.clientapp").ClientApp
 ServerApp: Any = import_module("flwr.serverapp").ServerApp
@@ -31,7 +31,7 @@ BATCH_SIZE, LEARNING_RATE = 32, 0.01
 
 
 class AvgCNN(nn.Module):
-    """The reference model of sedge_export, which is not installed here: n = 582,026."""
+    """A copy of sedge_export's reference model, because sedge_export is not installed here; n = 582,026."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def data(path: str) -> tuple[Tensor, Tensor]:
 
 
 def train(message: Any, context: Any) -> Any:
-    """A client's part of a round."""
+    """Train one client for a round."""
     torch.set_num_threads(1)
     config = message.content["config"]
     images, labels = data(str(config["data"]))
@@ -76,7 +76,7 @@ def train(message: Any, context: Any) -> Any:
 
 
 def client_app() -> Any:
-    """The client app."""
+    """Create the client app."""
     client = ClientApp()
     client.train()(train)
     return client
@@ -117,7 +117,7 @@ def main() -> None:
     options = parser.parse_args()
     devices = len(data(options.data)[1])
     found: dict[str, list[float]] = {}
-    # Flower sends clients to Ray's processes by module name, and __main__ is another module there.
+    # Flower refers to clients by module name in Ray's processes, where __main__ is another module.
     clients = import_module("with_flower").client_app()
     run_simulation(
         server_app=server_app(options.data, options.rounds, options.steps, found),

@@ -23,7 +23,7 @@ from tools.bench.gpu.stages import CARD, STAGES, TOTAL_S, Stage
 from tools.bench.gpu.words import line
 
 INTERRUPTED = 130
-# A busy CPU may take longer; a rented GPU may not.
+# A busy CPU may take longer than a GPU, which is often rented.
 CPU_S = 3 * TOTAL_S
 
 
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @dataclass
 class Run:
-    """One run of some stages, the card first, in ``budget`` seconds (None: the device's default)."""
+    """A run of some stages, "card" first, within ``budget`` seconds (None: the device's default)."""
 
     stages: Sequence[Stage]
     budget: float | None
@@ -71,7 +71,7 @@ class Run:
     repeated: int = 0
 
     def run(self, device: str | None, size: str | None, save_to: Path | None) -> int:
-        """Measure everything; ``device`` and ``size`` are chosen by the machine if None."""
+        """Measure everything. ``device`` and ``size`` depend on the machine if None."""
         status = 0
         try:
             if not self._card(device, size):
@@ -90,13 +90,13 @@ class Run:
 
     @property
     def remark(self) -> str:
-        """A limitation of the figures; "" if they are valid."""
+        """A limitation of the figures, or "" if there is none."""
         if self.device == "cpu":
             return f"{NO_GPU}: {self.size} sizes: they show only that the command runs, nothing about a GPU"
         return "" if self.size == FULL else f"{self.size} sizes"
 
     def _card(self, device: str | None, size: str | None) -> bool:
-        """Run the first stage, on a GPU if there is one. False if nothing can be measured."""
+        """Run the first stage, on a GPU if there is one. Returns False if nothing can be measured."""
         self.device, self.size = device or "cuda", size or (SMALL if device == "cpu" else FULL)
         print(f"rows are kept in {self.journal.path}", flush=True)
         if self._stage(self.stages[0]) == UNUSABLE:
@@ -114,7 +114,7 @@ class Run:
     def _stage(self, stage: Stage) -> int:
         """Run one stage, and print its goals. Returns its exit status.
 
-        It has its share of the budget, and the time left over by the stages before it.
+        It may take its share of the budget, plus the time that earlier stages have left unused.
         """
         budget = self.budget or (CPU_S if self.device == "cpu" else TOTAL_S)
         self.granted += stage.seconds * budget / sum(each.seconds for each in self.stages)
@@ -132,12 +132,12 @@ class Run:
         return end.status
 
     def _goals(self) -> list[Goal]:
-        """Print the goals, judged by the rows so far."""
+        """Print which goals are met, according to the rows so far."""
         why = NO_GPU if self.device == "cpu" else self.remark
         return judged({stage.name: stage.rows for stage in self.done}, why)
 
     def _note(self, stage: Stage, row: Row) -> None:
-        """Keep a row, and print it unless it only repeats the reason of the row before."""
+        """Save a row, and print it unless it only repeats the reason of the previous row."""
         row, rows = self.limits.shared(row), self.rows.setdefault(stage.name, [])
         rows.append(row)
         self.journal.add(stage.name, row)
@@ -160,7 +160,7 @@ class Run:
             )
 
     def _end(self, save_to: Path | None) -> None:
-        """Write the last line, to the terminal and the files."""
+        """Write the last line to the terminal and the files."""
         seconds = time.monotonic() - self.start
         result = GpuResult(self.device, self.size, self.remark, seconds, self.done, self._goals())
         self.journal.end(encoded(result))

@@ -1,6 +1,7 @@
-"""The card and its limits: the rate of one large product and of one large copy.
+"""Describes the GPU and measures its limits: the rate of one large matrix product and of one large copy.
 
-Shares of "peak" in the other stages refer to these rates, measured in the same run, not to a data sheet.
+In the other stages, shares of "peak" refer to these rates, which are measured in the same run, and not to a
+data sheet.
 """
 
 import os
@@ -17,14 +18,14 @@ from tools.bench.gpu.shares import CARD, COPY, PRODUCT
 from tools.bench.gpu.sizes import SIZES
 from tools.bench.machine import processor
 
-# A float32 product with TF32 off, as the trainers compute; the same with it; and bfloat16.
+# A float32 product without TF32, as the trainers compute it; the same with TF32; and bfloat16.
 PRECISIONS = ("fp32", "tf32", "bf16")
-# Less free memory than this is not worth a measurement: the largest product, the copy, and CUDA itself.
+# The largest product, the copy and CUDA itself need this much free memory.
 LEAST_BYTES = 6 * 2**30
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """The card's name, then its limits. Raises ``Unusable`` if nothing can be trained."""
+    """Return the cells: the GPU's name, then its limits. Raises ``Unusable`` if nothing can be trained."""
     size = SIZES[settings.size]
     usable(settings.device)
     setting: dict[str, str | int] = {"what": CARD, **described(settings.device)}
@@ -61,7 +62,7 @@ def usable(device: str) -> None:
 
 
 def described(device: str) -> dict[str, str]:
-    """Names and versions."""
+    """Return the names and versions of device, driver and libraries."""
     found = {"torch": str(torch.__version__), "python": platform.python_version()}
     cpuinfo = Path("/proc/cpuinfo")
     name = processor(cpuinfo.read_text()) if cpuinfo.exists() else "unknown"
@@ -92,7 +93,7 @@ def driver() -> str:
 
 
 def memory(device: str) -> Figures:
-    """Bytes of the card's memory, in all and free; none for a CPU."""
+    """Return the bytes of the GPU's memory, total and free; nothing for a CPU."""
     if device == "cpu":
         return {}
     free, total = torch.cuda.mem_get_info()
@@ -114,7 +115,7 @@ def product(device: str, n: int, precision: str, seconds: float) -> Figures:
 
 
 def copied(device: str, count: int, seconds: float) -> Figures:
-    """Bytes read and written per second by a copy of ``count`` bytes in the device's memory."""
+    """Return the bytes read and written per second by a copy of ``count`` bytes in the device's memory."""
     source = torch.ones(count // 4, device=device)
     target = torch.empty_like(source)
     return {"bytes_s": rate(lambda: target.copy_(source), 2 * count, seconds, device)}

@@ -1,4 +1,4 @@
-"""What a stage measures: cells, most valuable first, and their rows. Loads no torch."""
+"""The cells that a stage measures, most valuable first, and their rows. Does not import torch."""
 
 import time
 from collections.abc import Callable
@@ -8,12 +8,12 @@ import msgspec
 
 Setting = dict[str, str | int]
 Figures = dict[str, float]
-# Why there is no figure for a CPU.
+# Why a figure is missing on a CPU.
 CUDA_ONLY = "on CUDA only"
 
 
 class Row(msgspec.Struct, frozen=True):
-    """The measurement of one setting; ``why`` says why something is missing, or what was wrong."""
+    """The measurement of one setting. ``why`` says what is missing or was wrong."""
 
     setting: Setting
     figures: Figures = {}
@@ -21,7 +21,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """A stage's settings: where it trains ("cpu" or "cuda"), how much (``sizes.SIZES``), and until when.
+    """A stage's settings: its device ("cpu" or "cuda"), its sizes (``sizes.SIZES``), and its end.
 
     ``end`` is on the monotonic clock, which all processes of a machine share.
     """
@@ -36,7 +36,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Missing(Exception):
-    """A cell was not measured, or not completely; the message says why."""
+    """A cell was not measured, or only in part. The message says why."""
 
     def __init__(self, why: str, figures: Figures | None = None) -> None:
         super().__init__(why)
@@ -44,19 +44,22 @@ class Missing(Exception):
 
 
 class Unusable(Exception):
-    """Nothing can be measured here; the message is the command's last line."""
+    """Nothing can be measured on this machine. The message becomes the command's last line."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One setting, and the function that measures it. Raises ``Missing``, or anything else."""
+    """One setting, and the function that measures it. It may raise ``Missing`` or any other exception."""
 
     setting: Setting
     measure: Callable[[], Figures]
 
 
 def named(setting: Setting) -> str:
-    """``avgcnn, 128 devices, fp32``: the setting in one line; a number is followed by its key."""
+    """Format a setting in one line, such as ``avgcnn, 128 devices, fp32``.
+
+    A number is followed by its key.
+    """
     return ", ".join(
         f"{value:,} {key}" if isinstance(value, int) else value for key, value in setting.items()
     )

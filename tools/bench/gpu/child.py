@@ -1,8 +1,8 @@
-"""A stage's process, ``python -m tools.bench.gpu.child MODULE:FUNCTION SETTINGS``.
+"""Runs a stage in its own process: ``python -m tools.bench.gpu.child MODULE:FUNCTION SETTINGS``.
 
 Its standard output has one line with the settings of all cells, then one line per cell with its row. All
-other output, including that of torch and of child processes, goes to standard error. Exit status 2: nothing
-can be measured here.
+other output, including that of torch and of child processes, goes to standard error. Exit status 2 means
+that nothing can be measured on this machine.
 """
 
 import gc
@@ -34,9 +34,10 @@ def main(argv: list[str]) -> int:
 
 
 def measured(cell: Cell, settings: Settings) -> Row:
-    """The row of a cell; one that would begin too late is not measured.
+    """Measure a cell, unless too little time is left. Returns its row.
 
-    Only ``Unusable`` is raised: another cell may well succeed, for example with less memory.
+    It raises only ``Unusable``, because after another error the next cell may still succeed, for example
+    with less memory.
     """
     if settings.left() <= 0:
         return Row(cell.setting, why="no time left")
@@ -54,7 +55,7 @@ def measured(cell: Cell, settings: Settings) -> Row:
 
 
 def _release() -> None:
-    """Free the card's memory before the next cell."""
+    """Free the GPU's memory before the next cell."""
     gc.collect()
     if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()

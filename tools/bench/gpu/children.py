@@ -1,4 +1,4 @@
-"""Stages as child processes: whatever happens to one, its rows so far are kept, and the others run."""
+"""Runs stages as child processes. If one fails, its rows so far are kept, and the others still run."""
 
 import os
 import signal
@@ -20,9 +20,9 @@ from tools.bench.gpu.stages import Stage
 
 ROOT = Path(__file__).parents[3]
 UNUSABLE = 2
-# A child stops starting cells this long before it is killed.
+# A child starts no more cells this long before it is killed.
 _MARGIN = 0.9
-# How long a process may take to end.
+# How long a process may take to exit.
 _ENDING_S = 10.0
 # One thread on a CPU, as an emulation's worker has: threads that wait for each other would measure other
 # load.
@@ -31,7 +31,7 @@ _ENVIRONMENT = {"cpu": {"OMP_NUM_THREADS": "1"}, "cuda": {}}
 
 @dataclass(frozen=True)
 class StageEnd:
-    """The seconds that a stage took, its exit status, and ``why`` it failed, "" if it did not."""
+    """How a stage ended: its seconds, its exit status, and ``why`` it failed ("" if it did not)."""
 
     seconds: float
     status: int
@@ -41,9 +41,9 @@ class StageEnd:
 def run_stage(
     stage: Stage, device: str, size: str, limit_s: float, note: Callable[[Row], None]
 ) -> StageEnd:
-    """Run a stage for at most ``limit_s`` seconds; ``note`` gets each row as it arrives.
+    """Run a stage for at most ``limit_s`` seconds, and pass each row to ``note`` as it arrives.
 
-    Every cell that the stage has planned gets a row: those that a crash or the limit took say so.
+    Every planned cell gets a row. If a crash or the time limit prevented it, the row says so.
     """
     start = time.monotonic()
     planned: list[Setting] = []
@@ -74,9 +74,9 @@ def run_stage(
 def _started(
     stage: Stage, device: str, size: str, limit_s: float, errors: IO[bytes]
 ) -> "Generator[subprocess.Popen[bytes]]":
-    """The stage's process; in the end it and everything that it has started are gone.
+    """Start the stage's process. At the end of the context, it and all its descendants are killed.
 
-    A process that waits for a broken driver may outlast even SIGKILL; it is left behind.
+    A process that waits for a broken driver may survive even SIGKILL; it is left running.
     """
     end = time.monotonic() + _MARGIN * limit_s
     settings = msgspec.json.encode(Settings(device, size, end)).decode()
@@ -94,7 +94,7 @@ def _started(
 
 
 def _read(child: "subprocess.Popen[bytes]", lines: "Queue[bytes | None]") -> None:
-    """Pass on what a child writes, and None at its end."""
+    """Pass on the lines that a child writes, and None at the end."""
     assert child.stdout is not None
     with child.stdout as out:
         for line in out:
@@ -103,13 +103,13 @@ def _read(child: "subprocess.Popen[bytes]", lines: "Queue[bytes | None]") -> Non
 
 
 def _kill(child: "subprocess.Popen[bytes]") -> None:
-    """End a child and everything that it has started; its own session contains nothing else."""
+    """Kill a child and all its descendants, which are in a session of their own."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
 
 
 def _reason(status: int, errors: IO[bytes]) -> str:
-    """Why a child failed: its signal, or its last line; "" if it did not fail."""
+    """Return why a child failed (its signal, or its last line of output), or ""."""
     if not status:
         return ""
     if status < 0:

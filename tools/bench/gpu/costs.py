@@ -1,10 +1,10 @@
-"""The operations and memory traffic of one device's training step, whatever the implementation.
+"""Estimates the operations and memory traffic of a training step, independent of its implementation.
 
-FLOPs are counted by torch in one eager forward and backward pass of one batch (products and convolutions;
-a multiplication and an addition are two). Bytes are a model of the memory traffic of separate kernels in
-float32, 24 n + 2 s + b: theta (n,) is read forward, backward and by SGD, which writes it; the gradient is
-written and read; the s bytes that autograd keeps for the backward pass are written and read; the batch of
-b bytes is read. Caches and bf16 reduce this; padding and unfolded patches increase it.
+FLOPs are counted by torch in one eager forward and backward pass of a batch (products and convolutions; a
+multiplication and an addition are two FLOPs). Bytes are an estimate for separate kernels in float32, 24 n +
+2 s + b: theta (n,) is read in the forward pass, in the backward pass and by SGD, which also writes it; the
+gradient is written and read; the s bytes that autograd saves for the backward pass are written and read;
+the batch of b bytes is read. Caches and bf16 reduce this; padding and unfolded patches increase it.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Cost:
 
 
 def cost(of: Problem) -> Cost:
-    """The cost of a classifier's step on a full batch, divided by its examples."""
+    """Return the cost of a classifier's step on a full batch, divided by the number of its examples."""
     rows = of.batch_size
     x, y = torch.randn(rows, *of.input.shape), torch.zeros(rows, dtype=torch.int64)
     model = copied(of.module).train()

@@ -1,7 +1,7 @@
-"""Whole emulations on the card: examples/thousand.toml, compared with the CPU's cores, and 10,000 devices.
+"""Measures emulations on the GPU: examples/thousand.toml, also on the CPU's cores, and 10,000 devices.
 
-``sedge-emulate`` as a user runs it, coordinator, coding and evaluation included; wall seconds are those in
-its result, counted once its workers have started; ``command_s`` is the time that the user waits. On a GPU
+``sedge-emulate`` runs as users run it, with coordinator, coding and evaluation. Wall seconds are those in
+its result, counted from when its workers have started; ``command_s`` is how long the user waits. On a GPU
 several workers share the card.
 """
 
@@ -21,7 +21,7 @@ CPU, CUDA = "cpu", "cuda"
 
 
 def thousand(settings: Settings) -> list[Cell]:
-    """The example on the GPU with each number of workers, and on the CPU with one for each core."""
+    """Return the example on the GPU with each number of workers, and on the CPU with one per core."""
     size = SIZES[settings.size]
     text = dressed(EXAMPLE.read_text(), size.thousand, size.dataset)
     on_cpu = Cell(_setting(size, size.thousand, on=CPU), partial(measured, settings, text, CPU, 0))
@@ -38,7 +38,7 @@ def thousand(settings: Settings) -> list[Cell]:
 
 
 def large(settings: Settings) -> list[Cell]:
-    """Two rounds of a large fleet: a tenth of it in each round, then all of it."""
+    """Return two runs of two rounds of a large fleet: with a tenth of it in each round, then with all."""
     size, workers = SIZES[settings.size], SIZES[settings.size].workers[0]
     found: list[Cell] = []
     for fleet in size.fleets:
@@ -54,7 +54,7 @@ def large(settings: Settings) -> list[Cell]:
 
 
 def dressed(text: str, fleet: Fleet, dataset: str) -> str:
-    """A fleet file's text with different numbers of devices and rounds, and different data."""
+    """Return a fleet file's text with other numbers of devices and rounds, and other data."""
     for key, value in (
         ("devices", fleet.devices),
         ("num_rounds", fleet.rounds),
@@ -67,12 +67,12 @@ def dressed(text: str, fleet: Fleet, dataset: str) -> str:
 
 
 def text_of(text: str, on: str, workers: int) -> str:
-    """A fleet file's text with a device to train on, and workers (0: one for each core)."""
+    """Return a fleet file's text that trains on this device with this many workers (0: one per core)."""
     return f'workers = {workers}\n{text}[trainer]\ndevice = "{on}"\n'
 
 
 def measured(settings: Settings, text: str, on: str, workers: int) -> Figures:
-    """The cost of an emulation. Raises ``Missing`` if it fails or takes too long."""
+    """Measure the cost of an emulation. Raises ``Missing`` if it fails or takes too long."""
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
         folder = Path(name)
         log = folder / "log"
@@ -83,7 +83,7 @@ def measured(settings: Settings, text: str, on: str, workers: int) -> Figures:
             raise Missing(reason(exc, log)) from exc
         took = time.monotonic() - start
     engine = found.engine
-    assert engine is not None  # which an emulation knows
+    assert engine is not None  # an emulation always reports these
     return {
         "wall_s": engine.wall_s,
         "command_s": took,
@@ -96,9 +96,9 @@ def measured(settings: Settings, text: str, on: str, workers: int) -> Figures:
 
 
 def reason(why: Unavailable, log: Path) -> str:
-    """Why a program was not measured, and its last line of output."""
+    """Return why a program was not measured, with its last line of output."""
     lines = log.read_text().strip().splitlines() if log.exists() else []
-    what, _, _ = str(why).partition(", see ")  # its log is not kept
+    what, _, _ = str(why).partition(", see ")  # because its log is not kept
     return f"{what}: {lines[-1]}" if lines else what
 
 

@@ -1,7 +1,7 @@
-"""The goals of many devices on one GPU, and whether a run has met them. Loads no torch.
+"""The goals for training many devices on one GPU, and whether a run meets them. Does not import torch.
 
-Goals are judged only on a GPU at full size. The loop to beat runs in float32 as torch ships it, with TF32
-in convolutions; the trainer's float32 has none.
+Goals apply only to a GPU at full size. The loop to beat runs in float32 with torch's defaults, so
+convolutions use TF32; the trainer's float32 does not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ Rows = Mapping[str, Sequence[Row]]
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """A stage's target, what was measured, and whether it is met; None if unknown."""
+    """A stage's target, the measured value, and whether the target is met (None if unknown)."""
 
     stage: str
     what: str
@@ -42,7 +42,7 @@ class _Wanted:
 
 
 def judged(rows: Rows, why: str) -> list[Goal]:
-    """Every goal, judged by the rows of the stages; ``why`` says why none counts, "" if they do."""
+    """Return every goal with its result from the rows. ``why`` says why no goal applies, or is ""."""
     return [_judged(goal, rows, why) for goal in _GOALS]
 
 
@@ -58,7 +58,7 @@ def _judged(goal: _Wanted, rows: Rows, why: str) -> Goal:
 
 
 def _figures(rows: Rows, stage: str, key: str, **setting: str | int) -> list[float]:
-    """A figure of every row of a stage with these settings. Raises ``Missing`` if there is none."""
+    """Return a figure from every row of a stage with these settings. Raises ``Missing`` if none has it."""
     found = [*rows.get(stage, ()), *(rows.get(COMBINED, ()) if stage == VECTORISED else ())]
     chosen = [row for row in found if setting.items() <= row.setting.items()]
     if values := [row.figures[key] for row in chosen if key in row.figures and not row.why]:

@@ -1,4 +1,4 @@
-"""The tests marked ``gpu``, file by file: gradients, the same bits alone and in a group, placement."""
+"""Runs the tests marked ``gpu``, file by file: gradients, bit-identical results in groups, placement."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ _MARK = "@pytest.mark.gpu"
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Each file with such tests."""
+    """Return a cell for each file with such tests."""
     return [
         Cell({"file": str(path.relative_to(ROOT))}, partial(measured, settings, path))
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
@@ -24,7 +24,10 @@ def cells(settings: Settings) -> list[Cell]:
 
 
 def measured(settings: Settings, path: Path) -> Figures:
-    """How many passed, and in how many seconds. Raises ``Missing`` with the names of those that failed."""
+    """Run the tests of a file. Returns how many passed, and in how many seconds.
+
+    Raises ``Missing`` with the names of tests that failed.
+    """
     if settings.device != "cuda":
         raise Missing(CUDA_ONLY)
     if find_spec("pytest") is None:
@@ -41,7 +44,7 @@ def measured(settings: Settings, path: Path) -> Figures:
 
 
 def summed(report: Path) -> Figures:
-    """pytest's report in figures. Raises ``Missing`` with the names of those that failed."""
+    """Count the results in pytest's report. Raises ``Missing`` with the names of tests that failed."""
     found: Figures = {"passed": 0, "failed": 0, "skipped": 0, "seconds": 0.0}
     failed: list[str] = []
     for case in ElementTree.parse(report).iter("testcase"):

@@ -1,7 +1,7 @@
-"""One device after another in eager torch, as PFLlib and FL-bench train: the rate to beat.
+"""Trains one device after another in eager torch, as PFLlib and FL-bench do. This is the rate to beat.
 
-Each device has a copy of the model, torch.optim.SGD, and batches by a new permutation in every epoch. The
-data are on the training device and there is no DataLoader: both frameworks have one, so their own loops are
+Each device has a copy of the model, torch.optim.SGD, and newly permuted batches in every epoch. The data
+are on the training device and there is no DataLoader: both frameworks have one, so their own loops are
 slower than this. "default" is float32 as torch ships it, with TF32 in convolutions on a GPU; "fp32" has no
 TF32 anywhere.
 """
@@ -25,7 +25,7 @@ PRECISIONS = (DEFAULT, "bf16", "fp32")
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Each model in each precision."""
+    """Return a cell for each model in each precision."""
     size = SIZES[settings.size]
     return [
         Cell(
@@ -38,7 +38,7 @@ def cells(settings: Settings) -> list[Cell]:
 
 
 def measured(name: str, size: Size, device: str, precision: str) -> Figures:
-    """Examples, FLOPs and bytes per second."""
+    """Measure examples, FLOPs and bytes per second."""
     example = subject(name, size, size.loop_devices)
     loop = Loop(example, device, precision)
     found = rate(loop.train, examples_of(example), size.seconds, device)
@@ -47,7 +47,7 @@ def measured(name: str, size: Size, device: str, precision: str) -> Figures:
 
 
 class Loop:
-    """The devices of an example, and their training."""
+    """The devices of an example, which are trained in a loop."""
 
     def __init__(self, example: Example, device: str, precision: str) -> None:
         self._example, self._device, self._precision = example, device, precision
@@ -82,11 +82,10 @@ class Loop:
 
 @contextmanager
 def _arithmetic(precision: str, device: str) -> Generator[None]:
-    """Disable TF32 where float32 must be exact."""
+    """Disable TF32 if float32 must be exact."""
     if precision != "fp32" or device == "cpu":
         yield
         return
-    with torch.backends.cudnn.flags(
-        enabled=True, allow_tf32=False
-    ):  # torch ships products without it
+    # Torch's default for products is without TF32.
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield

@@ -1,7 +1,7 @@
-"""Several processes on one card, each with its own CUDA context and stream.
+"""Measures several processes on one GPU, each with its own CUDA context and stream.
 
-pfl-research fills a GPU this way, and so do the emulator's workers. Each process trains its own devices for
-the same span of time; the rates are added up.
+pfl-research uses a GPU this way, and so do the emulator's workers. Each process trains its own devices for
+the same period, and the rates are added up.
 """
 
 import time
@@ -21,12 +21,12 @@ from tools.bench.gpu.vectorised import Form
 from tools.bench.training import example_tasks
 
 LOOP, VECTORISED = "loop", "vectorised"
-# Seconds from the order to train to the start, so that all processes start together.
+# Seconds from the command to the start of training, so that all processes start at the same time.
 _AHEAD_S = 0.2
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """The first model with each number of processes: the loop, then the trainer."""
+    """Return cells of the first model with each number of processes: for the loop, then the trainer."""
     size = SIZES[settings.size]
     return [
         Cell(
@@ -39,7 +39,7 @@ def cells(settings: Settings) -> list[Cell]:
 
 
 def measured(settings: Settings, way: str, count: int) -> Figures:
-    """Examples per second of all processes together."""
+    """Measure the examples per second of all processes together."""
     size = SIZES[settings.size]
     with ExitStack() as stack:
         pools = [
@@ -55,7 +55,7 @@ def measured(settings: Settings, way: str, count: int) -> Figures:
         return {"examples_s": sum(rate.result() for rate in rates)}
 
 
-# The work of the processes.
+# each process's own work, by its arguments
 
 
 def _once(settings: Settings, way: str, count: int) -> None:
@@ -65,7 +65,10 @@ def _once(settings: Settings, way: str, count: int) -> None:
 
 
 def _between(settings: Settings, way: str, count: int, begin: float, end: float) -> float:
-    """Examples per second from ``begin`` until the work in progress at ``end`` is done."""
+    """Train from ``begin`` until the work that is in progress at ``end`` is done.
+
+    Returns examples per second.
+    """
     work, examples = _work(settings, way, count)
     time.sleep(max(0.0, begin - time.monotonic()))
     done = 0
@@ -78,7 +81,7 @@ def _between(settings: Settings, way: str, count: int, begin: float, end: float)
 
 @cache
 def _work(settings: Settings, way: str, count: int) -> tuple[Callable[[], object], int]:
-    """This process's work on its own stream, and how many examples it trains on."""
+    """Return this process's work, on its own stream, and how many examples one call trains on."""
     size, device = SIZES[settings.size], settings.device
     if device == "cuda":
         torch.cuda.set_stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-# A median over fewer says little about a card that changes its clock rate, but work that takes seconds is
-# not repeated.
+# A median over fewer repeats says little about a GPU that changes its clock rate. Work that takes seconds
+# is not repeated anyway.
 _LEAST, _LONGER_S = 3, 2.0
 
 
@@ -18,7 +18,7 @@ def finished(device: str) -> None:
 
 
 def rate(work: Callable[[], object], amount: float, seconds: float, device: str) -> float:
-    """``amount`` per second: the median over repeats that fill ``seconds``, after a warm-up."""
+    """Return ``amount`` per second: the median over repeats that fill ``seconds``, after a warm-up."""
     work()
     finished(device)
     took: list[float] = []

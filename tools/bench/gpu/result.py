@@ -1,4 +1,4 @@
-"""The line of JSON of a whole run, and the file that its rows are kept in meanwhile. Loads no torch."""
+"""The JSON of a whole run, and the file that has its rows until then. Does not import torch."""
 
 import time
 from pathlib import Path
@@ -9,7 +9,7 @@ from tools.bench.gpu.goals import Goal
 
 
 class StageResult(msgspec.Struct, frozen=True):
-    """A stage's rows; ``why`` it failed, or did not start."""
+    """A stage's rows. ``why`` says why it failed or did not start."""
 
     name: str
     title: str
@@ -19,7 +19,7 @@ class StageResult(msgspec.Struct, frozen=True):
 
 
 class GpuResult(msgspec.Struct, frozen=True):
-    """The whole of a run, on "cpu" or "cuda"; ``remark`` limits the figures' meaning, or is ""."""
+    """The result of a run on "cpu" or "cuda". ``remark`` names a limitation of the figures, or is ""."""
 
     device: str
     size: str
@@ -34,28 +34,28 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 def encoded(result: GpuResult) -> str:
-    """The one line of JSON."""
+    """Encode a result as one line of JSON."""
     return msgspec.json.encode(_Line(result)).decode()
 
 
 def decoded(text: str | bytes) -> GpuResult:
-    """The result of such a line. Raises ``msgspec.ValidationError`` for anything else."""
+    """Decode such a line. Raises ``msgspec.ValidationError`` for any other text."""
     return msgspec.json.decode(text, type=_Line).gpu
 
 
 class Journal:
-    """A file of JSON lines in a folder; each row is written at once, so an interrupted run keeps them."""
+    """A file of JSON lines. Each row is written at once, so an interrupted run does not lose them."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / time.strftime("%Y%m%d-%H%M%S.jsonl")
 
     def add(self, stage: str, row: Row) -> None:
-        """Keep a row."""
+        """Write a row."""
         self._append(msgspec.json.encode({"stage": stage, "row": row}))
 
     def end(self, line: str) -> None:
-        """Keep the last line."""
+        """Write the last line."""
         self._append(line.encode())
 
     def _append(self, line: bytes) -> None:
@@ -64,7 +64,10 @@ class Journal:
 
 
 def save(result: GpuResult, path: Path) -> bool:
-    """Write the line for the pages; a CPU's never replaces a GPU's. Returns whether it was written."""
+    """Write the result for the pages, unless it would replace a GPU's by a CPU's.
+
+    Returns True if it was written.
+    """
     if result.device == "cpu" and path.exists() and decoded(path.read_bytes()).device != "cpu":
         return False
     path.write_text(encoded(result) + "\n")

@@ -1,23 +1,23 @@
-"""Measures the card's limits and expresses rates as shares of them. Loads no torch."""
+"""Reads the GPU's measured limits and expresses rates as shares of them. Does not import torch."""
 
 from collections.abc import Iterable
 
 import msgspec
 from tools.bench.gpu.cells import Row
 
-# The subject of a row of the stage "card".
+# The subject in a row of the stage "card".
 CARD, PRODUCT, COPY = "card", "matrix product", "copy"
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The most operations per second by precision, and the most bytes per second, if they were measured."""
+    """The maximum operations per second by precision, and bytes per second, if they were measured."""
 
     flops_s: dict[str, float] = {}
     bytes_s: float | None = None
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> "Limits":
-        """The limits in the rows of the stage "card"."""
+        """Return the limits in the rows of the stage "card"."""
         rows = list(rows)
         products = [row for row in rows if row.setting["what"] == PRODUCT and row.figures]
         copies = [row for row in rows if row.setting["what"] == COPY and row.figures]
@@ -25,7 +25,7 @@ class Limits(msgspec.Struct, frozen=True):
         return cls(flops, copies[0].figures["bytes_s"] if copies else None)
 
     def shared(self, row: Row) -> Row:
-        """The row with its rates as shares of the limits, if it has such rates."""
+        """Return the row, with any rates in it also expressed as shares of the limits."""
         found = dict(row.figures)
         if "examples_s" not in found:
             return row

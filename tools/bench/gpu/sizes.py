@@ -1,4 +1,7 @@
-"""The size of each stage: ``full`` on a GPU, ``small`` on a CPU, ``tiny`` in tests. Loads no torch."""
+"""The sizes of all stages: ``full`` on a GPU, ``small`` on a CPU, ``tiny`` in tests.
+
+Does not import torch.
+"""
 
 from dataclasses import dataclass
 
@@ -14,7 +17,7 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Size:
-    """``seconds`` is how long a rate is measured; the other numbers are explained where they are used."""
+    """The sizes of a run. ``seconds`` is how long a rate is measured; the other fields belong to stages."""
 
     matrix: int
     copied_bytes: int

@@ -1,11 +1,11 @@
-"""The stages, most valuable first, each with its share of under six minutes. Loads no torch."""
+"""The stages, most valuable first, which together take under six minutes. Does not import torch."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage's name, subject and time limit, and "module:function", which makes its cells."""
+    """A stage's name, subject and time limit, and the "module:function" that returns its cells."""
 
     name: str
     title: str
@@ -22,7 +22,7 @@ STAGES = (
     Stage("thousand", "examples/thousand.toml, whole", 70.0, "tools.bench.gpu.fleets:thousand"),
     Stage("fleet", "a large fleet, two rounds", 70.0, "tools.bench.gpu.fleets:large"),
     Stage("processes", "several processes at once", 15.0, "tools.bench.gpu.processes:cells"),
-    # Last, as it fills all the remaining time.
+    # This stage is last, because it uses all the remaining time.
     Stage("combined", "many devices at once", 15.0, "tools.bench.gpu.vectorised:combined"),
 )
 TOTAL_S = sum(stage.seconds for stage in STAGES)

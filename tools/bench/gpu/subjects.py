@@ -1,4 +1,4 @@
-"""The four models that are trained, with their data and batches, as ``tools.bench.training.Example``."""
+"""The four models to train, with their data and batches, as ``tools.bench.training.Example``."""
 
 from collections.abc import Callable
 from functools import partial
@@ -46,24 +46,24 @@ _SUBJECTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def subject(name: str, size: Size, devices: int) -> Example:
-    """A model with ``devices`` devices of ``size.rows`` rows each."""
+    """Return a model with data for ``devices`` devices of ``size.rows`` rows each."""
     build, shape = _SUBJECTS[name]
     training = Training(size.epochs, LEARNING_RATE)
     return Example(build, shape, size.batch_size, training, devices, size.rows)
 
 
 def built(example: Example) -> nn.Module:
-    """The model, the same in every process."""
+    """Build the model; it is the same in every process."""
     torch.manual_seed(0)
     return example.build()
 
 
 def problem(example: Example) -> Problem:
-    """The model in the form that the emulator's trainers take."""
+    """Return the model in the form that the emulator's trainers expect."""
     row = TensorSpec("float32", example.shape)
     return Problem(built(example), CLASSIFICATION, example.batch_size, row)
 
 
 def examples_of(example: Example) -> int:
-    """The number of examples that all devices together train on, repeats included."""
+    """Return how many examples all devices together train on, counting repeats."""
     return example.devices * example.rows * example.training.local_epochs

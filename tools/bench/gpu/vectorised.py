@@ -1,9 +1,9 @@
-"""Many devices at once by the emulator's vectorised trainer, in each of its forms.
+"""Measures the emulator's vectorised trainer, which trains many devices at once, in each of its forms.
 
-Every form is checked against float64 before it is timed, as in an emulation; the figure of a wrong form
-says so. The time is that of ``FleetTrainer.train``: thetas to the device, all steps, thetas back. The
-matrix is ordered by how many choices differ from its first cell's, so that each choice has been measured by
-itself if time runs out.
+As in an emulation, every form is checked against float64 before it is timed; a wrong form's figure says so.
+The time is that of ``FleetTrainer.train``: copying thetas to the device, all steps, and copying thetas
+back. Cells are ordered by how many choices differ from the first cell, so that each choice is measured by
+itself before time runs out.
 """
 
 from collections.abc import Iterator
@@ -28,20 +28,20 @@ from sedge_emulate.training.vectorised import VectorisedTrainer
 GRAPHS, EAGER = "graphs", "no graphs"
 # The model without convolutions.
 _PLAIN = ("mlp",)
-# The number of devices of the checked trainer: as few as fill a batch of the check.
+# How many devices the checked trainer has: as few as the check needs.
 _CHECKED = 4
 
 
 @dataclass(frozen=True)
 class Form:
-    """How the trainer computes; tf32 is float32 whose products have rounded factors."""
+    """How the trainer computes. tf32 is float32 with the factors of products rounded."""
 
     precision: Literal["fp32", "bf16", "tf32"] = "fp32"
     launches: str = EAGER
     convolutions: Convolutions = "grouped"
 
     def open(self, of: Problem, device: str, width: int) -> VectorisedTrainer:
-        """A trainer of ``width`` devices at once."""
+        """Create a trainer of ``width`` devices at once."""
         return VectorisedTrainer(
             of,
             self.rounding,
@@ -54,27 +54,30 @@ class Form:
 
     @property
     def rounding(self) -> Precision:
-        """The precision by the trainer's name for it."""
+        """The trainer's name for the precision."""
         return "bf16" if self.precision == "bf16" else "fp32"
 
     @property
     def differences(self) -> int:
-        """The number of choices that differ from the default."""
+        """How many choices differ from the default."""
         return sum(value != getattr(Form(), key) for key, value in asdict(self).items())
 
 
 def single(settings: Settings) -> list[Cell]:
-    """The first cell of the matrix, and those that differ from it in one choice or only in the width."""
+    """Return the first cell of the matrix and those that differ in one choice or only in the width."""
     return [cell for differences, cell in _matrix(settings) if differences <= 1]
 
 
 def combined(settings: Settings) -> list[Cell]:
-    """The rest of the matrix."""
+    """Return the other cells of the matrix."""
     return [cell for differences, cell in _matrix(settings) if differences > 1]
 
 
 def _matrix(settings: Settings) -> list[tuple[int, Cell]]:
-    """Models, forms and widths, by the number of differences; TF32 only at the first width."""
+    """Return models, forms and widths by the number of differences.
+
+    TF32 is used only at the first width.
+    """
     size = SIZES[settings.size]
     grid = [
         (form.differences + (width != size.widths[0]), name, width, form)
@@ -103,9 +106,10 @@ def _forms() -> Iterator[Form]:
 
 
 def measured(name: str, size: Size, device: str, width: int, form: Form) -> Figures:
-    """Examples, FLOPs and bytes per second of all devices that train at once.
+    """Measure examples, FLOPs and bytes per second of all devices that train at once.
 
-    Raises ``Missing`` on a CPU for forms that need a GPU, and with figures for a form with wrong results.
+    Raises ``Missing`` on a CPU for forms that need a GPU. For a form with wrong results, it raises
+    ``Missing`` with the figures.
     """
     if device == "cpu" and (form.precision != "fp32" or form.launches != EAGER):
         raise Missing(CUDA_ONLY)
@@ -122,7 +126,7 @@ def measured(name: str, size: Size, device: str, width: int, form: Form) -> Figu
 
 @cache
 def _wrong(name: str, size: Size, device: str, form: Form) -> str:
-    """How the form's training differs from torch's, "" if it does not."""
+    """Describe how the form's training differs from torch's; "" if it does not."""
     of = _problem(name, size)
     try:
         check(form.open(of, device, _CHECKED), of, form.rounding, _references(name, size))
@@ -131,7 +135,7 @@ def _wrong(name: str, size: Size, device: str, form: Form) -> str:
     return ""
 
 
-# Made once per process for each model.
+# This check is made once per process for each model.
 
 
 @cache

@@ -1,10 +1,10 @@
-"""Figures in words, for the terminal and for RESULTS.md. Loads no torch."""
+"""Formats figures in words, for the terminal and for RESULTS.md. Does not import torch."""
 
 from collections.abc import Mapping
 
 from tools.bench.gpu.cells import Row, named
 
-# In this order; a rate in examples says more than the same rate in operations or bytes.
+# Figures appear in this order. A rate in examples says more than the same rate in operations or bytes.
 _WORDS = {
     "examples_s": ("{:,.0f} examples/s", 1.0),
     "of_peak": ("{:.1f} % of the matrix peak", 100.0),
@@ -25,13 +25,13 @@ _RAW = {"flops_s", "bytes_s"}
 
 
 def told(row: Row) -> str:
-    """The figures of a row, then its reason."""
+    """Format a row's figures, then its reason."""
     words = [*figures(row.figures), *([row.why] if row.why else [])]
     return ", ".join(words) if words else "no figures"
 
 
 def figures(found: Mapping[str, float]) -> list[str]:
-    """Each figure that has words, in their order."""
+    """Return each figure that has words, in order."""
     hidden = _RAW if "examples_s" in found else set[str]()
     return [
         text.format(factor * found[key])
@@ -41,5 +41,5 @@ def figures(found: Mapping[str, float]) -> list[str]:
 
 
 def line(stage: str, row: Row) -> str:
-    """A row as a line of progress."""
+    """Format a row as a line of progress."""
     return f"{stage:<11} {named(row.setting)}: {told(row)}"

@@ -1,1 +1,1 @@
-"""A server killed in the middle of a round: Sedge, Flower and NVFlare."""
+"""Kills the server in the middle of a round: Sedge, Flower and NVFlare."""

@@ -1,15 +1,15 @@
-"""How three frameworks recover from a server that is killed in the middle of a round and restarted.
+"""Measures how three frameworks recover if the server is killed in the middle of a round and restarted.
 
     python -m tools.bench killed [flower nvflare sedge]
 
 Three clients train for two seconds a round, eight rounds of federated averaging. In the middle of the third
-round the server's process group, which does not include Flower's ServerApp, gets SIGKILL; two seconds later
-the same command starts it again, on the same disk. Flower's SuperLink has a database (``--database``);
-NVFlare runs its own ``poc``, whose start script supervises the server; Sedge is one ``serve`` on SQLite.
-Reported are the state of the run after a minute and a half, the rounds that were closed by then, and the
-seconds from the restart to the next closed round. Flower and NVFlare are installed in their own
-environments in runs/; neither installs torch. Everything runs in network namespaces (root). The last line
-is JSON.
+round the server's process group, which does not include Flower's ServerApp, is killed by SIGKILL; two
+seconds later the same command restarts it on the same disk. Flower's SuperLink has a database
+(``--database``); NVFlare runs its own ``poc``, whose start script supervises the server; Sedge is one
+``serve`` on SQLite. It reports the state of the run after a minute and a half, the rounds that were closed
+by then, and the seconds from the restart to the next closed round. Flower and NVFlare are installed in
+their own environments in runs/; neither installs torch. Everything runs in network namespaces, which needs
+root. The last line is JSON.
 """
 
 import argparse
@@ -90,7 +90,7 @@ os._exit(0)  # a session's threads would go on
 
 @dataclass(frozen=True)
 class Row:
-    """A framework: its run's state, its closed rounds, and the seconds until the next one closed."""
+    """A framework's result: its run's state, closed rounds, and the seconds until the next one closed."""
 
     name: str
     version: str
@@ -100,7 +100,7 @@ class Row:
 
 
 class Processes:
-    """Processes in separate groups, in one folder."""
+    """Processes in separate process groups, in one folder."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder = folder
@@ -108,7 +108,7 @@ class Processes:
         self._groups: dict[str, int] = {}
 
     def start(self, name: str, words: Sequence[str | Path], folder: Path | None = None) -> None:
-        """Start a process; its output is appended to its log."""
+        """Start a process. Its output is appended to its log."""
         with self.log(name).open("ab") as log:
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment,
@@ -117,11 +117,11 @@ class Processes:
         self._groups[name] = process.pid
 
     def kill(self, name: str) -> None:
-        """kill -9 of the whole group."""
+        """Kill the whole process group with SIGKILL."""
         os.killpg(self._groups.pop(name), signal.SIGKILL)
 
     def ask(self, words: Sequence[str | Path]) -> str:
-        """A command's output, standard error included."""
+        """Return a command's output, including standard error."""
         done = subprocess.run(
             words, env=self._environment, cwd=self.folder, stdout=subprocess.PIPE, text=True,
             stderr=subprocess.STDOUT, timeout=PATIENCE_S, check=False,
@@ -129,19 +129,19 @@ class Processes:
         return done.stdout
 
     def close(self) -> None:
-        """Kill what is still running."""
+        """Kill the processes that are still running."""
         for name in list(self._groups):
             self.kill(name)
 
     def log(self, name: str) -> Path:
-        """The path of a process's log."""
+        """Return the path of a process's log."""
         return self.folder / f"{name}.log"
 
 
 def watched(
     closed: Callable[[], int], kill: Callable[[], None], start: Callable[[], None]
 ) -> float | None:
-    """Kill in the middle of a round, and restart. Returns the seconds until a further round has closed."""
+    """Kill in the middle of a round, and restart. Returns the seconds until another round has closed."""
     wait_for(lambda: closed() >= KILLED_IN - 1, PATIENCE_S, "rounds close")
     time.sleep(1.0)
     before = closed()
@@ -157,7 +157,7 @@ def watched(
 
 
 def flower(folder: Path, python: Path) -> tuple[str, int, float | None]:
-    """A SuperLink with a database, three SuperNodes, and an app's run."""
+    """Run a SuperLink with a database, three SuperNodes, and an app."""
     package = folder / "app" / "killed"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -196,7 +196,7 @@ def flower(folder: Path, python: Path) -> tuple[str, int, float | None]:
 
 
 def nvflare(folder: Path, python: Path) -> tuple[str, int, float | None]:
-    """A server and three clients of ``nvflare poc``, and a job."""
+    """Run a server and three clients of ``nvflare poc``, and a job."""
     (folder / "job.py").write_text(JOB)
     (folder / "admin.py").write_text(ADMIN)
     shutil.copy(HERE / "nvflare_client.py", folder)
@@ -230,7 +230,7 @@ def nvflare(folder: Path, python: Path) -> tuple[str, int, float | None]:
 
 
 def kill_below(folder: Path) -> None:
-    """kill -9 of every Python program that works in a folder, but not of the script that watches them."""
+    """Kill every Python program that runs in a folder, but not the script that supervises them."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().decode()
@@ -241,7 +241,7 @@ def kill_below(folder: Path) -> None:
 
 
 def sedge(folder: Path, network: Network) -> tuple[str, int, float | None]:
-    """One ``serve`` on SQLite, and three agents."""
+    """Run one ``serve`` on SQLite, and three agents."""
     for host in (HOSTS[0], BROKER, AGENTS):
         network.add(host)
     bundle = make_bundle(folder)
@@ -288,7 +288,7 @@ def main() -> int:
 
 
 def killed(name: str, folder: Path, venvs: Path, network: Network) -> Row:
-    """One framework's row; if it cannot be measured, the row says why."""
+    """Return a framework's row. If it cannot be measured, the row says why."""
     version = ""
     try:
         if name not in FRAMEWORKS:

@@ -1,4 +1,4 @@
-"""Flower's side of killed: FedAvg of an array; a client takes two seconds per round."""
+"""The Flower app of the benchmark "killed": FedAvg of an array. A client takes two seconds per round."""
 
 import time
 from importlib import import_module
@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-# Imported by name, because the environment in which this repository is checked does not have Flower.
+# Imported by name, because Flower is missing where this repository is type-checked.
 app = import_module("flwr.app")
-# Without annotations: Flower looks for assignments of these names.
+# Not annotated, because Flower looks for plain assignments of these names.
 client = import_module("flwr.clientapp").ClientApp()
 server = import_module("flwr.serverapp").ServerApp()
 FedAvg: Any = import_module("flwr.serverapp.strategy").FedAvg
@@ -16,7 +16,7 @@ FedAvg: Any = import_module("flwr.serverapp.strategy").FedAvg
 
 @client.train()  # type: ignore[untyped-decorator]
 def train(message: Any, context: Any) -> Any:
-    """A client's part of a round."""
+    """Train one client for a round."""
     arrays = message.content["arrays"].to_numpy_ndarrays()
     print(f"trains in round {message.content['config']['server-round']}", flush=True)
     time.sleep(2)
@@ -29,7 +29,7 @@ def train(message: Any, context: Any) -> Any:
 
 @server.main()  # type: ignore[untyped-decorator]
 def main(grid: Any, context: Any) -> None:
-    """All rounds."""
+    """Run all rounds."""
     FedAvg(fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3).start(
         grid=grid,
         initial_arrays=app.ArrayRecord([np.zeros(1000, np.float32)]),

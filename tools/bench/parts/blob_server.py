@@ -1,4 +1,4 @@
-"""A web server that has blobs under their SHA-256, and serves them in whatever broken way a test wants."""
+"""A web server that serves blobs under their SHA-256, either correctly or broken in a chosen way."""
 
 import re
 import ssl
@@ -13,7 +13,10 @@ LOOPBACK = "127.0.0.1"
 
 
 class BlobServer(ThreadingHTTPServer):
-    """``manner`` is one of the methods of ``_Handler``; ``asked`` are the requested ranges."""
+    """The server.
+
+    ``manner`` names the method of ``_Handler`` to use; ``asked`` lists the requested ranges.
+    """
 
     daemon_threads = True
 
@@ -33,18 +36,18 @@ class BlobServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the blobs are."""
+        """The URL of the blobs."""
         return f"{self.scheme}://{LOOPBACK}:{self.server_address[1]}"
 
     def find(self, name: str) -> bytes | None:
-        """The blob with this name, from the folder if there is one."""
+        """Return the blob with this name, from the folder if there is one."""
         if self.folder is None:
             return self.blobs.get(name)
         path = self.folder / name
         return path.read_bytes() if path.is_file() else None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that hang up are part of what is tested."""
+        """Ignore errors, because the tests include clients that disconnect."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -70,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
             getattr(self, self.blob_server.manner)(data)
 
     def ranges(self, data: bytes, sent: bytes | None = None, skew: int = 0) -> None:
-        """Serves ranges, as every static server does."""
+        """Serve ranges, as every static web server does."""
         match = self._range.fullmatch(self.headers.get("Range", ""))
         assert match is not None, "a request without a range"
         first, last = int(match[1]) + skew, min(int(match[2]), len(data) - 1)
@@ -81,36 +84,36 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write((data if sent is None else sent)[first : last + 1])
 
     def whole(self, data: bytes) -> None:
-        """Ignores ranges."""
+        """Ignore ranges, and send the whole blob."""
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
     def larger(self, data: bytes) -> None:
-        """Ignores ranges, and sends something else."""
+        """Ignore ranges, and send more bytes than the blob has."""
         self.whole(data + b"more")
 
     def lies(self, data: bytes) -> None:
-        """Sends wrong bytes from some place on."""
+        """Send wrong bytes from some offset on."""
         self.ranges(data, data[:9000] + bytes(len(data) - 9000))
 
     def skews(self, data: bytes) -> None:
-        """Sends another range than the requested one."""
+        """Send another range than the requested one."""
         self.ranges(data, skew=1)
 
     def cuts(self, data: bytes) -> None:
-        """Hangs up midway."""
+        """Disconnect midway."""
         self.ranges(data, data[: len(data) // 2])
 
     def stalls(self, data: bytes) -> None:
-        """Stops sending midway, and keeps the connection."""
+        """Stop sending midway, but stay connected."""
         self.cuts(data)
         self.wfile.flush()
         self.blob_server.ended.wait(30)
 
     def drips(self, data: bytes) -> None:
-        """Speaks HTTP/1.0: sends half at once, then byte by byte, and after seconds all the rest."""
+        """Use HTTP/1.0: send half at once, then single bytes, and the rest after some seconds."""
         self.protocol_version = "HTTP/1.0"
         self.cuts(data)
         rest = data[len(data) // 2 :]
@@ -121,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(rest[100:])
 
     def redirects(self, data: bytes) -> None:
-        """Sends everyone elsewhere, or on to its own second name for each blob."""
+        """Redirect to another server, or to a second name of the blob on this server."""
         if self.path.startswith("/there/"):
             self.ranges(data)
             return
@@ -132,18 +135,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def circles(self, data: bytes) -> None:
-        """Sends everyone back to where they are."""
+        """Redirect every request to the same URL."""
         self.send_response(301)
         self.send_header("Location", self.path)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
     def fails(self, data: bytes) -> None:
-        """Always fails."""
+        """Fail every request."""
         self.send_error(503)
 
     def garbles(self, data: bytes) -> None:
-        """Does not speak HTTP."""
+        """Answer with something other than HTTP."""
         self.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n")
 
 
@@ -154,7 +157,7 @@ def serving(
     certificate: tuple[Path, Path] | None = None,
     folder: Path | None = None,
 ) -> Generator[BlobServer]:
-    """A server while the test lasts; with a certificate and its key, over TLS."""
+    """Run a server within this context. With a certificate and its key, it uses TLS."""
     server = BlobServer(manner, blobs, folder)
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,11 +1,11 @@
-"""Our own certificate authority and its certificates, by the openssl command."""
+"""Makes a certificate authority and certificates with the openssl command."""
 
 import subprocess
 from pathlib import Path
 
 
 def make_ca(folder: Path, name: str) -> None:
-    """Our own certificate authority."""
+    """Create a certificate authority."""
     _openssl(folder, "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", f"{name}.key")
     _openssl(
         folder, "req", "-x509", "-new", "-key", f"{name}.key", "-subj", f"/CN={name}",
@@ -14,7 +14,7 @@ def make_ca(folder: Path, name: str) -> None:
 
 
 def make_certificate(folder: Path, name: str, ca: str, alternative: str = "") -> None:
-    """A certificate whose common name is ``name``."""
+    """Create a certificate whose common name is ``name``."""
     _openssl(folder, "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", f"{name}.key")
     _openssl(
         folder, "req", "-new", "-key", f"{name}.key", "-subj", f"/CN={name}", "-out", f"{name}.csr"

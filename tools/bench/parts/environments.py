@@ -1,4 +1,4 @@
-"""A benchmark's own virtual environments, for packages that this project does not depend on."""
+"""Makes virtual environments for benchmarks, with packages that this project does not depend on."""
 
 import os
 import subprocess
@@ -9,19 +9,19 @@ from importlib.metadata import version
 from pathlib import Path
 
 INSTALL_S = 900
-# Another version may bring gigabytes of CUDA.
+# Other builds of torch may bring gigabytes of CUDA.
 TORCH = f"torch=={version('torch').partition('+')[0]}"
 
 
 class Unavailable(Exception):
-    """A requirement of a benchmark is unavailable here, or has failed."""
+    """Something that a benchmark requires is unavailable here, or has failed."""
 
 
 def install(packages: Sequence[Sequence[str]], venv: Path, ours: bool = False) -> Path:
-    """The interpreter of an environment with these packages, created on first use.
+    """Return the interpreter of an environment with these packages, which is created on first use.
 
-    Each of ``packages`` is one call of pip. With ``ours`` the environment also has all of this one's
-    packages, which pip leaves unchanged. Raises ``Unavailable``.
+    Each element of ``packages`` is one call of pip. With ``ours`` the new environment also has all packages
+    of the current one, which pip leaves unchanged. Raises ``Unavailable``.
     """
     python, ready, log = (
         venv.absolute() / "bin" / "python",
@@ -36,7 +36,7 @@ def install(packages: Sequence[Sequence[str]], venv: Path, ours: bool = False) -
     output("making a virtual environment", make, log, INSTALL_S)
     if ours:
         (site,) = venv.absolute().glob("lib/python*/site-packages")
-        # addsitedir also reads the .pth files there, of packages that are installed for development.
+        # addsitedir also reads the .pth files in that folder, which editable installations need.
         line = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
         (site / "ours.pth").write_text(line)
     for each in packages:
@@ -49,11 +49,11 @@ def install(packages: Sequence[Sequence[str]], venv: Path, ours: bool = False) -
 
 
 def output(what: str, words: Sequence[str], log: Path, timeout_s: float) -> str:
-    """A program's whole output, also written to ``log``. Raises ``Unavailable`` when it fails."""
+    """Return a program's entire output, also written to ``log``. Raises ``Unavailable`` if it fails."""
     quiet = {
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "PYTHONUNBUFFERED": "1",  # keep its output so far if time runs out
+        "PYTHONUNBUFFERED": "1",  # so that its output until then is kept if time runs out
     }
     try:
         ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""Real processes: Mosquitto, ``sedge-cloud serve`` and ``sedge-edge run``, killed at will."""
+"""Runs and kills real processes: Mosquitto, ``sedge-cloud serve`` and ``sedge-edge run``."""
 
 import getpass
 import json
@@ -26,10 +26,10 @@ from sedge_emulate.data.datasets import Dataset, digits
 from sedge_protocol.errors import LinkError
 from sedge_protocol.wire.messages import Hello
 
-# One thread each: several processes share two cores.
+# One thread per process, because several processes share two cores.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
-# ``sedge-edge`` on a machine that claims to have this many pages of memory.
+# A script that runs ``sedge-edge`` as if the machine had this many pages of memory.
 OTHER_MACHINE = """\
 import os, sys
 real = os.sysconf
@@ -37,7 +37,7 @@ os.sysconf = lambda name: {pages} if name == "SC_PHYS_PAGES" else real(name)
 from sedge_edge.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
-# ``sedge-edge`` with the distribution sedge-executorch installed.
+# A script that runs ``sedge-edge`` as if the distribution sedge-executorch were installed.
 WITH_EXECUTORCH = """\
 import os, sys
 sys.path.insert(0, {folder!r})
@@ -45,7 +45,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
 from sedge_edge.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
-# ``sedge-edge`` on a machine with the standard library's compression only.
+# A script that runs ``sedge-edge`` as if only the standard library's compression were available.
 ZLIB_ALONE = """\
 import sys
 from sedge_edge import __main__ as agent
@@ -57,10 +57,10 @@ sys.exit(agent.main(sys.argv[1:]))
 
 
 class RealFleet:
-    """A fleet in a folder, made by the product's own commands. ``close`` ends every process.
+    """A fleet in a folder, set up by the product's own commands. ``close`` kills every process.
 
-    With ``certificates`` it has what ``init --service --tls --client-certificates`` writes, in one folder,
-    and the coordinator has the broker read its files again.
+    With ``certificates`` it uses the files of ``init --service --tls --client-certificates``, all in one
+    folder, and the coordinator makes the broker reload its files.
     """
 
     def __init__(self, folder: Path, *, certificates: bool = False) -> None:
@@ -87,19 +87,19 @@ class RealFleet:
         self.reload_by(self.folder / "cloud.toml")
 
     def reload_by(self, config: Path) -> None:
-        """Have the commands reload the broker by themselves, as those of ``sedge-cloud up`` do."""
+        """Make the commands reload the broker themselves, as under ``sedge-cloud up``."""
         lines = [line for line in config.read_text().splitlines() if not line.startswith("reload")]
         command = json.dumps(RELOAD.format(pid=shlex.quote(str(self.folder / PID_FILE))))
         lines.insert(lines.index("[broker]") + 1, f"reload = {command}")
         config.write_text("\n".join([*lines, ""]))
 
     def cloud(self, *words: str, config: bool = True) -> str:
-        """Run one ``sedge-cloud`` command to its end. Returns its output; fails the test if it fails."""
+        """Run a ``sedge-cloud`` command. Returns its output; if it fails, so does the test."""
         options = ["-c", str(self.folder / "cloud.toml")] if config else []
         return command("sedge_cloud", *options, *words, folder=self.folder)
 
     def start_broker(self, *more: int) -> None:
-        """Start Mosquitto with the configuration that ``sedge-cloud init`` wrote, and ports added to it."""
+        """Start Mosquitto with the configuration that ``sedge-cloud init`` wrote, plus the ports."""
         conf, log = self.folder / "mosquitto.conf", self.folder / "broker.log"
         self.processes["broker"] = start_mosquitto(conf, log, self.port, *more)
 
@@ -116,7 +116,7 @@ class RealFleet:
         examples: int = 200,
         dataset: Dataset | None = None,
     ) -> None:
-        """Enrol a device, give it its own share of a data set (real 8x8 digits), and tell the broker."""
+        """Enrol a device, give it a share of a data set (by default 8x8 digits), and reload the broker."""
         home = self.folder / device
         self.cloud("device", "add", device, "--out", str(home))
         self.processes["broker"].send_signal(signal.SIGHUP)
@@ -128,7 +128,7 @@ class RealFleet:
             (home / "edge.toml").write_text(text.replace(self.url, url))
 
     def start_agent(self, device: str, memory_mb: int = 0, script: str = "") -> None:
-        """Start a device's agent, on a machine that claims to have ``memory_mb`` (0: on this one).
+        """Start a device's agent, as if the machine had ``memory_mb`` of memory (0: its actual memory).
 
         ``script`` replaces ``sedge-edge``.
         """
@@ -142,14 +142,14 @@ class RealFleet:
     def start_run(
         self, bundle: Path, text: str, run: str = "run", narrower: Sequence[Path] = ()
     ) -> None:
-        """Begin a run with this run file; ``narrower`` are forms of the bundle with fewer channels."""
+        """Start a run with this run file. ``narrower`` are forms of the bundle with fewer channels."""
         run_file = self.folder / "run.toml"
         run_file.write_text(text)
         bundles = [word for folder in (bundle, *narrower) for word in ("--bundle", str(folder))]
         self.cloud("run", "start", run, *bundles, "--run-file", str(run_file))
 
     def kill(self, name: str) -> None:
-        """kill -9 a process and its descendants."""
+        """Kill a process and its descendants with SIGKILL."""
         process = self.processes.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -161,11 +161,11 @@ class RealFleet:
         return process.wait(timeout=20)
 
     def log(self, name: str) -> str:
-        """The output of a process so far, over all its starts."""
+        """Return all output of a process so far, including earlier starts."""
         return (self.folder / f"{name}.log").read_text()
 
     def rounds(self) -> list[Summary]:
-        """The closed rounds of the run."""
+        """Return the closed rounds of the run."""
         store = open_folder(self.folder / "state")
         try:
             rows = store.rounds("run")
@@ -174,7 +174,7 @@ class RealFleet:
             store.close()
 
     def hellos(self) -> list[Hello]:
-        """The hellos of the devices, by name."""
+        """Return the hellos of the devices by name."""
         store = open_folder(self.folder / "state")
         try:
             found = [row.hello for row in store.devices() if row.hello is not None]
@@ -183,7 +183,7 @@ class RealFleet:
         return [msgspec.msgpack.decode(hello, type=Hello) for hello in found]
 
     def finished(self) -> bool:
-        """Whether the run has ended."""
+        """Return True if the run has ended."""
         store = open_folder(self.folder / "state")
         try:
             return store.runs()[0].status == "finished"
@@ -191,14 +191,14 @@ class RealFleet:
             store.close()
 
     def close(self) -> None:
-        """End everything that is still running."""
+        """Kill everything that is still running."""
         for name in list(self.processes):
             self.kill(name)
 
     def start(
         self, name: str, words: Sequence[str], environment: Mapping[str, str] = ENVIRONMENT
     ) -> None:
-        """Start a process in its own group."""
+        """Start a process in its own process group."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 words, stdout=log, stderr=log, env=environment, cwd=self.folder, process_group=0
@@ -208,7 +208,7 @@ class RealFleet:
 def command(
     module: str, *words: str, status: int = 0, folder: Path | None = None, timeout_s: float = 300
 ) -> str:
-    """Run ``python -m module words``, in ``folder``, to its end; its output, standard error included."""
+    """Run ``python -m module words`` in ``folder``. Returns its output, including standard error."""
     done = subprocess.run(
         [sys.executable, "-m", module, *words],
         stdout=subprocess.PIPE,
@@ -224,7 +224,7 @@ def command(
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait for something, or fail the test."""
+    """Wait until a condition holds, or fail the test."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
@@ -232,10 +232,10 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that the system does not hand out for a minute (30 s on macOS).
+    """Return a free port that the system gives to nobody else for a minute (30 s on macOS).
 
-    The server closes a connection first, which leaves the port in TIME-WAIT: programs that ask for any port
-    get another one, and servers that ask for this one with SO_REUSEADDR get it.
+    The server side closes a connection first, which leaves the port in TIME-WAIT. Then programs that ask
+    for any port get another one, and a server that asks for this port with SO_REUSEADDR gets it.
     """
     with socket.create_server((LOOPBACK, 0)) as server:
         with socket.create_connection(server.getsockname()) as client:
@@ -246,7 +246,10 @@ def free_port() -> int:
 
 
 def start_mosquitto(conf: Path, log: Path, *ports: int) -> subprocess.Popen[bytes]:
-    """Start Mosquitto in its own group, on these ports; if that fails, the test fails with its log."""
+    """Start Mosquitto in its own process group, on these ports.
+
+    If it fails, the test fails with its log.
+    """
     mosquitto = find_mosquitto()
     assert mosquitto is not None, "these tests need Mosquitto: apt-get install mosquitto"
     with log.open("ab") as output:

@@ -1,6 +1,6 @@
-"""Our own PostgreSQL and S3 server (SeaweedFS), run by a user who is not root.
+"""Starts a PostgreSQL and an S3 server (SeaweedFS) as a user who is not root.
 
-Both end with the process that started them, however it ends.
+Both are killed when the process that started them ends, however it ends.
 """
 
 import http.client
@@ -43,7 +43,7 @@ _IDENTITIES = {
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Return ports that nobody listens on now."""
     held = [socket.socket() for _ in range(count)]
     try:
         for one in held:
@@ -56,7 +56,7 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Place:
-    """A server's place: the address that it listens on, and the command in which to start it."""
+    """Where a server runs: the address that it listens on, and the command with which to wrap its own."""
 
     host: str = HOST
     within: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ HERE = Place()
 
 
 class _Server:
-    """A process with a folder, run by ``USER`` if these tests run as root."""
+    """A server process with a folder, run as ``USER`` if the tests run as root."""
 
     def __init__(self, name: str, place: Place) -> None:
         self.place = place
@@ -76,7 +76,7 @@ class _Server:
             shutil.chown(self.folder, USER)
 
     def call(self, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
-        """Start a command; its output goes to the folder's log."""
+        """Start a command whose output goes to the folder's log."""
         as_user = ("setpriv", f"--reuid={USER}", "--regid=nogroup", "--clear-groups")
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
@@ -89,11 +89,11 @@ class _Server:
             )
 
     def begin(self, command: Sequence[str | Path]) -> None:
-        """Start the server's process, which the kernel ends when this one has ended."""
+        """Start the server's process. The kernel kills it when this process ends."""
         self.process = self.call(["setpriv", "--pdeathsig", "KILL", *command])
 
     def stop(self) -> None:
-        """End the process at once, like a machine that disappears."""
+        """Kill the process, as if its machine had failed."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
@@ -106,15 +106,16 @@ class _Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def failed(self, error: Exception | None) -> RuntimeError:
-        """The error to raise when the server does not start."""
+        """Return the error to raise if the server does not start."""
         log = (self.folder / "log").read_text(errors="replace")
         return RuntimeError(f"{error}\n{log[-2000:]}")
 
 
 class PostgresServer(_Server):
-    """Started when made. ``most_bytes`` limits the size of its files, as a full disk does.
+    """A PostgreSQL server, started by the constructor.
 
-    Without ``fsync``, processes may die but the power may not.
+    ``most_bytes`` limits the size of its files, like a full disk. Without ``fsync``, data survive killed
+    processes but not a power cut.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class PostgresServer(_Server):
         raise self.failed(error)
 
     def url(self, database: str) -> str:
-        """The URL of one of its databases."""
+        """Return the URL of one of its databases."""
         return f"postgresql://sedge@{self.place.host}:{self.port}/{database}"
 
     def execute(self, statement: str) -> None:
@@ -175,7 +176,7 @@ class PostgresServer(_Server):
 
 
 class ObjectServer(_Server):
-    """SeaweedFS with one bucket, started when made."""
+    """SeaweedFS with one bucket, started by the constructor."""
 
     def __init__(self, place: Place = HERE) -> None:
         super().__init__("objects", place)
@@ -211,7 +212,8 @@ class ObjectServer(_Server):
         deadline, error = time.monotonic() + START_S, None
         while time.monotonic() < deadline:
             try:
-                # For SeaweedFS a bucket is a folder of its file server; the put tests S3 itself.
+                # In SeaweedFS, a bucket is just a folder of its file server, so the put checks that S3
+                # itself works.
                 with closing(http.client.HTTPConnection(host, filer)) as asked:
                     asked.request("POST", f"/buckets/{BUCKET}/")
                     asked.getresponse().read()
@@ -223,14 +225,14 @@ class ObjectServer(_Server):
         raise self.failed(error)
 
     def limit(self, size: str) -> None:
-        """Limit each of the running server's files to this size, as a full disk does, or "unlimited"."""
+        """Limit the running server's files to this size, like a full disk, or not at all ("unlimited")."""
         assert self.process is not None
         limiting = self.call(["prlimit", f"--pid={self.process.pid}", f"--fsize={size}:"])
         if limiting.wait() != 0:
             raise self.failed(None)
 
     def bucket(self) -> S3Store:
-        """The bucket itself, without the store."""
+        """Return a client of the bucket, without a store."""
         return S3Store(
             BUCKET,
             endpoint=self.endpoint,
@@ -243,7 +245,7 @@ class ObjectServer(_Server):
 
 
 class Servers:
-    """Both servers, and the stores on them: a database and a prefix of the bucket for each."""
+    """Both servers. Each store on them has a database and a prefix in the bucket."""
 
     def __init__(self, rows: Place = HERE, blobs: Place = HERE) -> None:
         self.postgres, self.objects = PostgresServer(place=rows), ObjectServer(blobs)
@@ -255,7 +257,7 @@ class Servers:
         open_parts(self.objects.folder / "empty", *self._at("empty")).close()
 
     def place(self, folder: Path) -> tuple[StoreConfig, BlobsConfig]:
-        """Where the store of a state folder is; a new folder's store is empty."""
+        """Return where the store of a state folder is. A new folder's store is empty."""
         folder = folder.resolve()
         with self._lock:
             if folder not in self._names:
@@ -266,13 +268,13 @@ class Servers:
             return self._at(self._names[folder])
 
     def clear(self) -> None:
-        """Delete the rows of every store, even if it is open elsewhere."""
+        """Delete the rows of every store, even if another process has it open."""
         for name in self._names.values():
             self.postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
         self._names.clear()
 
     def close(self) -> None:
-        """Stop both."""
+        """Stop both servers."""
         self.postgres.close()
         self.objects.close()
 

@@ -1,12 +1,12 @@
-"""Three coordinators on three hosts, with their servers, devices and faults.
+"""Runs three coordinators on three hosts, with servers and devices, and injects faults.
 
     python -m tools.bench three_hosts --help
 
-network   hosts that are network namespaces, which all end with the process that made them
-fleet     the fleet's files, its servers and processes, each on a host
-agents    many agents in one process, over the broker
-watch     when each update was accepted, as the database shows it
-checks    nothing lost, nothing counted twice, and the bytes of one process that nobody disturbed
-faults    what goes wrong
-scene     a fleet, a fault, and what was seen
+network   simulates hosts as network namespaces, which end with the process that made them
+fleet     starts the fleet's servers and processes, each on a host
+agents    runs many agents in one process
+watch     polls the database for when each update was accepted
+checks    checks that nothing is lost or counted twice, and that bytes equal those of an undisturbed process
+faults    injects the faults
+scene     brings the fleet to the moment of a fault
 """

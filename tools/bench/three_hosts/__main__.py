@@ -1,26 +1,25 @@
-"""Whether three coordinators lose nothing under any fault, and how soon they continue.
+"""Tests that three coordinators lose nothing under any fault, and measures how soon they continue.
 
     python -m tools.bench three_hosts [--fault NAME] [--seed K | --seeds N] [--devices 60] [--hosts 3]
 
-Each host is a network namespace with its own name, address and processes: three (or fewer) with
-``sedge-cloud serve``, one each for Mosquitto, PostgreSQL, an S3 server (SeaweedFS), and the devices. The
-devices take part in a FedAvg and a FedOBP run at once; in the middle of a round a fault occurs; both runs
-must continue for two rounds. A seed chooses the moment and the victim. Afterwards:
+Each host is a network namespace with its own name, address and processes: up to three with ``sedge-cloud
+serve``, and one each for Mosquitto, PostgreSQL, an S3 server (SeaweedFS) and the devices. The devices take
+part in a FedAvg and a FedOBP run at the same time. A fault occurs in the middle of a round, and both runs
+must continue for two rounds. A seed determines the moment and the victim. Afterwards:
 
 lost    updates whose devices have a receipt and that did not count
 twice   updates that counted twice
-bytes   whether every round of both runs has the bytes that one undisturbed process makes on SQLite
-s       from the fault to the next accepted update of the devices that it concerned, or from the return of
-        what nobody can do without
+bytes   whether every round of both runs has the same bytes as in one undisturbed process on SQLite
+s       seconds until the next accepted update of an affected device, from the fault or,
+        if a shared server was down, from its return
 
-A second table shows for each fault how often it was played, the failures, and the seconds.
+A second table shows for each fault how often it was injected, the failures, and the seconds. A failure is
+reported with its seed, and its files and logs stay in the folder of ``--keep``; the other tests continue.
+Eight faults with three hosts and sixty devices take about twelve minutes per seed.
 
-A failure is named with its seed, and leaves its files and logs in the folder of ``--keep``; the others
-continue. Eight faults with three hosts and sixty devices take about twelve minutes per seed.
-
-It needs root, PostgreSQL, Mosquitto and the Python packages of the extra "scale" and of the tests. No
-process of it is left behind. The last line is JSON; the exit status is 1 when a check failed or a target
-was missed.
+It needs root, PostgreSQL, Mosquitto and the Python packages of the extra "scale" and of the tests. It
+leaves no process behind. The last line is JSON, and the exit status is 1 if a check failed or a target was
+missed.
 """
 
 import argparse
@@ -54,15 +53,15 @@ from tools.bench.three_hosts.watch import wait_for
 from sedge_cloud.store.opening import open_store
 
 TARGET_S = 15.0
-ALL = "all"  # in place of a fault
+ALL = "all"  # the name of the run without a fault
 UNDISTURBED_ROUNDS = 64
-# Seconds without a further round after which an undisturbed fleet counts as stuck.
+# An undisturbed fleet counts as stuck after this many seconds without another round.
 STUCK_S = 60.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """The result of a fault; ``wrong`` describes every violation."""
+    """The result of one fault. ``wrong`` describes every violation."""
 
     fault: str
     seed: int
@@ -76,12 +75,12 @@ class Row:
 
     @property
     def good(self) -> bool:
-        """Whether nothing was wrong."""
+        """True if nothing was wrong."""
         in_time = self.seconds is not None and self.seconds <= TARGET_S
         return not (self.lost or self.twice or self.wrong) and self.same_bytes and in_time
 
     def line(self) -> str:
-        """A line of the table."""
+        """Format a line of the table."""
         seconds = "-" if self.seconds is None else f"{self.seconds:.1f}"
         same = "same" if self.same_bytes else "DIFFER"
         return (
@@ -94,7 +93,7 @@ HEAD = f"{'fault':<20} {'seed':>4} {'receipts':>8} {'lost':>5} {'twice':>5} {'by
 
 
 def by_fault(rows: Sequence[Row]) -> Iterator[str]:
-    """A table with one line for each fault, and one for all."""
+    """Format a table with one line for each fault, and one for all."""
     yield f"{'fault':<20} played failed {'lost':>5} {'twice':>5} median s  most s"
     for fault in (*dict.fromkeys(row.fault for row in rows), ALL):
         some = [row for row in rows if fault in (row.fault, ALL)]
@@ -108,7 +107,7 @@ def by_fault(rows: Sequence[Row]) -> Iterator[str]:
 def undisturbed(
     network: Network, folder: Path, devices: int, rounds: int, bundle: Path
 ) -> dict[str, checks.Course]:
-    """The rounds of one process with SQLite and a folder."""
+    """Return the rounds of a single process with SQLite and a folder."""
     folder.mkdir()
     with closing(Fleet(network, folder, HOSTS[:1], None, devices)) as fleet:
         fleet.start_all()
@@ -128,7 +127,7 @@ def judged(
     fleet: Fleet, fault: str, seed: int, seconds: float | None, wrong: str,
     expected: dict[str, checks.Course],
 ) -> Row:  # fmt: skip
-    """The row of a fleet at rest."""
+    """Check a fleet after its runs have stopped. Returns its row."""
     received, found = checks.receipts(fleet.log(AGENTS)), checks.courses(fleet.config)
     lost = [one for run, course in found.items() for one in checks.lost(received, run, course)]
     twice = [one for course in found.values() for one in checks.twice(course)]
@@ -145,7 +144,7 @@ def judged(
 
 
 def played(scene: Scene, fault: str, seed: int, expected: dict[str, checks.Course]) -> Row:
-    """One fault."""
+    """Inject one fault."""
     seconds, wrong = None, ""
     try:
         scene.reach_the_middle()
@@ -162,7 +161,7 @@ def attempted(
     network: Network, place: Path, options: argparse.Namespace, bundle: Path, fault: str, seed: int,
     expected: dict[str, checks.Course],
 ) -> Row:  # fmt: skip
-    """One fault, on its own servers, whatever happens."""
+    """Test one fault on servers of its own. Any exception becomes a row."""
     try:
         hosts = HOSTS[: options.hosts]
         with (
@@ -171,14 +170,14 @@ def attempted(
         ):
             scene.begin(bundle)
             return played(scene, fault, seed, expected)
-    except Exception as exc:  # the other seeds continue
+    except Exception as exc:  # so that the other seeds continue
         (place / "error.log").write_text(traceback.format_exc())
         wrong = " ".join(f"{type(exc).__name__}: {exc}".split())
         return Row(fault, seed, 0, 0, 0, False, None, 0, wrong)
 
 
 def play(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
-    """Play all faults with all seeds."""
+    """Test all faults with all seeds."""
     network = Network()
     for host in (*HOSTS, BROKER, AGENTS):
         network.add(host)
@@ -203,7 +202,7 @@ def play(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
 
 
 def main() -> int:
-    """Play, and print a table and a line of JSON."""
+    """Test everything, and print a table and a line of JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--fault", action="append", choices=FAULTS, help="only this one; repeatable"

@@ -1,9 +1,9 @@
-"""Many agents in one process, each with its own folder, link and data; training is a matrix product.
+"""Runs many agents in one process, each with its own folder, link and data; a matrix product trains.
 
     python -m tools.bench.three_hosts.agents FOLDER
 
 FOLDER has a folder for each device, as ``sedge-cloud device add`` writes it, and ``client.py`` with the
-functions that train. Agents log to standard error, one line each: time, device, text.
+training functions. Agents log lines of time, device and text to standard error.
 """
 
 import logging
@@ -28,17 +28,17 @@ from sedge_protocol.host.loop import Loop
 from sedge_protocol.wire.messages import Hello
 
 BACKEND = "client:fit"
-# A job takes this long, in wall time rather than processor time.
+# A job waits this long, which costs wall time but no processor time.
 JOB_S = (0.2, 1.2)
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Slow(ThreadPoolExecutor):
-    """Every job waits before it begins, as on a slower device."""
+    """Delays every job, as on a slower device."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Submit a job."""
+        """Submit a job that waits first."""
         wait_s = np.random.default_rng().uniform(*JOB_S)
 
         def later() -> T:
@@ -49,7 +49,7 @@ class Slow(ThreadPoolExecutor):
 
 
 def bring_up(home: Path, pool: Slow, wake: Callable[[], None]) -> Runtime:
-    """The agent of one device, as in ``sedge-edge run``."""
+    """Start the agent of one device, as ``sedge-edge run`` does."""
     config = load_config(home / "edge.toml")
     examples = LiveData(config.data, home)
     train, test = examples()

@@ -1,8 +1,8 @@
-"""What must hold after a fault, checked from the store's rows and the devices' logs.
+"""Checks what must hold after a fault, from the store's rows and the devices' logs.
 
-lost    an update whose device has its receipt, and that no row has or that its closed round left out
+lost    an update with a receipt that is in no row, or that its closed round did not count
 twice   an update that counted twice: within a round, or as a late one of another round too
-differ  the first round whose bytes are not those of the undisturbed process
+differ  the first round whose bytes differ from those of the undisturbed process
 """
 
 import re
@@ -26,7 +26,7 @@ _SAID = re.compile(r"^([\d.]+) sedge\.edge\.(\S+) (run (\S+), round (\d+): (.*))
 
 @dataclass(frozen=True)
 class Course:
-    """What a run has left behind: each round's global model, and the updates that closed rounds counted."""
+    """The results of a run: each round's global model, and the updates that closed rounds counted."""
 
     models: list[bytes]
     closed: list[Summary]
@@ -34,7 +34,7 @@ class Course:
 
     @property
     def rounds(self) -> list[tuple[object, ...]]:
-        """The parts of each closed round that follow from bytes alone: no times, no temperatures."""
+        """The reproducible parts of each closed round, without times and temperatures."""
         return [
             (s.task, s.train_loss, s.personal, s.distrusted, s.late,
              [(d.device, d.num_examples, d.before, d.after, d.counted) for d in s.devices])
@@ -43,7 +43,7 @@ class Course:
 
 
 def receipts(log: Path) -> Counter[Update]:
-    """The receipts in the devices' logs; a repeated one is logged once."""
+    """Return the receipts in the devices' logs. A repeated receipt is logged once."""
     return Counter(
         (run, int(number), device)
         for _, device, _, run, number, words in _SAID.findall(log.read_text())
@@ -52,15 +52,15 @@ def receipts(log: Path) -> Counter[Update]:
 
 
 def refusals(log: Path) -> list[str]:
-    """The rejected updates, in the words of their devices."""
+    """Return the rejected updates, as logged by their devices."""
     found = _SAID.findall(log.read_text())
     return [f"{device}: {text}" for _, device, text, _, _, words in found if "rejected" in words]
 
 
 def longest_silence(log: Path, since: float, until: float) -> float:
-    """The longest time, in seconds, in which a device had neither an order nor a receipt.
+    """Return the longest time in seconds in which a device had neither an order nor a receipt.
 
-    Times are on the wall clock, and a silence is within ``since`` and ``until``.
+    Only the time between ``since`` and ``until`` counts, on the wall clock.
     """
     heard: defaultdict[str, list[float]] = defaultdict(lambda: [since])
     for at, device, *_ in _SAID.findall(log.read_text()):
@@ -70,7 +70,7 @@ def longest_silence(log: Path, since: float, until: float) -> float:
 
 
 def courses(config: CloudConfig) -> dict[str, Course]:
-    """Each run in the store."""
+    """Return the results of each run in the store."""
     with closing(open_store(config)) as store:
         return {name: _course(store, name) for name in RUNS}
 
@@ -83,7 +83,7 @@ def _course(store: Store, name: str) -> Course:
 
 
 def lost(received: Counter[Update], run: str, course: Course) -> list[Update]:
-    """The updates with a receipt that are in no row, or were left out by their closed round."""
+    """Return the updates with a receipt that are in no row, or were not counted by their closed round."""
     counted = {s.round: {d.device for d in s.devices} for s in course.closed}
     mine = [update for update in received if update[0] == run]
     return [
@@ -94,14 +94,14 @@ def lost(received: Counter[Update], run: str, course: Course) -> list[Update]:
 
 
 def twice(course: Course) -> list[str]:
-    """The updates that counted more than once."""
+    """Return the updates that counted more than once."""
     counted = Counter((s.round, d.device) for s in course.closed for d in s.devices)
     again = [f"round {number}: {device}" for (number, device), n in counted.items() if n > 1]
     return again + [f"round {s.round}: {device} late" for s in course.closed for device in s.late]
 
 
 def differs(course: Course, undisturbed: Course) -> str:
-    """The first round that differs; empty if none does."""
+    """Return the first round that differs, or "" if none does."""
     for what in ("models", "rounds"):
         mine, others = getattr(course, what), getattr(undisturbed, what)
         if len(mine) > len(others):

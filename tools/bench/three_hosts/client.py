@@ -1,28 +1,31 @@
-"""What a device of this benchmark trains: softmax regression in numpy. It is copied next to the devices."""
+"""The training functions of this benchmark's devices: softmax regression in numpy.
+
+This file is copied next to the devices' folders.
+"""
 
 from typing import Any
 
 import numpy as np
 
 Arrays = list[np.ndarray[Any, np.dtype[np.float32]]]
-# n = 16,900: exact updates have two chunks, so there is a middle.
+# n = 16,900, so that an exact update has two chunks and a fault can occur between them.
 INPUTS, CLASSES = 64, 260
 
 
 def initial() -> Arrays:
-    """The first model."""
+    """Return the initial model."""
     return [np.zeros((INPUTS, CLASSES), np.float32), np.zeros(CLASSES, np.float32)]
 
 
 def forward(parameters: Arrays, inputs: Any) -> Any:
-    """Probabilities (N, C)."""
+    """Return the probabilities (N, C)."""
     scores = inputs @ parameters[0] + parameters[1]
     scores = np.exp(scores - scores.max(axis=1, keepdims=True))
     return scores / scores.sum(axis=1, keepdims=True)
 
 
 def fit(parameters: Arrays, examples: Any, settings: dict[str, Any]) -> tuple[Arrays, int, Any]:
-    """Two steps on all examples, deterministic in its arguments."""
+    """Make two steps on all examples. The result depends only on the arguments."""
     x, count = examples.inputs, len(examples.targets)
     for _ in range(2):
         error = (forward(parameters, x) - np.eye(CLASSES)[examples.targets]) / count
@@ -32,7 +35,7 @@ def fit(parameters: Arrays, examples: Any, settings: dict[str, Any]) -> tuple[Ar
 
 
 def evaluate(parameters: Arrays, examples: Any) -> tuple[float, int, dict[str, Any]]:
-    """Mean loss and accuracy."""
+    """Return the mean loss, the number of examples and the accuracy."""
     chances = forward(parameters, examples.inputs)
     loss = -np.log(chances[np.arange(len(chances)), examples.targets] + 1e-9).mean()
     return loss, len(chances), {"accuracy": (chances.argmax(axis=1) == examples.targets).mean()}

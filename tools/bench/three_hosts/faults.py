@@ -1,8 +1,7 @@
-"""The faults. Each ends with everything restored, and says where to look.
+"""The faults. Each function injects a fault, repairs everything, and returns the affected devices.
 
-``Victims.since`` is when an update could be accepted again: when the fault began if others carry on, when
-the shared server was back if nobody can, or when the first part was restarted if all were gone. ``devices``
-are those that the fault affected.
+``Victims.since`` is when an update could be accepted again: when the fault began if other hosts take over,
+when a shared server was back if none can, or when the first part was restarted if all had died.
 """
 
 import signal
@@ -14,18 +13,18 @@ from functools import partial
 from tools.bench.three_hosts.fleet import AGENTS, BROKER, OBJECTS
 from tools.bench.three_hosts.scene import Scene
 
-# A host that has failed for good is replaced by others after this long, and comes back later.
+# Other hosts take over from a failed host after its lease has expired. It comes back after this long.
 REPLACED_S = 20.0
 CUT_S = 60.0
 PAUSED_S = 30.0
-# The downtime of a server that somebody restarts.
+# How long a server is down until somebody restarts it.
 SERVER_S = 10.0
 OBJECTS_S = 20.0
 
 
 @dataclass(frozen=True)
 class Victims:
-    """Where to look for the next update."""
+    """Which devices to watch for the next update, and since when."""
 
     since: float
     devices: frozenset[str]
@@ -46,17 +45,17 @@ def _killed(scene: Scene, host: str) -> Victims:
 
 
 def leader_killed(scene: Scene) -> Victims:
-    """The coordinator that leads dies; its host comes back later."""
+    """Kill the leading coordinator. Its host comes back later."""
     return _killed(scene, scene.leader())
 
 
 def ingest_killed(scene: Scene) -> Victims:
-    """A coordinator that does not lead dies; its host comes back later."""
+    """Kill a coordinator that does not lead. Its host comes back later."""
     return _killed(scene, scene.follower())
 
 
 def host_cut_off(scene: Scene) -> Victims:
-    """Nothing reaches a host for a minute, without any notice."""
+    """Drop all packets to and from a host for a minute, without any error."""
     host = scene.any_host()
     found = Victims(time.monotonic(), scene.served_by(host))
     scene.network.cut(host)
@@ -66,7 +65,7 @@ def host_cut_off(scene: Scene) -> Victims:
 
 
 def process_paused(scene: Scene) -> Victims:
-    """A coordinator sleeps until its leases have expired, and wakes in the middle of its work."""
+    """Pause a coordinator until its leases have expired. It continues in the middle of its work."""
     host = scene.any_host()
     found = Victims(time.monotonic(), scene.served_by(host))
     scene.fleet.processes[host].send(signal.SIGSTOP)
@@ -76,7 +75,7 @@ def process_paused(scene: Scene) -> Victims:
 
 
 def database_killed(scene: Scene) -> Victims:
-    """PostgreSQL dies and is restarted."""
+    """Kill PostgreSQL and restart it."""
     scene.servers.postgres.stop()
     time.sleep(SERVER_S)
     scene.servers.postgres.start()
@@ -84,7 +83,7 @@ def database_killed(scene: Scene) -> Victims:
 
 
 def objects_unreachable(scene: Scene) -> Victims:
-    """Nothing reaches the object store for a while, without any notice."""
+    """Drop all packets to and from the object store for a while, without any error."""
     scene.network.cut(OBJECTS)
     time.sleep(OBJECTS_S)
     scene.network.heal(OBJECTS)
@@ -92,7 +91,7 @@ def objects_unreachable(scene: Scene) -> Victims:
 
 
 def broker_restarted(scene: Scene) -> Victims:
-    """The broker dies and comes back without its state."""
+    """Kill the broker and restart it without its state."""
     scene.fleet.kill(BROKER)
     time.sleep(SERVER_S)
     scene.fleet.start(BROKER)
@@ -100,7 +99,7 @@ def broker_restarted(scene: Scene) -> Victims:
 
 
 def all_at_once(scene: Scene) -> Victims:
-    """Every process on every machine dies at once; all come back in random order."""
+    """Kill every process on every host at once, and restart all in random order."""
     for name in (*scene.fleet.hosts, AGENTS, BROKER):
         scene.fleet.kill(name)
     scene.servers.postgres.stop()
@@ -108,7 +107,7 @@ def all_at_once(scene: Scene) -> Victims:
     names = (*scene.fleet.hosts, AGENTS, BROKER)
     parts: list[Callable[[], None]] = [scene.servers.postgres.start, scene.servers.objects.start]
     parts += [partial(scene.fleet.start, name) for name in names]
-    # Before the first is back: the time to continue includes the start of every part.
+    # Taken before the first restart, so that the time to continue includes the start of every part.
     victims = _all(scene)
     for place in scene.rng.permutation(len(parts)):
         parts[place]()

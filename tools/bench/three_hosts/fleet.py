@@ -1,4 +1,4 @@
-"""A fleet on hosts: the files that the product's commands write, and each part's process."""
+"""A fleet on several hosts: the files that the product's commands write, and each part's process."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ FLEET = "hosts"
 PORT = 1883
 START_S = 60.0
 # One run has updates of several chunks, the other small updates inside the offer. A round needs every
-# device, so that its bytes do not depend on who is late; no deadline closes a round.
+# device and has no deadline, so that its bytes do not depend on which devices are late.
 _RUN = """\
 strategy = "{strategy}"
 num_rounds = 100000
@@ -44,7 +44,7 @@ _MORE = {
     "fedavg": '[codec]\nvalues = "fp32"\nfraction = 1.0\n[broadcast]\nvalues = "fp32"\nfraction = 1.0',
     "fedobp": "options = { quantile = 0.99 }",
 }
-# As in sedge-cloud.service: a failed process is restarted.
+# As in sedge-cloud.service, a failed process is restarted.
 _AGAIN = ("sh", "-c", 'until "$@"; do sleep 5; done', "sh")
 _STORE = """
 [store]
@@ -59,14 +59,14 @@ secret_file = "objects-secret"
 
 
 def open_servers(network: Network) -> Servers:
-    """PostgreSQL and the object store, each on its own host."""
+    """Start PostgreSQL and the object store, each on its own host."""
     hosts = {name: network.addresses.get(name) or network.add(name) for name in (ROWS, OBJECTS)}
     places = [Place(address, network.within(name)) for name, address in hosts.items()]
     return Servers(*places)
 
 
 def make_bundle(folder: Path) -> Path:
-    """The first model of all runs."""
+    """Export the initial model of all runs."""
     shutil.copy(Path(client.__file__), folder / "client.py")
     command(
         "sedge_export", "bundle", "client:initial", "--sample-shape", str(client.INPUTS), "--batch-size",
@@ -77,7 +77,10 @@ def make_bundle(folder: Path) -> Path:
 
 @dataclass
 class Fleet:
-    """Files, and the processes that run now. Without servers, its only host keeps the state in a folder."""
+    """A fleet's files and running processes.
+
+    Without servers there is a single host, which keeps its state in a folder.
+    """
 
     network: Network
     folder: Path
@@ -89,7 +92,7 @@ class Fleet:
         self.processes: dict[str, Process] = {}
         self.cpu_s = 0.0
         self.admin = self.folder / "admin"
-        # Devices are separate machines, whose disks do not wait for one another.
+        # Real devices are separate machines, whose disks do not wait for one another.
         (self.folder / "devices").mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", self.folder / "devices"], check=True)
         self.broker = self.network.addresses[BROKER]
@@ -110,12 +113,12 @@ class Fleet:
                 shutil.copytree(self.admin, self.home(host))
 
     def add(self, host: str) -> None:
-        """Start to serve on one more host, with the same files and command."""
+        """Start a coordinator on another host, with the same files and command."""
         shutil.copytree(self.admin, self.home(host))
         self.start(host)
 
     def retire(self, host: str, seconds: float) -> None:
-        """Stop a coordinator in order. Raises ``TimeoutError``."""
+        """Shut down a coordinator. Raises ``TimeoutError``."""
         process = self.processes.pop(host)
         process.end()
         wait_for(lambda: process.popen.poll() is not None, seconds, f"{host} stops")
@@ -128,24 +131,24 @@ class Fleet:
 
     @property
     def config(self) -> CloudConfig:
-        """The contents of cloud.toml."""
+        """Return the contents of cloud.toml."""
         return load_cloud(self.admin / "cloud.toml")
 
     def home(self, host: str) -> Path:
-        """A host's own copy of cloud.toml, and its state folder."""
+        """Return the folder with a host's own copy of cloud.toml and its state."""
         return self.admin if self.servers is None else self.folder / host
 
     def cloud(self, *words: str) -> str:
-        """The output of a ``sedge-cloud`` command, which must succeed."""
+        """Run a ``sedge-cloud`` command, which must succeed, and return its output."""
         return command("sedge_cloud", "-c", str(self.admin / "cloud.toml"), *words)
 
     def begin(self, bundle: Path) -> None:
-        """Begin the runs, with all devices."""
+        """Start the runs with all devices."""
         for name in RUNS:
             self.begin_run(bundle, name, name, self.count)
 
     def begin_run(self, bundle: Path, name: str, strategy: str, asked: int) -> None:
-        """Begin a run whose rounds have this many devices."""
+        """Start a run whose rounds have this many devices."""
         text = _RUN.format(
             strategy=strategy, devices=self.count, asked=asked, fraction=asked / self.count,
             more=_MORE[strategy],
@@ -179,7 +182,7 @@ class Fleet:
             self.start(name)
 
     def kill(self, name: str) -> None:
-        """kill -9."""
+        """Kill a part with SIGKILL."""
         process = self.processes.pop(name)
         process.kill()
         self.cpu_s += process.cpu_s if name in self.hosts else 0.0
@@ -195,5 +198,5 @@ class Fleet:
         subprocess.run(["umount", self.folder / "devices"], check=True)
 
     def log(self, name: str) -> Path:
-        """The path of a part's log, over all its starts."""
+        """Return the path of a part's log, which includes earlier starts."""
         return self.folder / f"{name}.log"

@@ -1,7 +1,7 @@
-"""Hosts as network namespaces on one bridge: each has its own name, address and processes.
+"""Simulates hosts as network namespaces on one bridge: each has its own name, address and processes.
 
-``isolated`` runs this program again in its own namespaces: however it ends, its processes, mounts, bridge
-and hosts end with it, and none of them is visible outside. It needs root.
+``isolated`` runs this program again in namespaces of its own. However it ends, its processes, mounts,
+bridge and hosts end with it, and none of them is visible outside. It needs root.
 """
 
 import os
@@ -21,13 +21,13 @@ _UNSHARE = (
     "setpriv", "--pdeathsig", "KILL",
     "unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child",
 )  # fmt: skip
-# Processes of a host see its name and one another only, as on a separate machine.
+# The processes of a host see only its name and one another, as on a separate machine.
 _ALONE = ("unshare", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child")
 _NAMED = ("sh", "-c", 'hostname "$0" && exec "$@"')
 
 
 def missing() -> str | None:
-    """What this machine lacks, in one line; None for nothing."""
+    """Return in one line what this machine lacks, or None."""
     if os.getuid() != 0:
         return "three hosts are network namespaces: run this as root"
     lacking = [name for name in ("ip", "unshare", "setpriv", "mount") if shutil.which(name) is None]
@@ -41,7 +41,7 @@ def missing() -> str | None:
 
 
 def isolated(module: str, arguments: Sequence[str]) -> int | None:
-    """None inside the namespaces; outside, the exit status of this program run inside them."""
+    """Run this program in namespaces. Returns its exit status, or None if we are inside already."""
     if os.environ.get(INSIDE) == "1":
         return None
     command = [*_UNSHARE, sys.executable, "-m", module, *arguments]
@@ -59,21 +59,24 @@ def _ip(*words: str) -> None:
 
 @dataclass
 class Process:
-    """A process on a host, with all its descendants, in its own group."""
+    """A process on a host, with all its descendants, in its own process group."""
 
     popen: subprocess.Popen[bytes]
     cpu_s: float = 0.0
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to all of them."""
+        """Send a signal to the process and its descendants."""
         os.killpg(self.popen.pid, number)
 
     def end(self) -> None:
-        """Ask the program itself to end; its wrappers end with it."""
+        """Terminate the program itself. Its wrappers end with it."""
         os.kill(_below(self.popen.pid)[-1], signal.SIGTERM)
 
     def kill(self) -> None:
-        """End them at once. ``cpu_s`` is then the processor seconds that they have used."""
+        """Kill the process and its descendants.
+
+        ``cpu_s`` is then the processor seconds that they have used.
+        """
         self.send(signal.SIGKILL)
         self.ended()
 
@@ -85,13 +88,13 @@ class Process:
         return self.popen.returncode
 
     def used_s(self) -> float:
-        """The processor seconds of the program so far: it is the only child of its wrappers."""
+        """Return the processor seconds of the program so far. It is the only child of its wrappers."""
         ticks = os.sysconf("SC_CLK_TCK")
         return sum(_times(pid)[1] for pid in _below(self.popen.pid)) / ticks
 
 
 def _times(pid: int) -> tuple[int, int]:
-    """A process's parent, and the ticks that it has used; (0, 0) if it is gone."""
+    """Return a process's parent, and the ticks that it has used; (0, 0) if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -100,7 +103,7 @@ def _times(pid: int) -> tuple[int, int]:
 
 
 def _below(pid: int) -> list[int]:
-    """A process and all its descendants."""
+    """Return a process and all its descendants."""
     parents = {
         int(p.name): _times(int(p.name))[0] for p in Path("/proc").iterdir() if p.name.isdigit()
     }
@@ -112,7 +115,7 @@ def _below(pid: int) -> list[int]:
 
 @dataclass
 class Network:
-    """The bridge and the hosts on it. The caller itself is on the bridge, at ``DRIVER``."""
+    """The bridge and its hosts. The caller is on the bridge, too, with the address ``DRIVER``."""
 
     addresses: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -137,7 +140,7 @@ class Network:
         return address
 
     def cut(self, host: str) -> None:
-        """From now on nothing reaches a host or leaves it, without any notice."""
+        """Drop all packets to and from a host, without any error, until ``heal``."""
         _ip("link", "set", host, "down")
 
     def heal(self, host: str) -> None:
@@ -145,19 +148,19 @@ class Network:
         _ip("link", "set", host, "up")
 
     def sent_to(self, host: str, other: str) -> int:
-        """The bytes that a host has sent to another on currently open connections."""
+        """Return how many bytes a host has sent to another on currently open connections."""
         words = [*self.within(host), "ss", "-tinH", "dst", self.addresses[other]]
         found = subprocess.run(words, check=True, capture_output=True, text=True).stdout
         return sum(map(int, re.findall(r"bytes_sent:(\d+)", found)))
 
     def within(self, host: str) -> tuple[str, ...]:
-        """The command in which to run a server of this host."""
+        """Return the command prefix that runs a server on this host."""
         return ("ip", "netns", "exec", host)
 
     def start(
         self, host: str, words: Sequence[str], log: Path, environment: Mapping[str, str]
     ) -> Process:
-        """Start a program on a host; its output goes to the log."""
+        """Start a program on a host. Its output goes to the log."""
         command = [*self.within(host), *_ALONE, *_NAMED, host, *words]
         with log.open("ab") as output:
             return Process(

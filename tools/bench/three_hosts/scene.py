@@ -1,4 +1,4 @@
-"""A fleet in the middle of its rounds, for a fault to happen to."""
+"""Brings a fleet to the middle of a round, where a fault can be injected."""
 
 import time
 from contextlib import ExitStack
@@ -12,13 +12,13 @@ from tools.bench.three_hosts.watch import Watch, wait_for
 
 from sedge_protocol.wire.topics import shard_of
 
-# The lease of the lead; those of shards have the shards' names.
+# The name of the leader's lease. The lease of a shard has the name of the shard.
 LEADER = "leader"
 PATIENCE_S = 180.0
 
 
 class Scene:
-    """A fleet over servers, with its watch; ``rng`` chooses moments and victims."""
+    """A fleet with its servers and its watch. ``rng`` chooses moments and victims."""
 
     def __init__(
         self, network: Network, servers: Servers, folder: Path, hosts: tuple[str, ...], devices: int,
@@ -58,25 +58,25 @@ class Scene:
         )
 
     def served_by(self, host: str) -> frozenset[str]:
-        """The devices whose shards a host has; all of them if it is the only one."""
+        """Return the devices whose shards a host has, which are all of them if it is the only host."""
         if len(self.fleet.hosts) == 1:
             return self.devices
         holders = self.watch.holders()
         return frozenset(d for d in self.devices if holders.get(shard_of(d)) == host)
 
     def leader(self) -> str:
-        """The host that leads."""
+        """Return the host that leads."""
         return self.fleet.hosts[0] if len(self.fleet.hosts) == 1 else self.watch.holders()[LEADER]
 
     def follower(self) -> str:
-        """A host that does not lead; the only one if there is no other."""
+        """Return a host that does not lead, or the only host if there is no other."""
         others = [host for host in self.fleet.hosts if host != self.leader()]
         return str(self.rng.choice(others or self.fleet.hosts))
 
     def any_host(self) -> str:
-        """One of the hosts."""
+        """Return one of the hosts."""
         return str(self.rng.choice(self.fleet.hosts))
 
     def close(self) -> None:
-        """End every process of the fleet; the servers stay."""
+        """Kill every process of the fleet, but not the servers."""
         self._stack.close()

@@ -1,4 +1,4 @@
-"""When each update was accepted, and each round closed, from polling the database ten times a second."""
+"""Polls the database ten times a second for when each update was accepted and each round closed."""
 
 import threading
 import time
@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection
 import psycopg
 
 LOOK_S = 0.1
-# A run, a round and a device.
+# (run, round, device)
 Update = tuple[str, int, str]
 
 
 class Watch(threading.Thread):
-    """Polls until it is closed; while the database is away it keeps trying. Times are monotonic seconds."""
+    """Polls the database until closed, also while the database is down. Times are monotonic seconds."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -23,7 +23,7 @@ class Watch(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """The thread's work."""
+        """Poll; this runs in the thread."""
         while not self._ended.wait(LOOK_S):
             try:
                 self._look()
@@ -45,20 +45,20 @@ class Watch(threading.Thread):
         self.opened = opened
 
     def closed(self) -> int:
-        """How many rounds every run has closed at least."""
+        """Return how many rounds have been closed in every run."""
         return min(self.opened.values(), default=0) - 1
 
     def after(self, since: float, devices: Collection[str]) -> float | None:
-        """Seconds from a moment to the next accepted update of one of these devices, if there was one.
+        """Return the seconds from a moment to the next accepted update of one of these devices, or None.
 
-        Updates seen at the first poll were accepted earlier.
+        Updates seen at the first poll do not count, because they were accepted earlier.
         """
         first = since + LOOK_S
         times = [at for update, at in self.accepted.items() if update[2] in devices and at > first]
         return min(times) - since if times else None
 
     def holders(self) -> dict[str, str]:
-        """The host that has each lease."""
+        """Return the host that has each lease."""
         sql = "SELECT l.name, p.host FROM leases l JOIN processes p ON p.token = l.token"
         with psycopg.connect(self._url, connect_timeout=2) as db:
             return dict(db.execute(sql).fetchall())
@@ -70,7 +70,7 @@ class Watch(threading.Thread):
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait for something. Raises ``TimeoutError``."""
+    """Wait until a condition holds. Raises ``TimeoutError``."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

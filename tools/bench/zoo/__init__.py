@@ -1,4 +1,4 @@
-"""Models of many kinds, small, for the exporter's table (``tools/bench/models.py``) and its tests."""
+"""Small models of many kinds, for the exporter's table (``tools/bench/models.py``) and its tests."""
 
 from collections.abc import Callable
 from functools import partial
@@ -37,7 +37,7 @@ def _activated(act: nn.Module) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(nn.Linear(16, 32), act, nn.Linear(32, 5))
 
 
-# Networks whose correct programs an absolute tolerance would refuse.
+# Networks whose programs are correct, but would fail an absolute tolerance.
 DEEP: dict[str, Case] = {
     "ResNet-18": Case("vision", deep.resnet18, _CIFAR),
     "MobileNetV2, half width": Case("vision", partial(deep.mobilenet_v2, 0.5), _IMAGE),
@@ -182,7 +182,7 @@ CASES: dict[str, Case] = DEEP | {
         (1, 8, 8, 8), 5,
     ),
 }  # fmt: skip
-# Those that are also exported for ExecuTorch, which takes many times as long.
+# Only these are also exported for ExecuTorch, because that takes many times as long.
 SMALL = (
     "AvgCNN", "LeNet-5", "MLP", "MLP, BatchNorm", "MLP, LayerNorm and GELU", "MLP, dropout",
     "Logistic regression", "Transformer", "U-Net, nearest", "Autoencoder", "Slices assigned",

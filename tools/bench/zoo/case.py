@@ -12,10 +12,10 @@ from sedge_protocol.wire.bundle import TensorSpec
 
 @dataclass(frozen=True)
 class Case:
-    """One model, with its data and loss.
+    """A model, with its data and loss.
 
-    ``row`` is the shape of an input, of whole numbers below ``vocabulary`` if that is not 0. ``targets`` is
-    the shape of a row of float targets, if targets are not classes.
+    ``row`` is the shape of one input; inputs are integers below ``vocabulary`` if that is not 0.
+    ``targets`` is the shape of a row of float targets, if targets are not classes.
     """
 
     kind: str
@@ -27,7 +27,7 @@ class Case:
     targets: tuple[int, ...] = ()
 
     def sample(self, batch_size: int) -> Tensor:
-        """Random inputs (B, ...)."""
+        """Return random inputs (B, ...)."""
         rng = torch.Generator().manual_seed(0)
         shape = (batch_size, *self.row)
         if self.vocabulary:
@@ -36,5 +36,5 @@ class Case:
 
     @property
     def target(self) -> TensorSpec | None:
-        """The targets' rows, if they are not classes."""
+        """The specification of a row of targets, if they are not classes."""
         return TensorSpec("float32", self.targets) if self.targets else None

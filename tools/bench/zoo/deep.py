@@ -1,4 +1,4 @@
-"""Well-known deep image networks, which ``width`` scales, and the blocks that they share."""
+"""Well-known deep image networks, scaled by ``width``, and the blocks that they share."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -10,7 +10,7 @@ Act = Callable[[], nn.Module]
 
 
 class Residual(nn.Module):
-    """act(shortcut(x) + body(x))."""
+    """A residual block: act(shortcut(x) + body(x))."""
 
     def __init__(self, body: nn.Module, shortcut: nn.Module, act: nn.Module) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Residual(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Channels scaled by a function of their means."""
+    """Squeeze and excitation: scales each channel by a gate computed from the channels' means."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class SqueezeExcite(nn.Module):
 
 
 class Beside(nn.Module):
-    """Branches on the same input, joined along the channels."""
+    """Parallel branches on the same input, concatenated along the channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -54,13 +54,13 @@ def conv_norm(
     inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1,
     norm: Norm = nn.BatchNorm2d, act: Act | None = nn.ReLU,
 ) -> nn.Sequential:  # fmt: skip
-    """A convolution that keeps the side, divided by the stride; a normalisation; an activation."""
+    """Return a convolution with "same" padding, a normalisation and an activation."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
     return nn.Sequential(conv, norm(outputs), *([act()] if act else []))
 
 
 def head(channels: int, classes: int = 10) -> list[nn.Module]:
-    """The mean over positions, and a linear layer."""
+    """Return a mean over positions followed by a linear layer."""
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
 
 

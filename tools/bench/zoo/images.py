@@ -1,4 +1,4 @@
-"""Image networks, each as small as its idea allows."""
+"""Image networks, each as small as its architecture allows."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from torch.nn import functional
 
 
 def vgg(batch_norm: bool = True) -> nn.Module:
-    """Convolutions and pools in a row."""
+    """Return convolutions and pools in a sequence."""
     layers: list[nn.Module] = []
     now = 3
     for outputs in (16, 32, 64):
@@ -180,7 +180,7 @@ def ghostnet() -> nn.Module:
 
 
 class SpatialAttention(nn.Module):
-    """CBAM: channels gated by mean and maximum, positions likewise."""
+    """CBAM attention: gates channels, then positions, by their mean and maximum."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ def cbam() -> nn.Module:
 
 
 class UNet(nn.Module):
-    """Two scales down and up, with connections across; the mean of the map is the answer."""
+    """A U-Net of two scales with skip connections; each channel's mean over the map is an output."""
 
     def __init__(self, up: Callable[[int, int], nn.Module], outputs: int = 3) -> None:
         super().__init__()
@@ -257,7 +257,7 @@ def super_resolution() -> nn.Module:
 
 
 class Pyramid(nn.Module):
-    """Spatial pyramid pooling: averages of windows that overlap, and maxima."""
+    """Spatial pyramid pooling: averages and maxima of overlapping windows."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Features (B, C (1 + 9 + 25 + 4))."""

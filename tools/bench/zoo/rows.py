@@ -9,7 +9,7 @@ from torch.nn import functional
 
 
 def mlp(*widths: int, act: type[nn.Module] = nn.ReLU) -> nn.Module:
-    """Linear layers with an activation between them."""
+    """Return linear layers with an activation between them."""
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(widths):
         layers += [nn.Linear(inputs, outputs), act()]
@@ -17,7 +17,7 @@ def mlp(*widths: int, act: type[nn.Module] = nn.ReLU) -> nn.Module:
 
 
 class Highway(nn.Module):
-    """A gate decides between a layer and its input."""
+    """A highway layer: a gate mixes a layer's output with its input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class CrossLayer(nn.Module):
 
 
 class FactorisationMachine(nn.Module):
-    """All products of pairs, through factors."""
+    """A factorisation machine: all pairwise products of features, through low-rank factors."""
 
     def __init__(self, inputs: int, rank: int, classes: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class FactorisationMachine(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Experts weighted by a softmax."""
+    """A mixture of experts, weighted by a softmax."""
 
     def __init__(self, inputs: int, experts: int, classes: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Mixture(nn.Module):
 
 
 class RadialBasis(nn.Module):
-    """Gaussians around centres."""
+    """A radial basis network: Gaussians around learned centres."""
 
     def __init__(self, inputs: int, centres: int, classes: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class RadialBasis(nn.Module):
 
 
 class Cosine(nn.Module):
-    """A classifier by angles, as for prototypes."""
+    """Classifies by the cosine between features and class prototypes."""
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Graph(nn.Module):
 
 
 class PointNet(nn.Module):
-    """Each point through one network; the largest over all points."""
+    """PointNet: applies one network to each point and takes the maximum over all points."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class PointNet(nn.Module):
 
 
 class Siamese(nn.Module):
-    """One network for two halves of the input, and their difference."""
+    """A Siamese network: one network for both halves of the input, and a classifier of their difference."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class _StraightThrough(torch.autograd.Function):
 
 
 class Rounding(nn.Module):
-    """Quantisation-aware: weights rounded to sixteenths, by a custom autograd Function."""
+    """Quantisation-aware training: rounds weights to sixteenths with a custom autograd Function."""
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class Rounding(nn.Module):
 
 
 class Written(nn.Module):
-    """Features written into parts of a tensor."""
+    """Writes features into slices of a tensor, in place."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 
 class Through(nn.Module):
-    """A function of a module and the input."""
+    """Applies a function to a module and the input."""
 
     def __init__(self, module: nn.Module, function: Callable[[nn.Module, Tensor], Tensor]) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Cell(nn.Module):
 
 
 def words(width: int = 16, vocabulary: int = 50) -> nn.Module:
-    """The mean of embedded words."""
+    """Return a classifier of the mean of word embeddings."""
     mean = Through(nn.Embedding(vocabulary, width, padding_idx=0), lambda m, x: m(x).mean(1))
     return nn.Sequential(mean, nn.Linear(width, 5))
 
@@ -69,7 +69,7 @@ def bag(mode: str) -> nn.Module:
 
 
 class Positions(nn.Module):
-    """Embedded words plus learned positions."""
+    """Word embeddings plus learned position embeddings."""
 
     def __init__(self, vocabulary: int, length: int, width: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def encoder_layer(width: int, norm_first: bool = False) -> nn.Module:
 
 
 def transformer(norm_first: bool = False) -> nn.Module:
-    """Two encoder layers; the mean over positions is classified."""
+    """Return two encoder layers and a classifier of the mean over positions."""
     mean = Through(nn.Identity(), lambda m, x: x.mean(1))
     layers = [encoder_layer(16, norm_first) for _ in range(2)]
     return nn.Sequential(Positions(50, 12, 16), *layers, mean, nn.Linear(16, 5))
@@ -114,7 +114,7 @@ class Causal(nn.Module):
 
 
 class Block(nn.Module):
-    """The block of GPT-2 around some attention."""
+    """The block of GPT-2 with a given attention."""
 
     def __init__(self, width: int, attention: nn.Module) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Rotary(nn.Module):
 
     @staticmethod
     def turned(x: Tensor) -> Tensor:
-        """x (B, T, width) with its pairs turned by angles that grow with the position."""
+        """Rotate the pairs of x (B, T, width) by angles that grow with the position."""
         half = x.shape[-1] // 2
         frequencies = 2 ** -torch.arange(half).float()
         angles = torch.arange(x.shape[1])[:, None] * frequencies
@@ -302,7 +302,7 @@ def tcn() -> nn.Module:
 
 
 class Pooled(nn.Module):
-    """A learned query attends to the steps."""
+    """Attention pooling: a learned query attends to the steps."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -316,7 +316,7 @@ class Pooled(nn.Module):
 
 
 class Windows(nn.Module):
-    """Overlapping windows of a signal through one layer."""
+    """Applies one layer to overlapping windows of a signal."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Models of public packages, as their users build them, at sizes for small devices.
+"""Models of public packages, built as their users would, at sizes for small devices.
 
-The packages are imported when a model is built; ``tools.bench.models`` installs them into an environment of
-their own. Weights are random: whether a model exports does not depend on them.
+The packages are imported when a model is built; ``tools.bench.models`` installs them into a separate
+environment. Weights are random, because they do not affect whether a model can be exported.
 """
 
 from tools.bench.zoo.case import Case

@@ -14,9 +14,10 @@ _OPERATORS = _library("torchvision", "FRAGMENT")
 
 
 def package(name: str) -> Any:
-    """A package.
+    """Import a package.
 
-    Declares the operators that torchvision's import needs, as its compiled ones may need CUDA.
+    It first declares the operators that torchvision's import needs, because its compiled ones may need
+    CUDA.
     """
     if find_spec("torchvision") and not hasattr(torch.ops.torchvision, "nms"):
         for operator in ("nms", "qnms"):
@@ -25,14 +26,14 @@ def package(name: str) -> Any:
 
 
 def hugging_face(config: str, model: str, **options: object) -> nn.Module:
-    """A model of transformers with random weights."""
+    """Return a model of transformers with random weights."""
     transformers = package("transformers")
     made: nn.Module = getattr(transformers, model)(getattr(transformers, config)(**options))
     return made
 
 
 class Take(nn.Module):
-    """A model whose output is an object or a tuple: takes its part of this name or index."""
+    """Wraps a model whose output is an object or a tuple, and returns the part with this name or index."""
 
     def __init__(self, model: nn.Module, part: str | int = "logits", **constants: object) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class Take(nn.Module):
 
 
 class LastToken(nn.Module):
-    """A causal language model as a classifier of what comes next: the logits (B, V) of the last place."""
+    """Wraps a causal language model to classify the next token: the last position's logits (B, V)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -59,7 +60,7 @@ class LastToken(nn.Module):
 
 
 class Padded(nn.Module):
-    """A text classifier whose token 0 is padding, which its attention leaves out."""
+    """A text classifier whose attention ignores token 0, the padding."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -72,7 +73,7 @@ class Padded(nn.Module):
 
 
 class Pooled(nn.Module):
-    """An encoder of sequences, the mean over its places, and a linear layer."""
+    """An encoder of sequences, a mean over positions, and a linear layer."""
 
     def __init__(
         self, encoder: nn.Module, width: int, classes: int, part: str | None = None

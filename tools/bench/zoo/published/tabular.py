@@ -17,7 +17,7 @@ def _tabnet() -> nn.Module:
 
 
 class NumbersOnly(nn.Module):
-    """A tabular model that takes numbers and categories, given none of the latter."""
+    """A tabular model for numbers and categories, used without categories."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

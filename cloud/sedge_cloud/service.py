@@ -1,4 +1,4 @@
-"""The coordinator's shell: link, clock, log and readiness. The service's own I/O is here."""
+"""The coordinator's shell, with all of the service's I/O: link, clock, log and readiness."""
 
 import logging
 import secrets
@@ -28,22 +28,22 @@ from sedge_protocol.wire.reconnect import SOON_S, Reconnect
 from sedge_protocol.wire.topics import ITSELF, all_up, cloud, down, first_version_up, up
 
 RELOAD_S = 0.5
-# Other processes may signal often that rows have changed; rows are reloaded at most once in this time.
+# Other processes may often signal changed rows, but rows are reloaded no more often than this.
 SOON_AGAIN_S = 0.1
-# A longer message on our own topic is not a doctor's request.
+# Longer messages on our own topic are not answered, as they only measure the broker's limit.
 MAX_QUESTION_BYTES = 64
 
 
 def on_the_wall(now: float) -> float:
-    """The wall-clock time, in seconds, for a time of the loop."""
+    """Convert a time of the loop to wall-clock time, in seconds."""
     return time.time() - time.monotonic() + now
 
 
 class Service:
-    """One fleet's running coordinator, a station of the loop. ``observe`` is called with every event.
+    """One fleet's running coordinator, which the loop drives. ``observe`` is called with every event.
 
     ``recorder`` stores observations for status displays. ``company`` says which shards belong to this
-    process, and shares them with other processes that serve the fleet; without it, there are none.
+    process, and shares them with other processes that serve the fleet; without it, no other process does.
     """
 
     def __init__(
@@ -56,7 +56,8 @@ class Service:
     ) -> None:
         self.coordinator = coordinator
         self._company = company
-        soon = Reconnect(np.random.default_rng(), most_s=SOON_S)  # a whole fleet waits for it
+        # Retries soon, as a whole fleet waits for it.
+        soon = Reconnect(np.random.default_rng(), most_s=SOON_S)
         topics = (all_up(coordinator.fleet), first_version_up(coordinator.fleet))
         self.link = MqttLink(settings, topics, reconnect=soon, admit=self._admits)
         if company is not None:
@@ -77,7 +78,7 @@ class Service:
         notify("READY=1")
 
     def fileno(self) -> int | None:
-        """The link's socket."""
+        """Returns the file descriptor of the link's socket."""
         return self.link.fileno()
 
     def wants_write(self) -> bool:
@@ -91,11 +92,12 @@ class Service:
         due += [] if probe is None else [probe]
         due += [] if self._company is None else [self._company.timer()]
         at = self.coordinator.timer()
-        # Without room nothing can be sent: the socket will wake the loop, and a timer would make it spin.
+        # Without room nothing can be sent, so a due timer would make the loop spin; the socket will wake it
+        # instead.
         return min(due if at is None or not self.link.room else [*due, at])
 
     def step(self) -> None:
-        """Process arrived messages and due work."""
+        """Process the messages that have arrived and the work that is due."""
         now = time.monotonic()
         if self._company is not None:
             self._do(self._company.poll(now))
@@ -109,7 +111,8 @@ class Service:
                     self._log.info("connected to %s", self.link.settings.url)
                     if self._recorder is not None:
                         self._recorder.link(True, now)
-                    # It comes back unless the broker withholds messages; a second coordinator hears it too.
+                    # The message comes back unless the broker withholds messages. A second coordinator
+                    # receives it, too.
                     self.link.send(self._itself, self._token)
                     self._probe.connected(event.max_packet_bytes, now)
                 case Disconnected():
@@ -127,7 +130,7 @@ class Service:
                 case Received() if event.topic.startswith(self._among_us):
                     self._hear(event, now)
                 case Received() if self._probe.limit is None:
-                    pass  # the packet limit for orders is not known yet; the sender repeats the frame
+                    pass  # dropped until orders can be sized; the sender repeats it
                 case Received():
                     self._do(self.coordinator.receive(event.topic, event.payload, time.monotonic()))
         self._measure(now)
@@ -138,7 +141,7 @@ class Service:
             self._recorder.poll(time.monotonic())
 
     def close(self) -> None:
-        """Close the link; the store is durable already."""
+        """Close the link. The store needs no closing, as it is durable already."""
         notify("STOPPING=1")
         if self._company is not None:
             self._company.retire(self.step)
@@ -149,7 +152,7 @@ class Service:
             self._company.leave()
 
     def _tell_status(self) -> None:
-        """Report the status to the service manager in one line, when it has changed."""
+        """Report the status to the service manager in one line, if it has changed."""
         devices = self.coordinator.devices
         parts = [f"{devices.present} of {devices.num_active} devices online"]
         for name, current in self.coordinator.open.items():
@@ -161,7 +164,7 @@ class Service:
             notify(f"STATUS={text}")
 
     def _admits(self, topic: str, payload: bytes) -> bool:
-        """Whether a frame may be queued. Only our own account may publish on our own topics."""
+        """Returns True if a frame may be queued. Only our own account may publish to our own topics."""
         now = time.monotonic()
         if topic == self._itself or topic.startswith(self._among_us):
             return True
@@ -179,7 +182,7 @@ class Service:
             self._reload_at = min(self._reload_at, max(now, self._may_reload_at))
 
     def _answer(self, payload: bytes, now: float) -> None:
-        """Answer a message from the coordinator's own account: ours, a doctor's, a second coordinator's."""
+        """Answer a message on our own topic: from this process, a doctor, or a second coordinator."""
         number = number_of(self._token, payload)
         if number is not None:
             if self._probe.limit is None:
@@ -188,7 +191,7 @@ class Service:
                     self._measured(self._probe.limit, now)
             return
         if len(payload) > MAX_QUESTION_BYTES:
-            return  # a doctor measures how large messages may be, and receives them itself
+            return  # too large for a doctor's request: it measures the limit, and needs no answer
         if self._company is not None and not self._company.answers:
             return
         self.link.send(down(self.coordinator.fleet, ITSELF), payload)
@@ -211,7 +214,7 @@ class Service:
             self._measured(self._probe.limit, now)
 
     def _measured(self, limit: int, now: float) -> None:
-        """The largest message size is known: start serving devices."""
+        """Start serving devices, now that the largest message size is known."""
         if limit < MAX_PACKET_BYTES and not self._probe.deaf:
             self._log.warning("the broker passes on messages of up to %d bytes", limit)
         if self._recorder is not None:

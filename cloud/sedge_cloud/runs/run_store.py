@@ -193,7 +193,7 @@ class RunStore(Vectors):
         return counted.get(row.device, 0.0)
 
     def load_counted(self, run: Run, numbers: Iterable[int]) -> dict[int, dict[str, float]]:
-        """How much the updates of these rounds counted, by round and device; read unless cached."""
+        """Returns how much the updates of these rounds counted, by round and device; read unless cached."""
         unknown = [n for n in numbers if self._counted.get(_closed_round(run, n)) is None]
         loaded: dict[int, dict[str, float]] = {}
         for number, coded in self.store.summaries(run.name, unknown).items() if unknown else ():
@@ -212,7 +212,7 @@ class RunStore(Vectors):
         rows: Iterable[UpdateRow],
         orders: Mapping[str, OrderRow] | None = None,
     ) -> list[tuple[UpdateRow, OrderRow]]:
-        """Updates that count in a round, each with its order; a late one's order is of an earlier round.
+        """Returns the updates that count in a round, each with its order; a late one's order is older.
 
         ``orders`` are the round's, by device, read here if not given.
         """
@@ -237,7 +237,7 @@ class RunStore(Vectors):
         rows: Iterable[UpdateRow] | None = None,
         orders: Mapping[str, OrderRow] | None = None,
     ) -> RoundUpdates:
-        """The updates of a round by device, on the global model ``base`` (n,).
+        """Returns a round's updates to the global model ``base`` (n,), in the order of devices.
 
         ``rows`` are the updates that count; by default, those that arrived in time. ``orders`` as in
         ``with_orders``.
@@ -249,11 +249,11 @@ class RunStore(Vectors):
         )
 
     def write_groups(self, groups: Groups) -> bytes:
-        """Store which devices learn with which. Returns the blob, or empty bytes for no groups."""
+        """Store which devices learn from which. Returns the blob, or b"" if there are no groups."""
         return self.store.blobs.write(msgspec.msgpack.encode(groups)) if groups else b""
 
     def read_groups(self, blob: bytes) -> Groups:
-        """Which devices learn with which."""
+        """Read which devices learn from which."""
         if not blob:
             return {}
         return msgspec.msgpack.decode(self.store.blobs.read(blob), type=dict[str, tuple[str, ...]])

@@ -1,4 +1,7 @@
-"""Compares a run's requirements, as stored in its row, with hellos, without running a strategy."""
+"""A run's requirements on devices, as stored in its row, and their comparison with hellos.
+
+No strategy is run for this.
+"""
 
 import msgspec
 
@@ -8,12 +11,12 @@ from sedge_protocol.wire.messages import Hello
 
 
 class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A run's requirements on devices: to match ``select``, a condition, if there is one.
+    """A run's requirements on devices. If ``select`` is set, devices must match this condition.
 
-    A device must run one of the ``backends``, know the ``compressions``, the ``codecs`` and, for the orders
-    that it would get now, the ``features``. It needs room for ``frozen_bytes`` of frozen data, and
-    ``memory_mb`` for a job, by backend (0: unknown). ``packets`` are the packet sizes that have room for
-    the run's orders. ``tensors`` has the size of each of the model's tensors.
+    A device must run one of the ``backends``, and support the ``compressions``, the ``codecs`` and, for the
+    orders that it would get now, the ``features``. It needs room for ``frozen_bytes`` of frozen data, and
+    ``memory_mb`` for a job, by backend (0: unknown). ``packets`` are the packet sizes that suffice for the
+    run's orders. ``tensors`` has the size of each of the model's tensors.
     """
 
     strategy: str = ""
@@ -31,7 +34,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
     tensors: dict[str, int] = {}
 
     def missing(self, hello: Hello) -> list[str]:
-        """The abilities that a device with this hello lacks for the run's work, in words."""
+        """Describe what a device with this hello lacks for the run's work."""
         memory = without_memory(self.memory_mb, hello)
         if self.frozen_bytes and 0 < hello.memory_mb * 10**6 < 2 * self.frozen_bytes:
             memory = [f"memory for {self.frozen_bytes / 1e6:.0f} MB of frozen data"]
@@ -47,22 +50,22 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @staticmethod
     def read(coded: bytes) -> "Terms":
-        """Read from a row; empty for a run that no coordinator has loaded yet."""
+        """Decode terms from a run's row; all defaults for a run that no coordinator has loaded yet."""
         return msgspec.msgpack.decode(coded, type=Terms) if coded else Terms()
 
 
 def keeps_model(hello: Hello | None, run: str) -> bool:
-    """Whether a device still keeps its data of a run, as far as is known; True without a hello."""
+    """Returns True if a device still keeps its data of a run, as far as is known; True without a hello."""
     return hello is None or hello.holds is None or run in hello.holds
 
 
 def abilities(hello: Hello | None) -> Hello | None:
-    """The part of a hello about the device itself: not its connection, its state, or whether it waits."""
+    """Returns the part of a hello about the device itself, without its connection, data or waits."""
     return hello and msgspec.structs.replace(hello, nonce=bytes(16), waits="", holds=None)
 
 
 def without_memory(memory_mb: dict[str, int], hello: Hello) -> list[str]:
-    """The memory that a device lacks for a job, in words; nothing if it fits, or is unknown."""
+    """Describe the memory that a device lacks for a job; empty if it has enough, or that is unknown."""
     able = [memory_mb[name] for name in hello.backends if name in memory_mb]
     needed = min(able, default=0) if WITHOUT_PROGRAMS.isdisjoint(hello.backends) else 0
     if not 0 < hello.memory_mb < needed:
@@ -71,12 +74,12 @@ def without_memory(memory_mb: dict[str, int], hello: Hello) -> list[str]:
 
 
 def without_link(packets: tuple[int, ...], limit: int) -> list[str]:
-    """What a broker with this ``limit`` lacks for orders with these packet sizes, in words, if anything."""
+    """Say that a packet ``limit`` is too small for orders of these packet sizes; empty if it suffices."""
     if not packets or limit >= packets[0]:
         return []
     return [f"a broker that takes messages of {packets[0]} bytes, {its_limit(limit)}"]
 
 
 def its_limit(limit: int) -> str:
-    """The largest message size and what limits it, in words."""
+    """Describe the largest message size, and the setting that limits it."""
     return f"this one takes {limit} (Mosquitto: message_size_limit or max_packet_size)"

@@ -1,4 +1,4 @@
-"""The updates of a round, decoded one after another as a strategy reaches them."""
+"""Decodes the updates of a round one after another, as a strategy iterates them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from sedge_protocol.wire.update import Report
 
 @dataclass(frozen=True)
 class RoundUpdates:
-    """Accepted updates on the global model ``base`` (n,), each decoded when the iteration reaches it.
+    """Accepted updates to the global model ``base`` (n,), each decoded when the iteration reaches it.
 
-    They can be iterated more than once. A device counts with at most the number of examples in its hello,
-    or with one if the hello says none. A late update counts as the same change, but from ``base``: so
-    neither its change nor the fleet's progress since is lost.
+    They can be iterated more than once. A device's update is weighted by at most the number of examples in
+    its hello, or by one if the hello says none. A late update keeps its change, but is applied to ``base``,
+    so neither its change nor the fleet's progress since is lost.
     """
 
     widths: tuple[Width, ...]
@@ -32,12 +32,12 @@ class RoundUpdates:
         return map(self._update, range(len(self.accepted)))
 
     def measured(self) -> list[Measured]:
-        """The outlier filter's inputs; no vector is read if the receipt has the lengths."""
+        """Returns the outlier filter's inputs; vectors are read only if a receipt lacks their lengths."""
         return list(map(self._measure, range(len(self.accepted))))
 
     @cached_property
     def _known(self) -> list[tuple[UpdateRow, OrderRow, Report, int, int]]:
-        """Each update's row, report, number of examples and size, without its vector."""
+        """Returns each update's row, report, number of examples and size, without decoding its vector."""
         known: list[tuple[UpdateRow, OrderRow, Report, int, int]] = []
         for row, order in self.accepted:
             report = msgspec.msgpack.decode(row.report, type=Report)
@@ -48,7 +48,7 @@ class RoundUpdates:
     def _measure(self, i: int) -> Measured:
         row, order, _, examples, size = self._known[i]
         patch, delta = row.patch_length, row.delta_length
-        # A late update's patch was measured from another model.
+        # A late update's patch was measured relative to another model, so it is measured again.
         if patch is None or delta is None or (row.late and order.patch_hash):
             return measure(self._update(i))
         return Measured(row.device, examples, order.width, size, order.trusted, patch, delta)

@@ -1,4 +1,4 @@
-"""Vectors as blobs: coded models, deltas, patches, masks and strategies' arrays.
+"""Reads and writes vectors as blobs: encoded models, deltas, patches, masks and strategies' arrays.
 
 Decoded models and updates are cached within limits; correctness never depends on the caches. n = elements
 of a vector, k = elements of a patch.
@@ -42,16 +42,18 @@ class Vectors:
         self.memory = memory or Memory.of_machine()
         # Decoded models: the open round's, and older ones that client models build on.
         self._models: Cache[DecodedModel] = Cache(self.memory, lambda model: model.theta.nbytes)
-        # Updates decoded on receipt, for closing their round and for the next plan, and patches. Closing
-        # and planning go through the fleet in order and several times. So vectors that they decode, such as
-        # those of other processes' devices, are added only while the cache has room: in a full cache they
-        # would evict the entry that is needed next.
+        # Updates decoded on receipt, which are needed to close their round and for the next plan, and
+        # patches. Closing and planning iterate over the fleet in order, several times. So vectors decoded
+        # for them, such as those of other processes' devices, are added only while the cache has room: in a
+        # full cache they would evict the entry that is needed next.
         self._vectors: Cache[SparseVector] = Cache(self.memory, vector_bytes)
 
     def write_model(
         self, theta: Theta, compression: Compression, values: ValueCoding = ValueCoding.FP32
     ) -> tuple[bytes, bytes, int]:
-        """Store a model (n,), exact with fp32: its blob, the decoded vector's hash, the blob's size.
+        """Store a model (n,), exact with fp32.
+
+        Returns blob, hash of the decoded vector, and the blob's size.
 
         Raises ``Unencodable`` for an element that is not finite in ``values``.
         """
@@ -62,11 +64,11 @@ class Vectors:
         return blob, hash_of(decoded), len(coded)
 
     def theta(self, blob: bytes, size: int) -> Theta:
-        """A model (n,), read-only."""
+        """Decode a model (n,), read-only."""
         return self.decoded_model(blob, size).theta
 
     def decoded_model(self, blob: bytes, size: int) -> DecodedModel:
-        """A model (n,), read-only, and its largest magnitude."""
+        """Decode a model (n,), read-only, and find its largest magnitude."""
         cached = self._models.get(blob)
         if cached is not None:
             return cached
@@ -74,11 +76,11 @@ class Vectors:
         return self._cache(blob, vector.values if vector.indices is None else vector.dense())
 
     def keep_delta(self, blob: bytes, context: bytes, delta: SparseVector) -> None:
-        """Cache the decoded delta of a stored update."""
+        """Cache the decoded delta of an update that has been stored."""
         self._vectors.put(blob + context, delta)
 
     def delta(self, size: int, blob: bytes, context: bytes) -> SparseVector | None:
-        """The decoded delta of a stored update; None for one without a payload."""
+        """Decode the delta of a stored update; None if it has no payload."""
         cached = self._vectors.get(blob + context)
         if cached is not None:
             return cached
@@ -88,11 +90,11 @@ class Vectors:
         return self._vectors.fill(blob + context, self.decode(payload, size, context))
 
     def arrays(self, blob: bytes) -> dict[str, NDArray[np.float32]]:
-        """The named arrays (m,) of a stored update."""
+        """Read the named arrays (m,) of a stored update."""
         return decode_arrays(self.store.update_blob(blob))
 
     def drop_past(self, rows: Iterable[ClientModelRow], keep: Collection[bytes]) -> None:
-        """Drop vectors cached while planning for these devices, except models and patches in ``keep``."""
+        """Evict vectors cached while planning for these devices, except models and patches in ``keep``."""
         for row in rows:
             self._vectors.drop(row.blob + row.context)
             if row.patch_hash not in keep:
@@ -103,7 +105,7 @@ class Vectors:
     def patch(
         self, row: OrderRow | ClientModelRow, size: int, keep: bool = False
     ) -> SparseVector | None:
-        """The decoded patch of an order, if it has one; ``keep`` caches it for the round's closing."""
+        """Decode the patch of an order, if it has one; ``keep`` caches it until the round is closed."""
         name = row.patch_hash
         if not name:
             return None
@@ -122,15 +124,15 @@ class Vectors:
         return decode(coded, size, mask)
 
     def write_vector(self, theta: Theta) -> bytes:
-        """Store a vector (n,) as plain float32; its blob, or empty for zeros."""
+        """Store a vector (n,) as plain float32. Returns its blob; empty for zeros."""
         return self.store.blobs.write(theta.astype("<f4").tobytes()) if theta.any() else b""
 
     def read_vector(self, blob: bytes) -> Theta:
-        """A vector (n,) that was stored as plain float32."""
+        """Read a vector (n,) that was stored as plain float32."""
         return np.frombuffer(self.store.blobs.read(blob), "<f4").astype(np.float32)
 
     def write_arrays(self, arrays: Arrays) -> bytes:
-        """Store a strategy's own arrays; their blob, or empty for none."""
+        """Store a strategy's own arrays. Returns their blob; empty for none."""
         if not arrays:
             return b""
         packed = {
@@ -140,7 +142,7 @@ class Vectors:
         return self.store.blobs.write(msgspec.msgpack.encode(packed))
 
     def read_arrays(self, blob: bytes) -> dict[str, NDArray[np.float32]]:
-        """A strategy's own arrays."""
+        """Read a strategy's own arrays."""
         if not blob:
             return {}
         packed = msgspec.msgpack.decode(
@@ -158,7 +160,7 @@ class Vectors:
 
 
 def hash_of(theta: Theta) -> bytes:
-    """A vector's hash: SHA-256 of its n float32, little endian."""
+    """Returns a vector's hash: SHA-256 of its n float32, little endian."""
     return hashlib.sha256(theta.astype("<f4", copy=False).tobytes()).digest()
 
 
@@ -168,5 +170,5 @@ def magnitude(values: NDArray[np.float32]) -> float:
 
 
 def vector_bytes(vector: SparseVector) -> int:
-    """The memory that a sparse vector takes."""
+    """Returns the memory that a sparse vector takes, in bytes."""
     return vector.values.nbytes + (0 if vector.indices is None else vector.indices.nbytes)

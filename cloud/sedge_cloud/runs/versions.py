@@ -1,22 +1,22 @@
-"""The next global model as a coded change, and the changes that lead from an older model to it.
+"""Encodes the next global model as a change, and combines the changes that lead to it from older models.
 
     d          = theta' - global_r + owed_r          the change that the strategy wants      (n,)
     sent       = decode(encode(largest of d))        the change that the devices get         (n,)
     global_r+1 = global_r + sent                     in float32, on every device and here
     owed_r+1   = d - sent                            error feedback: nothing is lost for good
 
-theta' is the strategy's next model. If it replaces global_r instead of changing it, nothing is owed: the
-next d already contains the elements left out. Counted twice, they would be sent twice; FedPURIN's model
-once grew 18-fold in 20 rounds that way. The cloud adopts global_r+1, so it computes with the same bits as
-the devices.
+theta' is the strategy's next model. If it replaces global_r instead of changing it, nothing is owed, as the
+next d already contains the elements left out. If they were owed as well, they would be sent twice:
+FedPURIN's model once grew 18-fold in 20 rounds that way. The cloud adopts global_r+1, so it computes with
+the same bits as the devices.
 
-With the coding bf16 and a fraction below 1, versions are on a grid: their elements are multiples of a power
-of two. So the whole model takes 5 to 7 bits an element instead of 27, without loss, and steps add up
-exactly in any order. Each tensor of the first model is rounded to multiples of the power of two nearest to
-a sixth of its root mean square, and every step to multiples of a power of two (codec/grid.py): with
-finer spacings a model that is 40 rounds old takes half as many bits again.
+With bf16 values and a fraction below 1, versions are on a grid: their elements are multiples of a power of
+two. So the whole model takes 5 to 7 bits per element instead of 27, without loss, and steps add up exactly
+in any order. Each tensor of the first model is rounded to multiples of the power of two nearest to a sixth
+of its root mean square, and every step to multiples of a power of two (codec/grid.py): with finer spacings
+a model would take half as many bits again after 40 rounds.
 
-Nothing here knows of blobs or rounds. n = parameters of the model.
+This module knows nothing of blobs or rounds. n = parameters of the model.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,8 +34,8 @@ from sedge_protocol.errors import Unencodable
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import MAX_STEPS
 
-# Grid steps per root mean square of a tensor in the first model; rounding to a power of two makes them 4 to
-# 9, with an error of 3 to 7 % of the root mean square.
+# Grid steps per root mean square of a tensor in the first model. Rounding the spacing to a power of two
+# makes that 4 to 9 steps, and the error 3 to 7 % of the root mean square.
 LEVELS = 6
 
 
@@ -51,11 +51,11 @@ class Version:
 def next_version(
     wanted: Theta, current: Theta, owed: Theta | None, broadcast: BroadcastConfig
 ) -> Version:
-    """The model that the fleet gets when the strategy wants ``wanted`` (n,) after ``current`` (n,).
+    """Returns the model that the fleet gets when the strategy wants ``wanted`` (n,) after ``current`` (n,).
 
-    Raises ``Unencodable`` when the change or the sum is not finite in the coding.
+    Raises ``Unencodable`` when the change, or its sum with the model, is not finite in the coding.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # the codec and the check below raise
+    with np.errstate(over="ignore", invalid="ignore"):  # values that overflow are rejected below
         change = wanted - current
         if owed is not None:
             change += owed
@@ -64,16 +64,16 @@ def next_version(
 
 
 def needs_every_element(state: State, broadcast: BroadcastConfig) -> bool:
-    """Whether ``fraction`` cannot be used for a strategy's state, as a part of a new vector is no model."""
+    """Returns True if a strategy's state rules out sending a ``fraction``, as it replaces the model."""
     return not state.is_change and not broadcast.sends_all
 
 
 def replacing_version(
     wanted: Theta, current: Theta, layout: Layout, broadcast: BroadcastConfig
 ) -> Version:
-    """The model that the fleet gets when ``wanted`` (n,) replaces ``current`` (n,).
+    """Returns the model that the fleet gets when ``wanted`` (n,) replaces ``current`` (n,).
 
-    Every element of the difference is sent, rounded tensor by tensor as the first model is, in bf16. Raises
+    Every element of the difference is sent, in bf16, rounded tensor by tensor like the first model. Raises
     ``Unencodable`` as ``next_version`` does.
     """
     with np.errstate(over="ignore", invalid="ignore"):
@@ -83,7 +83,7 @@ def replacing_version(
 
 
 def _reached(current: Theta, change: Theta, step: bytes) -> Version:
-    """The version that results from a coded part ``step`` of ``change`` (n,), and the remaining change."""
+    """Apply ``step``, an encoded part of ``change`` (n,). Returns the version and the remaining change."""
     sent = decode(step, change.size)
     theta = current.copy()
     with np.errstate(over="ignore"):
@@ -95,14 +95,14 @@ def _reached(current: Theta, change: Theta, step: bytes) -> Version:
 
 
 def first_version(theta: Theta, layout: Layout, broadcast: BroadcastConfig) -> Theta:
-    """A run's first model (n,): on the grid, except statistics, if its broadcast uses one."""
+    """Returns a run's first model (n,), on the grid (except statistics) if the broadcast has one."""
     if not broadcast.on_grid:
         return theta
     return _on_grid(theta, layout)
 
 
 def _on_grid(theta: Theta, layout: Layout) -> Theta:
-    """A vector (n,) with every tensor except statistics rounded to its own grid."""
+    """Round every tensor of a vector (n,), except statistics, to a grid of its own."""
     rounded = theta.copy()
     for tensor in layout.tensors:
         if tensor.role is Role.PARAMETER:
@@ -111,7 +111,7 @@ def _on_grid(theta: Theta, layout: Layout) -> Theta:
 
 
 def chosen(change: Theta, broadcast: BroadcastConfig) -> SparseVector:
-    """The sent part of a change (n,): its largest elements in magnitude, on the grid if there is one."""
+    """Choose the part of a change (n,) to send: its largest elements, on the grid if there is one."""
     if broadcast.sends_all:
         return SparseVector(change.size, None, change)
     k = broadcast.count(change.size)
@@ -119,9 +119,9 @@ def chosen(change: Theta, broadcast: BroadcastConfig) -> SparseVector:
 
 
 def worth_sending(steps: Sequence[StepRow], model_bytes: int) -> tuple[StepRow, ...]:
-    """The most recent ``steps`` (oldest first) that together are smaller than the whole model.
+    """Returns the most recent ``steps`` (oldest first) that together are smaller than the whole model.
 
-    There are at most ``MAX_STEPS``; a device that is further behind fetches the model.
+    There are at most ``MAX_STEPS``. A device that is further behind fetches the whole model.
     """
     total, first = 0, len(steps)
     while first > max(0, len(steps) - MAX_STEPS):
@@ -133,9 +133,10 @@ def worth_sending(steps: Sequence[StepRow], model_bytes: int) -> tuple[StepRow, 
 
 
 def summed(changes: Iterable[SparseVector], current: Theta, held: bytes) -> SparseVector | None:
-    """A single change that replaces all ``changes`` from the model with hash ``held`` to ``current`` (n,).
+    """Combine ``changes`` from the model with hash ``held`` to ``current`` (n,) into a single change.
 
-    None unless it leads there bit for bit: only on a grid are sums independent of their order.
+    Returns None unless it leads to ``current`` bit for bit: only on a grid is the sum independent of the
+    order.
     """
     total = np.zeros_like(current)
     for change in changes:
@@ -150,9 +151,9 @@ def summed(changes: Iterable[SparseVector], current: Theta, held: bytes) -> Spar
 
 
 def steps_since(steps: Sequence[StepRow], held: bytes) -> Sequence[StepRow]:
-    """The last of ``steps``, for a device that has the model ``held`` (a hash) or a later one.
+    """Returns the last of ``steps``, for a device that has the model ``held`` (a hash) or a later one.
 
-    All of them if none starts from ``held``.
+    Returns all of them if none starts from ``held``.
     """
     starts = (place for place, step in enumerate(steps) if step.base_hash == held)
     return steps[next(starts, 0) :]

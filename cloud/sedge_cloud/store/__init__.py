@@ -1,1 +1,1 @@
-"""Everything that the coordinator keeps on disk."""
+"""The coordinator's storage: rows in a database, and blobs."""

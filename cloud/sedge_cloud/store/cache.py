@@ -9,30 +9,29 @@ from sedge_protocol.host.memory_limit import memory_mb
 
 V = TypeVar("V")
 
-# The share of the machine's memory that caches may use, and the memory assumed if the machine does not
-# report it.
+# The share of the machine's memory that caches may use, and its size if the machine does not report it.
 SHARE = 0.05
 UNKNOWN_MB = 1000
 _OWNERS = count()
 
 
 class Memory:
-    """The memory shared by several caches: at most ``limit`` bytes, of which ``held`` are taken."""
+    """The memory that several caches share: at most ``limit`` bytes, of which ``held`` are in use."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
-        # Value and size by cache and name, least recently used first.
+        # (value, size) by (cache, name), least recently used first.
         self.entries: OrderedDict[tuple[int, bytes], tuple[Any, int]] = OrderedDict()
 
     @staticmethod
     def of_machine(share: float = SHARE) -> "Memory":
-        """A share of the memory that this process may use."""
+        """Returns a memory whose limit is a share of what this process may use."""
         return Memory(int(share * (memory_mb() or UNKNOWN_MB) * 10**6))
 
 
 class Cache(Generic[V]):
-    """Values by name, within the limit of ``memory``; ``size`` gives a value's bytes."""
+    """Caches values by name, within the limit of ``memory``; ``size`` returns a value's bytes."""
 
     def __init__(self, memory: Memory, size: Callable[[V], int]) -> None:
         self._memory = memory
@@ -40,7 +39,7 @@ class Cache(Generic[V]):
         self._owner = next(_OWNERS)
 
     def get(self, name: bytes) -> V | None:
-        """The value of this name, or None if it is not (or no longer) cached."""
+        """Returns the value of this name, or None if it is not, or no longer, cached."""
         entries, key = self._memory.entries, (self._owner, name)
         if key not in entries:
             return None
@@ -49,9 +48,10 @@ class Cache(Generic[V]):
         return value
 
     def put(self, name: bytes, value: V) -> V:
-        """Cache a value, replacing an earlier one of this name, and return it.
+        """Cache a value, replacing an earlier one of this name. Returns the value.
 
-        A value larger than the limit is not cached; for others, older entries make room.
+        A value larger than the limit is not cached. For other values, the least recently used entries are
+        evicted.
         """
         self.drop(name)
         memory, size = self._memory, self._size(value)
@@ -63,13 +63,13 @@ class Cache(Generic[V]):
         return value
 
     def fill(self, name: bytes, value: V) -> V:
-        """Cache a value under a new name if it fits without evicting anything, and return it."""
+        """Cache a value under a new name if it fits without evicting anything. Returns the value."""
         if self._memory.held + self._size(value) <= self._memory.limit:
             self.put(name, value)
         return value
 
     def drop(self, name: bytes) -> None:
-        """Forget the value of this name, if it is cached."""
+        """Remove the value of this name, if it is cached."""
         _, size = self._memory.entries.pop((self._owner, name), (None, 0))
         self._memory.held -= size
 

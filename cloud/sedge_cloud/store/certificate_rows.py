@@ -1,4 +1,4 @@
-"""The row of a certificate, and the ingest's queries about the renewal of certificates and secrets."""
+"""The row of a certificate, and the ingest's queries about renewing certificates and secrets."""
 
 from typing import Literal, Protocol, TypeAlias
 
@@ -12,7 +12,7 @@ CertificateState: TypeAlias = Literal["issued", "held", "replaced", "revoked"]
 class CertificateRow(msgspec.Struct, frozen=True):
     """A certificate that the fleet's authority has signed for the device or token ``name``.
 
-    ``der`` is its encoding, and it ends at ``until`` on the wall clock.
+    ``der`` is its encoding, and ``until`` its expiry on the wall clock.
     """
 
     serial: bytes
@@ -23,14 +23,14 @@ class CertificateRow(msgspec.Struct, frozen=True):
 
 
 class RenewalQueries(Protocol):
-    """The ingest's queries about certificates and secrets that are renewed."""
+    """The ingest's queries about certificates and secrets that are being renewed."""
 
     def renewals(self) -> list[RenewalRow]:
-        """Every pending renewal of a secret, oldest first."""
+        """Returns all pending renewals of secrets, oldest first."""
         ...
 
     def renewal(self, device: str) -> RenewalRow | None:
-        """One device's pending renewal."""
+        """Returns one device's pending renewal, or None."""
         ...
 
     def offer_secret(self, device: str, point: bytes, secret: bytes) -> None:
@@ -38,17 +38,17 @@ class RenewalQueries(Protocol):
         ...
 
     def end_renewal(self, row: RenewalRow) -> bool:
-        """Make the device's new secret its only one. False if the renewal has changed or ended."""
+        """Make the device's new secret its only one. Returns False if the renewal has changed or ended."""
         ...
 
     def certificate(self, name: str) -> CertificateRow | None:
-        """The newest certificate of a device or token; None if it has none that is in force."""
+        """Returns the newest valid certificate of a device or token, or None."""
         ...
 
     def certificates_to_send(self) -> list[CertificateRow]:
-        """Those that replace one that a device holds, and that it has yet to get."""
+        """Returns new certificates for devices that still hold an earlier one."""
         ...
 
     def hold_certificate(self, row: CertificateRow) -> None:
-        """Note that the device has this certificate, and so needs its earlier ones no more."""
+        """Record that the device has this certificate, and no longer needs its earlier ones."""
         ...

@@ -1,9 +1,9 @@
 """The certificates that the fleet's authority has signed for devices and tokens, as rows.
 
-    a certificate:  issued -> held (its device has said so) -> replaced by a later one      (or revoked)
+    a certificate:  issued -> held (the device has confirmed it) -> replaced by a later one      (or revoked)
 
-A device keeps the certificate that it holds until it has said that it has the one issued since, so for a
-while it may have two; they are for one key. ``revoked`` ones are on the broker's list until they end.
+The certificate that a device holds stays valid until the device confirms the next one, so for a while it
+may have two, for the same key. Revoked certificates are on the broker's list until they expire.
 """
 
 from collections.abc import Collection
@@ -15,13 +15,13 @@ _CURRENT = "c.state IN ('issued', 'held')"
 
 
 class Certificates(Devices):
-    """The certificates. Every method is one transaction, or raises ``StorageError``."""
+    """The certificates as rows. Every method is one transaction, or raises ``StorageError``."""
 
     def add_certificates(self, rows: Collection[CertificateRow], *, renews: bool = False) -> None:
-        """Store certificates that were signed now.
+        """Store certificates that have just been signed.
 
-        Those that ``renews`` keep what their devices hold; otherwise these have new keys, and every earlier
-        certificate of their names is revoked.
+        If ``renews``, they are for the same keys, and devices keep the ones that they hold. If not, they
+        are for new keys, and all earlier certificates of the same names are revoked.
         """
         earlier = "'replaced' WHERE state = 'issued'" if renews else "'revoked' WHERE TRUE"
         with self._transaction() as db:
@@ -34,23 +34,23 @@ class Certificates(Devices):
             self._enrol(db)
 
     def certificate(self, name: str) -> CertificateRow | None:
-        """The newest certificate of a device or token; None if it has none that is in force."""
+        """Returns the newest valid certificate of a device or token, or None."""
         sql = f"SELECT * FROM certificates c WHERE name = ? AND {_CURRENT} ORDER BY state DESC"
         return next(iter(self._rows(CertificateRow, sql, name)), None)
 
     def revoke_certificates(self, names: Collection[str]) -> None:
-        """Revoke every certificate of these devices or tokens."""
+        """Revoke all certificates of these devices or tokens."""
         with self._transaction() as db:
             for name in names:
                 db.execute("UPDATE certificates SET state = 'revoked' WHERE name = ?", (name,))
 
     def revoked_serials(self, now: float) -> list[bytes]:
-        """The serial numbers that the broker's list must have, at a time on the wall clock."""
+        """Returns the serial numbers of revoked certificates that are unexpired at ``now`` (wall clock)."""
         sql = "SELECT * FROM certificates WHERE state = 'revoked' AND until > ? ORDER BY serial"
         return [row.serial for row in self._rows(CertificateRow, sql, now)]
 
     def hold_certificate(self, row: CertificateRow) -> None:
-        """Note that the device has this certificate, and so needs its earlier ones no more."""
+        """Record that the device has this certificate, and no longer needs its earlier ones."""
         with self._transaction() as db:
             sql = "UPDATE certificates SET state = 'replaced' WHERE name = ? AND state = 'held'"
             db.execute(sql, (row.name,))
@@ -58,7 +58,7 @@ class Certificates(Devices):
             db.execute(sql, (row.serial,))
 
     def certificates_to_send(self) -> list[CertificateRow]:
-        """Those that replace one that a device holds, and that it has yet to get."""
+        """Returns new certificates for devices that still hold an earlier one."""
         sql = (
             "SELECT c.* FROM certificates c JOIN certificates h ON h.name = c.name"
             " AND h.state = 'held' WHERE c.state = 'issued' ORDER BY c.name"
@@ -66,7 +66,7 @@ class Certificates(Devices):
         return self._rows(CertificateRow, sql)
 
     def certificates_due(self, before: float) -> list[CertificateRow]:
-        """The newest certificate of each active device whose newest ends before then."""
+        """Returns the newest certificate of each active device, if it expires before ``before``."""
         sql = (
             f"SELECT c.* FROM certificates c JOIN devices d ON d.device = c.name WHERE {_CURRENT}"
             " AND c.until < ? AND d.revoked = 0 AND NOT EXISTS (SELECT 1 FROM certificates n"
@@ -76,7 +76,7 @@ class Certificates(Devices):
         return self._rows(CertificateRow, sql, before)
 
     def certificates_held(self) -> list[CertificateRow]:
-        """The certificates that active devices hold, the first to end first."""
+        """Returns the certificates that active devices hold, the first to expire first."""
         sql = (
             "SELECT c.* FROM certificates c JOIN devices d ON d.device = c.name"
             " WHERE c.state = 'held' AND d.revoked = 0 ORDER BY c.until, c.name"
@@ -84,9 +84,10 @@ class Certificates(Devices):
         return self._rows(CertificateRow, sql)
 
     def certificates_late(self, now: float) -> list[CertificateRow]:
-        """Those of these whose successor has long been issued, and not fetched.
+        """Returns held certificates whose successor was issued long ago, but has not been fetched.
 
-        The two end about two thirds of a lifetime apart; late is a certificate with a sixth of one left.
+        The expiries of the two are about two thirds of a lifetime apart; late means that a sixth of a
+        lifetime is left.
         """
         sql = (
             "SELECT h.* FROM certificates h JOIN certificates c ON c.name = h.name"

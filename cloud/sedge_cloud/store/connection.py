@@ -1,4 +1,4 @@
-"""A store's database and blobs: opened, checked, and written in transactions.
+"""A store's database and blobs: opens them, checks them, and writes in transactions.
 
 A ``Dialect`` (sqlite.py, postgres.py) covers the differences between databases; the queries are in
 database.py.
@@ -20,12 +20,13 @@ _UPGRADE = "upgrade Sedge"
 _BEGIN_ANEW = (
     "no release used it: `run export` models with the version that wrote it, and begin anew"
 )
-# Its holder collects blobs or, if it is shared, keeps them from being collected.
+# The name of a lock. An exclusive holder may collect blobs; shared holders prevent that.
 COLLECTING = "collecting"
-# Held by the coordinator, or by a command that must not run at the same time.
+# The name of the lock held by a coordinator, or by a command that must not run at the same time.
 SERVING = "serving"
 
-# The fence of leases.py, and that of the lead: a lease changes hands by an UPDATE, which FOR KEY SHARE does
+# Queries that lock this process's row and the lead's (see leases.py). A lease changes its owner by an
+# UPDATE, which FOR KEY SHARE does not block.
 # not block.
 _SERVES = "SELECT 1 FROM processes WHERE token = ? FOR KEY SHARE"
 _LEADS = (
@@ -33,7 +34,7 @@ _LEADS = (
     f" WHERE p.token = ? AND l.name = '{LEADER}' FOR KEY SHARE OF p FOR SHARE OF l"
 )
 
-# The most values in one statement: SQLite takes 32,766, PostgreSQL 65,535.
+# The limit on values per statement: SQLite allows 32,766, PostgreSQL 65,535.
 MOST_VALUES = 30_000
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -41,28 +42,29 @@ V = TypeVar("V")
 
 
 def portions(values: Sequence[V], width: int = 1) -> Iterator[Sequence[V]]:
-    """The values in portions, one for each statement, in which each value takes ``width`` places."""
+    """Split values into portions, one per statement, if each value takes ``width`` placeholders."""
     step = MOST_VALUES // width
     return (values[i : i + step] for i in range(0, len(values), step))
 
 
 def marks(values: Sequence[object]) -> str:
-    """Placeholders, one for each value."""
+    """Returns placeholders, one for each value."""
     return ",".join("?" * len(values))
 
 
 class LeaseLost(StorageError):
-    """This process was taken for dead and replaced: it must join again before it writes."""
+    """This process was taken for dead and replaced. It must join again before it can write."""
 
 
 class _Undone(Exception):
-    """Ends a transaction that was only a trial."""
+    """Rolls back a transaction that was only a dry run."""
 
 
 class Database:
-    """A database and blobs. Every method raises ``StorageError`` when it fails.
+    """A database and its blobs. Every method raises ``StorageError`` when it fails.
 
-    ``folder`` is the state folder on this machine's disk, which holds parts and, with SQLite, everything.
+    ``folder`` is the state folder on this machine's disk, which holds parts of uploads and, with SQLite,
+    everything.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Database:
     ) -> None:
         self.folder, self.blobs, self.parts, self.public = folder, blobs, parts, public
         self._db = db
-        self._token: int | None = None  # of leases.py, while this process serves
+        self._token: int | None = None  # token of leases.py, while this process serves
         try:
             self._open_schema()
         except BaseException:
@@ -87,14 +89,18 @@ class Database:
         self._db.close()
 
     def check(self) -> None:
-        """Read the whole database. Raises ``StorageError`` when it is damaged, or not as we created it."""
+        """Read the whole database.
+
+        Raises ``StorageError`` if it is damaged, or has other tables than we created.
+        """
         self._db.check(TABLES)
 
     @contextmanager
     def serving(self, *, shared: bool = False) -> Generator[None]:
-        """Hold the store: no other process serves it or, if ``shared``, only others that share it.
+        """Lock the store for serving during a ``with`` block.
 
-        Raises ``StorageError`` when one does.
+        No other process may serve it meanwhile or, if ``shared``, only others that share it. Raises
+        ``StorageError`` if another one does.
         """
         with self._db.lock(SERVING, shared=shared) as is_held:
             if not is_held:
@@ -107,7 +113,7 @@ class Database:
 
     @contextmanager
     def blobs_held(self) -> Generator[None]:
-        """Prevent every process from collecting blobs meanwhile."""
+        """Prevent every process from collecting blobs during a ``with`` block."""
         with self._db.lock(COLLECTING, shared=True) as is_held:
             if not is_held:
                 raise StorageError(f"{self.place}: blobs are being collected; try again")
@@ -115,12 +121,12 @@ class Database:
 
     @contextmanager
     def may_collect(self) -> Generator[bool]:
-        """Whether blobs may be collected now; until it ends, no process can start to hold them."""
+        """Yield True if blobs may be collected now; no process can start to hold them meanwhile."""
         with self._db.lock(COLLECTING) as is_held:
             yield is_held
 
     def used_bytes(self) -> int:
-        """The size of the database without free space."""
+        """Returns the size of the database without free space, in bytes."""
         with self._db.errors():
             return self._db.used_bytes()
 
@@ -130,7 +136,7 @@ class Database:
             self._db.shrink()
 
     def version(self) -> int:
-        """A number that changes whenever another process has committed something."""
+        """Returns a number that changes whenever another process has committed something."""
         with self._db.errors():
             return self._db.version()
 
@@ -148,7 +154,7 @@ class Database:
                 self._db.rollback()
 
     def _open_schema(self) -> None:
-        """Create the tables, or bring them to this version's schema, unless another process has done so."""
+        """Create the tables, or migrate them to this version's schema, unless that has been done."""
         with self._transaction(alone=True) as db:
             found = db.schema()
             if found == SCHEMA:
@@ -159,7 +165,8 @@ class Database:
                 raise StorageError(
                     f"{self.place}: schema {found}, this version uses {SCHEMA}; {todo}"
                 )
-            with self.serving() if found else nullcontext():  # only while no coordinator runs
+            # Migrate only while no coordinator runs.
+            with self.serving() if found else nullcontext():
                 db.define(";".join(filter(None, steps)), SCHEMA)
             if found == earlier.SCHEMA:
                 earlier.adopt(db.execute, self.folder)
@@ -173,10 +180,10 @@ class Database:
                 (self.folder / name).unlink()
 
     def _require_run(self, db: Dialect, run: str, status: str = "", *, alone: bool = False) -> None:
-        """Raise ``StorageError`` for a run that another process has deleted or given another status.
+        """Raise ``StorageError`` if another process has deleted a run, or given it another status.
 
-        Until the transaction ends nobody deletes it or changes its status; with ``alone``, for opening and
-        closing rounds, no other transaction that calls this proceeds, either.
+        Until the transaction ends nobody can do either. With ``alone``, for opening and closing rounds, all
+        other transactions that call this wait, too.
         """
         sql = f"SELECT status FROM runs WHERE run = ? FOR {'UPDATE' if alone else 'SHARE'}"
         row = db.execute(sql, (run,)).fetchone()
@@ -184,9 +191,9 @@ class Database:
             raise StorageError(f"run {run}: it is {'deleted' if row is None else row[0]}")
 
     def _require_token(self, token: int, leads: bool = False) -> None:
-        """The fence: raises ``LeaseLost`` when another process has replaced this one.
+        """Raise ``LeaseLost`` if another process has replaced this one: the fence of leases.py.
 
-        With ``leads`` raises ``StorageError`` when it does not lead.
+        With ``leads``, raise ``StorageError`` if this process does not lead.
         """
         if self._db.execute(_LEADS if leads else _SERVES, (token,)).fetchone() is not None:
             return
@@ -196,7 +203,7 @@ class Database:
         raise StorageError(f"{self.place}: another process leads")
 
     def lease_lost(self) -> LeaseLost:
-        """The error for a process that another one has replaced."""
+        """Returns the error for a process that was replaced by another one."""
         return LeaseLost(f"{self.place}: this process was silent, and another has replaced it")
 
     def _insert(self, db: Dialect, table: str, *rows: msgspec.Struct) -> None:
@@ -205,20 +212,20 @@ class Database:
             db.insert(table, values, len(values[0]))
 
     def _stamp(self, db: Dialect) -> int:
-        """The number of this transaction, which no other has: its row is locked until the commit."""
+        """Returns this transaction's unique number; the counter's row is locked until the commit."""
         sql = "UPDATE meta SET value = value + 1 WHERE key = 'change' RETURNING value"
         return int(db.execute(sql).fetchone()[0])
 
     def _now(self, db: Dialect) -> float:
-        """The database's clock, in seconds since 1970."""
+        """Returns the time on the database's clock, in seconds since 1970."""
         return float(db.execute(f"SELECT {db.clock}").fetchone()[0])
 
     def _put(
         self, db: Dialect, table: str, *rows: msgspec.Struct, keys: int = 1, sets: str = ""
     ) -> None:
-        """Insert rows; for existing keys (the first fields) replace all other fields.
+        """Insert rows. If the key (the first ``keys`` fields) exists, replace all other fields.
 
-        ``sets`` says what to replace, if not everything.
+        ``sets`` says what to replace instead, if not all fields.
         """
         fields = rows[0].__struct_fields__ if rows else ()
         sets = sets or ", ".join(f"{name} = excluded.{name}" for name in fields[keys:])
@@ -241,12 +248,12 @@ class Database:
             raise StorageError(f"{self.place}: damaged {kind.__name__}: {exc}") from exc
 
     def _named(self, kind: type[R], sql: str, names: Collection[str]) -> list[R]:
-        """The rows with any of these values, for which ``sql`` has a place, read in portions."""
+        """Returns the rows for any of these names, in portions; ``sql`` has a place for placeholders."""
         some = portions(sorted(names))
         return [row for each in some for row in self._rows(kind, sql.format(marks(each)), *each)]
 
     def _among(self, sql: str, run: str, values: Sequence[str | int], *more: int) -> list[Any]:
-        """The rows for any of these values, read in portions."""
+        """Returns the rows of a run for any of these values, read in portions."""
         with self._db.errors():
             return [
                 row
@@ -256,7 +263,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Generator[None]:
-        """All reads inside see one consistent snapshot."""
+        """Let all reads in a ``with`` block see one consistent snapshot."""
         with self._db.errors():
             self._db.begin_reading()
             try:
@@ -266,9 +273,9 @@ class Database:
 
     @contextmanager
     def transaction(self, dry_run: bool = False, flush: bool = True) -> Generator[None]:
-        """Make everything inside one transaction; with ``dry_run`` it is rolled back.
+        """Make everything in a ``with`` block one transaction; if ``dry_run``, it is rolled back.
 
-        Without ``flush`` a power cut may undo it, but only entirely.
+        Without ``flush`` a power cut may undo it, but only as a whole.
         """
         try:
             with self._transaction(flush=flush):
@@ -288,22 +295,22 @@ class Database:
         fenced: bool = True,
         leads: bool = False,
     ) -> Generator[Dialect]:
-        """A transaction that writes; a ``quiet`` one has no news for other processes.
+        """Begin a transaction that writes. A ``quiet`` one does not notify other processes.
 
-        A ``fenced`` process must not have been replaced, and one that ``leads`` must have the lead
-        (leases.py).
+        If ``fenced``, it fails if this process was replaced; if ``leads``, it fails if the process does not
+        lead (leases.py).
         """
-        if self._db.in_transaction:  # of ``transaction``
+        if self._db.in_transaction:  # inside ``transaction``
             yield self._db
             return
         with self._db.errors():
-            self.blobs.settle()  # before anything is locked: an upload may take longer than IDLE_S
+            self.blobs.settle()  # before any lock, as uploads may take longer than IDLE_S
             self._db.begin(alone=alone, flush=flush)
             try:
                 if fenced and self._token is not None:
                     self._require_token(self._token, leads)
                 yield self._db
-                self.blobs.settle()  # blobs written since: the rows may name them
+                self.blobs.settle()  # for blobs written since, which rows may name
                 if quiet:
                     self._db.commit(quiet=True)
                 else:

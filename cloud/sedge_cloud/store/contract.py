@@ -1,9 +1,9 @@
-"""The parts of a store: a SQL dialect for its rows, a place for its blobs, and a disk for upload parts.
+"""The interfaces of a store's parts: a SQL dialect for rows, a place for blobs, a disk for upload parts.
 
 The queries are written once (database.py), in SQL that both SQLite and PostgreSQL accept: ``?`` and
 ``:name`` for values, ``FOR UPDATE`` and ``FOR SHARE`` for rows that nobody may change meanwhile. A
-``Dialect`` covers the differences. Supporting a third store takes another ``Dialect`` or another ``Blobs``,
-and a line in opening.py.
+``Dialect`` covers the differences. To support a third store, add a ``Dialect`` or a ``Blobs``, and a line
+in opening.py.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -12,16 +12,16 @@ from typing import Any, Protocol, TypeAlias
 
 from sedge_protocol.wire.transfer import Manifest
 
-# A limit that stands for all rows, accepted by both databases.
+# As a LIMIT, it means all rows in both databases.
 MOST_ROWS = 2**31 - 1
 Value = str | int | float | bytes | None
 Values = Sequence[Value] | Mapping[str, Value]
-# From a blob's SHA-256 to the URL at which devices find it.
+# Maps a blob's SHA-256 to the URL at which devices can fetch it.
 Public: TypeAlias = Callable[[bytes], str]
 
 
 class Cursor(Protocol):
-    """The outcome of a statement, as in Python's database API."""
+    """The result of a statement, as in Python's database API."""
 
     @property
     def rowcount(self) -> int:
@@ -33,14 +33,14 @@ class Cursor(Protocol):
         ...
 
     def fetchall(self) -> list[Any]:
-        """All remaining rows."""
+        """Returns all remaining rows."""
         ...
 
     def __iter__(self) -> Iterator[Any]: ...
 
 
 class Dialect(Protocol):
-    """One connection to a database. Outside of ``errors`` its methods raise the driver's own errors."""
+    """One connection to a database. Except within ``errors``, methods raise the driver's own errors."""
 
     place: str
     """The database's name in error messages: a path, or a URL without its password."""
@@ -48,7 +48,7 @@ class Dialect(Protocol):
     """An expression for the database's clock when it is evaluated, in seconds since 1970."""
 
     def errors(self) -> AbstractContextManager[None]:
-        """Turn the driver's errors into ``StorageError``, each in one line."""
+        """Turn the driver's errors in a ``with`` block into ``StorageError``, each in one line."""
         ...
 
     def execute(self, sql: str, values: Values = ()) -> Cursor:
@@ -56,7 +56,7 @@ class Dialect(Protocol):
         ...
 
     def table(self, name: str) -> tuple[int, Iterator[Sequence[Any]]]:
-        """A table's number of columns, and its rows, read in batches within a transaction."""
+        """Returns a table's number of columns, and its rows, read in batches within a transaction."""
         ...
 
     def insert(self, table: str, rows: Iterable[Sequence[Any]], width: int) -> None:
@@ -64,9 +64,10 @@ class Dialect(Protocol):
         ...
 
     def begin(self, *, alone: bool = False, flush: bool = True) -> None:
-        """Begin a transaction that writes; if ``alone``, no other transaction writes meanwhile.
+        """Begin a transaction that writes; if ``alone``, no other transaction can write meanwhile.
 
-        Without ``flush`` its commit does not wait for the disk: a power cut may undo it, but only entirely.
+        Without ``flush`` its commit does not wait for the disk: a power cut may undo it, but only as a
+        whole.
         """
         ...
 
@@ -75,7 +76,7 @@ class Dialect(Protocol):
         ...
 
     def commit(self, *, quiet: bool = False) -> None:
-        """Commit a transaction: other processes see ``version`` change, and its writes are durable.
+        """Commit a transaction. Its writes are durable, and other processes see ``version`` change.
 
         Writes are not durable if it began without ``flush``. After a ``quiet`` commit ``version`` may be
         unchanged.
@@ -83,7 +84,7 @@ class Dialect(Protocol):
         ...
 
     def rollback(self) -> None:
-        """Roll back a transaction; harmless if an error has ended it already."""
+        """Roll back a transaction. Does no harm if an error has ended it already."""
         ...
 
     @property
@@ -92,19 +93,19 @@ class Dialect(Protocol):
         ...
 
     def limit_idle(self, seconds: float) -> None:
-        """Let the server end our transactions after this much idle time."""
+        """Let the server end our transactions after this many seconds without activity."""
         ...
 
     def schema(self) -> int:
-        """The version number of the tables' schema; 0 when there are no tables."""
+        """Returns the version number of the tables' schema; 0 if there are no tables."""
         ...
 
     def define(self, statements: str, schema: int) -> None:
-        """Create or change tables by statements, within a transaction; they then have this schema."""
+        """Create or change tables with these statements, in a transaction; they then have this schema."""
         ...
 
     def check(self, tables: str) -> None:
-        """Raise ``StorageError`` for damage, and for anything that ``tables`` do not define."""
+        """Raise ``StorageError`` for damage, and for anything that ``tables`` does not define."""
         ...
 
     def version(self) -> int:
@@ -112,14 +113,14 @@ class Dialect(Protocol):
         ...
 
     def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[bool]:
-        """Hold a lock that all processes see; if ``shared``, together with others that share it.
+        """Hold a lock that all processes see; a ``shared`` one may be held by several at once.
 
-        Yields whether it is held. Only a shared lock waits, and only for a short while.
+        Yields True if it is held. Only a shared lock waits, and only for a short while.
         """
         ...
 
     def used_bytes(self) -> int:
-        """The database's size, not counting free space."""
+        """Returns the database's size in bytes, not counting free space."""
         ...
 
     def shrink(self) -> None:
@@ -132,76 +133,87 @@ class Dialect(Protocol):
 
 
 class Blobs(Protocol):
-    """Immutable blobs by their SHA-256. Every method raises ``StorageError`` when storage fails.
+    """Immutable blobs, named by their SHA-256. Every method raises ``StorageError`` when storage fails.
 
-    The error's cause tells whether a blob is lost for good or fails its hash: see ``Store.missing_reason``.
+    The error's cause says whether a blob is lost for good or fails its hash (see ``Store.missing_reason``).
     """
 
     def write(self, data: bytes) -> bytes:
-        """Store a blob, durable once settled; returns its SHA-256. An existing blob counts as new again."""
+        """Store a blob, which is durable after ``settle``. Returns its SHA-256.
+
+        An existing blob counts as new.
+        """
         ...
 
     def settle(self) -> None:
-        """Make every blob that this process has written durable; call it before a row names one."""
+        """Make every blob that this process has written durable. Call it before a row names one."""
         ...
 
     def has(self, sha256: bytes) -> bool:
-        """Whether the whole blob is here."""
+        """Returns True if the complete blob is stored."""
         ...
 
     def size(self, sha256: bytes) -> int:
-        """Length of a blob, in bytes."""
+        """Returns a blob's size in bytes."""
         ...
 
     def sizes(self) -> dict[bytes, int]:
-        """Every whole blob and its size, in bytes."""
+        """Returns every complete blob with its size, in bytes."""
         ...
 
     def read(self, sha256: bytes) -> bytes:
-        """A blob, checked. One that fails its hash is set aside, so that it can be written again."""
+        """Read and check a blob. One that fails its hash is moved aside, and can be written again."""
         ...
 
     def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:
-        """``length`` bytes of a blob from ``offset``, unchecked: the receiver has the digest."""
+        """Read ``length`` bytes of a blob from ``offset``, unchecked, as the receiver has the digest."""
         ...
 
     def collect(
         self, keep: Set[bytes], min_age_s: float, min_part_age_s: float | None = None
     ) -> int:
-        """Delete blobs neither in ``keep`` nor younger than ``min_age_s``. Returns the bytes freed.
+        """Delete blobs that are neither in ``keep`` nor younger than ``min_age_s``.
 
-        The age protects blobs that their writer has yet to name. Parts may have a minimum age of their own.
+        Returns the bytes freed.
+
+        The age protects blobs that no row names yet. Upload parts may have a minimum age of their own.
         """
         ...
 
 
 class Parts(Protocol):
-    """Incomplete uploads, on this machine's own disk: if they are lost, devices send them again."""
+    """Incomplete uploads, on this machine's own disk. If they are lost, devices send them again."""
 
     def require_room(self, length: int) -> None:
         """Raise ``StorageError`` if ``length`` more bytes would leave too little free space."""
         ...
 
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
-        """The chunks that have already arrived. Refuses a transfer whose remaining chunks would not fit."""
+        """Returns the chunks that have arrived already.
+
+        Raises if the remaining ones would not fit on the disk.
+        """
         ...
 
     def write_part(self, owner: str, manifest: Manifest, index: int, data: bytes) -> None:
-        """Write a chunk, already checked against its digest, to its place."""
+        """Write a chunk, which has been checked against its digest, to its place."""
         ...
 
     def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """Turn a complete part into a blob and read it; None if its hash is wrong: it is then discarded."""
+        """Turn a complete part into a blob and return its bytes.
+
+        If the hash is wrong, discard it and return None.
+        """
         ...
 
     def read_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """The bytes of a complete part; None if their hash is wrong: the part is then discarded."""
+        """Returns the bytes of a complete part. If the hash is wrong, discards it and returns None."""
         ...
 
     def discard_part(self, owner: str, manifest: Manifest) -> None:
-        """Delete the chunks of a blob that have arrived, and the mark that it was this owner's."""
+        """Delete the chunks of a blob that have arrived, and the record that they were this owner's."""
         ...
 
     def trim_parts(self, owner: str, manifest: Manifest, others: int) -> None:
-        """Remove an owner's oldest parts, except this blob's and a limited number of others."""
+        """Delete an owner's oldest parts, except this blob's and a limited number of others."""
         ...

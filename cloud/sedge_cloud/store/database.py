@@ -1,8 +1,8 @@
-"""The coordinator's state: a database and blobs. Every query is here, in SQL for SQLite and PostgreSQL.
+"""The coordinator's state: a database and blobs. All queries are here, in SQL for SQLite and PostgreSQL.
 
 Blobs are written and flushed before the transaction that names them, so a row never names a missing blob;
-blobs that a crash leaves unnamed are collected. The command line writes here too while the service runs;
-the service notices by ``version``.
+blobs that a crash leaves unnamed are collected. The command line writes here, too, even while the service
+runs, which notices by ``version``.
 """
 
 from collections.abc import Collection, Sequence
@@ -33,7 +33,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
     """The coordinator's state. Every method is one transaction, or raises ``StorageError``."""
 
     def require_fleet(self, name: str) -> None:
-        """Raise ``ConfigError`` for another fleet's store; a new store is assigned to this fleet."""
+        """Raise ``ConfigError`` for another fleet's store. A new store is assigned to this fleet."""
         with self._db.errors():
             row = self._db.execute("SELECT name FROM fleet").fetchone()
         if row is None:
@@ -44,12 +44,12 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             raise ConfigError("fleet", name, f"{row[0]!r}, whose store {self.place} is")
 
     def secret(self) -> bytes:
-        """A secret that only the fleet's coordinators know."""
+        """Returns a secret that only the fleet's coordinators know."""
         with self._db.errors():
             return bytes(self._db.execute("SELECT secret FROM fleet").fetchone()[0])
 
     def next_incarnation(self, clock: int) -> int:
-        """The next incarnation: above all earlier ones, and at least ``clock`` if that is plausible."""
+        """Returns the next incarnation: above all earlier ones, and at least ``clock`` if plausible."""
         with self._transaction() as db:
             sql = "SELECT value FROM meta WHERE key = 'incarnation' FOR UPDATE"
             row = db.execute(sql).fetchone()
@@ -62,7 +62,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return self._rows(RunRow, "SELECT * FROM runs ORDER BY created, run")
 
     def add_run(self, row: RunRow, past: Sequence[ClientModelRow] = ()) -> None:
-        """Begin a run, with the client models of its ``past``. Raises ``ConfigError`` for a taken name."""
+        """Store a run and ``past``, its first client models. Raises ``ConfigError`` for a taken name."""
         with self._transaction() as db:
             if db.execute("SELECT 1 FROM runs WHERE run = ?", (row.run,)).fetchone():
                 raise ConfigError("run", row.run, "a name that no run has yet")
@@ -70,14 +70,17 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             self._insert(db, "client_models", *past)
 
     def set_status(self, run: str, status: str, why: str = "", ended: float = 0.0) -> None:
-        """End a running run, and note why and when. Raises ``ConfigError`` when there is no such run."""
+        """End a running run, with the reason and the time.
+
+        Raises ``ConfigError`` when there is no such run.
+        """
         sql = "UPDATE runs SET status = ?, why = ?, ended = ? WHERE run = ? AND status = 'running'"
         with self._transaction(leads=True) as db:
             if not db.execute(sql, (status, why, ended, run)).rowcount:
                 raise ConfigError("run", run, "the name of a running run")
 
     def resume_run(self, run: str, config: bytes, state: bytes, last: int, ends_at: float) -> None:
-        """Resume an ended run after the round ``last``; if a round is open, it has until ``ends_at``.
+        """Resume an ended run after the round ``last``. If a round is open, it has until ``ends_at``.
 
         Raises ``ConfigError`` if the run is running.
         """
@@ -115,7 +118,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
     def delete_old_rows(self, run: str, keep: int) -> int:
-        """Delete per-device rows of all but the last ``keep`` closed rounds. Returns how many."""
+        """Delete per-device rows of all closed rounds except the last ``keep``. Returns how many."""
         newest = "(SELECT MAX(round) FROM rounds WHERE run = :run AND open = 0)"
         rows = 0
         with self._transaction() as db:
@@ -154,7 +157,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             self._insert(db, "orders", *orders)
 
     def add_newcomer_orders(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
-        """Store orders of a finished run, and their round unless it is already stored.
+        """Store orders of a finished run for newcomers, and their round unless it is already stored.
 
         Raises ``StorageError`` for a run that has just been resumed or deleted.
         """
@@ -167,7 +170,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             self._insert(db, "orders", *orders)
 
     def took_part(self, run: str, device: str, number: int) -> bool:
-        """Whether a device has a receipt in this round or a later one, or an order in a later one."""
+        """Returns True if a device has a receipt in this round or later, or an order in a later one."""
         sql = (
             "SELECT EXISTS (SELECT 1 FROM updates"
             " WHERE run = :run AND round >= :number AND device = :device)"
@@ -178,12 +181,10 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             return bool(self._db.execute(sql, names).fetchone()[0])
 
     def close_round(self, closed: ClosedRound) -> bool:
-        """Close a round in one transaction.
+        """Close a round in one transaction. Returns False if receipts have come meanwhile.
 
-        If receipts have come meanwhile, writes nothing and returns False.
-
-        The same if another leader has closed the round. Orders for which updates are no longer accepted are
-        emptied; their rows stay.
+        In that case nothing is written, as also if another leader has closed the round. Orders for which
+        updates are no longer accepted are emptied; their rows stay.
         """
         run, number, it = closed.run, closed.round, closed.accounts
         with self._transaction(leads=True) as db:
@@ -226,7 +227,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return next(iter(self._rows(OrderRow, sql, run, number, device)), None)
 
     def decline(self, run: str, number: int, device: str, reason: str) -> None:
-        """Note that a device declines its order; it counts as a receipt of an open round."""
+        """Record that a device declines its order. In an open round that counts as a receipt."""
         with self._transaction() as db:
             self._count_receipt(db, run, number)
             db.execute(
@@ -235,9 +236,9 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             )
 
     def declines(self, run: str, first: int, last: int) -> list[tuple[str, int, str]]:
-        """(device, round, reason) of the declines in these rounds, oldest first.
+        """Returns (device, round, reason) of the declines in these rounds, oldest first.
 
-        Only declines that no update from the device has followed.
+        Declines are left out if the device has sent an update since.
         """
         sql = (
             "SELECT o.device, o.round, o.declined FROM orders o"
@@ -250,7 +251,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return [(str(device), int(number), str(why)) for device, number, why in rows]
 
     def save_traffic(self, rows: Sequence[TrafficRow]) -> None:
-        """Store the devices' bytes in a round. ``whole`` stays true once stored."""
+        """Store the devices' bytes in a round. A ``whole`` that is stored as true stays true."""
         with self._transaction() as db:
             self._save_traffic(db, rows)
 
@@ -260,12 +261,12 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return self._rows(TrafficRow, sql, run, number)
 
     def client_model(self, run: str, device: str) -> ClientModelRow | None:
-        """A device's last model, by reference."""
+        """Returns a device's last model, as references to blobs."""
         sql = "SELECT * FROM client_models WHERE run = ? AND device = ?"
         return next(iter(self._rows(ClientModelRow, sql, run, device)), None)
 
     def client_models(self, run: str, devices: Collection[str]) -> dict[str, ClientModelRow]:
-        """The last models of these devices, by reference; devices without one are omitted."""
+        """Returns the last models of these devices, as references to blobs, where they have one."""
         sql = "SELECT * FROM client_models WHERE run = ? AND device IN ({})"
         rows = [
             row
@@ -275,18 +276,18 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return {row.device: row for row in rows}
 
     def round_models(self, run: str, numbers: Collection[int]) -> dict[int, tuple[bytes, bytes]]:
-        """Blob and hash of the global models of these rounds."""
+        """Returns blob and hash of the global model of each of these rounds."""
         sql = "SELECT round, model, model_hash FROM rounds WHERE run = ? AND round IN ({})"
         rows = self._among(sql, run, sorted(numbers))
         return {int(number): (bytes(model), bytes(named)) for number, model, named in rows}
 
     def summaries(self, run: str, numbers: Collection[int]) -> dict[int, bytes]:
-        """The summaries of the closed ones among these rounds."""
+        """Returns the summaries of those of these rounds that are closed."""
         sql = "SELECT round, summary FROM rounds WHERE run = ? AND summary IS NOT NULL AND round IN ({})"
         return {int(n): bytes(coded) for n, coded in self._among(sql, run, sorted(numbers))}
 
     def last_orders(self, run: str, devices: Collection[str], since: int) -> dict[str, int]:
-        """The last round after ``since`` with an order for each of these devices; others are omitted."""
+        """Returns the last round after ``since`` with an order for each of these devices, if it has one."""
         sql = (
             "SELECT device, MAX(round) FROM orders WHERE run = ? AND round > ? AND device IN ({})"
             " GROUP BY device"
@@ -300,7 +301,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             return [str(row[0]) for row in self._db.execute(sql, (run,))]
 
     def named_blobs(self) -> set[bytes]:
-        """Every blob that a row refers to outside the runs' states; steps count in open rounds only."""
+        """Returns all blobs that rows refer to, except in runs' states; steps count in open rounds only."""
         with self._db.errors():
             rows = self._db.execute(named_blobs_sql(LATE_ROUNDS))
             named = {bytes(row[0]) for row in rows if row[0]}

@@ -1,7 +1,7 @@
-"""The registry of enrolled devices: their secrets, and what each last announced about itself.
+"""The registry of enrolled devices: their secrets and their last hellos.
 
-A fleet may have a million devices: a query about all of them is one statement with a short answer, and rows
-are read by name, or in batches.
+A fleet may have a million devices: a query about all of them is one statement with a short result, and rows
+are read by name or in batches.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from sedge_cloud.store.rows import DeviceRow
 from sedge_cloud.store.selector import AbilityRow, Choice, number_of
 from sedge_protocol.errors import ConfigError
 
-# Paused devices that could otherwise be drawn.
+# Selects paused devices that could otherwise take part in rounds.
 PAUSED = (
     "SELECT p.device FROM paused p JOIN devices d ON d.device = p.device"
     " WHERE d.revoked = 0 AND d.hello IS NOT NULL"
@@ -24,7 +24,7 @@ PAUSED = (
 
 
 class Devices(Database):
-    """The devices. Every method is one transaction, or raises ``StorageError``."""
+    """The devices as rows. Every method is one transaction, or raises ``StorageError``."""
 
     def devices(self) -> list[DeviceRow]:
         """Every device ever enrolled, by id."""
@@ -37,18 +37,18 @@ class Devices(Database):
         )
 
     def devices_named(self, names: Collection[str]) -> dict[str, DeviceRow]:
-        """The devices among these that are enrolled or revoked, by id."""
+        """Returns those of these devices that are enrolled or revoked, by id."""
         rows = self._named(DeviceRow, "SELECT * FROM devices WHERE device IN ({})", names)
         return {row.device: row for row in rows}
 
     def enrolment(self) -> int:
-        """A number that grows whenever devices are enrolled, revoked or reissued."""
+        """Returns a number that grows whenever devices are enrolled, revoked or reissued."""
         with self._db.errors():
             row = self._db.execute("SELECT value FROM meta WHERE key = 'enrolment'").fetchone()
         return int(row[0])
 
     def census(self) -> Census:
-        """The number of devices, and of those revoked, without a hello yet, online, or paused."""
+        """Count the devices, and those of them that are revoked, never heard, online or paused."""
         sql = (
             "SELECT (SELECT COUNT(*) FROM devices), (SELECT COUNT(*) FROM devices WHERE revoked = 1),"
             " (SELECT COUNT(*) FROM devices WHERE hello IS NULL AND revoked = 0),"
@@ -61,7 +61,7 @@ class Devices(Database):
             return Census(*map(int, self._db.execute(sql).fetchone()))
 
     def agent_versions(self) -> dict[str, int]:
-        """The number of active devices by the agent version in their last hello."""
+        """Count the active devices by the agent version in their last hello."""
         revoked = (
             "SELECT a.version, COUNT(*) FROM devices d JOIN abilities a ON a.device = d.device"
             " WHERE d.revoked = 1 GROUP BY a.version"
@@ -75,7 +75,7 @@ class Devices(Database):
         return +found
 
     def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
-        """A page of the selected devices, by id, after the first ``offset``."""
+        """Returns a page of the selected devices, by id, after the first ``offset``."""
         sql, values = wanted.query("d.device")
         with self._db.errors():
             rows = self._db.execute(
@@ -84,12 +84,12 @@ class Devices(Database):
             return [str(row[0]) for row in rows]
 
     def count(self, wanted: Choice) -> int:
-        """The number of devices in a choice."""
+        """Returns the number of selected devices."""
         with self._db.errors():
             return int(self._db.execute(*wanted.query("COUNT(*)")).fetchone()[0])
 
     def names(self, most: int) -> list[str]:
-        """A limited number of ids, sorted, of devices that are enrolled and not revoked."""
+        """Returns up to ``most`` sorted ids of devices that are enrolled and not revoked."""
         sql = "SELECT device FROM devices WHERE revoked = 0 ORDER BY device LIMIT ?"
         with self._db.errors():
             return [str(row[0]) for row in self._db.execute(sql, (most,))]
@@ -121,7 +121,7 @@ class Devices(Database):
         secrets: Mapping[str, bytes],
         tags: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        """Enrol devices with their tags, all or none. Raises ``ConfigError`` when an id is taken."""
+        """Enrol all of these devices with their tags, or none. Raises ``ConfigError`` for a taken id."""
         with self._transaction() as db:
             changed, now = self._enrol(db), self._now(db)
             for device in sorted(self.devices_named(secrets)):
@@ -149,7 +149,7 @@ class Devices(Database):
             db.execute("UPDATE certificates SET state = 'revoked' WHERE name = ?", (device,))
 
     def reissue_device(self, device: str, secret: bytes) -> None:
-        """Give a device a new secret, even a revoked one; its incarnation restarts from 0.
+        """Give a device, even a revoked one, a new secret. Its incarnation restarts from 0.
 
         Raises ``ConfigError`` when there is no such device.
         """
@@ -164,7 +164,7 @@ class Devices(Database):
                 db.execute(f"DELETE FROM {table} WHERE device = ?", (device,))
 
     def packet_limits(self) -> list[int]:
-        """The limits of MQTT packets that devices have announced, 0 for none."""
+        """Returns the MQTT packet limits that devices have announced; 0 means no limit."""
         with self._db.errors():
             rows = self._db.execute(
                 "SELECT DISTINCT a.max_packet FROM abilities a JOIN devices d ON d.device = a.device"
@@ -182,6 +182,6 @@ class Devices(Database):
                 self._put(db, "abilities", AbilityRow.of(row.device, known))
 
     def _enrol(self, db: Dialect) -> int:
-        """The number of this transaction, which changes who is enrolled."""
+        """Count a change of who is enrolled. Returns the number of this transaction."""
         db.execute("UPDATE meta SET value = value + 1 WHERE key = 'enrolment'")
         return self._stamp(db)

@@ -1,4 +1,4 @@
-"""Reads an earlier version's files next to the database, once, when its folder is migrated.
+"""Migrates what an earlier version stored: its files next to the database, and old columns.
 
 live.msgpack   schema 3: which devices were online, since when, and when each was last heard
 history.jsonl  schema 3: a line for each round that opened or closed, run that ended, measurement
@@ -19,11 +19,11 @@ from sedge_protocol.wire.messages import Hello
 _log = logging.getLogger("sedge.cloud")
 
 SCHEMA = 3
-# From this schema on, what hellos say has a table.
+# The first schema with a table of the capabilities in hellos.
 ABILITIES = 5
 LIVE, HISTORY = "live.msgpack", "history.jsonl"
 FILES = (LIVE, HISTORY)
-# Executes a statement with its values in the migration's transaction. Returns a cursor.
+# Executes a statement with values in the migration's transaction. Returns a cursor.
 Execute: TypeAlias = Callable[..., Any]
 
 
@@ -44,7 +44,7 @@ class _Failure(msgspec.Struct):
 
 
 def adopt(execute: Execute, folder: Path) -> None:
-    """Copy the files of schema 3 into rows, as far as they are present and intact."""
+    """Copy the files of schema 3 into rows, as far as they exist and are intact."""
     _adopt_devices(execute, folder / LIVE)
     for line in _lines(folder / HISTORY):
         _adopt_line(execute, line)
@@ -58,14 +58,14 @@ def adopt(execute: Execute, folder: Path) -> None:
 
 
 def adopt_hellos(rows: Iterable[Sequence[Any]]) -> Iterator[AbilityRow]:
-    """Store the attributes in devices' hellos, for schema 5; ``rows`` have device and hello."""
+    """Yield rows with the capabilities in devices' hellos, for schema 5; ``rows`` have device and hello."""
     for device, coded in rows:
-        with suppress(ValueError):  # of another version
+        with suppress(ValueError):  # skip hellos of other versions
             yield AbilityRow.of(device, msgspec.msgpack.decode(coded, type=Hello))
 
 
 def adopt_options(execute: Execute) -> None:
-    """Keep the methods of existing runs, for schema 5, which changes defaults and names of options.
+    """Keep existing runs working as before, although schema 5 changes defaults and names of options.
 
     FedOBP's ``quantile`` was the paper's by default. SubFLOT's ``lam`` became ``pull``: 0 stays off, and
     any other strength becomes the default.

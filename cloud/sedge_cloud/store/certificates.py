@@ -1,6 +1,6 @@
 """The certificates that the fleet's authority has signed for devices and tokens, as rows.
 
-    a certificate:  issued -> held (the device has confirmed it) -> replaced by a later one      (or revoked)
+    a certificate:  issued -> held (the device has confirmed it) -> replaced by a later one  (or revoked)
 
 The certificate that a device holds stays valid until the device confirms the next one, so for a while it
 may have two, for the same key. Revoked certificates are on the broker's list until they expire.

@@ -96,7 +96,7 @@ def _rename_lam(run: str, options: dict[str, Any]) -> None:
 def _adopt_devices(execute: Execute, path: Path) -> None:
     try:
         devices = msgspec.msgpack.decode(path.read_bytes(), type=_Live).devices
-    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+    except (OSError, ValueError):  # msgspec raises ValueErrors
         return
     for name, seen in devices.items():
         execute(
@@ -111,12 +111,12 @@ def _lines(path: Path) -> Iterator[Mapping[str, object]]:
     except OSError:
         return
     for line in data.splitlines():
-        with suppress(ValueError):  # torn by a power cut
+        with suppress(ValueError):  # skip a line torn by a power cut
             yield json.loads(line)
 
 
 def _adopt_line(execute: Execute, line: Mapping[str, object]) -> None:
-    """Store a line. One from before its run was created belongs to an earlier run of this name."""
+    """Store a line's contents, unless it is about an earlier run with the same name."""
     recent = "(SELECT created FROM runs r WHERE r.run = rounds.run) <= ?"
     match line:
         case {

@@ -1,9 +1,9 @@
-"""Tokens with which devices join, and their requests, as rows that survive a crash between any two steps.
+"""Tokens with which devices join, and devices' requests, as rows that survive a crash at any point.
 
     a join:  asked -> pending -> accepted -> admitted      (or refused)
 
-``accepted`` enrols a device in the same transaction. It is told so once it is ``admitted``, which means
-that the broker has its account too.
+``accepted`` enrols a device in the same transaction. It is told so once it is ``admitted``, when the broker
+has its account, too.
 """
 
 import time
@@ -18,16 +18,17 @@ from sedge_cloud.store.tags import Tags
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.joining import TOKEN_PREFIX
 
-# For RECENT_S a token's refusal of a device is of interest; it is recorded at most every NOTED_EVERY_S.
+# A token's refusal of a device is shown for RECENT_S, and recorded at most every NOTED_EVERY_S.
 RECENT_S, NOTED_EVERY_S = 600.0, 30.0
-# An expired token is listed for this long, with the devices that joined with it.
+# An expired token, and the devices that joined with it, are listed for this many seconds.
 KEPT_S = 30 * 86_400.0
 
 
 class Joins(Tags):
-    """Tokens and joins. Every method is one transaction, or raises ``StorageError``.
+    """Tokens and joins as rows. Every method is one transaction, or raises ``StorageError``.
 
-    ``coordinator_account`` is the coordinator's account at the broker; no device may have that id.
+    ``coordinator_account`` is the coordinator's user name at the broker, which no device may have as its
+    id.
     """
 
     coordinator_account = ""
@@ -39,15 +40,15 @@ class Joins(Tags):
             self._enrol(db)
 
     def tokens(self) -> list[TokenRow]:
-        """Every token, oldest first."""
+        """Returns all tokens, oldest first."""
         return self._rows(TokenRow, "SELECT * FROM tokens ORDER BY created, token")
 
     def join_token(self, name: str) -> TokenRow | None:
-        """One token."""
+        """Returns the token of this name, or None."""
         return next(iter(self._rows(TokenRow, "SELECT * FROM tokens WHERE token = ?", name)), None)
 
     def revoke_token(self, name: str) -> None:
-        """End a token, for pending devices as well. Raises ``ConfigError`` if it does not exist."""
+        """Revoke a token, even for pending devices. Raises ``ConfigError`` if it does not exist."""
         with self._transaction() as db:
             sql = "UPDATE tokens SET revoked = 1 WHERE token = ?"
             if not db.execute(sql, (name,)).rowcount:
@@ -62,22 +63,24 @@ class Joins(Tags):
         return self._rows(JoinRow, sql, *some)
 
     def join_of(self, point: bytes) -> JoinRow | None:
-        """The join of a public key."""
+        """Returns the join of the device with this public key, or None."""
         with self._db.errors():
             row = self._db.execute("SELECT * FROM joins WHERE point = ?", (point,)).fetchone()
         return None if row is None else _join(row)
 
     def uses(self) -> dict[str, int]:
-        """How many joins count against each token."""
+        """Returns how many joins count against each token."""
         sql = "SELECT token, COUNT(*) FROM joins WHERE state != 'refused' GROUP BY token"
         with self._db.errors():
             return {str(token): int(count) for token, count in self._db.execute(sql)}
 
     def ask_to_join(self, asked: JoinRow, now: float) -> JoinRow:
-        """Record that a device asks to join by a token. Returns its join, also when it asks again.
+        """Record that a device asks to join by a token.
+
+        Returns its join, which is the same if it asks again.
 
         The join is pending, accepted (then the device is enrolled), or refused. A refusal is recorded with
-        the token and uses up none of its uses. ``now`` is on the wall clock.
+        the token, and does not use the token up. ``now`` is on the wall clock.
         """
         with self._transaction() as db:
             sql = "SELECT * FROM tokens WHERE token = ? FOR UPDATE"
@@ -105,7 +108,8 @@ class Joins(Tags):
     def accept_join(self, device: str) -> None:
         """Enrol a pending device with its token's tags.
 
-        Raises ``ConfigError`` if it is not pending, or if another device has been given its id since.
+        Raises ``ConfigError`` if it is not pending, or if its id has been given to another device
+        meanwhile.
         """
         with self._transaction() as db:
             sql = "SELECT * FROM joins WHERE device = ? AND state = 'pending' FOR UPDATE"
@@ -127,20 +131,20 @@ class Joins(Tags):
                 raise ConfigError("device", device, "one that waits to join (see `device list`)")
 
     def admit_joins(self, points: Iterable[bytes]) -> None:
-        """Note that the broker has accounts for these devices: they may be answered."""
+        """Record that the broker has accounts for these devices, so that they may be told so."""
         with self._transaction() as db:
             for point in points:
                 sql = "UPDATE joins SET state = 'admitted' WHERE point = ? AND state = 'accepted'"
                 db.execute(sql, (point,))
 
     def refusing_tokens(self, now: float) -> list[TokenRow]:
-        """Tokens that have recently refused a device."""
+        """Returns the tokens that have recently refused a device."""
         return self._rows(TokenRow, "SELECT * FROM tokens WHERE refused_at > ?", now - RECENT_S)
 
     def spent_tokens(self, now: float) -> list[TokenRow]:
-        """Tokens whose broker accounts are to be removed.
+        """Returns the tokens whose broker accounts should be deleted.
 
-        These are revoked tokens, and expired ones by which no device is still joining.
+        These are revoked tokens, and expired ones with which no device is joining any more.
         """
         joining = (
             "SELECT 1 FROM joins j LEFT JOIN devices d ON d.device = j.device AND d.secret = j.secret"
@@ -154,7 +158,7 @@ class Joins(Tags):
         return self._rows(TokenRow, sql, now)
 
     def end_accounts(self, tokens: Iterable[str], now: float) -> None:
-        """Note that the broker has dropped these tokens' accounts; delete tokens that expired long ago."""
+        """Record that these tokens' broker accounts are deleted. Delete tokens that expired long ago."""
         old = "SELECT token FROM tokens WHERE account = 0 AND expires < ?"
         with self._transaction() as db:
             for token in tokens:
@@ -163,7 +167,7 @@ class Joins(Tags):
             db.execute(f"DELETE FROM tokens WHERE token IN ({old})", (now - KEPT_S,))
 
     def _why_refused(self, db: Dialect, token: TokenRow, asked: JoinRow, now: float) -> str:
-        """Why a token does not admit a device; empty when it does."""
+        """Explain why a token does not admit a device; empty if it does."""
         if token.revoked:
             return "the token was revoked"
         if now >= token.expires:
@@ -204,5 +208,5 @@ def _join(row: Iterable[object]) -> JoinRow:
 
 
 def tags_coded(tags: Mapping[str, str]) -> bytes:
-    """Tags as stored in ``TokenRow``."""
+    """Encode tags as stored in ``TokenRow``."""
     return msgspec.msgpack.encode(dict(tags))

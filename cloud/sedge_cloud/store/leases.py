@@ -1,14 +1,15 @@
-"""Which processes serve a fleet, which shards each has, and which one leads, by the database's clock.
+"""Records which processes serve a fleet, which shards each has, and which one leads.
 
-A serving process has a row with a ``token`` that no other process has had. It renews the row while it
-lives; when it has been silent for ``LEASE_S``, or is known to be dead, another process deletes the row.
-Shards and the lead belong to a token; if the token has no row, they are free.
+A serving process has a row with a ``token`` that no other process has had. It renews the row while it is
+alive. When the row has not been renewed for ``LEASE_S`` of the database's clock, or the process is known to
+be dead, another process deletes the row. Shards and the lead belong to a token; if the token has no row,
+they are free.
 
 The fence: every transaction of a process locks its own row with ``FOR KEY SHARE`` before it writes, and is
-refused when the row is gone. Deleting the row waits for that lock, so a process that was stopped anywhere,
-even between its last statement and the commit, either commits before it is replaced or not at all. Renewing
-does not wait, since ``token`` is the row's key. Writes that only the leader makes (rounds, and the ends of
-runs) also lock the lead's row against any change, so the lead cannot pass on in the middle of one. The
+refused when the row is gone. Deleting the row waits for that lock. So even a process that is stopped
+between its last statement and its commit either commits before it is replaced, or not at all. Renewing does
+not wait, since ``token`` is the row's key. Writes that only the leader makes (rounds, and the ends of runs)
+also lock the lead's row against any change, so the lead cannot change hands in the middle of one. The
 server ends a transaction that is idle for ``IDLE_S``, so a stopped process delays others no longer than
 that.
 """
@@ -23,16 +24,16 @@ from sedge_cloud.store.contract import Dialect
 
 # A process counts as lost LEASE_S seconds after its last renewal, and renews every RENEW_S.
 LEASE_S, RENEW_S = 10.0, 2.0
-# How long a transaction may be idle: less than a lease.
+# How long a transaction may be idle, which must be less than a lease.
 IDLE_S = 5.0
 
 
 class ProcessRow(msgspec.Struct, frozen=True):
-    """A process that serves the fleet, by a ``token`` that grows with every process that joins.
+    """A process that serves the fleet. Its ``token`` is higher than those of all earlier processes.
 
     ``boot`` identifies the host's boot and the namespace in which ``pid`` is valid, and ``started`` is when
     the process started, in the host's ticks. ``joined`` and ``expires`` are times by the database's clock.
-    A process that ``leaves`` takes no more shards and no lead.
+    A process that ``leaves`` takes no more shards, nor the lead.
     """
 
     token: int
@@ -46,10 +47,10 @@ class ProcessRow(msgspec.Struct, frozen=True):
 
 
 class LeaseRow(msgspec.Struct, frozen=True):
-    """A shard, or the lead, and the ``token`` of the process that has it, 0 for none.
+    """The lease of a shard, or of the lead: ``token`` is that of the process that has it, 0 for none.
 
-    ``heir`` is the token of the process that is to get it next, 0 for none, and ``ready`` says that the
-    heir already listens to the shard.
+    ``heir`` is the token of the process that should get it next, 0 for none. ``ready`` says that the heir
+    already receives the shard's frames.
     """
 
     name: str
@@ -58,14 +59,14 @@ class LeaseRow(msgspec.Struct, frozen=True):
     ready: bool = False
 
 
-# Whether a process is lost, by the database's clock.
+# Returns True if a process is gone, given the time on the database's clock.
 IsGone: TypeAlias = Callable[[ProcessRow, float], bool]
-# From the living processes and all leases to the leases that change.
+# Maps the living processes and all leases to the leases that change.
 Plan: TypeAlias = Callable[[Sequence[ProcessRow], Sequence[LeaseRow]], Iterable[LeaseRow]]
 
 
 class Leases(Database):
-    """Processes and leases. Every method is one transaction, or raises ``StorageError``."""
+    """Processes and leases as rows. Every method is one transaction, or raises ``StorageError``."""
 
     @property
     def token(self) -> int | None:
@@ -78,9 +79,9 @@ class Leases(Database):
             return float(self._db.execute(f"SELECT {self._db.clock}").fetchone()[0])
 
     def join(self, process: ProcessRow, is_gone: IsGone) -> ProcessRow:
-        """Register as a serving process with its own token, which fences every later write.
+        """Register as a serving process with a new token, which fences all later writes.
 
-        The rows of processes that are gone are deleted.
+        Rows of processes that are gone are deleted.
         """
         with self._transaction(alone=True, fenced=False) as db:
             self._bury(db, is_gone)
@@ -89,7 +90,7 @@ class Leases(Database):
             now = self._now(db)
             row = msgspec.structs.replace(process, token=token, joined=now, expires=now + LEASE_S)
             self._insert(db, "processes", row)
-            # Rows of processes that are gone would pile up; only the newest of them is still read.
+            # Rows of processes that are gone would pile up; only the newest row is still needed.
             db.execute(
                 "DELETE FROM coordinator WHERE id NOT IN (SELECT token FROM processes)"
                 " AND heard < (SELECT MAX(heard) FROM coordinator)"
@@ -112,25 +113,25 @@ class Leases(Database):
         return now
 
     def vouch(self, token: int) -> None:
-        """Renew another connection's lease; does nothing if that process was replaced."""
+        """Renew the lease of the process with this token; does nothing if it was replaced."""
         with self._transaction(flush=False, quiet=True) as db:
             sql = "UPDATE processes SET expires = ? WHERE token = ?"
             db.execute(sql, (self._now(db) + LEASE_S, token))
 
     def retire(self, leaves: bool) -> None:
-        """Keep serving, but take on nothing more if ``leaves``; otherwise take on work again."""
+        """If ``leaves``, keep serving but take no more shards; otherwise take shards again."""
         sql = "UPDATE processes SET leaves = ? WHERE token = ?"
         with self._transaction() as db:
             db.execute(sql, (int(leaves), self._token))
 
     def leave(self) -> None:
-        """Stop serving: everything that this process had becomes free."""
+        """Stop serving, which frees the shards and the lead of this process."""
         with self._transaction() as db:
             db.execute("DELETE FROM processes WHERE token = ?", (self._token,))
         self._token = None
 
     def settle(self, plan: Plan, is_gone: IsGone) -> None:
-        """Delete the rows of processes that are gone, and change leases as ``plan`` says.
+        """Delete the rows of processes that are gone, and make the changes to leases that ``plan`` returns.
 
         No other process changes leases meanwhile.
         """
@@ -140,11 +141,11 @@ class Leases(Database):
                 self._put(db, "leases", lease)
 
     def processes(self) -> list[ProcessRow]:
-        """Every process that has joined and not left, oldest first."""
+        """Returns all processes that have joined and not left, oldest first."""
         return self._rows(ProcessRow, "SELECT * FROM processes ORDER BY token")
 
     def leases(self) -> list[LeaseRow]:
-        """Every lease, by name."""
+        """Returns all leases, by name."""
         return self._rows(LeaseRow, "SELECT * FROM leases ORDER BY name")
 
     def _bury(self, db: Dialect, is_gone: IsGone) -> None:

@@ -1,13 +1,13 @@
 """Blobs in an object store (the extra ``stores``), and copies of them on this machine's disk.
 
-    <prefix>/abcdef…          a blob; created once, and always whole
-    <prefix>/abcdef….corrupt  one that failed its hash on reading, kept for inspection
-    <prefix>/clock            written when blobs are collected: the server's time
+    <prefix>/abcdef…          a blob; created once, and always complete
+    <prefix>/abcdef….corrupt  a blob that failed its hash when read, kept for inspection
+    <prefix>/clock            written when blobs are collected, to learn the server's time
 
 Writes run in the background; ``settle`` waits for them. Blobs that were read or written are also copied to
 a folder, so that a blob sent in a thousand chunks is fetched once; when the folder is full, the least
-recently used copies are deleted. Copies are checked like objects, and losing them loses no data. Only this
-file uses obstore.
+recently used copies are deleted. Copies are checked like objects, and can be lost without losing data. Only
+this file uses obstore.
 """
 
 import errno
@@ -33,27 +33,27 @@ from sedge_protocol.wire.transfer import Manifest
 if TYPE_CHECKING:
     from obstore.store import ObjectStore, S3Config
 
-# How many objects may be in flight at once, and how many bytes may wait for an answer.
+# How many objects are written at once, and how many bytes may wait to be written.
 WRITERS = 8
 WAITING_BYTES = 64 * 2**20
-# Seconds that a connection and a whole request may take, and for which a request is retried.
+# Limits in seconds: for connecting, for a whole request, and for retrying a request.
 CONNECT_S, REQUEST_S, REPEAT_S = 4, 120, 5
-# Seconds to wait for a server that has just failed.
+# How long to wait for a server that has just failed, in seconds.
 PATIENCE_S = 0.2
 # How long a presigned URL is valid. An order that is sent again gets new ones.
 SIGNED = timedelta(days=1)
-# The share of a full cache to keep, and the length of an error message.
+# When the cache is full, it is trimmed to this share. An error message has at most this many characters.
 KEPT_SHARE, MAX_LINE = 0.9, 400
 _NAME = re.compile(r"[0-9a-f]{64}")
 # An S3 server's error: its status, and the code and text of its XML.
 _ANSWER = re.compile(r"status code: (?P<status>\d{3}[\w ]*)")
 _XML = re.compile(r"<(Code|Message)>([^<]*)</")
-# A server with a full disk answers 507 or its own code, or simply fails (SeaweedFS).
+# A server with a full disk returns status 507 or a code of its own, or simply fails (SeaweedFS).
 _FULL = re.compile(r"^5\d\d |StorageFull|Quota")
 
 
 def open_objects(config: BlobsConfig) -> "ObjectStore":
-    """The object store that the configuration names. Raises ``ConfigError``."""
+    """Open the object store that the configuration names. Raises ``ConfigError``."""
     assert config.url is not None
     options: dict[str, Any] = {
         "endpoint": config.endpoint,
@@ -77,7 +77,7 @@ def open_objects(config: BlobsConfig) -> "ObjectStore":
         )
     except (BaseError, ValueError, OSError) as exc:
         text = _line(exc)
-        if "builder error" in text:  # all that obstore reports on a machine without certificates
+        if "builder error" in text:  # obstore says no more if the machine has no certificates
             text = f"the system's certificates: apt install ca-certificates ({text})"
         raise ConfigError("blobs.url", config.url, text) from exc
 
@@ -85,16 +85,17 @@ def open_objects(config: BlobsConfig) -> "ObjectStore":
 class ObjectBlobs:
     """Blobs in an object store (contract.Blobs).
 
-    ``place`` is its name in error messages. Copies are in ``folder``, at most ``limit`` bytes.
+    ``place`` is its name in error messages. Local copies are in ``folder``, and take at most ``limit``
+    bytes.
     """
 
     def __init__(self, place: str, objects: "ObjectStore", folder: Path, limit: int) -> None:
         self.place = place
         self.copies = BlobFolder(folder, durable=False)
         self._objects, self._folder, self._limit = objects, folder / "blobs", limit
-        self._copied = 0  # bytes, as far as this process knows
+        self._copied = 0  # bytes of copies that this process knows of
         self._waiting: dict[bytes, tuple[bytes, Future[None]]] = {}
-        self._error: StorageError | None = None  # of the last settling
+        self._error: StorageError | None = None  # error of the last settle()
         self._pool: ThreadPoolExecutor | None = None
         self._trim()
 
@@ -104,7 +105,7 @@ class ObjectBlobs:
             next(iter(obstore.list(self._objects, chunk_size=1)), None)
 
     def write(self, data: bytes) -> bytes:
-        """Start to store a blob. Returns its SHA-256."""
+        """Start to store a blob in the background. Returns its SHA-256."""
         sha256 = hashlib.sha256(data).digest()
         if sha256 in self._waiting:
             return sha256
@@ -115,9 +116,9 @@ class ObjectBlobs:
         return sha256
 
     def settle(self) -> None:
-        """Wait until every blob is stored. A failed write has been started again when this returns.
+        """Wait until every blob is stored. When this raises, failed writes have been started again.
 
-        After an error the next wait is short, because the coordinator does nothing else meanwhile.
+        After an error the next wait is short, as the coordinator does nothing else meanwhile.
         """
         error, patience = self._error, None if self._error is None else PATIENCE_S
         if patience is not None:
@@ -138,7 +139,7 @@ class ObjectBlobs:
             raise StorageError(str(self._error)) from self._error.__cause__
 
     def has(self, sha256: bytes) -> bool:
-        """Whether the blob is stored, or being written."""
+        """Returns True if the blob is stored or being written."""
         if sha256 in self._waiting:
             return True
         with self._errors("look up blob", sha256):
@@ -151,22 +152,22 @@ class ObjectBlobs:
         return True
 
     def size(self, sha256: bytes) -> int:
-        """Length of a blob, in bytes."""
+        """Returns a blob's size in bytes."""
         if sha256 in self._waiting:
             return len(self._waiting[sha256][0])
         with self._errors("look up blob", sha256):
             return obstore.head(self._objects, sha256.hex())["size"]
 
     def sizes(self) -> dict[bytes, int]:
-        """Every blob and its size, in bytes."""
+        """Returns every blob with its size, in bytes."""
         with self._errors("look into"):
             return {sha256: size for sha256, size, _ in self._listed()}
 
     def read(self, sha256: bytes) -> bytes:
-        """A checked blob: from its copy, or from the object, which is then copied."""
+        """Read and check a blob: from its copy, or from the object, which is then copied."""
         if sha256 in self._waiting:
             return self._waiting[sha256][0]
-        with suppress(StorageError):  # a damaged copy is set aside
+        with suppress(StorageError):  # a damaged copy is moved aside
             if self._copies_has(sha256):
                 return self.copies.read(sha256)
         with self._errors("read blob", sha256):
@@ -180,7 +181,7 @@ class ObjectBlobs:
         return data
 
     def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:
-        """Bytes of the blob's copy, which is made first if necessary."""
+        """Read bytes of the blob's copy, which is created first if necessary."""
         with suppress(StorageError):
             if self._copies_has(sha256):
                 return self.copies.read_span(sha256, offset, length)
@@ -191,17 +192,17 @@ class ObjectBlobs:
         return data
 
     def signed(self, sha256: bytes) -> str:
-        """A URL from which anybody may GET the blob, valid for ``SIGNED``."""
+        """Returns a URL from which anybody may GET the blob, valid for ``SIGNED``."""
         with self._errors("sign a URL of", sha256):
             return obstore.sign(cast("S3Store", self._objects), "GET", sha256.hex(), SIGNED)
 
     def collect(
         self, keep: Set[bytes], min_age_s: float, min_part_age_s: float | None = None
     ) -> int:
-        """Delete objects, and parts as the folder does; ages are by the server's own clock.
+        """Delete objects and upload parts; the ages of objects are measured by the server's clock.
 
-        Each object is checked again just before its deletion, as rewriting an existing blob makes it new.
-        This works on a full server, too, which accepts no writes.
+        Each object is checked again just before its deletion, as a blob that is written again counts as
+        new. This also works on a full server, which accepts no writes.
         """
         with suppress(StorageError):
             self.settle()
@@ -225,21 +226,21 @@ class ObjectBlobs:
         return self._pool.submit(self._send, sha256.hex(), data)
 
     def _send(self, name: str, data: bytes) -> None:
-        """Create an object; an existing one is written again, so that no collection deletes it."""
+        """Create an object. An existing one is written again, so that no collection deletes it."""
         try:
             obstore.put(self._objects, name, data, mode="create", use_multipart=False)
         except AlreadyExistsError:
             obstore.put(self._objects, name, data, mode="overwrite")
 
     def _listed(self) -> Iterator[tuple[bytes, int, datetime]]:
-        """Hash, size and time of every blob."""
+        """Yield hash, size and modification time of every blob."""
         for page in obstore.list(self._objects, chunk_size=1000):
             for found in page:
                 if _NAME.fullmatch(found["path"]):
                     yield bytes.fromhex(found["path"]), found["size"], found["last_modified"]
 
     def _time(self, listed: "list[tuple[bytes, int, datetime]]") -> datetime:
-        """The server's time; for a full server, the time of its last stored object."""
+        """Returns the server's time or, if it is too full to write, the time of its newest object."""
         with suppress(BaseError, OSError):
             obstore.put(self._objects, "clock", b"now", mode="overwrite")
             return self._modified("clock")
@@ -251,7 +252,7 @@ class ObjectBlobs:
         return obstore.head(self._objects, name)["last_modified"]
 
     def _copies_has(self, sha256: bytes) -> bool:
-        """Whether there is a copy; it then counts as just used."""
+        """Returns True if there is a copy, and marks it as just used."""
         try:
             os.utime(self._folder / sha256.hex())
         except FileNotFoundError:
@@ -261,7 +262,7 @@ class ObjectBlobs:
         return True
 
     def _copy(self, data: bytes) -> None:
-        """Keep a copy, if the disk has room for it."""
+        """Store a copy if the disk has room for it."""
         with suppress(StorageError):
             self.copies.write(data)
             self._copied += len(data)
@@ -269,7 +270,7 @@ class ObjectBlobs:
                 self._trim()
 
     def _trim(self) -> None:
-        """Measure the copies; if they exceed the limit, delete the least recently used."""
+        """Measure the copies, and delete the least recently used ones if they exceed the limit."""
         found: list[tuple[float, int, Path]] = []
         for path in self._folder.iterdir():
             with suppress(FileNotFoundError):
@@ -299,7 +300,7 @@ class ObjectBlobs:
 
 
 class ObjectParts:
-    """Parts on this machine's disk, which become objects (contract.Parts)."""
+    """Upload parts on this machine's disk, which become objects when complete (contract.Parts)."""
 
     def __init__(self, blobs: ObjectBlobs) -> None:
         self._blobs, self._disk = blobs, blobs.copies
@@ -308,7 +309,7 @@ class ObjectParts:
         self.read_part, self.discard_part = self._disk.read_part, self._disk.discard_part
 
     def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """Turn a complete part into a copy, and start to store it."""
+        """Turn a complete part into a copy, and start to store it as an object."""
         data = self._disk.take_part(owner, manifest)
         if data is not None:
             self._blobs.write(data)
@@ -316,12 +317,12 @@ class ObjectParts:
 
 
 def _is_bucket_missing(error: Exception) -> bool:
-    """Whether the whole bucket is missing rather than one object."""
+    """Returns True if the whole bucket is missing, rather than one object."""
     return "NoSuchBucket" in str(error)
 
 
 def _line(error: Exception) -> str:
-    """An error in one line of limited length; for a server's answer, its meaning."""
+    """Format an error as one line of limited length; a server's XML answer is reduced to its meaning."""
     text = " ".join(str(error).partition("Debug source")[0].split())
     if answer := _ANSWER.search(text):
         text = ": ".join([answer["status"].strip(), *(said for _, said in _XML.findall(text))])

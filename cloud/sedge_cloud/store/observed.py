@@ -1,7 +1,7 @@
 """Observations of devices, coordinator and disk as rows, written in batches.
 
 ``changed`` in the rows of devices, sessions and histories is the number of the transaction that last wrote
-them. So a reader that has seen all changes up to a number asks only for later ones.
+them. So a reader that has seen all changes up to some number queries only later ones.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,12 +23,12 @@ from sedge_cloud.store.rows import (
 from sedge_cloud.store.schema import LEADER
 
 KEPT_S = 7 * 86_400.0
-# The columns of an open round that a recorder updates.
+# The columns of an open round that the recorder updates.
 _STANDING = ("phase", "ends_at", "deadline", "needed", "extended")
 
 
 class Observed(Database):
-    """The observations. Every method is one transaction, or raises ``StorageError``."""
+    """Observations as rows. Every method is one transaction, or raises ``StorageError``."""
 
     def seen(
         self,
@@ -38,10 +38,10 @@ class Observed(Database):
         disk: DiskRow | None = None,
         traffic: Sequence[TrafficRow] = (),
     ) -> None:
-        """Store changes to sessions, open rounds' progress, the coordinator, a measurement and bytes.
+        """Store changes of sessions, open rounds' progress, the coordinator, a measurement and bytes.
 
-        Measurements are kept for a week. Nothing is flushed: after a power cut the rows may be slightly out
-        of date.
+        Measurements are kept for a week. Nothing is flushed, so after a power cut the rows may be slightly
+        out of date.
         """
         with self._transaction(flush=False, quiet=not (sessions or rounds)) as db:
             self._put_sessions(db, sessions)
@@ -57,7 +57,7 @@ class Observed(Database):
                 db.execute("DELETE FROM disk WHERE at < ?", (disk.at - KEPT_S,))
 
     def save_sessions(self, sessions: Sequence[SessionRow]) -> None:
-        """Store sessions that have changed. Nothing is flushed."""
+        """Store changed sessions. Nothing is flushed."""
         with self._transaction(flush=False) as db:
             self._put_sessions(db, sessions)
 
@@ -74,17 +74,17 @@ class Observed(Database):
         self._put(db, "sessions", *rows)
 
     def sessions(self, since: int = -1, most: int = MOST_ROWS) -> list[SessionRow]:
-        """The sessions whose last change came after the transaction ``since``, oldest change first."""
+        """Returns sessions that changed after the transaction ``since``, oldest change first."""
         sql = "SELECT * FROM sessions WHERE changed > ? ORDER BY changed DESC, device DESC LIMIT ?"
         return self._rows(SessionRow, sql, since, most)[::-1]
 
     def changed_devices(self, since: int = -1, most: int = MOST_ROWS) -> list[DeviceRow]:
-        """The devices whose last change came after the transaction ``since``, oldest change first."""
+        """Returns devices that changed after the transaction ``since``, oldest change first."""
         sql = "SELECT * FROM devices WHERE changed > ? ORDER BY changed DESC, device DESC LIMIT ?"
         return self._rows(DeviceRow, sql, since, most)[::-1]
 
     def histories(self, since: int = -1, most: int = MOST_ROWS) -> list[HistoryRow]:
-        """The histories whose last change came after the transaction ``since``, oldest change first."""
+        """Returns histories that changed after the transaction ``since``, oldest change first."""
         sql = (
             "SELECT * FROM histories WHERE changed > ?"
             " ORDER BY changed DESC, run DESC, device DESC LIMIT ?"
@@ -101,11 +101,11 @@ class Observed(Database):
         return self._named(HistoryRow, sql, names)
 
     def coordinator(self) -> CoordinatorRow:
-        """The first of ``coordinators``; a fresh row if there never was one."""
+        """Returns the first of ``coordinators``; a new row if there has never been one."""
         return next(iter(self.coordinators()), CoordinatorRow())
 
     def coordinators(self) -> list[CoordinatorRow]:
-        """The serving processes as last seen: the leader first, then by most recent sign of life."""
+        """Returns the serving processes: the leader first, then by most recent heartbeat."""
         names = ", ".join(f"c.{name}" for name in CoordinatorRow.__struct_fields__)
         sql = (
             f"SELECT {names} FROM coordinator c LEFT JOIN leases l ON l.name = ? AND l.token = c.id"
@@ -114,7 +114,7 @@ class Observed(Database):
         return self._rows(CoordinatorRow, sql, LEADER)
 
     def disk(self) -> list[DiskRow]:
-        """The measurements of the last week, oldest first."""
+        """Returns the disk measurements of the last week, oldest first."""
         return self._rows(DiskRow, "SELECT * FROM disk ORDER BY at")
 
     def change(self) -> int:
@@ -124,7 +124,7 @@ class Observed(Database):
         return int(row[0])
 
     def account(self, it: Accounts) -> None:
-        """Store the totals of a closed round that was closed without them."""
+        """Store the totals of a round that was closed without them."""
         with self._transaction() as db:
             sql = "UPDATE rounds SET parts = ? WHERE run = ? AND round = ?"
             db.execute(sql, (it.parts, it.run, it.round))
@@ -137,37 +137,37 @@ class Observed(Database):
         self._put(db, "histories", *rows, keys=2)
 
     def unaccounted(self, run: str, since: int) -> list[RoundRow]:
-        """A run's closed rounds after this one."""
+        """Returns a run's closed rounds after round ``since``."""
         sql = "SELECT * FROM rounds WHERE run = ? AND round > ? AND open = 0 ORDER BY round"
         return self._rows(RoundRow, sql, run, since)
 
     def sums(self, run: str) -> bytes:
-        """The totals of a run's closed rounds, coded; empty without any, and for a deleted run."""
+        """Returns the encoded totals of a run's closed rounds; empty if it has none, or is deleted."""
         with self._db.errors():
             row = self._db.execute("SELECT sums FROM runs WHERE run = ?", (run,)).fetchone()
         return bytes(row[0]) if row else b""
 
     def pasts(self, run: str, devices: Collection[str]) -> dict[str, bytes]:
-        """The histories of these devices in a run, by device; devices without one are omitted."""
+        """Returns the histories of these devices in a run, by device; devices without one are left out."""
         sql = "SELECT device, past FROM histories WHERE run = ? AND device IN ({}) ORDER BY device"
         rows = self._among(sql, run, sorted(devices))
         return {str(device): bytes(past) for device, past in rows}
 
     def answers(self, run: str, number: int) -> list[tuple[str, str]]:
-        """The devices with an order in a round, by id, each with its reason for declining, or ''."""
+        """Returns the devices with an order in a round, by id, with their reason for declining, or ""."""
         sql = "SELECT device, declined FROM orders WHERE run = ? AND round = ? ORDER BY device"
         with self._db.errors():
             rows = self._db.execute(sql, (run, number)).fetchall()
         return [(str(device), str(why)) for device, why in rows]
 
     def last_rounds(self, run: str, after: int, most: int) -> list[RoundRow]:
-        """A limited number of a run's last rounds after this one, oldest first, without summaries."""
+        """Returns at most ``most`` of a run's rounds after ``after``, oldest first, without summaries."""
         fields = RoundRow.__struct_fields__
         names = ", ".join("NULL" if name == "summary" else name for name in fields)
         sql = f"SELECT {names} FROM rounds WHERE run = ? AND round > ? ORDER BY round DESC LIMIT ?"
         return self._rows(RoundRow, sql, run, after, most)[::-1]
 
     def set_terms(self, run: str, terms: bytes) -> None:
-        """Store a run's demands on its devices."""
+        """Store a run's requirements on devices."""
         with self._transaction() as db:
             db.execute("UPDATE runs SET terms = ? WHERE run = ?", (terms, run))

@@ -1,4 +1,4 @@
-"""Opens a store: in the state folder, or where [store] and [blobs] in cloud.toml say."""
+"""Opens a store: in the state folder, or where [store] and [blobs] in cloud.toml place it."""
 
 from importlib import import_module
 from pathlib import Path
@@ -12,12 +12,12 @@ from sedge_cloud.store.sqlite import Sqlite
 from sedge_protocol.errors import NotInstalled, StorageError, os_reason
 from sedge_protocol.host.blobs import BlobFolder
 
-# The folders for copies of objects, and for parts that become objects, in the state folder.
+# Folders in the state folder, for copies of objects and for upload parts that become objects.
 OBJECTS = "objects"
 
 
 def open_store(cloud: CloudConfig, any_thread: bool = False) -> Store:
-    """The store that a configuration names. Raises ``ConfigError``, ``StorageError``."""
+    """Open the store that a configuration names. Raises ``ConfigError``, ``StorageError``."""
     folder = Path(cloud.state_dir)
     store = open_parts(folder, cloud.store, cloud.blobs, any_thread=any_thread)
     try:
@@ -30,17 +30,17 @@ def open_store(cloud: CloudConfig, any_thread: bool = False) -> Store:
 
 
 def is_shared(cloud: CloudConfig) -> bool:
-    """Whether several processes may serve the fleet, as both rows and blobs are on servers."""
+    """Returns True if several processes may serve the fleet, as both rows and blobs are on servers."""
     return cloud.store.url is not None and cloud.blobs.url is not None
 
 
 def open_blobs(cloud: CloudConfig) -> Blobs:
-    """A store's blobs, without opening its rows. Raises ``ConfigError``, ``StorageError``."""
+    """Open a store's blobs without its rows. Raises ``ConfigError``, ``StorageError``."""
     return _open_blobs(Path(cloud.state_dir), cloud.blobs, durable=True)[0]
 
 
 def open_folder(folder: Path, durable: bool = True, any_thread: bool = False) -> Store:
-    """A store entirely in one folder, which is created if missing. Raises ``StorageError``.
+    """Open a store that is entirely in one folder, creating it if missing. Raises ``StorageError``.
 
     See ``Sqlite`` for ``durable`` and ``any_thread``.
     """
@@ -54,7 +54,7 @@ def open_parts(
     durable: bool = True,
     any_thread: bool = False,
 ) -> Store:
-    """The store with these rows and blobs; everything else is in ``folder``."""
+    """Open a store with these rows and blobs; everything else is in ``folder``."""
     return _open(folder, rows, objects, durable, any_thread)
 
 
@@ -93,7 +93,7 @@ def _open_blobs(
 
 
 def _extra(module: str, key: str, url: str) -> Any:
-    """Import a module of this folder, whose library comes with the extra ``stores``."""
+    """Import a module of this folder whose library is in the optional extra ``stores``."""
     try:
         return import_module(f"sedge_cloud.store.{module}")
     except ModuleNotFoundError as exc:

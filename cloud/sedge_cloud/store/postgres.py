@@ -1,7 +1,7 @@
 """Rows in PostgreSQL, which coordinators on several machines may share (the extra ``stores``).
 
 Transactions are READ COMMITTED: rows that another process must not change meanwhile are locked with ``FOR
-UPDATE`` or ``FOR SHARE``, unless one statement does it all. The next statement outside a transaction
+UPDATE`` or ``FOR SHARE``, unless a single statement suffices. The next statement outside a transaction
 reopens a lost connection, so a coordinator survives its server's restart. Only this file uses psycopg.
 """
 
@@ -23,12 +23,12 @@ from psycopg.types.string import StrDumper
 from sedge_cloud.store.contract import Cursor, Values
 from sedge_protocol.errors import ConfigError, StorageError
 
-# Seconds that a statement waits for another transaction.
+# How many seconds a statement waits for another transaction.
 BUSY_S = 10.0
-# Seconds that a server may be silent while a message to it is in flight, and that opening a connection may
-# take: the coordinator does nothing else meanwhile.
+# How many seconds a server may be silent while a message to it is in flight, and how many opening a
+# connection may take. Both are short, as the coordinator does nothing else meanwhile.
 SILENT_S, CONNECT_S = 6, 4
-# When the server drops a silent connection: after idle + count * interval seconds.
+# The server drops a silent connection after idle + count * interval seconds.
 ENDS = {
     "tcp_keepalives_idle": 5,
     "tcp_keepalives_interval": 2,
@@ -36,23 +36,24 @@ ENDS = {
     "tcp_user_timeout": 11_000,
     "client_connection_check_interval": 2_000,
 }
-# After a failed attempt to connect, no other is made for this long.
+# After a failed attempt to connect, there is no other attempt for this many seconds.
 RECONNECT_S = 2.0
-# How many rows of a whole table to hold in memory at once.
+# How many rows are held in memory at once when a whole table is read.
 BATCH = 500
 TYPES = {
     "BLOB": "BYTEA",
     "REAL": "DOUBLE PRECISION",
     "INTEGER": "BIGINT",
-    # Sort by bytes, as SQLite does: cohorts and sums follow the order of devices.
+    # Text is sorted by bytes, as in SQLite, because cohorts and sums depend on the order of devices.
     "TEXT": 'TEXT COLLATE "C"',
 }
 _TYPES = re.compile(r"\b(BLOB|REAL|INTEGER|TEXT)\b")
 _VALUES = re.compile(r"\?|%|(?<!:):([a-z_]+)")
-# A row with the tables' schema and a count of commits; it is not among the tables that are copied.
+# A table with one row: the tables' schema version, and a count of commits. It is not copied with the
+# others.
 _OWN = "CREATE TABLE sedge_store (schema BIGINT NOT NULL, commits BIGINT NOT NULL)"
 _COMMITTED = "UPDATE sedge_store SET commits = commits + 1 RETURNING commits"
-# Everything in a schema of the database that could run, or refuse, when we write.
+# Selects everything in a schema of the database that could be executed, or reject values, when we write.
 _OBJECTS = """
 SELECT 'column', table_name || '.' || column_name,
        data_type || ' ' || is_nullable || ' ' || COALESCE(column_default, '')
@@ -72,7 +73,7 @@ WHERE c.relnamespace = current_schema()::regnamespace
 
 
 class _Truth(Dumper):
-    """Truth values, stored as 0 and 1, as in SQLite."""
+    """Truth values, stored as 0 and 1 as in SQLite."""
 
     oid = types["int8"].oid
 
@@ -81,7 +82,10 @@ class _Truth(Dumper):
 
 
 class _Text(StrDumper):
-    """Text without NUL, which PostgreSQL's text type cannot hold but a device's reason may contain."""
+    """Text without NUL characters.
+
+    PostgreSQL's text type cannot hold them, but a device's text may have some.
+    """
 
     def dump(self, obj: str) -> Buffer | None:
         return super().dump(obj.replace("\0", "\N{REPLACEMENT CHARACTER}"))
@@ -94,7 +98,7 @@ class Postgres:
     ``StorageError`` when no server answers.
     """
 
-    # Not now(), which is the start of the transaction.
+    # clock_timestamp(), as now() would be the start of the transaction.
     clock = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
 
     def __init__(self, url: str, password: str | None = None) -> None:
@@ -104,7 +108,8 @@ class Postgres:
         except psycopg.ProgrammingError as exc:
             expected = f"postgresql://user@host/database ({_line(exc)})"
             raise ConfigError("store.url", url, expected) from exc
-        # Only the URL's hosts, and the primary among several: a replica accepts no writes.
+        # Connect only to the URL's hosts and, if it names several, to the primary, as a replica accepts no
+        # writes.
         parameters.setdefault("target_session_attrs", "read-write")
         parameters |= {
             "connect_timeout": CONNECT_S,
@@ -117,7 +122,7 @@ class Postgres:
         if password is not None:
             parameters["password"] = password
         self._conninfo = make_conninfo(**parameters)
-        self._held: list[tuple[str, bool]] = []  # locks that a new connection must take again
+        self._held: list[tuple[str, bool]] = []  # to be taken again on a new connection
         self._in_transaction, self._own_commits = False, 0
         self._idle_s: float | None = None
         self._failed: tuple[float, psycopg.Error] | None = None
@@ -137,20 +142,20 @@ class Postgres:
             raise StorageError(f"{self.place}: {_line(exc)}") from exc
 
     def execute(self, sql: str, values: Values = ()) -> Cursor:
-        """Execute one statement; outside of a transaction a lost connection is opened first."""
+        """Execute one statement. Outside of a transaction, a lost connection is reopened first."""
         if self._db.closed and not self._in_transaction:
             self._db = self._connect()
         return self._db.execute(_translated(sql), values)
 
     def table(self, name: str) -> tuple[int, Iterator[Sequence[Any]]]:
-        """A table's width and its rows, through a server-side cursor."""
+        """Returns a table's number of columns, and its rows through a server-side cursor."""
         cursor = self._db.cursor(name="rows")
         cursor.itersize = BATCH
         cursor.execute(_text(f"SELECT * FROM {name}"))
         return len(cursor.description or ()), _closing(cursor)
 
     def insert(self, table: str, rows: Iterable[Sequence[Any]], width: int) -> None:
-        """Insert whole rows with COPY."""
+        """Insert complete rows with COPY."""
         with self._db.cursor() as cursor, cursor.copy(_text(f"COPY {table} FROM STDIN")) as copy:
             for row in rows:
                 copy.write_row(row)
@@ -174,14 +179,14 @@ class Postgres:
         self._in_transaction = True
 
     def commit(self, *, quiet: bool = False) -> None:
-        """Count the commit, as the last step: its row is the one that every transaction locks."""
+        """Commit, and count the commit in the last statement, as all transactions must lock that row."""
         counted = None if quiet else self.execute(_COMMITTED).fetchone()
         self.execute("COMMIT")
         self._in_transaction = False
         self._own_commits += counted is not None
 
     def rollback(self) -> None:
-        """Roll back a transaction. A server that is gone does so itself."""
+        """Roll back a transaction. If the server is gone, it does so itself."""
         self._in_transaction = False
         with suppress(psycopg.Error):
             if not self._db.closed:
@@ -193,7 +198,7 @@ class Postgres:
         return self._in_transaction
 
     def limit_idle(self, seconds: float) -> None:
-        """Let the server end the connection, and so the transaction; later connections, too."""
+        """Let the server close connections, this one and later ones, that are idle in a transaction."""
         self._idle_s = seconds
         self.execute(_idle(seconds))
 
@@ -204,7 +209,7 @@ class Postgres:
         return int(self.execute("SELECT schema FROM sedge_store").fetchone()[0])
 
     def define(self, statements: str, schema: int) -> None:
-        """Create or change tables, with PostgreSQL's type names."""
+        """Create or change tables, translating the types to PostgreSQL's."""
         if self.schema() == 0:
             self.execute(_OWN)
             self.execute("INSERT INTO sedge_store VALUES (0, 0)")
@@ -213,7 +218,7 @@ class Postgres:
         self.execute("UPDATE sedge_store SET schema = ?", (schema,))
 
     def check(self, tables: str) -> None:
-        """Compare the definitions with those that the tables' statements create in a discarded schema."""
+        """Compare the tables with those that ``tables`` creates in a temporary schema."""
         with self.errors():
             defined = set(self.execute(_OBJECTS).fetchall())
             self.begin()
@@ -230,13 +235,13 @@ class Postgres:
             raise StorageError(f"{self.place}: {kind} {name!r} is missing")
 
     def version(self) -> int:
-        """The number of commits by other connections."""
+        """Returns the number of commits by other connections."""
         row = self.execute("SELECT commits FROM sedge_store").fetchone()
         return int(row[0]) - self._own_commits
 
     @contextmanager
     def lock(self, name: str, *, shared: bool = False) -> Generator[bool]:
-        """Hold a server's lock as long as the connection lasts, and take it again on the next."""
+        """Hold an advisory lock on the server; if the connection is lost, take it again on the next one."""
         with self.errors():
             is_held = self._wait_to_share(name) if shared else self._try_lock(name, shared)
         if not is_held:
@@ -247,11 +252,11 @@ class Postgres:
             yield True
         finally:
             self._held.remove((name, shared))
-            with suppress(psycopg.Error):  # the lock was lost with the connection
+            with suppress(psycopg.Error):  # the lock has been lost with the connection
                 self._db.execute(_text(f"SELECT pg_advisory_unlock{_suffix(shared)}({_key(name)})"))
 
     def used_bytes(self) -> int:
-        """The size of the tables, including free space in them."""
+        """Returns the size of the tables in bytes, including free space in them."""
         sql = (
             "SELECT SUM(pg_total_relation_size(oid)) FROM pg_class"
             " WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"
@@ -259,11 +264,11 @@ class Postgres:
         return int(self.execute(sql).fetchone()[0])
 
     def shrink(self) -> None:
-        """Make free space usable again; the server returns what it can to the disk."""
+        """Make free space reusable; the server returns what it can to the disk."""
         self.execute("VACUUM")
 
     def _connect(self) -> psycopg.Connection[Any]:
-        """Open a connection. Raises ``psycopg.Error``; for a while after a failure, the same one again."""
+        """Open a connection. Raises ``psycopg.Error``; for a while after a failure, that of the failure."""
         if self._failed is not None and time.monotonic() - self._failed[0] < RECONNECT_S:
             raise psycopg.OperationalError(str(self._failed[1])) from self._failed[1]
         try:
@@ -275,7 +280,7 @@ class Postgres:
         db.adapters.register_dumper(bool, _Truth)
         db.adapters.register_dumper(str, _Text)
         db.execute(_text(f"SET lock_timeout = {int(1000 * BUSY_S)}"))
-        # The server, too, must notice soon when a power cut ends us: until then it keeps our locks.
+        # The server must notice soon, too, if a power cut ends us, as it keeps our locks until then.
         for name, value in ENDS.items():
             db.execute(_text(f"SET {name} = {value}"))
         if self._idle_s is not None:
@@ -313,22 +318,22 @@ def _suffix(shared: bool) -> str:
 
 
 def _key(name: str) -> int:
-    """A lock's number: 64 bits derived from its name."""
+    """Derive a lock's 64-bit number from its name."""
     return int.from_bytes(b"sedge" + name.encode()[:3].ljust(3), "big")
 
 
-@lru_cache(256)  # long statements vary only in the number of their values
+@lru_cache(256)  # the statements differ little: long ones only in the number of values
 def _translated(sql: str) -> LiteralString:
-    """The statement with psycopg's placeholders."""
+    """Returns the statement with psycopg's placeholders."""
     marks = {"?": "%s", "%": "%%"}
     return _text(_VALUES.sub(lambda found: marks.get(found[0]) or f"%({found[1]})s", sql))
 
 
 def _text(sql: Any) -> LiteralString:
-    """A statement, typed for psycopg: all are written in this package, but not all as single literals."""
+    """Cast a statement to the type that psycopg requires: ours are safe, but not all are literals."""
     return cast(LiteralString, sql)
 
 
 def _line(error: Exception) -> str:
-    """An error in one line, without a password."""
+    """Format an error as one line without a password."""
     return " ".join(str(error).split())

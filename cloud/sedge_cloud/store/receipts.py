@@ -1,8 +1,8 @@
-"""Stores updates as they arrive: receipts, small updates and the resulting client models.
+"""Stores what results from arriving updates: receipts, small updates, and client models.
 
-A receipt is written while no round of its run can open or close, so that every update counts in exactly one
-round, however many processes receive updates and whichever closes the round. The round's row counts its
-receipts: a process that has read them and then closes the round can tell whether more have come.
+No round of a run can open or close while one of its receipts is written. So every update counts in exactly
+one round, however many processes receive updates, and whichever of them closes the round. The round's row
+counts its receipts: a process that has read them and then closes the round can tell whether more have come.
 """
 
 import errno
@@ -25,31 +25,34 @@ _NEWER_CLIENT_MODEL = (
     + ", ".join(f"{name} = excluded.{name}" for name in ClientModelRow.__struct_fields__)
     + " WHERE client_models.round < excluded.round"
 )
-# A receipt, unless the device has one in this round.
+# Inserts a receipt, unless the device has one in this round.
 _NEW_UPDATE = (
     f"INSERT INTO updates VALUES ({','.join('?' * len(UpdateRow.__struct_fields__))})"
     " ON CONFLICT DO NOTHING"
 )
-# A round's receipts, and the late updates that arrived in some rounds. With OR neither would use its index.
+# Selects a round's receipts, and late updates that arrived in some rounds; with OR, neither would use its
+# index.
 RECEIVED = (
     "SELECT * FROM updates WHERE run = ? AND round = ? UNION ALL SELECT * FROM updates"
     " WHERE run = ? AND late > 0 AND late BETWEEN ? AND ? AND rejected = '' ORDER BY round, device"
 )
-# Errors that mean a file is lost for good: it does not exist, or its place on the disk has gone bad.
+# Errors after which a file is lost for good, as it does not exist, or its place on the disk is unreadable.
 _GONE = (errno.ENOENT, errno.EIO)
 
 
 class Receipts(Database):
-    """The received updates. Every method is one transaction, or raises ``StorageError``."""
+    """Received updates as rows. Every method is one transaction, or raises ``StorageError``."""
 
     def commit_receipts(self, arrived: Sequence[Arrival]) -> list[UpdateRow | StorageError]:
-        """Do ``commit_receipt`` for each in one transaction; one that fails gives its error.
+        """Call ``commit_receipt`` for each update in one transaction.
 
-        Raises ``StorageError`` when the transaction fails: then none is written.
+        Returns rows, or errors for those that fail.
+
+        Raises ``StorageError`` when the whole transaction fails; in that case nothing is written.
         """
-        if len(arrived) == 1:  # an error rolls back the transaction, which contains nothing else
+        if len(arrived) == 1:  # needs no savepoint, as it is alone
             return [self.commit_receipt(*arrived[0])]
-        # Each locks its run's open round. Sorting by run keeps two processes from deadlocking.
+        # Each locks its run's open round. Sorting by run prevents a deadlock between two processes.
         places = sorted(range(len(arrived)), key=lambda place: arrived[place][0].run)
         with self._transaction() as db:
             stored = {
@@ -58,19 +61,19 @@ class Receipts(Database):
         return [stored[at] for at in range(len(arrived))]
 
     def update(self, run: str, number: int, device: str) -> UpdateRow | None:
-        """One device's receipt in one round, good or bad."""
+        """Returns one device's receipt in one round, for an accepted or rejected update, or None."""
         sql = "SELECT * FROM updates WHERE run = ? AND round = ? AND device = ?"
         return next(iter(self._rows(UpdateRow, sql, run, number, device)), None)
 
     def receipts(self, run: str, number: int) -> list[tuple[str, bool]]:
-        """The devices with a receipt in a round, each with whether its update was accepted."""
+        """Returns the devices with a receipt in a round, each with whether its update was accepted."""
         sql = "SELECT device, rejected FROM updates WHERE run = ? AND round = ? ORDER BY device"
         with self._db.errors():
             rows = self._db.execute(sql, (run, number)).fetchall()
         return [(str(device), not rejected) for device, rejected in rows]
 
     def reject(self, row: UpdateRow) -> None:
-        """Turn an accepted update into this rejected one."""
+        """Replace the receipt of an accepted update with this rejection."""
         with self._transaction() as db:
             self._require_run(db, row.run)
             self._count_receipt(db, row.run, row.late or row.round)
@@ -84,10 +87,10 @@ class Receipts(Database):
     ) -> UpdateRow:
         """Write a receipt and, if it is newer, the device's new client model. Returns what is stored.
 
-        A device's first receipt in a round stands: it is returned, and no other is written. Whether the
+        A device's first receipt in a round is final: it is returned, and no other is written. Whether the
         update is late, or too late and so rejected, is decided here, while no round of the run can open or
-        close. ``small`` is the update itself if it is not a blob: here it shares the receipt's flush, while
-        a separate file would take two more.
+        close. ``small`` is the update itself if it is not a blob: as a row it shares the receipt's flush,
+        while a separate file would need two more.
         """
         with self._transaction() as db:
             self._require_run(db, row.run)
@@ -110,7 +113,7 @@ class Receipts(Database):
         return row
 
     def updates(self, run: str, number: int) -> list[UpdateRow]:
-        """The updates that count in a round, by device: neither rejected nor late."""
+        """Returns the updates that count in a round, by device: those neither rejected nor late."""
         sql = (
             "SELECT * FROM updates WHERE run = ? AND round = ? AND rejected = '' AND late = 0"
             " ORDER BY device"
@@ -118,14 +121,17 @@ class Receipts(Database):
         return self._rows(UpdateRow, sql, run, number)
 
     def received(self, run: str, number: int, since: int | None = None) -> Received:
-        """Every receipt of a round, and the late updates that arrived in it, or from round ``since`` on."""
+        """Returns a round's receipts, and the late updates that arrived in rounds ``since`` to ``number``.
+
+        By default, ``since`` is the round itself.
+        """
         since = number if since is None else since
         rows = self._rows(UpdateRow, RECEIVED, run, number, run, since, number)
         own = [row for row in rows if row.round == number]
         return Received(own, [row for row in rows if row.round != number])
 
     def update_blob(self, sha256: bytes) -> bytes:
-        """The bytes of an accepted update, checked against their hash."""
+        """Returns the bytes of an accepted update, checked against their hash."""
         with self._db.errors():
             sql = "SELECT data FROM small_updates WHERE sha256 = ?"
             row = self._db.execute(sql, (sha256,)).fetchone()
@@ -136,11 +142,11 @@ class Receipts(Database):
         return bytes(row[0])
 
     def missing_reason(self, sha256: bytes) -> str:
-        """Why an update or another blob is lost for good; empty if it is readable now or perhaps later."""
+        """Explain why an update or other blob is lost for good; empty if it is or may become readable."""
         try:
             self.update_blob(sha256)
         except StorageError as exc:
-            cause = exc.__cause__  # None: the bytes fail their hash
+            cause = exc.__cause__  # None if the bytes fail their hash
             if cause is None or (isinstance(cause, OSError) and cause.errno in _GONE):
                 return str(exc)
         return ""
@@ -151,14 +157,17 @@ class Receipts(Database):
             db.execute(f"DELETE FROM small_updates WHERE sha256 NOT IN ({NAMED_UPDATES})")
 
     def _alone(self, db: Dialect, write: Callable[[], UpdateRow]) -> UpdateRow | StorageError:
-        """The result of ``write`` within the open transaction; on an error, only ``write`` is undone."""
+        """Call ``write`` in the open transaction.
+
+        Returns its result, or its error after undoing only ``write``.
+        """
         db.execute("SAVEPOINT alone")
         result: UpdateRow | StorageError
         try:
             with db.errors():
                 result = write()
         except StorageError as exc:
-            if not db.in_transaction:  # the database has rolled back everything
+            if not db.in_transaction:  # the database rolled back everything
                 raise
             db.execute("ROLLBACK TO SAVEPOINT alone")
             result = exc
@@ -166,7 +175,7 @@ class Receipts(Database):
         return result
 
     def _late(self, db: Dialect, row: UpdateRow) -> UpdateRow:
-        """The receipt of an update whose round has closed; rejected if that was too long ago."""
+        """Returns the receipt of an update whose round has closed; rejected if that was too long ago."""
         sql = "SELECT MAX(round + 1 - open) FROM rounds WHERE run = ?"
         coming: int | None = db.execute(sql, (row.run,)).fetchone()[0]
         if coming is None:
@@ -177,6 +186,9 @@ class Receipts(Database):
         return msgspec.structs.replace(row, late=coming)
 
     def _count_receipt(self, db: Dialect, run: str, number: int) -> bool:
-        """Lock the round that a receipt is for, and count the receipt. Returns whether it is open."""
+        """Lock the round that a receipt belongs to, and count the receipt.
+
+        Returns whether the round is open.
+        """
         sql = "UPDATE rounds SET receipts = receipts + 1 WHERE run = ? AND round = ? AND open = 1"
         return bool(db.execute(sql, (run, number)).rowcount)

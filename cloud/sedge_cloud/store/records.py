@@ -11,7 +11,8 @@ from sedge_protocol.wire.objective import ACCURACY, Metric
 class DeviceSummary(msgspec.Struct, frozen=True):
     """One device's part in a closed round, with the run's metric before and after training.
 
-    Its update ``counted`` in full (1) or shortened to this share (outliers.py).
+    ``counted`` is the weight of its update: 1 in full, or the factor by which it was shortened
+    (outliers.py).
     """
 
     device: str
@@ -28,16 +29,16 @@ class DeviceSummary(msgspec.Struct, frozen=True):
 class Summary(msgspec.Struct, frozen=True):
     """A closed round.
 
-    ``personal`` counts patch elements by tensor, summed over the cohort; where a device picks a part of
-    its patch, only that part counts. ``failure`` says why the round ended the run, whose global model then
-    stays as it was. ``distrusted`` maps devices whose updates were shortened or left out to the factor
+    ``personal`` counts patch elements by tensor, summed over the cohort; if a device picks a part of its
+    patch, only that part counts. ``failure`` says why the round ended the run, whose global model then
+    stays as it was. ``distrusted`` maps devices whose updates were shortened or dropped to the factor
     (outliers.py), and ``late`` names those whose updates for earlier rounds counted in this one.
-    ``replaced`` says that the strategy replaced the global model, so that every element of the change is
-    sent although the run's broadcast sends a share. ``remarks`` are the strategy's remarks when the first
-    devices return (``Strategy.remarks``).
-    ``before`` and ``after`` are means of ``metric``. ``why_declined`` is the reason most often given by the
-    ``declined``, and how many gave it; reasons that differ only in numbers count as the same. If the run
-    has ``withheld`` the devices' measurements, their figures and the means are 0.
+    ``replaced`` says that the strategy replaced the global model, so every element of the change is sent
+    although the run's broadcast would send a share. ``remarks`` are the strategy's remarks when the first
+    devices return (``Strategy.remarks``). ``before`` and ``after`` are means of ``metric``.
+    ``why_declined`` is the reason most often given by the ``declined`` devices, and how many gave it;
+    reasons that differ only in numbers count as the same. If the run has ``withheld`` the devices'
+    measurements, their figures and the means are 0.
     """
 
     run: str
@@ -64,14 +65,14 @@ class Summary(msgspec.Struct, frozen=True):
 class RoundParts(msgspec.Struct, frozen=True, omit_defaults=True):
     """A closed round's figures, and each device's part in it.
 
-    ``worst`` figures are means over the worst tenth of its devices, at least one. ``up`` and ``down`` are
-    the bytes of all its devices; ``newcomer_up`` and ``newcomer_down`` are the share of ``newcomers``,
-    devices with their first order in the run. ``http`` counts further bytes that devices report having
-    fetched over HTTP. ``whole`` are the devices that had a model and fetched the whole one instead of
-    changes. ``personal`` counts the personal parameters of the cohort by tensor.
-    ``distrusted`` maps devices to how much their update counted (below 1), and ``late`` are those whose
-    updates for earlier rounds arrived in this one. ``missing`` devices have not answered. ``failure`` says
-    why the run ended with this round.
+    The ``worst`` figures are means over the worst tenth of its devices, at least one device. ``up`` and
+    ``down`` are the bytes of all its devices; ``newcomer_up`` and ``newcomer_down`` are the part due to
+    ``newcomers``, devices with their first order in the run. ``http`` counts further bytes that devices
+    report having fetched over HTTP. ``whole`` lists the devices that had a model but fetched the whole one
+    instead of changes. ``personal`` counts the personal parameters of the cohort by tensor. ``distrusted``
+    maps devices to how much their update counted (below 1), and ``late`` lists those whose updates for
+    earlier rounds arrived in this one. ``missing`` devices have not answered. ``failure`` says why the run
+    ended with this round.
     """
 
     cohort: int = 0
@@ -101,8 +102,8 @@ class RoundParts(msgspec.Struct, frozen=True, omit_defaults=True):
 class RunSums(msgspec.Struct, frozen=True, omit_defaults=True):
     """The totals of a run's closed rounds up to ``round``: their number, and bytes as in RoundParts.
 
-    ``remarks`` are those of the summaries, and ``returned`` says that one of the rounds had a device that
-    had trained in an earlier round.
+    ``remarks`` are those of the summaries, and ``returned`` says that some device has taken part after
+    training in an earlier round.
     """
 
     round: int = 0
@@ -134,8 +135,8 @@ class DevicePast(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``before`` are its last values of ``metric`` before training, ``seconds`` is how long its last training
     took, and ``strikes`` counts the rounds in which its update was rejected or distrusted. ``shortfall``
-    says why its last update, or a recent one, did not count in full; ``good`` have counted since.
-    ``updates`` counts all its updates, and ``trained`` those that are not from evaluations.
+    says why its last update, or a recent one, did not count in full; ``good`` is the number that have
+    counted since. ``updates`` counts all its updates, and ``trained`` those that are not from evaluations.
     """
 
     updates: int = 0
@@ -152,7 +153,7 @@ class DevicePast(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Accounts(msgspec.Struct, frozen=True):
-    """The totals of a closed round: MessagePack of its ``RoundParts`` and of the run's ``RunSums``."""
+    """The totals of a closed round, as MessagePack of its ``RoundParts`` and of the run's ``RunSums``."""
 
     run: str
     round: int
@@ -161,7 +162,7 @@ class Accounts(msgspec.Struct, frozen=True):
     histories: tuple[HistoryRow, ...] = ()
 
 
-# The totals of a round that has not been accounted for.
+# Stands for the totals of a round that has not been accounted for.
 NOTHING = Accounts("", 0, b"", b"")
 
 
@@ -170,8 +171,8 @@ class ClosedRound(msgspec.Struct, frozen=True):
 
     ``receipts`` is ``RoundRow.receipts`` when the updates were read. ``summary`` and ``state`` are
     MessagePack of the round's ``Summary`` and the run's next ``RunState``, and ``status`` is the run's new
-    status. ``closed`` is the time on the wall clock, ``why`` says what closed the round, and ``failure``
-    why the run has failed with it; it is empty otherwise. ``traffic`` has the devices' bytes in the round,
+    status. ``closed`` is the time on the wall clock, ``why`` says what closed the round. ``failure`` says
+    why the run failed in it, and is empty otherwise. ``traffic`` has the devices' bytes in the round,
     ``up`` and ``down`` those on the coordinator's own link.
     """
 
@@ -191,9 +192,9 @@ class ClosedRound(msgspec.Struct, frozen=True):
 
 
 class Census(NamedTuple):
-    """Counts of devices: all, and of these the revoked, the never heard and the online ones.
+    """Counts of devices: all, and of these the revoked ones, those never heard, and those online.
 
-    Of the devices heard from, ``paused`` are paused; of these, ``paused_online`` are online.
+    Of the devices that have been heard, ``paused`` are paused; of these, ``paused_online`` are online.
     """
 
     all: int

@@ -1,8 +1,8 @@
-"""Renewals of devices' secrets, as rows that survive a crash between any two steps.
+"""Renewals of devices' secrets, as rows that survive a crash at any point.
 
     a renewal:  asked -> offered (by its public key) -> its password is at the broker -> gone, with a HELLO
 
-Until the last step the device is heard under its old secret.
+Until the last step, the device's frames are accepted under its old secret.
 """
 
 from collections.abc import Collection, Iterable
@@ -15,17 +15,17 @@ from sedge_cloud.store.selector import Condition
 
 
 class _AccountRow(msgspec.Struct, frozen=True):
-    """A device's account at the broker: the secret that its password follows from."""
+    """A device's broker account: the secret from which its password is derived."""
 
     device: str
     secret: bytes
 
 
 class Renewals(Joins):
-    """Renewals. Every method is one transaction, or raises ``StorageError``."""
+    """Renewals as rows. Every method is one transaction, or raises ``StorageError``."""
 
     def ask_to_renew(self, chosen: Condition | Collection[str], now: float) -> list[str]:
-        """Ask active devices for a new secret. Returns their ids. A renewal in progress continues.
+        """Ask active devices for a new secret. Returns their ids. A renewal already in progress continues.
 
         Raises ``ConfigError`` for a device that is not enrolled.
         """
@@ -39,11 +39,11 @@ class Renewals(Joins):
         return names
 
     def renewals(self) -> list[RenewalRow]:
-        """Every pending renewal of a secret, oldest first."""
+        """Returns all pending renewals of secrets, oldest first."""
         return self._rows(RenewalRow, "SELECT * FROM renewals ORDER BY asked, device")
 
     def renewal(self, device: str) -> RenewalRow | None:
-        """One device's pending renewal."""
+        """Returns one device's pending renewal, or None."""
         sql = "SELECT * FROM renewals WHERE device = ?"
         return next(iter(self._rows(RenewalRow, sql, device)), None)
 
@@ -57,7 +57,7 @@ class Renewals(Joins):
             db.execute(sql, (point, secret, device, point))
 
     def renewals_due(self) -> list[RenewalRow]:
-        """The renewals whose new password the broker does not have yet."""
+        """Returns the renewals whose new password has not been given to the broker yet."""
         sql = "SELECT * FROM renewals WHERE account = 0 AND LENGTH(point) > 0 ORDER BY device"
         return self._rows(RenewalRow, sql)
 
@@ -74,14 +74,14 @@ class Renewals(Joins):
         return {row.device: row.secret for row in self._named(_AccountRow, sql, names)}
 
     def give_passwords(self, rows: Iterable[RenewalRow]) -> None:
-        """Note that the broker has the new passwords of these devices."""
+        """Record that the broker has the new passwords of these devices."""
         with self._transaction() as db:
             for row in rows:
                 sql = "UPDATE renewals SET account = 1 WHERE device = ? AND point = ?"
                 db.execute(sql, (row.device, row.point))
 
     def end_renewal(self, row: RenewalRow) -> bool:
-        """Make the device's new secret its only one. False if the renewal has changed or ended."""
+        """Make the device's new secret its only one. Returns False if the renewal has changed or ended."""
         with self._transaction() as db:
             sql = "SELECT 1 FROM renewals WHERE device = ? AND point = ? FOR UPDATE"
             if db.execute(sql, (row.device, row.point)).fetchone() is None:

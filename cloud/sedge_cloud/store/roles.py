@@ -1,7 +1,7 @@
-"""The queries of the store, grouped by role: every method is one transaction, or raises ``StorageError``.
+"""The store's queries, grouped by role. Every method is one transaction, or raises ``StorageError``.
 
-``Store`` implements them on any dialect. Facts only read; ingest and leader write, and share nothing else:
-hints.py lists which rows each reads to learn what the other has done.
+``Store`` implements them on any dialect. The facts package only reads. Ingest and leader also write, and
+share nothing but the rows: hints.py lists which rows each reads to learn what the other has done.
 """
 
 from collections.abc import Collection, Sequence
@@ -42,11 +42,11 @@ class Seen(Protocol):
         ...
 
     def answers(self, run: str, number: int) -> list[tuple[str, str]]:
-        """The devices with an order in a round, by id, each with its reason for declining, or ''."""
+        """Returns the devices with an order in a round, by id, with their reason for declining, or ""."""
         ...
 
     def census(self) -> Census:
-        """The number of devices, and of those revoked, without a hello yet, or online."""
+        """Count the devices, and those of them that are revoked, never heard, online or paused."""
         ...
 
     def change(self) -> int:
@@ -54,7 +54,7 @@ class Seen(Protocol):
         ...
 
     def changed_devices(self, since: int = -1, most: int = MOST_ROWS) -> list[DeviceRow]:
-        """The devices whose last change came after the transaction ``since``, oldest change first."""
+        """Returns devices that changed after the transaction ``since``, oldest change first."""
         ...
 
     def close(self) -> None:
@@ -62,11 +62,11 @@ class Seen(Protocol):
         ...
 
     def coordinator(self) -> CoordinatorRow:
-        """The service as last seen; a fresh row if there never was one."""
+        """Returns the service's last state; a new row if there has never been one."""
         ...
 
     def count(self, wanted: Choice) -> int:
-        """The number of devices in a choice."""
+        """Returns the number of selected devices."""
         ...
 
     def devices(self) -> list[DeviceRow]:
@@ -74,15 +74,15 @@ class Seen(Protocol):
         ...
 
     def devices_named(self, names: Collection[str]) -> dict[str, DeviceRow]:
-        """The devices among these that are enrolled or revoked, by id."""
+        """Returns those of these devices that are enrolled or revoked, by id."""
         ...
 
     def disk(self) -> list[DiskRow]:
-        """The measurements of the last week, oldest first."""
+        """Returns the disk measurements of the last week, oldest first."""
         ...
 
     def histories(self, since: int = -1, most: int = MOST_ROWS) -> list[HistoryRow]:
-        """The histories whose last change came after the transaction ``since``, oldest change first."""
+        """Returns histories that changed after the transaction ``since``, oldest change first."""
         ...
 
     def histories_named(self, names: Collection[str]) -> list[HistoryRow]:
@@ -90,11 +90,11 @@ class Seen(Protocol):
         ...
 
     def last_rounds(self, run: str, after: int, most: int) -> list[RoundRow]:
-        """A limited number of a run's last rounds after this one, oldest first, without summaries."""
+        """Returns at most ``most`` of a run's rounds after ``after``, oldest first, without summaries."""
         ...
 
     def online_matching(self, condition: Condition) -> set[str]:
-        """Ids of the devices that match and are online."""
+        """Returns the ids of the devices that match and are online."""
         ...
 
     def paused(self) -> dict[str, float]:
@@ -102,11 +102,11 @@ class Seen(Protocol):
         ...
 
     def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
-        """A page of the selected devices, by id, after the first ``offset``."""
+        """Returns a page of the selected devices, by id, after the first ``offset``."""
         ...
 
     def reading(self) -> AbstractContextManager[None]:
-        """All reads inside see one consistent snapshot."""
+        """Let all reads in a ``with`` block see one consistent snapshot."""
         ...
 
     def received(self, run: str, number: int, since: int | None = None) -> Received:
@@ -118,7 +118,7 @@ class Seen(Protocol):
         ...
 
     def sessions(self, since: int = -1, most: int = MOST_ROWS) -> list[SessionRow]:
-        """The sessions whose last change came after the transaction ``since``, oldest change first."""
+        """Returns sessions that changed after the transaction ``since``, oldest change first."""
         ...
 
     def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
@@ -131,7 +131,7 @@ class Seen(Protocol):
 
 
 class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
-    """The further queries of ingest and leader, including runs and their models."""
+    """Further queries of ingest and leader, including those about runs and their models."""
 
     @property
     def parts(self) -> Parts:
@@ -144,7 +144,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def client_models(self, run: str, devices: Collection[str]) -> dict[str, ClientModelRow]:
-        """The last models of these devices, by reference; devices without one are omitted."""
+        """Returns the last models of these devices, as references to blobs, where they have one."""
         ...
 
     def delete_run(self, run: str) -> None:
@@ -156,19 +156,19 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def delete_old_rows(self, run: str, keep: int) -> int:
-        """Delete per-device rows of all but the last ``keep`` closed rounds. Returns how many."""
+        """Delete per-device rows of all closed rounds except the last ``keep``. Returns how many."""
         ...
 
     def last_orders(self, run: str, devices: Collection[str], since: int) -> dict[str, int]:
-        """The last round after ``since`` with an order for each of these devices; others are omitted."""
+        """Returns the last round after ``since`` with an order for each of these devices, if it has one."""
         ...
 
     def may_collect(self) -> AbstractContextManager[bool]:
-        """Whether blobs may be collected now; if so, no process can start to hold them meanwhile."""
+        """Yield True if blobs may be collected now; no process can start to hold them meanwhile."""
         ...
 
     def named_blobs(self) -> set[bytes]:
-        """Every blob that a row refers to outside the runs' states; steps count in open rounds only."""
+        """Returns all blobs that rows refer to, except in runs' states; steps count in open rounds only."""
         ...
 
     def orders(self, run: str, number: int) -> list[OrderRow]:
@@ -176,29 +176,29 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def revoke_device(self, device: str) -> None:
-        """Never listen to a device again. Raises ``ConfigError`` when there is no such device."""
+        """Revoke a device. Raises ``ConfigError`` when there is no such device."""
         ...
 
     def round_models(self, run: str, numbers: Collection[int]) -> dict[int, tuple[bytes, bytes]]:
-        """Blob and hash of the global models of these rounds."""
+        """Returns blob and hash of the global model of each of these rounds."""
         ...
 
     def summaries(self, run: str, numbers: Collection[int]) -> dict[int, bytes]:
-        """The summaries of the closed ones among these rounds."""
+        """Returns the summaries of those of these rounds that are closed."""
         ...
 
     def transaction(
         self, dry_run: bool = False, flush: bool = True
     ) -> AbstractContextManager[None]:
-        """Make everything inside one transaction; with ``dry_run`` it is rolled back."""
+        """Make everything in a ``with`` block one transaction; if ``dry_run``, it is rolled back."""
         ...
 
     def update_blob(self, sha256: bytes) -> bytes:
-        """The bytes of an accepted update, checked against their hash."""
+        """Returns the bytes of an accepted update, checked against their hash."""
         ...
 
     def used_bytes(self) -> int:
-        """The size of the database, not counting free space."""
+        """Returns the size of the database in bytes, not counting free space."""
         ...
 
     # The leader
@@ -208,11 +208,9 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def close_round(self, closed: ClosedRound) -> bool:
-        """Close a round in one transaction.
+        """Close a round in one transaction. Returns False if receipts have come meanwhile.
 
-        If receipts have come meanwhile, writes nothing and returns False.
-
-        The same if another leader has closed the round.
+        In that case nothing is written, as also if another leader has closed the round.
         """
         ...
 
@@ -221,15 +219,15 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def decline(self, run: str, number: int, device: str, reason: str) -> None:
-        """Note that a device declines its order; it counts as a receipt of an open round."""
+        """Record that a device declines its order. In an open round that counts as a receipt."""
         ...
 
     def declines(self, run: str, first: int, last: int) -> list[tuple[str, int, str]]:
-        """(device, round, reason) of the declines in these rounds, oldest first."""
+        """Returns (device, round, reason) of the declines in these rounds, oldest first."""
         ...
 
     def missing_reason(self, sha256: bytes) -> str:
-        """Why an update or another blob is lost for good; empty if it is readable now or perhaps later."""
+        """Explain why an update or other blob is lost for good; empty if it is or may become readable."""
         ...
 
     def open_round(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
@@ -237,15 +235,15 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def pasts(self, run: str, devices: Collection[str]) -> dict[str, bytes]:
-        """The histories of these devices in a run, by device; devices without one are omitted."""
+        """Returns the histories of these devices in a run, by device; devices without one are left out."""
         ...
 
     def receipts(self, run: str, number: int) -> list[tuple[str, bool]]:
-        """The devices with a receipt in a round, each with whether its update was accepted."""
+        """Returns the devices with a receipt in a round, each with whether its update was accepted."""
         ...
 
     def reject(self, row: UpdateRow) -> None:
-        """Turn an accepted update into this rejected one."""
+        """Replace the receipt of an accepted update with this rejection."""
         ...
 
     def round(self, run: str, number: int) -> RoundRow | None:
@@ -253,7 +251,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def add_newcomer_orders(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
-        """Store orders of a finished run, and their round unless it is already stored."""
+        """Store orders of a finished run for newcomers, and their round unless it is already stored."""
         ...
 
     def set_status(self, run: str, status: str, why: str = "", ended: float = 0.0) -> None:

@@ -1,14 +1,15 @@
-"""Builds the Android client with Debian's packages alone: jars, a signed APK, the JNI library for JVMs.
+"""Builds the Android client: jars, a signed APK, and the JNI library for JVMs. Needs only Debian packages.
 
     python edge/android/build.py [--out dist/android] [--aar FILE ...] [--jni FOLDER]
 
-javac, aapt, zipalign and apksigner come from this Debian. Only Debian 11 has the dexer and the framework's
-classes: they are downloaded from this machine's own Debian mirror, with a separate apt list, and kept
-below runs/android with the debug key. Without --aar the app has no runtime for models: each --aar
-(ExecuTorch's, ONNX Runtime's, their dependencies, also plain jars) adds its classes and phones' libraries.
+javac, aapt, zipalign and apksigner come from the installed Debian. Only Debian 11 has the dexer and the
+framework's classes. They are downloaded from this machine's own Debian mirror, with a separate apt list,
+and kept in runs/android together with the debug key. Without --aar the app has no runtime for models. Each
+--aar (those of ExecuTorch and ONNX Runtime and their dependencies, or plain jars) adds its classes and its
+native libraries for phones.
 
 Android has no LambdaMetafactory to create lambdas, and this dexer does not turn them into classes as D8
-does: our own sources have none, and the dexer refuses those of an AAR.
+does. So our own sources have no lambdas, and the dexer rejects those in an AAR.
 """
 
 import argparse

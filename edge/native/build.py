@@ -1,11 +1,11 @@
-"""Builds sedge-executorch: the ExecuTorch runtime's own libraries, and our C interface to them, as a wheel.
+"""Builds the wheel sedge-executorch: the ExecuTorch runtime's own libraries, and our C interface to them.
 
     python edge/native/build.py [--out dist] [--machine x86_64 --machine aarch64]
 
-The headers and libraries come from the executorch wheel for the machine, from this environment if it
-has them, otherwise downloaded by pip. A device then needs no compiler, no torch and none of executorch's
-own dependencies. Without --machine, a wheel is built for each machine whose compiler is installed
-(for a Raspberry Pi, on Debian: g++-aarch64-linux-gnu).
+The headers and libraries come from the executorch wheel for the machine. It is taken from this environment
+if installed, otherwise downloaded by pip. A device then needs no compiler, no torch and none of
+executorch's own dependencies. Without --machine, a wheel is built for each machine whose compiler is
+installed. The compiler for a Raspberry Pi is Debian's g++-aarch64-linux-gnu.
 """
 
 import argparse
@@ -137,7 +137,7 @@ def record(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def build(machine: str, out: Path) -> Path:
-    """Build the wheel for a machine; the same inputs give the same bytes."""
+    """Build the wheel for a machine. The same inputs always give the same bytes."""
     with tempfile.TemporaryDirectory() as temporary:
         files = record(contents(machine, Path(temporary)))
     (tag,) = re.findall(rb"^Tag: (.*)$", files[f"{PACKAGE}-{VERSION}.dist-info/WHEEL"], re.M)

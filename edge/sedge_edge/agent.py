@@ -1,14 +1,14 @@
-"""The agent: a device's side of every round, as a single-threaded core over a durable store.
+"""The core of a device's agent. It is single-threaded and keeps its state on disk.
 
-    order    accepted, and committed before anything else happens
-      -> fetching   the blobs it names that are not on disk yet (fetching.py)
-      -> working    one job at a time, in the runtime's worker thread (job.py); its start is committed
-      -> outbox     the outcome committed: own model, residual, and the update to send
-      -> uploading  offered again after every reconnection (outbox.py)
-      -> receipt    the coordinator has stored or rejected the update; only then is it deleted
+    order    it is accepted, and committed before anything else happens
+      -> fetching   the blobs that it names and that are not on disk yet (fetching.py)
+      -> working    one job runs at a time, in a worker thread (job.py); its start is committed
+      -> outbox     the outcome is committed: own model, residual, and the update to send
+      -> uploading  the update is offered again after every reconnection (outbox.py)
+      -> receipt    the coordinator has stored or rejected the update, which is deleted only now
 
 Every arrow is one commit (state.py), so a crash repeats at most the step that it interrupted. ``now`` is
-monotonic seconds. Effects are returned after the state that they announce is on disk.
+monotonic seconds. Effects are returned only after the state that they announce is on disk.
 """
 
 import logging
@@ -50,13 +50,13 @@ GATE_RETRY_S = 60.0
 
 
 class Agent:
-    """The device's core. Methods return the effects they cause, in order.
+    """The device's core. Methods return the effects that they cause, in order.
 
-    ``vectors`` stores the vectors that never leave the device; by default they are stored among the blobs.
-    ``gate`` says which gates are closed (waiting.py). ``retention`` chooses the runs to delete.
-    ``settings`` bound the device's work; None means no limits. ``permits`` tells which URLs it may request
-    blobs from; None means none. An order must be covered by a signature of one of the ``pinned`` keys; None
-    requires no signature. Without ``keyring`` the device always keeps the identity's keys.
+    ``vectors`` stores the vectors that never leave the device. By default they are stored among the blobs.
+    ``gate`` returns which gates are closed (waiting.py). ``retention`` chooses the runs to delete.
+    ``settings`` limit the device's work, unless they are None. ``permits`` tells which URLs may be
+    requested; None permits none. An order must be signed by one of the ``pinned`` keys, unless they are
+    None. Without ``keyring`` the device always keeps the identity's keys.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class Agent:
                 self.handshake.begin(now)
             if isinstance(
                 message, messages.Welcome
-            ):  # handled even if the disk is full, because our hellos report that
+            ):  # handled even on a full disk, which our hellos report
                 self.peer.agree(message.versions)
                 self._outbox.limit(message.max_packet)
                 effects += self.handshake.welcome(message, now)
@@ -295,10 +295,7 @@ class Agent:
         return [*self.handshake.has_examples(num_train, num_test, now)]
 
     def interrupted(self, checkpoint: bytes | None = None) -> list[AgentEffect]:
-        """Keep the order of the current job, which was stopped on purpose.
-
-        It will continue from this blob.
-        """
+        """Record that the current job was stopped on purpose. It will continue from ``checkpoint``."""
         order = self._job_ended()
         try:
             if order is not None:

@@ -1,7 +1,7 @@
-"""The device's certificate for the broker, and its newer one from the coordinator (E18, E19).
+"""The device's certificate for the broker, which the coordinator may renew (E18, E19).
 
 The certificate's key is derived from the secret that the device was enrolled with, so no file contains the
-key. A stored certificate replaces the one in ``cert_file``, but only until another one is put there.
+key. A renewed certificate is used until another certificate is put into ``cert_file``.
 """
 
 import ssl
@@ -18,7 +18,7 @@ SCHEMA = 1
 
 
 class KeptCertificate(msgspec.Struct, frozen=True):
-    """The stored state: the certificate ``der``, which replaces the certificate named ``base``."""
+    """The stored state: the certificate ``der``, and the name ``base`` of the one that it replaces."""
 
     base: bytes
     der: bytes

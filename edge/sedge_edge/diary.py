@@ -91,7 +91,7 @@ class Diary:
         self.page = msgspec.structs.replace(
             page, day=day, up=page.up + up, down=page.down + down, heard=heard
         )
-        # Abs, because the clock may have been set back.
+        # The difference is negative if the clock was set back.
         if abs(now - self._written) >= WRITE_EVERY_S:
             self._save()
 

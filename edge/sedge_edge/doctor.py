@@ -1,4 +1,4 @@
-"""``sedge-edge doctor``: checks a device before it takes part."""
+"""``sedge-edge doctor``: checks that a device is ready to take part."""
 
 import platform
 import re
@@ -135,9 +135,9 @@ def _data(config: EdgeConfig, path: Path, bundle: Path | None) -> str:
 
 
 def _table_instead(config: EdgeConfig, path: Path) -> str | None:
-    """How to train on the first table beside an .npz that is missing; None if there is none.
+    """Says how to train on a table that is in the folder where a configured .npz is missing.
 
-    Tables whose names sed would not take as they are stay unnamed.
+    Returns None if there is no such table. Tables whose names would need quoting for sed are skipped.
     """
     source, base = Path(config.data.train), path.absolute().parent
     if source.suffix.lower() != ".npz" or source.exists():

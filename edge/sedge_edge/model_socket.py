@@ -38,7 +38,7 @@ from sedge_protocol.host.disk import translated
 # The maximum size in bytes of one request's input: 27 images of 224 x 224 x 3 in float32. Larger inputs
 # must be split.
 MAX_BODY = 16 << 20
-# The maximum for JSON, whose objects take twenty times as much memory.
+# The maximum size of an input in JSON, whose objects take twenty times as much memory.
 MAX_JSON = 1 << 20
 # The maximum number of clients at a time, and of bytes in all their inputs.
 MAX_CLIENTS, MAX_BYTES = 16, 2 * MAX_BODY

@@ -1,7 +1,7 @@
-"""The personal model on the device's disk, and predictions without any network.
+"""Loads the personal model from the device's disk, and predicts with it, without any network.
 
-A device that has not trained yet predicts with the model that it would start from: the fleet's model with
-its patch, or with its class shares, once an evaluation has shown that these help.
+A device that has not trained yet predicts with the model that it would start from. This is the fleet's
+model, with its patch, or with the device's class shares if an evaluation has shown that these help.
 """
 
 import math

@@ -96,9 +96,9 @@ class Library:
 
 
 def _memory_limit() -> int:
-    """Returns a limit in bytes, 0 if unknown.
+    """Returns the memory limit for a program in bytes, or 0 if unknown.
 
-    A program that needs more fails alone, as with onnxruntime.
+    A program that needs more fails without affecting others, as with onnxruntime.
     """
     return memory_mb() * 10**6 * 3 // 4
 

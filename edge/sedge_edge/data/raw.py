@@ -86,7 +86,7 @@ def raw(x: object, y: object, group: object, where: str, notes: tuple[str, ...] 
         targets = targets[:, None]
     if not floats and targets.shape[1:] == (1,):
         targets = targets[:, 0]
-    with np.errstate(over="ignore"):  # as for x
+    with np.errstate(over="ignore"):  # values beyond float32 become inf, as in x
         numbers: Inputs = np.ascontiguousarray(targets, np.float32 if floats else np.int64)
     return Raw(inputs, numbers, where, group, parts, notes)
 
@@ -134,7 +134,7 @@ def _array(value: object, where: str) -> NDArray[np.generic]:
         raise
     except (
         Exception
-        # From numpy, or from the value, such as a tensor with a gradient or on another device.
+        # Raised by numpy, or by a value such as a tensor with a gradient or on another device.
     ) as exc:
         kind = type(value).__name__
         expected = "numbers in rows of one length, as numpy takes them"

@@ -55,7 +55,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The results of a job: its update, which is a blob, and the state that the device keeps next."""
+    """The results of a job: its update, which is a blob, and the state to keep of the run."""
 
     run: str
     round: int

@@ -40,7 +40,7 @@ class Spent(msgspec.Struct, frozen=True, omit_defaults=True):
     seconds: float = 0.0
     """The seconds of training."""
     at: int = 0
-    """The time of these amounts, in Unix seconds of the device's clock; 0: never."""
+    """The time of these amounts, in Unix seconds of the device's clock, or 0 if none were recorded."""
 
 
 class Bucket:

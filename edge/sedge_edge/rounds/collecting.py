@@ -1,4 +1,4 @@
-"""Deletes blobs that are no longer needed, and the runs that [keep] says not to keep."""
+"""Deletes blobs that are no longer needed, and runs that exceed the limits in [keep]."""
 
 import logging
 from collections import Counter

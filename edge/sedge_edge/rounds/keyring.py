@@ -19,8 +19,8 @@ class KeptKeys(msgspec.Struct, frozen=True):
     """The stored state of a keyring. It belongs to the keys whose fingerprint is ``base``.
 
     ``secret`` replaces the secret from the enrolment, unless it is empty. The next secret is derived from
-    the coordinator's public key ``point`` and the key pair that ``seed`` generates. Both are empty if there
-    is no next secret.
+    the coordinator's public key ``point`` and the key pair that ``seed`` generates. If there is no next
+    secret, ``point`` and ``seed`` are empty.
     """
 
     base: bytes

@@ -1,7 +1,7 @@
-"""The agent's durable state, and every change that it can undergo.
+"""The agent's durable state, and all changes that it can undergo.
 
-Each change is a new ``AgentState``, committed to disk before it takes effect in memory: when the disk
-refuses, the old state stays in force in both places.
+Each change is a new ``AgentState``, which is committed to disk before it takes effect in memory. If the
+disk refuses, the old state stays in force in both places.
 
 A device's state of a run cannot be restored: a head that never left the device, a residual, a model to
 predict with. So a run is evicted for another only if none of the device's last ``MAX_RUNS`` orders was for

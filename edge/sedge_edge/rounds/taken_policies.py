@@ -17,7 +17,7 @@ class TakenPolicy(msgspec.Struct, frozen=True):
     """The last policy of a run with which an order was accepted."""
 
     version: Count
-    """Its version."""
+    """The version of the policy."""
     key: Annotated[bytes, Meta(max_length=KEY_ID_BYTES)]
     """The id of the key that signed it."""
 

@@ -57,7 +57,8 @@ class Waiting:
         if not closed:
             self._said = ""
         elif now >= self._counts_at and without_numbers(closed.why) != without_numbers(self._said):
-            self._said, self._counts_at = closed.why, now + COUNTS_S  # gates may take turns
+            # Wait before reporting another reason.
+            self._said, self._counts_at = closed.why, now + COUNTS_S
 
     def reason(self, disk: str) -> str:
         """Returns the reasons to report: gates that have been closed for long enough, and disk errors."""

@@ -1,4 +1,4 @@
-"""A device's examples, how they are checked against the model, and how they are split reproducibly."""
+"""A device's examples: how they are checked against the model, and how they are split reproducibly."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias

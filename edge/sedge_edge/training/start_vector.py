@@ -86,7 +86,7 @@ def own_elements(
 ) -> NDArray[np.uint32]:
     """Returns the sorted indices (k,) of the personal elements, scoring own (n,) against shared (n,).
 
-    This is FedOBP's method. There are none if the score needs the gradient and the device has lost it.
+    The scores are FedOBP's. There are none if the score needs the gradient and the device has lost it.
     """
     tensors = tuple(
         t

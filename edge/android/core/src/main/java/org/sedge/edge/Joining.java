@@ -143,7 +143,7 @@ public final class Joining implements Link.Owner {
                 answer = said;
             }
         } catch (FrameError error) {
-            // Not the coordinator's.
+            // Ignore frames that do not come from the coordinator.
         }
     }
 

@@ -143,7 +143,7 @@ final class Leaving implements Link.Owner {
                 refused |= ((Refusal) frame.message()).reason.equals("revoked");
             }
         } catch (FrameError error) {
-            // Not the coordinator's.
+            // Ignore frames that do not come from the coordinator.
         }
     }
 

@@ -4,11 +4,11 @@ package org.sedge.edge;
 public final class Limits {
     public static final Limits DEFAULT = new Limits(3600, 10_000, 16, 0.5);
 
-    /** The number of orders to accept per hour, with never more than 32 in a burst. */
+    /** The maximum number of orders to accept per hour. Never more than 32 are accepted in a burst. */
     public final int ordersPerHour;
-    /** The number of megabytes to download per day. */
+    /** The maximum number of megabytes to download per day. */
     public final double megabytesPerDay;
-    /** The number of hours to train per day. */
+    /** The maximum number of hours to train per day. */
     public final double trainingHoursPerDay;
     /** The share of the disk that the state folder may use: of the free space plus the folder's own files. */
     public final double diskShare;

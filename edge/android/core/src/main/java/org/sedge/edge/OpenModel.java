@@ -75,7 +75,7 @@ final class OpenModel implements AutoCloseable {
                 load();
                 seen = stamp;
             } catch (SedgeException error) {
-                // The next call tries again.
+                // The next call will try again.
             }
         }
         return bundle;

@@ -3,18 +3,18 @@ package org.sedge.edge;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Base of every error that the agent raises on purpose, one short tree as in the Python agent:
+ * The base class of all errors that the agent throws on purpose. The hierarchy is that of the Python agent:
  *
  * <pre>
  * ConfigError, DataError, StorageError, OutOfMemory, TrainingDiverged, TooManyRuns, TooManyStarts
- * RemoteError       the peer's bytes break a rule: dropped and counted, never a crash
- *   FrameError      header, length or MAC of a frame; a chunk that is not the blob's
- *     BodyError     a frame with a good MAC whose message breaks its schema
- *   CodecError      a coded vector, a bundle, or a model that is not what the order says
+ * RemoteError       the peer's bytes break a rule; they are dropped and counted, and never cause a crash
+ *   FrameError      a frame with a wrong header, length or MAC; a chunk that does not belong to its blob
+ *     BodyError     a frame with a valid MAC whose message breaks its schema
+ *   CodecError      a malformed coded vector or bundle, or a model that is not the one in the order
  *     BrokenSteps   steps that do not lead to the order's model
  * </pre>
  */
-@SuppressWarnings("serial") // nobody serialises them
+@SuppressWarnings("serial") // these exceptions are never serialized
 public abstract class SedgeException extends Exception {
     private final String reason;
 
@@ -78,7 +78,7 @@ public abstract class SedgeException extends Exception {
         }
     }
 
-    /** The disk refused an operation, or what it returned is not what was written. */
+    /** A disk operation failed, or the disk returned something other than what was written. */
     public static final class StorageError extends SedgeException {
         public StorageError(String message, Throwable cause) {
             super("StorageError", message, cause);

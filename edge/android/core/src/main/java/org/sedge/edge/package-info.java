@@ -1,7 +1,4 @@
-/**
- * The agent of one device, and its model. Apps use this package. Those with their own runtime also use
- * {@code backends}.
- */
+/** The agent of one device, and its model. Apps use this package, and with their own runtimes also {@code backends}. */
 @NullMarked
 package org.sedge.edge;
 

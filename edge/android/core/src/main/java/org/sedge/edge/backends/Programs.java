@@ -135,7 +135,7 @@ public final class Programs implements Trainer.Opener {
         return new File(folder, Hex.encode(Digests.sha256(program)));
     }
 
-    /** @throws CodecError if one of the programs for a backend is too dangerous to be given to a runtime */
+    /** @throws CodecError if one of the programs for a backend breaks the rules for programs */
     static void check(Bundle bundle, Backend backend) throws CodecError {
         for (String name : Tryout.PROGRAMS) {
             byte[] data = bundle.program(name, backend.name());

@@ -154,7 +154,7 @@ public final class Trials {
         try {
             journal.commit(VERDICTS.empty().with(FOUND, found).encode());
         } catch (StorageError refused) {
-            // A full disk: the next start tries again.
+            // The disk may be full. The next start will try the programs again.
         }
     }
 

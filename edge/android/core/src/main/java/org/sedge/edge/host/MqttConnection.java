@@ -76,7 +76,7 @@ public final class MqttConnection {
     private final Events events;
     private final Socket bare = new Socket();
     private Socket socket = bare;
-    /** Whether the broker's machine has answered; {@link #accepted}: whether the broker has accepted us. */
+    /** Whether the broker's machine has answered; {@link #accepted} tells whether the broker has accepted us. */
     private boolean reached;
     private boolean accepted;
     private int packetId;

@@ -45,8 +45,8 @@ public final class WebSpan {
     }
 
     /**
-     * Stops the download. Call it from another thread; it does not wait, although closing a connection on a JVM waits
-     * for its reader.
+     * Stops the download. Call it from another thread. It does not wait for the connection to close, which on a JVM
+     * would take until its reader is done.
      */
     public void stop() {
         stopped = true;

@@ -42,15 +42,15 @@ import java.util.Set;
 import java.util.logging.Level;
 
 /**
- * A device's side of every round: messages in, effects out, over a durable store. Single-threaded.
+ * The core of a device's agent. It handles messages, causes effects, and keeps its state on disk. Single-threaded.
  *
  * <pre>
- * order    accepted, and committed before anything else happens
- *   -> fetching   the blobs it names that are not on disk yet
- *   -> working    one job at a time; its start is committed
- *   -> outbox     the outcome committed: own model, residual, and the update to send
- *   -> uploading  offered again after every reconnection
- *   -> receipt    only then is the update deleted
+ * order    it is accepted, and committed before anything else happens
+ *   -> fetching   the blobs that it names and that are not on disk yet
+ *   -> working    one job runs at a time; its start is committed
+ *   -> outbox     the outcome is committed: own model, residual, and the update to send
+ *   -> uploading  the update is offered again after every reconnection
+ *   -> receipt    the update is deleted only now
  * </pre>
  *
  * <p>Every arrow is one commit, so a crash repeats at most the step that it interrupted. {@code now} is monotonic

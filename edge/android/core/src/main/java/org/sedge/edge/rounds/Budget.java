@@ -17,10 +17,7 @@ import java.util.Locale;
 final class Budget {
     private static final double HOUR_S = 3600;
     private static final double DAY_S = 86400;
-    /**
-     * The maximum number of orders in a burst. The next constant is the number of seconds after which another such
-     * burst is allowed.
-     */
+    /** The maximum number of orders in a burst. Another such burst is allowed after {@link #MOMENT_S}. */
     private static final int MOMENT = 32;
     private static final double MOMENT_S = 0.32;
     /** How many restarts of a coordinator are accepted per hour. They are limited because each costs a commit. */

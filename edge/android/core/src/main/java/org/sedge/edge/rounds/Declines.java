@@ -19,7 +19,7 @@ import java.util.regex.Pattern;
 /** Tells the coordinator and the device's owner about orders that the device cannot do. */
 final class Declines {
     private static final int MAX_DETAIL = 1000;
-    /** The folders of an absolute path; not those of a URL. */
+    /** Matches the folders of an absolute path, but not those of a URL. */
     private static final Pattern FOLDERS = Pattern.compile("(?<![A-Za-z0-9_:/.\\]])/(?:[^\\s/'\"]+/)+(?=[^\\s/'\",;:)])");
 
     private final Peer peer;

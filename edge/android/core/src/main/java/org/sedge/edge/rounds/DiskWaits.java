@@ -24,8 +24,8 @@ final class DiskWaits {
     }
 
     /**
-     * Returns the time at which the next wait ends, or {@code otherwise} if that is earlier and the disk is usable; NaN
-     * if there is neither.
+     * Returns the time at which the next wait ends. If the disk is usable, this is {@code otherwise} if that is
+     * earlier. NaN means that there is neither.
      */
     double timer(double otherwise) {
         return Double.isNaN(diskAt) ? Backoff.earlier(otherwise, jobAt) : diskAt;

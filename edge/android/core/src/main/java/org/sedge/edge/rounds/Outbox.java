@@ -42,10 +42,7 @@ final class Outbox {
     private final Map<String, Upload> uploads = new LinkedHashMap<>(); // keyed by the update's hash in hex
     private final Map<String, Double> retryAt = new HashMap<>();
     private boolean connected;
-    /**
-     * The largest packets that the broker announces to accept; {@link #welcomed}: that the coordinator's broker lets
-     * through.
-     */
+    /** The largest packet that the broker says it accepts; {@link #welcomed} is for the coordinator's broker. */
     private int announced = Frame.MAX_PACKET;
     private int welcomed = Frame.MAX_PACKET;
 

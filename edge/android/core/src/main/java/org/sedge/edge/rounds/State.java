@@ -128,7 +128,7 @@ public final class State extends Struct<State> {
         public final double bytes;
         /** The seconds of training. */
         public final double seconds;
-        /** The time of these amounts, in Unix seconds of the device's clock; 0: never. */
+        /** The time of these amounts, in Unix seconds of the device's clock, or 0 if none were recorded. */
         public final long at;
 
         private Spent(Object[] given) {
@@ -151,7 +151,7 @@ public final class State extends Struct<State> {
         public static final Field<TakenPolicy, Long> VERSION = SCHEMA.required("version", Type.COUNT);
         public static final Field<TakenPolicy, byte[]> KEY = SCHEMA.required("key", Type.bytes(0, 8));
 
-        /** Its version. */
+        /** The version of the policy. */
         public final long version;
         /** The id of the key that signed it. */
         public final byte[] key;

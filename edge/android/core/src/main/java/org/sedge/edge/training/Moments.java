@@ -20,7 +20,7 @@ public final class Moments {
     private final String optimizer;
     /** The number of steps made so far. */
     public final long steps;
-    /** (n,) each. */
+    /** The optimizer's vectors, (n,) each. */
     public final List<float[]> vectors;
 
     public Moments(String optimizer, long steps, List<float[]> vectors) {

@@ -14,7 +14,7 @@ public final class BoundProgram {
     private static final int METADATA = 14;
     private static final int INITIALIZER = 5; // fields of GraphProto
     private static final int INPUT = 11;
-    private static final byte[] DIMS = {1 << 3}; // fields of TensorProto; these two with their wire types
+    private static final byte[] DIMS = {1 << 3}; // fields of TensorProto, here with their wire types
     private static final byte[] FLOAT = {2 << 3, 1};
     private static final int NAME = 8;
     private static final int RAW_DATA = 9;

@@ -35,7 +35,7 @@ public enum Kind {
         return ordinal() + 1;
     }
 
-    /** Returns the kind with a number, or null if there is none. */
+    /** Returns the kind with this number, or null if there is none. */
     public static Kind of(int number) {
         return number >= 1 && number <= values().length ? values()[number - 1] : null;
     }

@@ -51,7 +51,7 @@ public final class Layout {
     }
 
     public final List<Tensor> tensors = new ArrayList<>();
-    /** n. */
+    /** The number n of elements of theta. */
     public final int size;
     /** The SHA-256 of the names, shapes and roles of all tensors. */
     public final byte[] hash;
@@ -83,7 +83,7 @@ public final class Layout {
         hash = Digests.sha256(MsgPack.pack(hashed));
     }
 
-    /** Returns the tensor with a name, or null if there is none. */
+    /** Returns the tensor with this name, or null if there is none. */
     public Tensor find(String name) {
         for (Tensor tensor : tensors) {
             if (tensor.name.equals(name)) {

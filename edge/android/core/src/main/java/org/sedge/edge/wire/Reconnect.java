@@ -10,7 +10,7 @@ public final class Reconnect {
     /** The wait extends an outage of t seconds by at most t / 36 seconds for each device. */
     private static final double OUTAGE_PART = 36;
     /**
-     * About how many of the fleet's devices reconnect per second after a short outage; the next constant is for longer
+     * About how many of the fleet's devices reconnect per second after a short outage. The next constant is for longer
      * ones.
      */
     private static final double FIRST_DEVICES_A_SECOND = 100;

@@ -22,7 +22,7 @@ public final class Update {
         this.payload = payload;
     }
 
-    /** The blob. */
+    /** Returns the update as a blob. */
     public byte[] encode() {
         byte[] head = report.encode();
         return ByteBuffer.allocate(4 + head.length + payload.length).order(ByteOrder.LITTLE_ENDIAN)

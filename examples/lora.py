@@ -48,7 +48,7 @@ class Transformer(nn.Module):
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, 10)."""
+        """Return logits (B, 10)."""
         x = self.blocks(self.embed(x) + self.places)
         found: Tensor = self.head(self.norm(x).mean(1))
         return found
@@ -64,13 +64,13 @@ class Adapted(nn.Module):
         self.up = nn.Parameter(torch.zeros(layer.out_features, RANK))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer's output plus the adapter's."""
+        """Return the layer's output plus the adapter's."""
         found: Tensor = self.layer(x) + x @ self.down.T @ self.up.T
         return found
 
 
 def images() -> tuple[Tensor, Tensor]:
-    """The 1,797 digits (N, 8, 8) and their labels (N,)."""
+    """Return the 1,797 digits (N, 8, 8) and their labels (N,)."""
     x, y = load_digits(return_X_y=True)
     return torch.tensor(x / 8 - 1, dtype=torch.float32).view(-1, 8, 8), torch.tensor(y)
 

@@ -82,7 +82,7 @@ def load() -> tuple[object, object]:
 
 
 def enlarged() -> tuple[Tensor, Tensor]:
-    """The digits (N, 1, 16, 16) and their labels (N,)."""
+    """Return the digits (N, 1, 16, 16) and their labels (N,)."""
     x, y = images()
     return functional.interpolate(x[:, None], scale_factor=2, mode="bilinear"), y
 

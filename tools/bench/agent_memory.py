@@ -47,7 +47,7 @@ def install(venv: Path, backend: str) -> Path:
 
 
 def package_sizes(venv: Path) -> dict[str, float]:
-    """MB of each entry of site-packages, largest first."""
+    """Return the size of each entry of site-packages in MB, largest first."""
     (packages,) = venv.glob("lib/python*/site-packages")
     sizes: dict[str, float] = {}
     for entry in packages.iterdir():
@@ -58,7 +58,7 @@ def package_sizes(venv: Path) -> dict[str, float]:
 
 
 def make_bundle(folder: Path) -> Path:
-    """The 4-layer CNN for every backend."""
+    """Export the 4-layer CNN for every backend."""
     torch.manual_seed(0)
     x = torch.randn(32, 1, 28, 28)
     export(
@@ -85,7 +85,7 @@ def installed(backend: str, bundle: Path, venv: Path, epochs: int, examples: int
 
 
 def figures(found: Result) -> list[Figure]:
-    """The size of an agent's installation, and its memory."""
+    """Return the size of an agent's installation, and its memory."""
     written: list[Figure] = []
     for row in found["agent_memory"]:
         runtime, (most_mb, most_mib) = RUNTIME_NAMES[row["backend"]], TARGETS[row["backend"]]
@@ -98,7 +98,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("Size of the agent", figures)
 def measure(backends: Sequence[str] = (), epochs: int = 3, examples: int = 640) -> Result:
-    """A row for each backend."""
+    """Measure each backend. Returns a row for each."""
     names = chosen(backends, EXTRAS)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

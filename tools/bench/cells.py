@@ -94,7 +94,7 @@ def _shown(strategy: StrategyResult, keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _short(rows: Iterable[msgspec.Struct]) -> list[dict[str, Any]]:
-    """Rows without the values that equal their defaults."""
+    """Return rows without the values that equal their defaults."""
     return [
         {
             field.name: round(value, 6) if isinstance(value, float) else value

@@ -32,7 +32,7 @@ class Rounds(Online):
     """Runs rounds one after another."""
 
     def play(self, number: int) -> None:
-        """One round."""
+        """Play one round."""
         self.now += 1.0
         sent = self.effects
         for i, device in enumerate(self.devices):

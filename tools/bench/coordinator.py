@@ -81,7 +81,7 @@ def synthetic_delta(kind: str, size: int, seed: int) -> Theta:
 
 
 def make_bundle(folder: Path, size: int) -> Path:
-    """A bundle whose program does nothing."""
+    """Make a bundle whose program does nothing."""
     layout = Layout.of([("theta", (size,), Role.PARAMETER)])
     sha256 = hashlib.sha256(EMPTY_PROGRAM).hexdigest()
     manifest = bundles.BundleManifest(
@@ -241,11 +241,11 @@ class Bench(Online):
         watch(self.core, "poll", PLAN)
 
     def received_per_s(self) -> int:
-        """Updates per second, as the median of all rounds but the first."""
+        """Return updates per second, as the median of all rounds but the first."""
         return round(len(self.devices) / median(self.received_s[1:]))
 
     def play(self, payloads: list[bytes]) -> dict[str, float]:
-        """One round. Returns processor milliseconds per update, by stage."""
+        """Play one round. Returns processor milliseconds per update, by stage."""
         batches = [
             device.frames(device.order(self.effects), self.layout, payloads[i % DELTAS], i)
             for i, device in enumerate(self.devices)

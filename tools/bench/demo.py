@@ -51,7 +51,7 @@ def both_ways(strategy: StrategyResult) -> list[Figure]:
 
 @bench("Bytes of a fleet", figures)
 def measure(out: Path = Path("runs/demo")) -> Json:
-    """The whole result."""
+    """Return the whole result."""
     emulated(FLEET, out)
     found: Json = json.loads((out / "result.json").read_text())
     return found

@@ -80,7 +80,7 @@ class Meter:
 
 
 def kind(descriptor: int) -> str:
-    """What an open file is for."""
+    """Classify what an open file is used for."""
     path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
     if path.is_dir():
         return "folders"
@@ -105,7 +105,7 @@ class Device:
         self.place = local_context(self.agent, (examples, examples), OpenBundles("onnxruntime", 1))
 
     def connect(self, now: float) -> list[Send]:
-        """The link comes up."""
+        """Handle a new connection. Returns the frames to send."""
         self.agent.will()
         with self.meter.on():
             return [*self._frames(self.agent.connected(now, max_packet_bytes=400_000), now)]
@@ -183,7 +183,7 @@ def played(folder: Path, rounds: int) -> Result:
 
 
 def figures(row: Result) -> list[Figure]:
-    """The bytes and fsyncs that a round costs a device's disk."""
+    """Return the bytes and fsyncs that a round costs a device's disk."""
     what = f"a device's writes in a round of the CNN, for an update of {size(row['update_bytes'])}"
     measured = f"{size(row['written_bytes'])} with {row['fsyncs']:g} fsyncs"
     met = (at_most(most, row[name], name) for name, most in row["target"].items())

@@ -79,7 +79,7 @@ def emulate(fleet: Path, *words: str) -> Engine:
 
 
 def measured(devices: int, cohort: int, rounds: int) -> Row:
-    """One row of the table."""
+    """Measure one row of the table."""
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
         fleet = Path(name) / "fleet.toml"
         fleet.write_text(FLEET.format(devices=devices, rounds=rounds, fraction=cohort / devices))
@@ -87,7 +87,7 @@ def measured(devices: int, cohort: int, rounds: int) -> Row:
 
 
 def row(devices: int, cohort: int, engine: Engine) -> Row:
-    """The cost of an emulation."""
+    """Return the row with the cost of an emulation."""
     beside_s = engine.wall_s * engine.workers - engine.train_s
     return {
         "devices": devices,

@@ -32,7 +32,7 @@ def start_s(fleet: Path, folder: Path, *words: str) -> float:
 
 
 def processor_s(root: int) -> float:
-    """Processor seconds of a process and all its descendants so far."""
+    """Return processor seconds of a process and all its descendants so far."""
     ticks, children = dict[int, int](), dict[int, list[int]]()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended meanwhile

@@ -97,7 +97,7 @@ def connection_bytes(count: int) -> float:
 
 
 def memory(pid: int | None) -> int:
-    """A process's resident bytes."""
+    """Return a process's resident bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     return 1024 * int(next(line.split()[1] for line in status.splitlines() if "VmRSS" in line))
 

@@ -125,11 +125,11 @@ class Station:
         return self.link.fileno()
 
     def wants_write(self) -> bool:
-        """Whether the link has bytes to write."""
+        """Return True if the link has bytes to write."""
         return self.link.wants_write()
 
     def timer(self) -> float:
-        """When ``step`` is next due."""
+        """Return when ``step`` is next due."""
         return self.link.timer()
 
     def step(self) -> None:
@@ -186,7 +186,7 @@ class Honest(Station):
         self._upload: Upload | None = None
 
     def timer(self) -> float:
-        """When ``step`` is next due."""
+        """Return when ``step`` is next due."""
         work = self._upload or self._fetch
         due = None if work is None else work.timer()
         return self.link.timer() if due is None else min(self.link.timer(), due)

@@ -98,7 +98,7 @@ def frameworks() -> dict[str, Framework]:
 
 
 def versions(python: Path, framework: Framework) -> dict[str, str]:
-    """The versions of a framework's distributions."""
+    """Return the versions of a framework's distributions."""
     code = "import json, sys; from importlib.metadata import version; "
     code += "print(json.dumps({name: version(name) for name in sys.argv[1:]}))"
     words = [str(python), "-c", code, *framework.report]
@@ -153,7 +153,7 @@ def by_other(python: Path, framework: Framework, log: Path, folder: Path, rounds
 
 
 def row(passes: list[Pass]) -> Row:
-    """The row of one framework."""
+    """Return the row of one framework."""
     round_s = median(seconds for one in passes for seconds in one.rounds[1:])
     return {
         "round_s": round(round_s, 3),

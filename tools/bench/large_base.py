@@ -49,7 +49,7 @@ class Looked(nn.Module):
         self.head = nn.Linear(WIDTH, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, 10) of images (B, 1, 8, 8)."""
+        """Return logits (B, 10) of images (B, 1, 8, 8)."""
         places = torch.arange(64) * 300 + (x.flatten(1).abs() * 100).long()
         found: Tensor = self.head(self.table(places).mean(1))
         return found

@@ -151,7 +151,7 @@ def stages_of(root: Path, path: Path) -> list[tuple[str, ...]]:
 
 
 def failure_of(tree: Path, tests: Sequence[str], limit_s: float | None) -> str:
-    """The end of pytest's output if a tree's tests fail or exceed the time limit; "" if they pass."""
+    """Run a tree's tests. Returns the end of pytest's output if they fail or take too long, else ""."""
     options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu and not fleet"]
     options += ["-k", "not java"]  # Java code contains no mutants
     search = os.pathsep.join(str(tree / folder) for folder in SEARCH)
@@ -199,7 +199,7 @@ class Trees:
             self.free.put(Path(shutil.copytree(root, folder / str(number), ignore=ignored)))
 
     def survives(self, mutant: Mutant) -> bool:
-        """Whether all stages, each limited in time, pass with a mutant."""
+        """Return True if all stages, each with a time limit, pass with a mutant."""
         return all(
             self._passes(mutant, tests, 30 + 4 * self._unchanged_s(tests))
             for tests in stages_of(self._root, mutant.path)

@@ -55,7 +55,7 @@ class Counts:
     functions: Counter[str] = field(default_factory=Counter[str])
 
     def row(self) -> dict[str, int]:
-        """The numbers by name."""
+        """Return the numbers by name."""
         return {
             "calls": self.calls,
             "files": len(self.files),

@@ -77,7 +77,7 @@ class Log(Watch):
         self._store = fleet.store
 
     def trainings(self) -> list[list[Report]]:
-        """The reports of every training round."""
+        """Return the reports of every training round."""
         return [self.reports[summary.round] for summary in self.summaries if summary.task == TRAIN]
 
     def observe(self, event: Event) -> None:

@@ -25,17 +25,17 @@ _FROM = ~(_BIT - 1)  # _FROM[i] masks bit i of a byte and the bits above it.
 
 
 def bitmap_bytes(size: int) -> int:
-    """The length of a bitmap of n = ``size`` bits."""
+    """Return the length of a bitmap of n = ``size`` bits."""
     return -(-size // 8)
 
 
 def is_bitmap(data: bytes | memoryview, size: int) -> bool:
-    """Whether ``data`` is a bitmap of n = ``size`` bits."""
+    """Return True if ``data`` is a bitmap of n = ``size`` bits."""
     return len(data) == bitmap_bytes(size) and not (size % 8 and data[-1] >> size % 8)
 
 
 def to_bitmap(positions: Positions, size: int) -> bytes:
-    """The bitmap of n = ``size`` bits with ones at the sorted ``positions``."""
+    """Return the bitmap of n = ``size`` bits with ones at the sorted ``positions``."""
     parts: list[bytes] = []
     for block, inside in blocks_with(positions, size):
         kept = _marked(positions[inside], block)
@@ -44,7 +44,10 @@ def to_bitmap(positions: Positions, size: int) -> bytes:
 
 
 def from_bitmap(data: bytes, size: int) -> Positions:
-    """The positions, ascending. Raises ``CodecError`` unless ``data`` is a bitmap of n = ``size``."""
+    """Return the positions, ascending.
+
+    Raises ``CodecError`` unless ``data`` is a bitmap of n = ``size``.
+    """
     if not is_bitmap(data, size):
         raise CodecError(f"mask: {len(data)} bytes are not a bitmap of n={size}")
     return _ones(np.frombuffer(data, np.uint8))

@@ -147,7 +147,7 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
             parse_public(key)
 
     def public(self) -> bytes:
-        """The coordinator's public key."""
+        """Return the coordinator's public key."""
         try:
             return bytes.fromhex(self.point)
         except ValueError:

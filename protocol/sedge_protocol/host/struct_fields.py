@@ -46,7 +46,7 @@ class Field(NamedTuple):
 
 @functools.cache  # reading a class's source takes milliseconds
 def fields(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
-    """The fields of a struct in order, including inherited ones."""
+    """Return the fields of a struct in order, including inherited ones."""
     sentences = dict(_sentences(struct))
     return tuple(
         Field(

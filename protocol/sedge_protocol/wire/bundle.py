@@ -210,7 +210,7 @@ class Bundle(msgspec.Struct, frozen=True):
                     raise CodecError(f"{where}: {exc}") from exc
 
     def backends(self) -> tuple[str, ...]:
-        """The backends that can train this bundle."""
+        """Return the backends that can train this bundle."""
         return tuple(p.backend for p in self.manifest.programs if p.name == "gradient")
 
 

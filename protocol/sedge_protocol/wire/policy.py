@@ -85,7 +85,7 @@ class Sealed(NamedTuple):
     signed: bytes
 
     def bytes(self) -> bytes:
-        """The bytes for an order. Raises ``PolicyError`` for a policy that is too large for one."""
+        """Return the bytes for an order. Raises ``PolicyError`` for a policy that is too large for one."""
         sealed = self.key + self.signature + self.signed.removeprefix(CONTEXT)
         if len(sealed) > MAX_POLICY_BYTES:
             raise PolicyError(f"a policy of {len(sealed)} bytes, expected {MAX_POLICY_BYTES}")

@@ -44,17 +44,17 @@ def shard_of(device: str) -> str:
 
 
 def up(fleet: str, device: str) -> str:
-    """The topic on which a device sends."""
+    """Return the topic on which a device sends."""
     return f"{ROOT}/{fleet}/device/{shard_of(device)}/{device}/up"
 
 
 def down(fleet: str, device: str) -> str:
-    """The topic on which a device listens."""
+    """Return the topic on which a device listens."""
     return f"{ROOT}/{fleet}/device/{shard_of(device)}/{device}/down"
 
 
 def hint(fleet: str, shard: str) -> str:
-    """The topic on which the coordinator asks all devices of a shard for a hello."""
+    """Return the topic on which the coordinator asks all devices of a shard for a hello."""
     return f"{ROOT}/{fleet}/shard/{shard}"
 
 
@@ -69,12 +69,12 @@ def first_version_up(fleet: str, device: str = "+") -> str:
 
 
 def first_version_down(fleet: str, device: str) -> str:
-    """The topic on which a device of protocol version 1 listens."""
+    """Return the topic on which a device of protocol version 1 listens."""
     return f"{ROOT}/{fleet}/device/{device}/down"
 
 
 def blob(fleet: str, transfer: bytes) -> str:
-    """The topic for the chunks of a shared blob; ``transfer`` is its 16-byte transfer id."""
+    """Return the topic for the chunks of a shared blob; ``transfer`` is its 16-byte transfer id."""
     return f"{ROOT}/{fleet}/blob/{transfer.hex()}"
 
 

@@ -17,7 +17,7 @@ FORBIDDEN = ("torch", "executorch", "onnx", "PIL", "scipy")
 
 
 def memory() -> dict[str, float]:
-    """Peak and current memory of this process, in MiB."""
+    """Return peak and current memory of this process, in MiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     names = {"peak": "VmHWM", "now": "VmRSS"}

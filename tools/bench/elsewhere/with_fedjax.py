@@ -36,7 +36,7 @@ def avgcnn(batch: dict[str, Any]) -> Any:
 
 
 def loss(batch: dict[str, Any], logits: Any) -> Any:
-    """The cross entropy of each example (B,)."""
+    """Return the cross entropy of each example (B,)."""
     return fedjax.metrics.unreduced_cross_entropy_loss(batch["y"], logits)
 
 

@@ -39,7 +39,7 @@ class AvgCNN(nn.Module):
         self.fc1, self.classifier = nn.Linear(1024, 512), nn.Linear(512, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, 10) of images (B, 1, 28, 28)."""
+        """Return logits (B, 10) of images (B, 1, 28, 28)."""
         x = torch.max_pool2d(torch.relu(self.conv1(x)), 2)
         x = torch.max_pool2d(torch.relu(self.conv2(x)), 2)
         logits: Tensor = self.classifier(torch.relu(self.fc1(x.flatten(1))))
@@ -83,7 +83,7 @@ def client_app() -> Any:
 
 
 def server_app(path: str, rounds: int, steps: int, found: dict[str, list[float]]) -> Any:
-    """Runs the rounds and appends the time of each to ``found``."""
+    """Create the server app, which runs the rounds and appends the time of each to ``found``."""
     server = ServerApp()
 
     def main(grid: Any, context: Any) -> None:

@@ -81,7 +81,7 @@ def described(device: str) -> dict[str, str]:
 
 
 def driver() -> str:
-    """The driver's version as nvidia-smi reports it, or "unknown"."""
+    """Return the driver's version as nvidia-smi reports it, or "unknown"."""
     if (program := shutil.which("nvidia-smi")) is None:
         return "unknown"
     words = [program, "--query-gpu=driver_version", "--format=csv,noheader"]

@@ -31,7 +31,7 @@ class Settings(msgspec.Struct, frozen=True):
     end: float
 
     def left(self) -> float:
-        """The seconds until ``end``."""
+        """Return the seconds until ``end``."""
         return self.end - time.monotonic()
 
 

@@ -17,7 +17,7 @@ class Residual(nn.Module):
         self.body, self.shortcut, self.act = body, shortcut, act
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum of both paths."""
+        """Return the sum of both paths."""
         found: Tensor = self.act(self.body(x) + self.shortcut(x))
         return found
 
@@ -46,7 +46,7 @@ class Beside(nn.Module):
         self.branches = nn.ModuleList(branches)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The branches' outputs, concatenated."""
+        """Return the branches' outputs, concatenated."""
         return torch.cat([branch(x) for branch in self.branches], 1)
 
 
@@ -65,7 +65,7 @@ def head(channels: int, classes: int = 10) -> list[nn.Module]:
 
 
 def basic(inputs: int, outputs: int, stride: int, norm: Norm = nn.BatchNorm2d) -> nn.Module:
-    """The block of ResNet-18."""
+    """Return the block of ResNet-18."""
     body = nn.Sequential(
         *conv_norm(inputs, outputs, 3, stride, norm=norm),
         *conv_norm(outputs, outputs, norm=norm, act=None),
@@ -76,7 +76,7 @@ def basic(inputs: int, outputs: int, stride: int, norm: Norm = nn.BatchNorm2d) -
 
 
 def bottleneck(inputs: int, middle: int, outputs: int, stride: int, groups: int = 1) -> nn.Module:
-    """The block of ResNet-50, or with groups of ResNeXt."""
+    """Return the block of ResNet-50, or with groups of ResNeXt."""
     body = nn.Sequential(
         *conv_norm(inputs, middle, 1),
         *conv_norm(middle, middle, 3, stride, groups),
@@ -88,7 +88,7 @@ def bottleneck(inputs: int, middle: int, outputs: int, stride: int, groups: int 
 def resnet(
     width: int, blocks: Sequence[int], norm: Norm = nn.BatchNorm2d, channels: int = 3
 ) -> nn.Module:
-    """A ResNet of basic blocks with the stem for small images."""
+    """Return a ResNet of basic blocks with the stem for small images."""
     layers: list[nn.Module] = [conv_norm(channels, width, norm=norm)]
     now = width
     for stage, count in enumerate(blocks):
@@ -100,7 +100,7 @@ def resnet(
 
 
 def resnet18(width: int = 64) -> nn.Module:
-    """ResNet-18 with the stem for CIFAR."""
+    """Return ResNet-18 with the stem for CIFAR."""
     return resnet(width, (2, 2, 2, 2))
 
 
@@ -108,7 +108,7 @@ def inverted(
     inputs: int, outputs: int, stride: int, expand: int, kernel: int = 3, squeeze: bool = False,
     act: Act = nn.ReLU6,
 ) -> nn.Module:  # fmt: skip
-    """The block of MobileNetV2, or with a squeeze and SiLU of EfficientNet."""
+    """Return the block of MobileNetV2, or with a squeeze and SiLU of EfficientNet."""
     middle = inputs * expand
     layers = [
         *(conv_norm(inputs, middle, 1, act=act) if expand > 1 else []),
@@ -136,7 +136,7 @@ def _inverted_network(
 
 
 def mobilenet_v2(width: float = 1.0) -> nn.Module:
-    """MobileNetV2 with the strides for CIFAR: 17 inverted residuals."""
+    """Return MobileNetV2 with the strides for CIFAR: 17 inverted residuals."""
 
     def scaled(channels: int) -> int:
         return max(8, int(channels * width) // 8 * 8)
@@ -150,7 +150,7 @@ def mobilenet_v2(width: float = 1.0) -> nn.Module:
 
 
 def efficientnet(width: float = 1.0, depth: int = 4) -> nn.Module:
-    """EfficientNet-B0 with the strides for CIFAR, without its stochastic depth.
+    """Return EfficientNet-B0 with the strides for CIFAR, without its stochastic depth.
 
     A stage has at most ``depth`` blocks.
     """
@@ -167,7 +167,7 @@ def efficientnet(width: float = 1.0, depth: int = 4) -> nn.Module:
 
 
 def mobilenet_v1(width: int = 16) -> nn.Module:
-    """Depthwise separable convolutions."""
+    """Return MobileNetV1: depthwise separable convolutions."""
     layers: list[nn.Module] = [conv_norm(3, width, 3, 2)]
     now = width
     for outputs, stride in ((2 * width, 1), (4 * width, 2), (4 * width, 1), (8 * width, 2)):
@@ -201,7 +201,7 @@ class ShuffleUnit(nn.Module):
 
 
 def shufflenet_v2(width: int = 116, counts: Sequence[int] = (4, 8, 4)) -> nn.Module:
-    """ShuffleNetV2 with the stem for CIFAR."""
+    """Return ShuffleNetV2 with the stem for CIFAR."""
     layers: list[nn.Module] = [conv_norm(3, 24)]
     now = 24
     for stage, count in enumerate(counts):
@@ -229,7 +229,7 @@ class Dense(nn.Module):
 
 
 def densenet(growth: int = 12, counts: Sequence[int] = (6, 6, 6)) -> nn.Module:
-    """DenseNet-BC for CIFAR."""
+    """Return DenseNet-BC for CIFAR."""
     now = 2 * growth
     layers: list[nn.Module] = [nn.Conv2d(3, now, 3, padding=1, bias=False)]
     for stage, count in enumerate(counts):

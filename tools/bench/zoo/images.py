@@ -26,7 +26,7 @@ def vgg(batch_norm: bool = True) -> nn.Module:
 
 
 def lenet() -> nn.Module:
-    """LeNet-5 for 28 x 28."""
+    """Return LeNet-5 for 28 x 28."""
     return nn.Sequential(
         nn.Conv2d(1, 6, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(),
         nn.AvgPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh(),
@@ -35,7 +35,7 @@ def lenet() -> nn.Module:
 
 
 def squeezenet() -> nn.Module:
-    """Fire modules: a narrow layer, then 1 x 1 and 3 x 3 in parallel."""
+    """Return a network of fire modules: a narrow layer, then 1 x 1 and 3 x 3 in parallel."""
 
     def fire(inputs: int, narrow: int, wide: int) -> nn.Module:
         beside = Beside(nn.Conv2d(narrow, wide, 1), nn.Conv2d(narrow, wide, 3, padding=1))
@@ -49,7 +49,7 @@ def squeezenet() -> nn.Module:
 
 
 def inception() -> nn.Module:
-    """Parallel branches with several kernels."""
+    """Return a network of parallel branches with several kernels."""
 
     def mixed(inputs: int) -> nn.Module:
         pool = nn.Sequential(nn.MaxPool2d(3, 1, 1), conv_norm(inputs, 8, 1))
@@ -67,7 +67,7 @@ def resnext() -> nn.Module:
 
 
 def resnet_bottleneck() -> nn.Module:
-    """The blocks of ResNet-50."""
+    """Return the blocks of ResNet-50."""
     return nn.Sequential(
         conv_norm(3, 16), bottleneck(16, 8, 32, 1), bottleneck(32, 16, 64, 2), *head(64)
     )
@@ -103,7 +103,7 @@ class PreActivation(nn.Module):
 
 
 def resnet_v2() -> nn.Module:
-    """Pre-activation blocks."""
+    """Return a network of pre-activation blocks."""
     return nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), PreActivation(16), PreActivation(16), *head(16))
 
 
@@ -133,7 +133,7 @@ class LayerScale(nn.Module):
 
 
 def convnext() -> nn.Module:
-    """ConvNeXt: 7 x 7 depthwise, LayerNorm, an inverted bottleneck with GELU."""
+    """Return ConvNeXt: 7 x 7 depthwise, LayerNorm, an inverted bottleneck with GELU."""
 
     def block(channels: int) -> nn.Module:
         body = nn.Sequential(
@@ -150,7 +150,7 @@ def convnext() -> nn.Module:
 
 
 def convmixer() -> nn.Module:
-    """ConvMixer: patches, then depthwise and pointwise convolutions with GELU."""
+    """Return ConvMixer: patches, then depthwise and pointwise convolutions with GELU."""
     layers: list[nn.Module] = [nn.Conv2d(3, 24, 4, 4), nn.GELU(), nn.BatchNorm2d(24)]
     for _ in range(2):
         spatial = nn.Sequential(
@@ -196,7 +196,7 @@ class SpatialAttention(nn.Module):
 
 
 def cbam() -> nn.Module:
-    """A small network with CBAM."""
+    """Return a small network with CBAM."""
     return nn.Sequential(
         conv_norm(3, 16), SpatialAttention(16), nn.MaxPool2d(2), conv_norm(16, 32), *head(32)
     )
@@ -213,7 +213,7 @@ class UNet(nn.Module):
         self.join2, self.join1 = conv_norm(32, 16), conv_norm(16, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        """A map per row, flattened."""
+        """Return a map per row, flattened."""
         first = self.first(x)
         second = self.second(functional.max_pool2d(first, 2))
         deep = self.deepest(functional.max_pool2d(second, 2))
@@ -224,7 +224,7 @@ class UNet(nn.Module):
 
 
 def upsampled(mode: str) -> Callable[[int, int], nn.Module]:
-    """An upsampling by two and a convolution."""
+    """Return an upsampling by two followed by a convolution."""
 
     def up(inputs: int, outputs: int) -> nn.Module:
         return nn.Sequential(
@@ -235,7 +235,7 @@ def upsampled(mode: str) -> Callable[[int, int], nn.Module]:
 
 
 def transposed(inputs: int, outputs: int) -> nn.Module:
-    """A transposed convolution by two."""
+    """Return a transposed convolution that doubles height and width."""
     return nn.ConvTranspose2d(inputs, outputs, 2, 2)
 
 
@@ -249,7 +249,7 @@ def conv_autoencoder() -> nn.Module:
 
 
 def super_resolution() -> nn.Module:
-    """ESPCN: convolutions and a pixel shuffle."""
+    """Return ESPCN: convolutions and a pixel shuffle."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 5, padding=2), nn.Tanh(), nn.Conv2d(16, 4, 3, padding=1), nn.PixelShuffle(2),
         nn.Flatten(),
@@ -260,18 +260,18 @@ class Pyramid(nn.Module):
     """Spatial pyramid pooling: averages and maxima of overlapping windows."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features (B, C (1 + 9 + 25 + 4))."""
+        """Return features (B, C (1 + 9 + 25 + 4))."""
         means = [functional.adaptive_avg_pool2d(x, side).flatten(1) for side in (1, 3, 5)]
         return torch.cat([*means, functional.adaptive_max_pool2d(x, 2).flatten(1)], 1)
 
 
 def pyramid() -> nn.Module:
-    """A network with a pyramid of adaptive pools."""
+    """Return a network with a pyramid of adaptive pools."""
     return nn.Sequential(conv_norm(3, 8, 3, 2), conv_norm(8, 8), Pyramid(), nn.Linear(8 * 39, 10))
 
 
 def unfolded() -> nn.Module:
-    """A convolution as unfold and a product."""
+    """Return a convolution implemented as unfold and a product."""
     return nn.Sequential(
         nn.Unfold(3, stride=2),
         nn.Conv1d(27, 16, 1),
@@ -291,12 +291,12 @@ class Fourier(nn.Module):
         self.register_buffer("basis", angles.cos() / side**0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The cosine transform along both sides."""
+        """Return the cosine transform along both sides."""
         return self.basis @ x @ self.basis
 
 
 def fourier() -> nn.Module:
-    """A network on the cosine transform of the image."""
+    """Return a network on the cosine transform of the image."""
     return nn.Sequential(
         Fourier(16), nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)
     )

@@ -114,7 +114,7 @@ class Graph(nn.Module):
         self.first, self.second = nn.Linear(features, 8), nn.Linear(8, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs (B, 5) of x (B, nodes, features)."""
+        """Return outputs (B, 5) of x (B, nodes, features)."""
         x = torch.relu(self.ring @ self.first(x))
         found: Tensor = (self.ring @ self.second(x)).mean(1)
         return found
@@ -128,7 +128,7 @@ class PointNet(nn.Module):
         self.points, self.head = mlp(3, 16, 32), mlp(32, 16, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs (B, 5) of points (B, N, 3)."""
+        """Return outputs (B, 5) of points (B, N, 3)."""
         found: Tensor = self.head(self.points(x).amax(1))
         return found
 
@@ -141,7 +141,7 @@ class Siamese(nn.Module):
         self.twin, self.head = mlp(8, 16, 8), nn.Linear(8, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs (B, 2) of pairs (B, 2, 8)."""
+        """Return outputs (B, 2) of pairs (B, 2, 8)."""
         left, right = self.twin(x[:, 0]), self.twin(x[:, 1])
         found: Tensor = self.head((left - right).abs())
         return found
@@ -188,7 +188,7 @@ class Written(nn.Module):
         self.left, self.right, self.head = nn.Linear(8, 4), nn.Linear(8, 4), nn.Linear(9, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs (B, 5) of rows (B, 16)."""
+        """Return outputs (B, 5) of rows (B, 16)."""
         features = torch.zeros(x.shape[0], 9)
         features[:, 0:8:2] = self.left(x[:, :8])
         features[:, 1:8:2] = self.right(x[:, 8:])
@@ -209,13 +209,13 @@ def weighted_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def focal(logits: Tensor, y: Tensor) -> Tensor:
-    """The focal loss, gamma 2."""
+    """Return the focal loss, gamma 2."""
     log = logits.log_softmax(1).gather(1, y[:, None])[:, 0]
     return -((1 - log.exp()) ** 2) * log
 
 
 def hinge(logits: Tensor, y: Tensor) -> Tensor:
-    """The multi-class hinge."""
+    """Return the multi-class hinge."""
     return functional.multi_margin_loss(logits, y, reduction="none")
 
 
@@ -230,22 +230,22 @@ def huber(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def smooth_l1(outputs: Tensor, y: Tensor) -> Tensor:
-    """The smooth L1 loss."""
+    """Return the smooth L1 loss."""
     return functional.smooth_l1_loss(outputs, y, reduction="none").mean(1)
 
 
 def quantile(outputs: Tensor, y: Tensor) -> Tensor:
-    """The pinball loss of the ninth decile."""
+    """Return the pinball loss of the ninth decile."""
     error = y - outputs
     return torch.maximum(0.9 * error, -0.1 * error).mean(1)
 
 
 def gaussian(outputs: Tensor, y: Tensor) -> Tensor:
-    """The likelihood of a normal distribution whose deviation is learned."""
+    """Return the likelihood of a normal distribution whose deviation is learned."""
     mean, log_variance = outputs.chunk(2, 1)
     return (log_variance + (y - mean) ** 2 * torch.exp(-log_variance)).mean(1)
 
 
 def poisson(outputs: Tensor, y: Tensor) -> Tensor:
-    """The Poisson likelihood of |y|."""
+    """Return the Poisson likelihood of |y|."""
     return functional.poisson_nll_loss(outputs, y.abs(), reduction="none").mean(1)

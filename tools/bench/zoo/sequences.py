@@ -21,7 +21,7 @@ class Through(nn.Module):
 
 
 def recurrent(layer: nn.Module, width: int, classes: int = 5) -> nn.Module:
-    """A recurrent layer's last step, and a linear layer."""
+    """Return a recurrent layer, of which the last step goes through a linear layer."""
     last = Through(layer, lambda module, x: module(x)[0][:, -1])
     return nn.Sequential(last, nn.Linear(width, classes))
 
@@ -35,7 +35,7 @@ class KeywordGru(nn.Module):
         self.layer, self.head = nn.GRU(32, 64, batch_first=True), nn.Linear(64, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs (B, classes) of the last step."""
+        """Return outputs (B, classes) of the last step."""
         features = torch.relu(self.conv(x.mT)).mT
         found: Tensor = self.head(self.layer(features)[0][:, -1])
         return found
@@ -49,7 +49,7 @@ class Cell(nn.Module):
         self.cell, self.head = nn.GRUCell(inputs, width), nn.Linear(width, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs (B, 5) of x (B, T, F)."""
+        """Return outputs (B, 5) of x (B, T, F)."""
         state = x.new_zeros(x.shape[0], self.cell.hidden_size)
         for step in range(x.shape[1]):
             state = self.cell(x[:, step], state)
@@ -64,7 +64,7 @@ def words(width: int = 16, vocabulary: int = 50) -> nn.Module:
 
 
 def bag(mode: str) -> nn.Module:
-    """An EmbeddingBag and a linear layer."""
+    """Return an EmbeddingBag and a linear layer."""
     return nn.Sequential(nn.EmbeddingBag(50, 16, mode=mode), nn.Linear(16, 5))
 
 
@@ -211,13 +211,13 @@ class LowRank(nn.Module):
         self.up = nn.Linear(rank, layer.out_features, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum of both."""
+        """Return the sum of the frozen and the trained product."""
         found: Tensor = self.layer(x) + self.up(self.down(x))
         return found
 
 
 def lora() -> nn.Module:
-    """A transformer layer with low-rank adapters; the rest is frozen."""
+    """Return a transformer layer with low-rank adapters; the rest is frozen."""
     block = Block(16, Causal(16, 4)).requires_grad_(False)
     block.mlp = nn.Sequential(
         LowRank(nn.Linear(16, 64), 4), nn.GELU(), LowRank(nn.Linear(64, 16), 4)
@@ -238,7 +238,7 @@ class VisionTransformer(nn.Module):
         self.layer, self.head = encoder_layer(16, True), nn.Linear(16, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs (B, 10) of images of 16 x 16."""
+        """Return outputs (B, 10) of images of 16 x 16."""
         rows = self.patches(x).flatten(2).mT
         sequence = rows.new_zeros(rows.shape[0], 17, 16)
         sequence[:, 0] = self.token
@@ -248,7 +248,7 @@ class VisionTransformer(nn.Module):
 
 
 def mlp_mixer() -> nn.Module:
-    """MLP-Mixer: mixes patches, then channels."""
+    """Return MLP-Mixer: mixes patches, then channels."""
 
     class Mix(nn.Module):
         def __init__(self, positions: int, width: int) -> None:
@@ -270,7 +270,7 @@ def mlp_mixer() -> nn.Module:
 
 
 def keyword_cnn() -> nn.Module:
-    """Depthwise separable convolutions over time, for audio features (B, F, T)."""
+    """Return depthwise separable convolutions over time, for audio features (B, F, T)."""
     layers: list[nn.Module] = [nn.Conv1d(10, 16, 5, 2, 2), nn.BatchNorm1d(16), nn.ReLU()]
     for _ in range(2):
         layers += [nn.Conv1d(16, 16, 5, padding=2, groups=16), nn.Conv1d(16, 16, 1)]
@@ -309,7 +309,7 @@ class Pooled(nn.Module):
         self.query, self.head = nn.Parameter(torch.randn(width)), nn.Linear(width, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs (B, 5) of x (B, T, width)."""
+        """Return outputs (B, 5) of x (B, T, width)."""
         weights = (x @ self.query).softmax(1)
         found: Tensor = self.head((weights[..., None] * x).sum(1))
         return found
@@ -323,6 +323,6 @@ class Windows(nn.Module):
         self.layer, self.head = nn.Linear(8, 8), nn.Linear(8, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs (B, 5) of signals (B, T)."""
+        """Return outputs (B, 5) of signals (B, T)."""
         found: Tensor = self.head(torch.relu(self.layer(x.unfold(1, 8, 4))).mean(1))
         return found

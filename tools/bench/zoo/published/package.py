@@ -40,7 +40,7 @@ class Take(nn.Module):
         self.model, self.part, self.constants = model, part, constants
 
     def forward(self, x: Tensor) -> Tensor:
-        """The part (B, ...) for inputs (B, ...)."""
+        """Return the part (B, ...) for inputs (B, ...)."""
         output = self.model(x, **self.constants)
         taken: Tensor = output[self.part]
         return taken
@@ -54,7 +54,7 @@ class LastToken(nn.Module):
         self.model = model
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (B, V) for tokens (B, T)."""
+        """Return logits (B, V) for tokens (B, T)."""
         logits: Tensor = self.model(tokens).logits[:, -1]
         return logits
 
@@ -67,7 +67,7 @@ class Padded(nn.Module):
         self.model = model
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (B, C) for tokens (B, T)."""
+        """Return logits (B, C) for tokens (B, T)."""
         logits: Tensor = self.model(tokens, attention_mask=(tokens != 0).long()).logits
         return logits
 
@@ -83,7 +83,7 @@ class Pooled(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, C)."""
+        """Return logits (B, C)."""
         output = self.encoder(x)
         hidden: Tensor = output[self.part] if self.part else output
         logits: Tensor = self.head(hidden.mean(1))

@@ -24,7 +24,7 @@ class NumbersOnly(nn.Module):
         self.model = model
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, C) for rows (B, F)."""
+        """Return logits (B, C) for rows (B, F)."""
         logits: Tensor = self.model(x, None)
         return logits
 

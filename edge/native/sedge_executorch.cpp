@@ -1,11 +1,11 @@
 // A C interface to the ExecuTorch runtime: open a file, load one of its programs, query its inputs and outputs,
 // and run it.
 //
-// A program is a method of a .pte file that takes and returns tensors of fixed shapes. The caller owns the memory
-// of inputs and outputs and has checked it against sedge_et_tensor: only pointers cross this line. The programs
-// of a file share the memory of their intermediate results: one at a time may be loaded or run. Different files
-// are independent. Functions that can fail return 0 or a null pointer; sedge_et_error() then says why, for the
-// calling thread.
+// A program is a method of a .pte file that takes and returns tensors of fixed shapes. Only pointers cross this
+// interface: the caller owns the memory of inputs and outputs, and must have checked its size by sedge_et_tensor.
+// The programs of a file share the memory of their intermediate results, so only one of them may be loaded or run
+// at a time. Different files are independent. Functions that can fail return 0 or a null pointer. Then
+// sedge_et_error() returns the reason, separately for each thread.
 
 #include <executorch/extension/data_loader/buffer_data_loader.h>
 #include <executorch/extension/module/module.h>
@@ -24,7 +24,7 @@
 #include <vector>
 
 namespace executorch::extension::threadpool {
-// The wheel ships the library of this class but not its header.
+// Declared here because the wheel contains this class's library, but not its header.
 class ThreadPool {
  public:
   bool _unsafe_reset_threadpool(uint32_t threads);
@@ -46,7 +46,7 @@ using executorch::runtime::Program;
 using executorch::runtime::Result;
 using executorch::runtime::TensorInfo;
 
-constexpr int kAbi = 1;               // of the functions below
+constexpr int kAbi = 1;               // version of the functions below
 constexpr size_t kMaxError = 2000;    // bytes of text
 constexpr size_t kAlignment = 64;     // of a program's bytes
 constexpr uintptr_t kPage = 4096;     // the smallest page of any device
@@ -54,22 +54,23 @@ constexpr uintptr_t kReadAhead = 128; // XNNPACK may read this many bytes past t
 
 thread_local std::string last_error;
 
-// The runtime logs each step of a failure, the cause first.
+// The runtime logs each step of a failure, beginning with the cause.
 void log_message(
     et_timestamp_t, et_pal_log_level_t level, const char*, const char*, size_t, const char* text,
     size_t length) {
-  if (level == kFatal) {  // the runtime aborts next; the parent of this process reads this
+  if (level == kFatal) {  // the runtime will abort; the parent process reads this output
     fprintf(stderr, "executorch: %.*s\n", static_cast<int>(length), text);
   } else if (level == kError && last_error.size() < kMaxError) {
     last_error.append(last_error.empty() ? "" : "; ").append(text, length);
   }
 }
 
-// A process has one log, which the last to register gets; ExecuTorch's Python bindings register when imported.
+// A process has only one log handler, the last one registered. ExecuTorch's Python bindings register theirs when
+// they are imported.
 bool log_here() {
   bool registered = executorch::runtime::register_pal(
       executorch::runtime::PalImpl::create(log_message, __FILE__));
-  last_error.clear();  // that there was a log before
+  last_error.clear();  // discard the message about an earlier handler
   return registered;
 }
 
@@ -84,7 +85,7 @@ bool failed(Error error, const char* what) {
 
 struct Tensor {
   std::vector<int32_t> shape;
-  int32_t dtype;  // executorch's ScalarType
+  int32_t dtype;  // ExecuTorch's ScalarType
   size_t nbytes;
 };
 
@@ -99,7 +100,7 @@ struct LoadedProgram {
   std::vector<Tensor> inputs, outputs;
   std::vector<TensorPtr> input_tensors;
   std::vector<std::vector<uint8_t>> padded;  // copies of inputs that end too close to a page's end
-  std::vector<bool> bound;                   // outputs that are written to the caller's memory at once
+  std::vector<bool> bound;                   // whether each output is written directly to the caller's memory
 };
 
 bool describe(const Result<TensorInfo>& info, const char* what, std::vector<Tensor>& tensors) {
@@ -131,7 +132,8 @@ bool fits(const MethodMeta& meta, uint64_t max_bytes) {
   return false;
 }
 
-// An output is written in place unless the plan gives it memory or it is also another input or output.
+// An output is written directly to the caller's memory, unless the memory plan includes it, or it is also an input
+// or another output.
 bool find_bound(const MethodMeta& meta, LoadedProgram& program) {
   std::vector<EValue> values(program.inputs.size() + program.outputs.size());
   if (failed(program.method->get_inputs(values.data(), program.inputs.size()), "inputs"))
@@ -231,7 +233,7 @@ const char* sedge_et_version() { return SEDGE_EXECUTORCH_VERSION; }
 
 const char* sedge_et_error() { return last_error.c_str(); }
 
-// Sets the threads of all programs of this process; call it before the first is loaded.
+// Sets the number of threads for all programs of this process. Call it before the first one is loaded.
 int sedge_et_set_threads(uint32_t threads) {
   return guarded([&] {
     auto* pool = executorch::extension::threadpool::get_threadpool();
@@ -250,13 +252,14 @@ void* sedge_et_open(const void* data, size_t size) {
   });
 }
 
-// Call it after the file's programs have been freed. Returns free memory to the system: a device is mostly idle.
+// Closes a file, whose programs must have been freed before. Returns free memory to the system, because a device is
+// mostly idle.
 void sedge_et_close(void* file) {
   delete static_cast<std::shared_ptr<File>*>(file);
   malloc_trim(0);
 }
 
-// Loads a method of a file, with at most max_bytes of planned memory (0: any amount).
+// Loads a method of a file. It may plan at most max_bytes of memory; 0 sets no limit.
 void* sedge_et_load(void* file, const char* method, uint64_t max_bytes) {
   return guarded([&]() -> void* {
     auto program = std::make_unique<LoadedProgram>();
@@ -271,7 +274,8 @@ size_t sedge_et_count(void* program, int outputs) {
   return outputs ? program_at(program).outputs.size() : program_at(program).inputs.size();
 }
 
-// Gets dtype and shape of an input or output; shape has room for max_dims. Returns the number of dimensions.
+// Gets dtype and shape of an input or output. The array shape has room for max_dims. Returns the number of
+// dimensions.
 size_t sedge_et_tensor(
     void* program, int outputs, size_t index, int32_t* dtype, int32_t* shape, size_t max_dims) {
   const Tensor& tensor = (outputs ? program_at(program).outputs : program_at(program).inputs)[index];

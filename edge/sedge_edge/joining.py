@@ -149,7 +149,7 @@ def _write(enrolment: Enrolment, folder: Path, wanted: Wanted, already: bool = F
 
 
 def _has(folder: Path, enrolment: Enrolment) -> bool:
-    """Whether the folder is what the enrolment wrote itself: that of ``sedge-cloud device add --join``."""
+    """Returns True if the folder has this enrolment, as after ``sedge-cloud device add --join``."""
     known = _device_in(folder) == (enrolment.device, enrolment.fleet)
     path = folder / SECRET
     return known and path.exists() and path.read_text().strip() == enrolment.secret

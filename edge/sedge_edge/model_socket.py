@@ -1,4 +1,4 @@
-"""The device's model on a Unix socket, for programs that may not read the agent's state.
+"""Serves the device's model on a Unix socket, for programs that may not read the agent's state.
 
     curl --unix-socket /run/sedge-edge/model.sock --data-binary @x.npy http://localhost/predict
 

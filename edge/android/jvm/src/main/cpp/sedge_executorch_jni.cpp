@@ -1,5 +1,5 @@
-// The functions of org.sedge.executorch.Native, over the C interface of edge/native: only pointers that the Java
-// side has checked cross this line. A failure is thrown as BackendException with the runtime's own message.
+// Implements the functions of org.sedge.executorch.Native with the C interface of edge/native. The Java side must
+// have checked the pointers that it passes. A failure becomes a BackendException with the runtime's own message.
 
 #include <jni.h>
 
@@ -24,14 +24,15 @@ int sedge_et_run(void* program, const void* const* inputs, void* const* outputs)
 
 namespace {
 
-constexpr int kAbi = 1;  // of the functions above
+constexpr int kAbi = 1;  // version of the functions above
 constexpr size_t kMaxDims = 16;
 
 void* pointer(jlong handle) { return reinterpret_cast<void*>(handle); }
 
 jlong handle(void* pointer) { return reinterpret_cast<jlong>(pointer); }
 
-// Java's "modified" UTF-8 has no four-byte sequences, and the names in a damaged file may not be text at all.
+// Throws a BackendException. Replaces characters outside ASCII, because Java's "modified" UTF-8 has no four-byte
+// sequences, and the names in a damaged file may not even be text.
 void fail(JNIEnv* env, std::string text) {
   for (char& sign : text)
     if (sign < ' ' || sign > '~') sign = '?';
@@ -89,7 +90,7 @@ JNIEXPORT jint JNICALL Java_org_sedge_executorch_Native_count(
   return static_cast<jint>(sedge_et_count(pointer(program), outputs));
 }
 
-// ExecuTorch's number for the type of an input or output, and its extents.
+// Returns ExecuTorch's number for the type of an input or output, followed by its extents.
 JNIEXPORT jintArray JNICALL Java_org_sedge_executorch_Native_tensor(
     JNIEnv* env, jclass, jlong program, jboolean outputs, jint index) {
   int32_t found[1 + kMaxDims];

@@ -68,8 +68,8 @@ final class Declines {
     }
 
     /**
-     * Returns a text as a message's detail: with only the last part of each absolute path, as a device's folders are
-     * its own affair, and truncated.
+     * Shortens a text for a message's detail. It keeps only the last part of each absolute path, because a device's
+     * folders are private.
      */
     static String detail(String text) {
         return cut(FOLDERS.matcher(text).replaceAll(""));

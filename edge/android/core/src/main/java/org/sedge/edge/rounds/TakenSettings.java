@@ -111,7 +111,7 @@ final class TakenSettings {
             Object value = entry.getValue();
             double number = value instanceof Number ? ((Number) value).doubleValue() : Double.NaN;
             try {
-                if (entry.getKey().equals(ORDERS) && value instanceof Double) { // in Python, too, even for 2.0
+                if (entry.getKey().equals(ORDERS) && value instanceof Double) { // as in Python, even for 2.0
                     throw new IllegalArgumentException("Expected `int`, got `float`");
                 }
                 Limits other = with(now, (String) entry.getKey(), number);

@@ -4,8 +4,8 @@
     plan(context, client)       -> Assignment     once for each device of a cohort
     apply(context, updates)     -> State          when a round of training closes
 
-The engine passes a ``Context``, and the strategy returns a ``State``. A strategy does no I/O and keeps
-nothing between calls, so the same object serves real fleets, the emulator and the tests. Shapes: n =
+The engine passes a ``Context``, and the strategy returns a ``State``. A strategy does no I/O and keeps no
+state between calls, so the same object serves real fleets, the emulator and the tests. Shapes: n =
 parameters of the model, m = parameters of a narrower form, k = elements of a patch.
 """
 
@@ -31,8 +31,8 @@ from sedge_protocol.wire.work import Codec, Work
 Groups = Mapping[str, tuple[str, ...]]
 Change = NDArray[np.float32] | NDArray[np.float64]
 
-# How devices code their updates by default: for strategies that average changes (elements that are left out
-# are added to the next change), and for strategies that need every element.
+# How devices encode their updates by default. LARGEST_ELEMENTS is for strategies that average changes:
+# elements left out are added to the next change. EVERY_ELEMENT is for strategies that need all elements.
 LARGEST_ELEMENTS = Codec(ValueCoding.BF16, 0.04)
 EVERY_ELEMENT = Codec(ValueCoding.INT8, 1.0)
 
@@ -50,12 +50,12 @@ class Width:
 
 @dataclass(frozen=True)
 class State:
-    """The next global model, made by ``Context.moved`` or ``Context.replaced``.
+    """The next global model, as returned by ``Context.moved`` or ``Context.replaced``.
 
     ``theta`` is (n,). ``arrays`` and ``groups`` come back in the next ``Context``. ``is_change`` says that
-    theta is the previous model plus a change: a coded broadcast then adds whatever it left out of the
-    change to the next rounds' changes. Values that replace the model need no such carry-over: whatever was
-    left out is part of the next difference anyway.
+    theta is the previous model plus a change. A lossy broadcast then adds what it left out to the changes
+    of the next rounds. Values that replace the model need no such carry-over, as what was left out is part
+    of the next difference anyway.
     """
 
     theta: Theta
@@ -66,15 +66,15 @@ class State:
 
 @dataclass(frozen=True)
 class Context:
-    """The engine's read-only input to a strategy.
+    """The read-only input that the engine passes to a strategy.
 
     ``theta`` (n,) is the global model, ``initial`` (n,) the run's first one. ``training`` and ``robust``
     are the run's settings; ``average_change`` follows ``robust``. ``round`` counts the training rounds
     applied so far; ``is_evaluation`` says that no device trains in the next round. ``arrays`` and
     ``groups`` are from the strategy's last ``State``; ``groups`` maps a device to the others that it learns
-    with. ``widths`` are the forms of the model in this run, the whole one first, and ``axes`` tells which
+    from. ``widths`` are the forms of the model in this run, the whole one first, and ``axes`` tells which
     channels of its tensors belong together. ``devices`` is the number of enrolled devices. ``compute`` runs
-    work that is worth cutting into slices.
+    work that is large enough to be split into slices.
     """
 
     layout: Layout
@@ -98,11 +98,11 @@ class Context:
         groups: Groups | None = None,
         fixed: Iterable[str] = (),
     ) -> State:
-        """The global model plus ``change`` (n,), summed in float64.
+        """Returns the global model plus ``change`` (n,), summed in float64.
 
         BatchNorm statistics and the tensors named in ``fixed`` keep their values. ``arrays`` and ``groups``
-        replace the last ones, and are empty if omitted. Raises ``StrategyError`` for a change of another
-        shape and for a sum that is not finite.
+        replace the previous ones, and are empty if omitted. Raises ``StrategyError`` for a change of
+        another shape and for a sum that is not finite.
         """
         if change.shape != self.theta.shape:
             raise StrategyError(f"change: found {change.shape}, expected {self.theta.shape}")
@@ -115,7 +115,7 @@ class Context:
         groups: Groups | None = None,
         fixed: Iterable[str] = (),
     ) -> State:
-        """``theta`` (n,) in place of the global model; otherwise as ``moved``."""
+        """Returns ``theta`` (n,) in place of the global model; otherwise like ``moved``."""
         if theta.shape != self.theta.shape:
             raise StrategyError(f"theta: found {theta.shape}, expected {self.theta.shape}")
         return self._state(theta, arrays, groups, fixed, False)
@@ -128,7 +128,7 @@ class Context:
         fixed: Iterable[str],
         is_change: bool,
     ) -> State:
-        with np.errstate(over="ignore"):  # checked below
+        with np.errstate(over="ignore"):  # overflow is checked below
             theta = values.astype(np.float32)
         if not np.isfinite(theta).all():
             worst = int(np.argmin(np.isfinite(theta)))
@@ -147,16 +147,16 @@ class ClientModel:
 
     ``trained`` is the model at the end of the device's last round, as the cloud decoded it, or None before
     its first update: (n,), or (m,) in the layout of ``Context.widths[width]``. ``sent`` is the change in
-    that update, with the elements that the device chose; ``round`` is its round, counted as
-    ``Context.round``, and ``mix`` the alpha that it reported. ``arrays`` are from the device's last
+    that update, with the elements that the device chose; ``round`` is its round, counted like
+    ``Context.round``, and ``mix`` is the alpha that it reported. ``arrays`` are from the device's last
     ``Assignment``. ``group`` has the models of the devices in ``Context.groups``, in that order; each is
     decoded when the iteration reaches it. ``steps`` counts the update's SGD steps, ``step_s`` is the time
     of one, and ``memory_mb`` is the device's memory; 0 means unknown. ``widest`` is the first width that
-    fits into it by the bundles' own figures. ``load_base`` decodes the global model of the update's round,
-    for ``base``.
+    fits in it, according to the bundles. ``load_base`` decodes the global model of the update's round, for
+    ``base``.
 
     ``counted`` is the factor with which the update entered the global model (outliers.py); 0 if it was
-    late, left out or shortened so much that it is not ``trusted``. ``group`` has trusted models only, each
+    late, dropped or shortened so much that it is not ``trusted``. ``group`` has trusted models only, each
     ``shortened`` by its factor. Do not make an ``Assignment.start`` from an untrusted model: the outlier
     filter measures patches but not starts.
     """
@@ -178,12 +178,12 @@ class ClientModel:
 
     @property
     def trusted(self) -> bool:
-        """Whether others may learn from the model."""
+        """Returns True if other devices may learn from the model."""
         return self.counted > 0
 
     @property
     def shortened(self) -> "ClientModel":
-        """The model as it counted in its round: only the share ``counted`` of the way from ``base``."""
+        """Returns the model as it counted in its round: moved only the share ``counted`` from ``base``."""
         base, factor = self.base, np.float32(self.counted)
         if factor == 1 or base is None or self.trained is None or self.sent is None:
             return self
@@ -192,29 +192,28 @@ class ClientModel:
 
     @property
     def base(self) -> Theta | None:
-        """The global model (n,) of the device's last round, without its patch; None if unknown."""
+        """Returns the global model (n,) of the device's last round, without its patch; None if unknown."""
         return None if self.load_base is None else self.load_base()
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One device's part in a round.
+    """What one device does in a round.
 
     The device starts from the global model with ``patch`` (absolute values) written over it. Two kinds of
     tensors come from its own last model instead and are never sent: those in ``work.keep`` and, unless
-    ``shares_statistics``, BatchNorm's statistics. ``work`` is everything else that the order asks
+    ``shares_statistics``, BatchNorm's statistics. ``work`` is everything else that the order asks for
     (messages.Work); without ``work.training`` the run's training applies. ``arrays`` replaces the device's
     ``ClientModel.arrays``.
 
     ``start`` (m,) replaces the global model, in the layout of ``Context.widths[width]``. Devices with equal
-    starts share one transfer.
-    With ``holdout`` above 0 the device holds out this share of its training examples, the same ones in
-    every round, and applies the patch only if it does better on them with the patch than without.
-    ``correction`` (m,) is added to every gradient of the model that the device sends (SCAFFOLD). It travels
-    exactly. It cannot be combined with a mixture (OwnModel).
-    ``send`` has small arrays (m,) by name, 32 KiB in all, for the device's own training function;
-    ``work.settings`` has numbers and texts for it, and ``work.returns`` names the arrays that it returns,
-    which arrive as ``Update.arrays``.
+    starts share one transfer. With ``holdout`` above 0 the device holds out this share of its training
+    examples, the same ones in every round, and applies the patch only if it does better on them with the
+    patch than without. ``correction`` (m,) is added to every gradient of the model that the device sends
+    (SCAFFOLD). It is sent exactly, and cannot be combined with a mixture (OwnModel). ``send`` has small
+    arrays (m,) by name, 32 KiB in all, for the device's own training function; ``work.settings`` has
+    numbers and texts for it, and ``work.returns`` names the arrays that the function returns, which arrive
+    as ``Update.arrays``.
     """
 
     patch: SparseVector | None = None
@@ -230,14 +229,14 @@ class Assignment:
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """One device's accepted result: the model ``trained`` (n,), as ``base`` + ``patch`` + ``delta``.
+    """One device's accepted result: the model ``trained`` (n,), given as ``base`` + ``patch`` + ``delta``.
 
-    ``base`` (n,) is the global model. The device wrote ``patch`` (absolute values; None if it
-    chose to start without) over it and moved by ``delta``. Without both, ``base`` is the trained model. For
-    another ``width`` all of these are (m,), in that width's layout. ``trusted`` is copied from the client
-    model from which the round was planned, and ``steps`` is the number of SGD steps that the device
-    reported. ``arrays`` were returned by the device's own training function; they are finite and have the
-    lengths that ``work.returns`` says. No robust rule or outlier filter checks them.
+    ``base`` (n,) is the global model. The device wrote ``patch`` (absolute values; None if it chose to
+    start without) over it, and training changed the result by ``delta``. If both are None, ``base`` is the
+    trained model. For another ``width`` all of these are (m,), in that width's layout. ``trusted`` is
+    copied from the client model from which the round was planned, and ``steps`` is the number of SGD steps
+    that the device reported. ``arrays`` were returned by the device's own training function; they are
+    finite and have the lengths that ``work.returns`` says. No robust rule or outlier filter checks them.
     """
 
     device: str
@@ -253,7 +252,7 @@ class Update:
 
     @cached_property
     def trained(self) -> Theta:
-        """The model (n,) that the device ended the round with; computed once, on demand."""
+        """Returns the model (n,) that the device ended the round with; computed once, on demand."""
         if self.patch is None and self.delta is None:
             return self.base
         theta = self.base.copy()
@@ -264,7 +263,7 @@ class Update:
         return theta
 
     def trained_within(self, part: slice) -> Theta:
-        """``trained`` within ``part`` of the n elements, as a new vector."""
+        """Returns ``trained`` within ``part`` of the n elements, as a new vector."""
         start, stop, _ = part.indices(self.base.size)
         theta = self.base[part].copy()
         if self.patch is not None:
@@ -293,10 +292,10 @@ class Update:
             if isinstance(where, slice):
                 total += added
             else:
-                np.add.at(total, where, added)  # += would copy the selected elements
+                np.add.at(total, where, added)  # += would copy the selected elements first
 
     def change(self, theta: Theta, part: slice) -> NDArray[np.float32]:
-        """``trained - theta`` within ``part`` of the n elements, as a new vector.
+        """Returns ``trained - theta`` within ``part`` of the n elements, as a new vector.
 
         A difference beyond float32's range is infinite.
         """
@@ -314,7 +313,7 @@ class Update:
         return change
 
     def scaled(self, factor: float) -> "Update":
-        """The same update, moved only ``factor`` (0 to 1) of the way from ``base`` to ``trained``."""
+        """Returns the same update, moved only ``factor`` (0 to 1) of the way to ``trained``."""
         patch = self.patch
         if patch is not None:
             base = self.base[patch.where]
@@ -328,16 +327,16 @@ class Update:
 def _within(
     vector: SparseVector, start: int, stop: int
 ) -> tuple[slice | NDArray[np.intp], NDArray[np.float32]]:
-    """The places (from ``start``) and values of a vector's elements between two positions."""
+    """Returns the places (from ``start``) and values of a vector's elements between two positions."""
     if vector.indices is None:
         return slice(None), vector.values[start:stop]
-    # The bounds have the indices' own type: otherwise numpy copies all indices into a wider one.
+    # The bounds have the indices' own type; otherwise numpy would copy all indices into a wider one.
     low, high = np.searchsorted(vector.indices, np.array((start, stop), np.uint32))
     return vector.indices[low:high].astype(np.intp) - start, vector.values[low:high]
 
 
 class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The algorithm of a run. A strategy is a subclass; its fields are its options.
+    """The algorithm of a run. A strategy is a subclass of this one, and its fields are its options.
 
     A range is part of the field's type, ``mu: Annotated[float, Meta(ge=0)] = 0.01``, and is checked when a
     run file is read. ``__post_init__`` checks constraints between options and raises ``ConfigError``. A
@@ -350,51 +349,51 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """Whether this strategy follows robust rules that work coordinate by coordinate."""
+        """Returns True if this strategy follows robust rules that work coordinate by coordinate."""
         return False
 
     @property
     def widths_vary(self) -> bool:
-        """Whether ``plan`` may give a device a narrower form of the model, which needs less memory."""
+        """Returns True if ``plan`` may give devices a narrower form of the model, to save memory."""
         return False
 
     @property
     def codec(self) -> Codec:
-        """How devices code their updates by default, if the run file does not say."""
+        """Returns how devices encode their updates by default, if the run file does not say."""
         return LARGEST_ELEMENTS
 
     @property
     def later_words(self) -> tuple[str, ...]:
-        """The extensions that orders use only once a device has a past; a policy must allow them."""
+        """Returns extensions that only orders after a device's first one use; a policy must allow them."""
         return ()
 
     @property
     def patch_values(self) -> ValueCoding:
-        """How patches and start vectors are coded by default, if the run file does not say."""
+        """Returns how patches and start vectors are encoded by default, if the run file does not say."""
         return ValueCoding.FP32
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """Remarks on these options with this model, one sentence each; usually none.
+        """Returns remarks on these options with this model, one sentence each; usually none.
 
         A remark says, for example, that with these options the method is equivalent to another. Remarks
-        appear when a run starts, once devices return, and in its report. ``layouts`` are the layouts of the
-        run's forms, the whole model first; ``personal`` is the number of patch elements in the first round
-        that devices return to, or in all rounds of a run that has ended.
+        appear when a run starts, when devices first return, and in the run's report. ``layouts`` are the
+        layouts of the run's forms, the whole model first; ``personal`` is the number of patch elements in
+        the first round with returning devices, or in all rounds of a run that has ended.
         """
         return ()
 
     def init(self, context: Context) -> State:
-        """The state before the first round: the model that the run was started with."""
+        """Returns the state before the first round: the model that the run was started with."""
         return State(context.theta)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """One device's part in a round; by default it trains the global model with the run's training."""
+        """Returns one device's assignment in a round; by default it trains the global model."""
         return Assignment()
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The state after a round of training.
+        """Returns the state after a round of training.
 
-        ``updates`` are decoded one at a time, in the order of device ids, so a round need not fit into
+        ``updates`` are decoded one at a time, in the order of device ids, so a round need not fit in
         memory. They can be iterated more than once.
         """
         raise NotImplementedError

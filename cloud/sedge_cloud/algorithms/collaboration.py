@@ -59,7 +59,7 @@ class Grouped(Strategy, frozen=True):
 
     @property
     def codec(self) -> Codec:
-        """Send every element exactly; the order or the update says which elements are sent or critical."""
+        """Send every element; the order or the update says which elements are sent or critical."""
         return EVERY_ELEMENT
 
     @property

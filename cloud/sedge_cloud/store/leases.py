@@ -100,7 +100,7 @@ class Leases(Database):
         return row
 
     def limit_idle(self) -> None:
-        """Ensure that nobody waits longer than ``IDLE_S`` for a process stopped within a transaction."""
+        """Ensure that nobody waits longer than ``IDLE_S`` for a process that stopped in a transaction."""
         with self._db.errors():
             self._db.limit_idle(IDLE_S)
 

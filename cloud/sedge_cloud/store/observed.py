@@ -161,7 +161,7 @@ class Observed(Database):
         return [(str(device), str(why)) for device, why in rows]
 
     def last_rounds(self, run: str, after: int, most: int) -> list[RoundRow]:
-        """Returns at most ``most`` of a run's rounds after ``after``, oldest first, without summaries."""
+        """Returns the last ``most`` of a run's rounds after ``after``, oldest first, without summaries."""
         fields = RoundRow.__struct_fields__
         names = ", ".join("NULL" if name == "summary" else name for name in fields)
         sql = f"SELECT {names} FROM rounds WHERE run = ? AND round > ? ORDER BY round DESC LIMIT ?"

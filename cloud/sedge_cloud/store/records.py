@@ -121,7 +121,7 @@ class RunSums(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Shortfall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a device's update did not count in a round, or ``counted`` less, and when the round closed."""
+    """Why a device's update did not count in a round, or only partly (``counted``), and when that was."""
 
     kind: Literal["declined", "rejected", "distrusted"]
     round: int

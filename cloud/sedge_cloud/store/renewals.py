@@ -62,9 +62,9 @@ class Renewals(Joins):
         return self._rows(RenewalRow, sql)
 
     def broker_secrets(self, names: Collection[str]) -> dict[str, bytes]:
-        """The secrets whose passwords the broker must have: those offered, otherwise the present ones.
+        """Returns the secrets whose passwords the broker must have: an offered one, or the present one.
 
-        A device that is revoked has none.
+        A revoked device has none.
         """
         sql = (
             "SELECT d.device, CASE WHEN LENGTH(r.secret) > 0 THEN r.secret ELSE d.secret END AS secret"

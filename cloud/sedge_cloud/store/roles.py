@@ -90,7 +90,7 @@ class Seen(Protocol):
         ...
 
     def last_rounds(self, run: str, after: int, most: int) -> list[RoundRow]:
-        """Returns at most ``most`` of a run's rounds after ``after``, oldest first, without summaries."""
+        """Returns the last ``most`` of a run's rounds after ``after``, oldest first, without summaries."""
         ...
 
     def online_matching(self, condition: Condition) -> set[str]:
@@ -110,7 +110,7 @@ class Seen(Protocol):
         ...
 
     def received(self, run: str, number: int, since: int | None = None) -> Received:
-        """Every receipt of a round, and the late updates that arrived in it, or from round ``since`` on."""
+        """Returns a round's receipts, and late updates that arrived in rounds ``since`` to ``number``."""
         ...
 
     def runs(self) -> list[RunRow]:
@@ -255,41 +255,47 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def set_status(self, run: str, status: str, why: str = "", ended: float = 0.0) -> None:
-        """End a running run, and note why and when. Raises ``ConfigError`` when there is no such run."""
+        """End a running run, with the reason and the time.
+
+        Raises ``ConfigError`` when there is no such run.
+        """
         ...
 
     def set_terms(self, run: str, terms: bytes) -> None:
-        """Store a run's demands on its devices."""
+        """Store a run's requirements on devices."""
         ...
 
     def sums(self, run: str) -> bytes:
-        """The totals of a run's closed rounds, coded; empty without any, and for a deleted run."""
+        """Returns the encoded totals of a run's closed rounds; empty if it has none, or is deleted."""
         ...
 
     def took_part(self, run: str, device: str, number: int) -> bool:
-        """Whether a device has a receipt in this round or a later one, or an order in a later one."""
+        """Returns True if a device has a receipt in this round or later, or an order in a later one."""
         ...
 
     def unaccounted(self, run: str, since: int) -> list[RoundRow]:
-        """A run's closed rounds after this one."""
+        """Returns a run's closed rounds after round ``since``."""
         ...
 
     def updates(self, run: str, number: int) -> list[UpdateRow]:
-        """The updates that count in a round, by device: neither rejected nor late."""
+        """Returns the updates that count in a round, by device: those neither rejected nor late."""
         ...
 
     # An ingest
 
     def client_model(self, run: str, device: str) -> ClientModelRow | None:
-        """A device's last model, by reference."""
+        """Returns a device's last model, as references to blobs."""
         ...
 
     def ask_to_join(self, asked: JoinRow, now: float) -> JoinRow:
-        """Record that a device asks to join by a token. Returns its join, also when it asks again."""
+        """Record that a device asks to join by a token.
+
+        Returns its join, which is the same if it asks again.
+        """
         ...
 
     def join_of(self, point: bytes) -> JoinRow | None:
-        """The join of a public key."""
+        """Returns the join of the device with this public key, or None."""
         ...
 
     def secret(self) -> bytes:
@@ -301,7 +307,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def tokens(self) -> list[TokenRow]:
-        """Every token, oldest first."""
+        """Returns all tokens, oldest first."""
         ...
 
     def device(self, name: str) -> DeviceRow | None:
@@ -321,7 +327,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def names(self, most: int) -> list[str]:
-        """A limited number of ids, sorted, of devices that are enrolled and not revoked."""
+        """Returns up to ``most`` sorted ids of devices that are enrolled and not revoked."""
         ...
 
     def online(self) -> list[str]:
@@ -341,7 +347,10 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def commit_receipts(self, arrived: Sequence[Arrival]) -> list[UpdateRow | StorageError]:
-        """Do ``commit_receipt`` for each in one transaction; one that fails gives its error."""
+        """Call ``commit_receipt`` for each update in one transaction.
+
+        Returns rows, or errors of failed ones.
+        """
         ...
 
     def save_hello(self, row: DeviceRow, incarnation: int, hello: bytes) -> None:
@@ -349,21 +358,21 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def save_sessions(self, sessions: Sequence[SessionRow]) -> None:
-        """Store sessions that have changed. Nothing is flushed."""
+        """Store changed sessions. Nothing is flushed."""
         ...
 
     def save_traffic(self, rows: Sequence[TrafficRow]) -> None:
-        """Store the devices' bytes in a round. ``whole`` stays true once stored."""
+        """Store the devices' bytes in a round. A ``whole`` that is stored as true stays true."""
         ...
 
     def update(self, run: str, number: int, device: str) -> UpdateRow | None:
-        """One device's receipt in one round, good or bad."""
+        """Returns one device's receipt in one round, for an accepted or rejected update, or None."""
         ...
 
-    # The process around them
+    # Queries of the process that runs both ingest and leader.
 
     def next_incarnation(self, clock: int) -> int:
-        """The next incarnation: above all earlier ones, and at least ``clock`` if that is plausible."""
+        """Returns the next incarnation: above all earlier ones, and at least ``clock`` if plausible."""
         ...
 
     def version(self) -> int:
@@ -378,5 +387,5 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         disk: DiskRow | None = None,
         traffic: Sequence[TrafficRow] = (),
     ) -> None:
-        """Store changes: sessions, open rounds, the coordinator, a measurement, bytes."""
+        """Store changes of sessions, open rounds, the coordinator, a measurement and bytes."""
         ...

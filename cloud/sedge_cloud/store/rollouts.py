@@ -1,12 +1,11 @@
-"""Rollouts, in phases: new bundles for a running run's devices, or settings for the fleet's.
-
-Terms as in Mender and AWS IoT Jobs.
+"""Rollouts in phases: new bundles for a running run's devices, or settings for the fleet's devices.
 
     in_progress -> succeeded      the last phase went well; the devices keep the new bundle
                 -> aborted        too many devices failed, or got worse: all return to the bundle before
                 -> rolled_back    by the operator's command; also from ``succeeded``
 
-A device's outcome follows from the orders that named the bundle, and from its answers to them.
+A device's outcome follows from its answers to the orders that named the bundle. The terms are those of
+Mender and AWS IoT Jobs.
 """
 
 from collections.abc import Collection
@@ -20,20 +19,20 @@ from sedge_cloud.store.selector import parse
 from sedge_protocol.errors import ConfigError, StorageError
 
 T = TypeVar("T")
-# Stands for a run's name in the rollouts of settings.
+# Takes the place of a run's name in rollouts of settings.
 FLEET = ""
 RolloutState: TypeAlias = Literal["in_progress", "succeeded", "aborted", "rolled_back"]
 
 
 class RolloutPlan(msgspec.Struct, frozen=True):
-    """How a rollout proceeds: ``phases`` are shares (0 to 1) of the devices that match ``where``.
+    """The plan of a rollout: ``phases`` are shares (0 to 1) of the devices that match ``where``.
 
     ``bundle`` is the name of the new bundle, or of the file that the ``settings`` (settings.py) come from.
 
-    A phase lasts at least ``hold_s``, until ``min_devices`` of the devices that it adds have succeeded. If
-    it adds fewer, all of them that are online or were heard from within ``hold_s`` have to, at least one.
-    The rollout is aborted if the share of its devices that fail exceeds that of the other devices by more
-    than ``abort_at``, or if a metric falls by more than ``worse_by`` compared with the other devices.
+    A phase lasts at least ``hold_s``, and until ``min_devices`` of the devices that it adds have succeeded.
+    If it adds fewer, all of those that are online or were heard within ``hold_s`` must succeed, at least
+    one. The rollout is aborted if the share of its devices that fail exceeds that of the other devices by
+    more than ``abort_at``, or if a metric falls by more than ``worse_by`` compared with the other devices.
     """
 
     phases: tuple[float, ...]
@@ -47,17 +46,17 @@ class RolloutPlan(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The progress of a rollout: in ``phase`` (from 0) ``since`` (wall clock).
+    """The progress of a rollout, which has been in ``phase`` (from 0) ``since`` (wall clock).
 
-    ``bounds`` has the largest rank (``rank``) of the devices in each phase begun so far, and ``sizes``
-    their numbers. Its first orders are in ``first_round`` or later. ``failed`` devices are back on their
-    previous bundle or settings, for ``reasons``, and ``succeeded`` counts those whose update was accepted.
-    The rollout was aborted, or its last phase was over, when it ``ended`` (wall clock; 0: not yet).
-    ``phase_round`` is the first round of the phase. ``awaited`` names a few of the devices without an
+    ``bounds`` has the largest rank (``rank``) of the devices in each phase begun so far, and ``sizes`` has
+    the number of devices. Its first orders are in ``first_round`` or later. ``failed`` devices are back on
+    their previous bundle or settings, for the given ``reasons``, and ``succeeded`` counts those whose
+    update was accepted. ``ended`` is when it was aborted, or its last phase was over (wall clock; 0: not
+    yet). ``phase_round`` is the first round of the phase. ``awaited`` names a few of the devices without an
     outcome.
 
-    ``tally`` has what devices answered in the rounds up to ``tallied``: their rows are not read again, and
-    may be deleted. It is empty once the rollout has ended.
+    ``tally`` sums up the devices' answers in the rounds up to ``tallied``, whose rows are not read again
+    and may be deleted. It is empty once the rollout has ended.
     """
 
     since: float
@@ -88,16 +87,16 @@ class RolloutRow(msgspec.Struct, frozen=True):
     why: str = ""
 
     def read_plan(self) -> RolloutPlan:
-        """``plan``, decoded. Raises ``StorageError`` when it cannot be read."""
+        """Decode ``plan``. Raises ``StorageError`` when it cannot be read."""
         return read(self, self.plan, RolloutPlan)
 
     def read_progress(self) -> Progress:
-        """``progress``, decoded. Raises ``StorageError`` when it cannot be read."""
+        """Decode ``progress``. Raises ``StorageError`` when it cannot be read."""
         return read(self, self.progress, Progress)
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """An order of a run and its device's answer; ``report`` comes from the update."""
+    """An order of a run, and its device's answer; ``report`` comes with the update."""
 
     device: str
     round: int
@@ -116,15 +115,15 @@ class RolloutRows(Protocol):
         ...
 
     def save_rollout(self, row: RolloutRow) -> bool:
-        """Store the progress of a rollout; False if it is no longer in progress."""
+        """Store the progress of a rollout. Returns False if it is no longer in progress."""
         ...
 
     def eligible(self, where: str) -> list[str]:
-        """The devices that are enrolled and match a condition; all, where it is empty."""
+        """Returns the enrolled devices that match a condition; all of them if it is empty."""
         ...
 
     def tried(self, run: str, first: int, last: int) -> list[Tried]:
-        """Every order of a run in these rounds, by round and device."""
+        """Returns all orders of a run in these rounds, by round and device."""
         ...
 
     def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
@@ -140,7 +139,7 @@ class Rollouts(Database):
     """The rows of rollouts. Every method is one transaction, or raises ``StorageError``."""
 
     def add_rollout(self, row: RolloutRow) -> None:
-        """Store a new rollout. Raises ``ConfigError`` while another of the run is in progress."""
+        """Store a new rollout. Raises ``ConfigError`` while another rollout of the run is in progress."""
         with self._transaction() as db:
             if row.run != FLEET:
                 self._require_run(db, row.run, alone=True)
@@ -156,9 +155,9 @@ class Rollouts(Database):
         return self._rows(RolloutRow, "SELECT * FROM rollouts WHERE run = ? ORDER BY number", run)
 
     def last_bundle(self, run: str, device: str) -> bytes | None:
-        """The blob of the bundle of a device's order in its last closed round.
+        """Returns the blob of the bundle that a device's order named in its last closed round.
 
-        It is empty for the run's own bundle, and None without such an order or if it is deleted.
+        It is empty for the run's own bundle, and None if there is no such order any more.
         """
         sql = (
             "SELECT o.bundle FROM histories h"
@@ -170,7 +169,7 @@ class Rollouts(Database):
         return None if row is None else bytes(row[0])
 
     def save_rollout(self, row: RolloutRow) -> bool:
-        """Store the progress of a rollout; False if it is no longer in progress."""
+        """Store the progress of a rollout. Returns False if it is no longer in progress."""
         sql = (
             "UPDATE rollouts SET state = ?, progress = ?, why = ?"
             " WHERE run = ? AND number = ? AND state = 'in_progress'"
@@ -180,9 +179,9 @@ class Rollouts(Database):
             return bool(db.execute(sql, given).rowcount)
 
     def roll_back(self, run: str, why: str, number: int | None = None) -> tuple[RolloutRow, bool]:
-        """End a rollout, the newest or that of this number. Returns it, and whether it was in force.
+        """Roll back the newest rollout, or the one of this number. Returns it, and whether it was in force.
 
-        Raises ``ConfigError`` where there is no such rollout.
+        Raises ``ConfigError`` if there is no such rollout.
         """
         with self._transaction():
             rows = [row for row in self.rollouts(run) if number in (None, row.number)]
@@ -200,7 +199,7 @@ class Rollouts(Database):
         return row, True
 
     def eligible(self, where: str) -> list[str]:
-        """The devices that are enrolled and match a condition; all, where it is empty."""
+        """Returns the enrolled devices that match a condition; all of them if it is empty."""
         if where:
             sql, values = parse(where).query("d.device", "devices", "d.revoked = 0")
         else:
@@ -209,7 +208,7 @@ class Rollouts(Database):
             return [str(row[0]) for row in self._db.execute(sql, values)]
 
     def tried(self, run: str, first: int, last: int) -> list[Tried]:
-        """Every order of a run in these rounds, by round and device."""
+        """Returns all orders of a run in these rounds, by round and device."""
         sql = (
             "SELECT o.device, o.round, o.bundle, o.declined, COALESCE(u.rejected, ''),"
             " u.report, r.open FROM orders o"
@@ -221,7 +220,7 @@ class Rollouts(Database):
 
 
 def in_progress(store: RolloutRows, run: str) -> RolloutRow | None:
-    """A run's rollout that is in progress, if there is one."""
+    """Returns a run's rollout that is in progress, or None."""
     return next((row for row in store.rollouts(run) if row.state == "in_progress"), None)
 
 
@@ -229,5 +228,5 @@ def read(row: RolloutRow, coded: bytes, kind: type[T]) -> T:
     """Decode a part of a rollout's row. Raises ``StorageError`` when it cannot be read."""
     try:
         return msgspec.msgpack.decode(coded, type=kind)
-    except ValueError as exc:  # msgspec's errors
+    except ValueError as exc:  # msgspec raises ValueErrors
         raise StorageError(f"run {row.run}, rollout {row.number}: {exc}") from exc

@@ -1,7 +1,7 @@
-"""The rows of the coordinator's database, as ``Store`` writes and reads them: by position, field by field.
+"""The rows of the coordinator's database. ``Store`` writes and reads their fields by position.
 
-A coded patch that is small enough to travel inside its order is stored in its row, a larger one as a blob;
-a row has one of the two.
+An encoded patch that is small enough to be sent inside its order is stored in its row, a larger one as a
+blob; a row has one of the two.
 """
 
 import hashlib
@@ -14,13 +14,13 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.work import Work
 
-# An update may be this many rounds late and still be accepted.
+# An update may arrive this many rounds late and still be accepted.
 LATE_ROUNDS = 3
 
 
 @lru_cache(maxsize=1024)
 def _work(coded: bytes) -> Work:
-    """Decode and cache: a round's orders share a few kinds of work."""
+    """Decode work, cached, as a round's orders share a few kinds of work."""
     return msgspec.msgpack.decode(coded, type=Work)
 
 
@@ -33,13 +33,13 @@ class DeviceRow(msgspec.Struct, frozen=True):
     incarnation: int
     hello: bytes | None
     changed: int = 0
-    enrolled: float = 0.0  # its last enrolment or reissue, by the store's clock; 0 before schema 9
+    enrolled: float = 0.0  # when it last got a secret, by the store's clock; 0 before schema 9
 
     def read_hello(self) -> Hello | None:
-        """The hello of its last start; None if there is none, or if it cannot be read."""
+        """Decode its last hello; None if there is none, or if it cannot be read."""
         try:
             return None if self.hello is None else msgspec.msgpack.decode(self.hello, type=Hello)
-        except ValueError:  # msgspec's errors
+        except ValueError:  # msgspec raises ValueErrors
             return None
 
 
@@ -48,8 +48,8 @@ class RunRow(msgspec.Struct, frozen=True):
 
     ``bundle`` is the blob of the whole model's bundle. ``narrower`` is MessagePack of the blobs of bundles
     with fewer channels, widest first, or empty. ``frozen`` is the blob of frozen data, or empty. ``why``
-    says why it failed, and ``ended`` when it ended. ``terms`` is MessagePack of ``Terms``, its demands on
-    devices, and ``sums`` of ``RunSums``, the totals of its closed rounds; each may be empty.
+    says why it failed, and ``ended`` when it ended. ``terms`` is MessagePack of ``Terms``, its requirements
+    on devices, and ``sums`` of ``RunSums``, the totals of its closed rounds; each may be empty.
     """
 
     run: str
@@ -67,15 +67,15 @@ class RunRow(msgspec.Struct, frozen=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is no longer running."""
+        """Returns True if it is no longer running."""
         return self.status != "running"
 
     @property
     def bundles(self) -> tuple[bytes, ...]:
-        """The blob of each width's bundle, the whole model's first. Raises ``StorageError``."""
+        """Returns the blob of each width's bundle, the whole model's first. Raises ``StorageError``."""
         try:
             narrower = msgspec.msgpack.decode(self.narrower, type=tuple[bytes, ...])
-        except ValueError as exc:  # msgspec's errors
+        except ValueError as exc:  # msgspec raises ValueErrors
             if self.narrower:
                 raise StorageError(f"run {self.run}: its bundles cannot be read: {exc}") from exc
             narrower = ()
@@ -86,13 +86,13 @@ class RoundRow(msgspec.Struct, frozen=True):
     """One round; ``model`` is the blob of its global model, ``summary`` MessagePack once it is closed.
 
     ``steps`` is MessagePack of the ``StepRow`` items that its orders name, oldest first, or empty. ``up``
-    and ``down`` are the bytes that the coordinator sent and received on its own link while it was open.
-    An open round is in a ``phase`` (lifecycle.py) that ends at ``ends_at``, no later than its ``deadline``;
+    and ``down`` are the bytes that the coordinator sent and received on its own link while it was open. An
+    open round is in a ``phase`` (lifecycle.py) that ends at ``ends_at``, no later than its ``deadline``;
     ``needed`` updates are its quorum, and ``extended`` counts the extensions of its deadline. ``why`` says
     what closed it, and ``parts`` is MessagePack of ``RoundParts``, the devices' parts in a closed round, or
     empty. ``receipts`` counts the receipts written or changed for it; a late one counts for the round in
-    which its update counts. A process that closes the round has seen all receipts if the number is still
-    the same. Times are seconds on the wall clock, 0 for unknown.
+    which its update counts. A process that closes the round has seen all receipts if the number has not
+    changed. Times are seconds on the wall clock, 0 for unknown.
     """
 
     run: str
@@ -153,29 +153,29 @@ class OrderRow(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def patch_hash(self) -> bytes:
-        """SHA-256 of the coded patch; empty for none."""
+        """Returns SHA-256 of the encoded patch; empty for none."""
         return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")
 
     def blobs(self, model: bytes) -> tuple[bytes, ...]:
-        """The blobs that the client model will name once the update arrives; ``model`` is the round's."""
+        """Returns the blobs that the client model will name after the update; ``model`` is the round's."""
         named = self.model or model, self.arrays, self.context, self.patch_blob, self.patch_context
         return tuple(filter(None, named))
 
     def read_work(self) -> Work:
-        """``work``, decoded. Raises ``StorageError`` when it cannot be read."""
+        """Decode ``work``. Raises ``StorageError`` when it cannot be read."""
         try:
             return _work(self.work) if self.work else Work()
-        except ValueError as exc:  # msgspec's errors
+        except ValueError as exc:  # msgspec raises ValueErrors
             text = f"run {self.run}, round {self.round}, order of {self.device}: {exc}"
             raise StorageError(text) from exc
 
 
 class UpdateRow(msgspec.Struct, frozen=True):
-    """One receipt, good (``rejected`` is empty) or bad; repeated offers get the same answer.
+    """One receipt, of an accepted (``rejected`` is empty) or rejected update; it answers repeated offers.
 
     ``late`` is 0 or, for an update that arrived after its round had closed, the round that was then open or
-    next to open. ``patch_length`` and ``delta_length`` are for the outlier filter: the Euclidean distance
-    from the model of the update's own round to its patch, and the length of its delta; None: not measured.
+    next to open. The outlier filter needs ``patch_length``, the Euclidean distance from the model of the
+    update's own round to its patch, and ``delta_length``, that of its delta; None: not measured.
     """
 
     run: str
@@ -191,7 +191,7 @@ class UpdateRow(msgspec.Struct, frozen=True):
     delta_length: float | None = None
 
     def refused(self, reason: str, detail: str) -> "UpdateRow":
-        """The same receipt, marked as rejected."""
+        """Returns the same receipt, marked as rejected."""
         return msgspec.structs.replace(self, report=b"", rejected=reason, detail=detail[:1000])
 
 
@@ -206,17 +206,17 @@ class Received(NamedTuple):
 
     @property
     def counted(self) -> list[UpdateRow]:
-        """The round's updates that arrived in time and were not rejected."""
+        """Returns the round's updates that arrived in time and were not rejected."""
         return [update for update in self.receipts if not update.rejected and not update.late]
 
 
 class ClientModelRow(msgspec.Struct, frozen=True):
-    """A device's last model by reference: model blob + patch + update blob give the vector.
+    """A device's last model, as references: model blob + patch + update blob give the vector.
 
     ``patch`` or the blob ``patch_blob`` is the patch that the device applied: its order's, or none if it
     chose to start without. ``context`` is the blob of a mask that may be needed to decode the update, and
     ``mask`` the blob of the update's own mask, which the device has too; each is empty for none. ``width``
-    tells which of the run's layouts the vector has. ``mix``, ``step_s`` (0: unknown) and ``steps`` are from
+    says which of the run's layouts the vector has. ``mix``, ``step_s`` (0: unknown) and ``steps`` are from
     the report, and ``remembered`` says that the device has kept the update that it sent.
     """
 
@@ -239,7 +239,7 @@ class ClientModelRow(msgspec.Struct, frozen=True):
 
     @property
     def blobs(self) -> tuple[bytes, ...]:
-        """The blobs needed to decode it."""
+        """Returns the blobs needed to decode it."""
         named = (
             self.model,
             self.blob,
@@ -252,22 +252,22 @@ class ClientModelRow(msgspec.Struct, frozen=True):
 
     @property
     def patch_hash(self) -> bytes:
-        """SHA-256 of the coded patch; empty for none."""
+        """Returns SHA-256 of the encoded patch; empty for none."""
         return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")
 
 
 JoinState: TypeAlias = Literal["pending", "accepted", "admitted", "refused"]
-# A receipt, the client model that comes with it, and the update itself if it is small.
+# (receipt, client model that comes with it, the update itself if it is small)
 Arrival: TypeAlias = tuple[UpdateRow, ClientModelRow | None, bytes]
 
 
 class TokenRow(msgspec.Struct, frozen=True):
     """A token: the account of this name, with a 32-byte ``secret``; ``uses`` devices may join with it.
 
-    ``device`` is the id of the only device that it is for, or empty, and ``tags`` is MessagePack of the
-    tags that devices get. With ``accepts`` they are accepted without a person's approval. ``expires`` is on
-    the coordinator's wall clock. ``account`` says whether a coordinator manages its account at the broker;
-    otherwise it was made by hand. ``refused`` says why the token last refused a device.
+    ``device`` is the id of the only device that may use it, or empty, and ``tags`` is MessagePack of the
+    tags that devices get. With ``accepts`` they need no person's approval. ``expires`` is on the
+    coordinator's wall clock. ``account`` says whether a coordinator manages its broker account; if not, it
+    was created manually. ``refused`` says why the token last refused a device.
     """
 
     token: str
@@ -284,7 +284,7 @@ class TokenRow(msgspec.Struct, frozen=True):
     refused_at: float = 0.0
 
     def read_tags(self) -> dict[str, str]:
-        """The tags."""
+        """Decode the tags."""
         return msgspec.msgpack.decode(self.tags, type=dict[str, str])
 
 
@@ -303,7 +303,7 @@ class JoinRow(msgspec.Struct, frozen=True):
 class RenewalRow(msgspec.Struct, frozen=True):
     """A device that has been due to change its secret since ``asked``.
 
-    ``secret`` is the one offered with its key ``point``, empty before; ``account``: the broker has it.
+    It has offered ``secret`` with the public key ``point``, or nothing yet. ``account``: the broker has it.
     """
 
     device: str
@@ -316,7 +316,7 @@ class RenewalRow(msgspec.Struct, frozen=True):
 class TrafficRow(msgspec.Struct, frozen=True):
     """A device's bytes in one round, ``up`` from it and ``down`` to it.
 
-    ``whole`` says that it fetched the whole model although it had one and the run broadcasts changes.
+    ``whole`` says that it fetched the whole model, although it had one and the run broadcasts changes.
     """
 
     run: str
@@ -343,11 +343,11 @@ class HistoryRow(msgspec.Struct, frozen=True):
 class SessionRow(msgspec.Struct, frozen=True):
     """A device as the coordinator has observed it.
 
-    ``online`` has been so ``since``; ``heard`` is when it was last heard. Its last dropped message was at
-    ``error_at``, for the reason ``error``; it has waited ``waits_since``, for the reason ``waits``. ``run``
-    and ``round`` name the order that it owes an answer (round 0: none), ``state`` and ``state_since`` its
-    progress, and ``done`` of ``total`` the chunks of a transfer. Times are seconds on the wall clock, 0 for
-    unknown. ``changed`` grows with every change of any device.
+    It has been ``online``, or offline, ``since``; ``heard`` is when it was last heard. Its last dropped
+    message was at ``error_at``, for the reason ``error``; it has waited since ``waits_since``, for the
+    reason ``waits``. ``run`` and ``round`` name the order that it owes an answer (round 0: none), ``state``
+    and ``state_since`` its progress, and ``done`` of ``total`` the chunks of a transfer. Times are seconds
+    on the wall clock, 0 for unknown. ``changed`` grows with every change of any device.
     """
 
     device: str
@@ -368,7 +368,7 @@ class SessionRow(msgspec.Struct, frozen=True):
 
 
 class CoordinatorRow(msgspec.Struct, frozen=True):
-    """A process that serves: when it ``started``, when it was last ``heard``, and its link.
+    """A serving process: when it ``started``, when its last heartbeat was ``heard``, and its link.
 
     ``id`` is its token, or 1 if processes have none. ``link`` is the state of its link to the broker;
     ``max_packet`` is the largest message that the broker lets through, in bytes; 0: not measured yet.

@@ -1,6 +1,6 @@
 """The tables of the coordinator's database, and the longer queries on them, as text.
 
-Columns are in the order of the fields in rows.py: rows are read and written by position. The types are
+Columns are in the order of the fields in rows.py, as rows are read and written by position. The types are
 SQLite's; postgres.py maps each to its own.
 """
 
@@ -11,16 +11,17 @@ import msgspec
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.topics import SHARD_NAMES
 
-# Grows with every change of the tables; ``MIGRATIONS`` leads from each schema to the next.
+# The schema version, which grows with every change of the tables. ``MIGRATIONS`` leads from each schema to
+# the next.
 SCHEMA = 10
 _DEVICES_8 = """CREATE TABLE devices (
     device TEXT PRIMARY KEY, secret BLOB NOT NULL, revoked INTEGER NOT NULL DEFAULT 0,
     incarnation INTEGER NOT NULL DEFAULT 0, hello BLOB, changed INTEGER NOT NULL DEFAULT 0)"""
 _ENROLLED = "enrolled REAL NOT NULL DEFAULT 0"
-# Every table and index, by name. Times are seconds on the wall clock, 0 for unknown.
+# All tables and indexes, by name. Times are seconds on the wall clock, 0 for unknown.
 OBJECTS: Mapping[str, str] = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL)",
-    # As SQLite writes it after the migration, because a store's check compares texts.
+    # In the form that SQLite records after the migration, as a store's check compares texts.
     "devices": f"{_DEVICES_8[:-1]}, {_ENROLLED})",
     "runs": """CREATE TABLE runs (
     run TEXT PRIMARY KEY, status TEXT NOT NULL, config BLOB NOT NULL, bundle BLOB NOT NULL,
@@ -83,7 +84,8 @@ OBJECTS: Mapping[str, str] = {
     "silent_devices": "CREATE INDEX silent_devices ON devices (device)"
     " WHERE hello IS NULL AND revoked = 0",
     "online_sessions": "CREATE INDEX online_sessions ON sessions (device, waits) WHERE online = 1",
-    # Attributes in devices' hellos, by which conditions select; ``backends`` has a space around each.
+    # Attributes from devices' hellos, which conditions select by; each name in ``backends`` is enclosed in
+    # spaces.
     "abilities": """CREATE TABLE abilities (
     device TEXT PRIMARY KEY, version TEXT NOT NULL, backends TEXT NOT NULL,
     memory_mb INTEGER NOT NULL, num_train INTEGER NOT NULL, num_test INTEGER NOT NULL,
@@ -94,7 +96,7 @@ OBJECTS: Mapping[str, str] = {
     device TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, number REAL,
     PRIMARY KEY (device, key))""",
     "tagged": "CREATE INDEX tagged ON tags (key, value, device)",
-    # Paused devices: no cohort includes them.
+    # Paused devices, which take part in no cohort.
     "paused": "CREATE TABLE paused (device TEXT PRIMARY KEY, since REAL NOT NULL)",
     "tokens": """CREATE TABLE tokens (
     token TEXT PRIMARY KEY, secret BLOB NOT NULL, device TEXT NOT NULL, tags BLOB NOT NULL,
@@ -106,7 +108,7 @@ OBJECTS: Mapping[str, str] = {
     point BLOB PRIMARY KEY, token TEXT NOT NULL, device TEXT NOT NULL, secret BLOB NOT NULL,
     state TEXT NOT NULL, asked REAL NOT NULL, detail TEXT NOT NULL)""",
     "joining": "CREATE INDEX joining ON joins (state, device)",
-    # Devices that are to change their secret; ``point`` and ``secret`` are empty until they offer one.
+    # Devices that should change their secret; ``point`` and ``secret`` are empty until they offer one.
     "renewals": """CREATE TABLE renewals (
     device TEXT PRIMARY KEY, asked REAL NOT NULL, point BLOB NOT NULL, secret BLOB NOT NULL,
     account INTEGER NOT NULL)""",
@@ -122,7 +124,7 @@ OBJECTS: Mapping[str, str] = {
     plan BLOB NOT NULL, progress BLOB NOT NULL, created REAL NOT NULL, why TEXT NOT NULL,
     PRIMARY KEY (run, number))""",
 }  # fmt: skip
-# The processes that serve a fleet: these rows stay with their store when all others are copied.
+# The processes that serve a fleet. These rows stay with their store when all others are copied.
 SERVING_TABLES = ("processes", "leases")
 TABLE_NAMES = tuple(
     name
@@ -141,9 +143,9 @@ TABLES = ";".join([
 
 
 def _rebuilt(table: str, added: str, text: str = "") -> tuple[str, ...]:
-    """Statements that give a table new columns, with the values ``added``.
+    """Returns statements that give a table new columns, with the values ``added``.
 
-    ``text`` is an earlier form of the table. Afterwards its text in SQLite, and its index's name in
+    ``text`` is an earlier form of the table. Afterwards the table's text in SQLite, and its index's name in
     PostgreSQL, are as in a new store.
     """
     old = f"{table}_before"
@@ -170,7 +172,7 @@ MIGRATIONS: Mapping[int, str] = {
     3: ";".join([
         *_rebuilt("devices", "0", _DEVICES_8),
         *_rebuilt("runs", f"'', 0, {_EMPTY}, {_EMPTY}"),
-        # No row says when an open round opened or when it ends: it starts over.
+        # No row says when an open round opened or when it ends, so it starts over.
         *_rebuilt("rounds", f"{_PHASE}, 0, 0, 0, 0, '', 0, 0, {_EMPTY}, 0"),
         *_rebuilt("updates", "NULL, NULL"),
         *(OBJECTS[name] for name in _NEW_IN_4),
@@ -187,8 +189,8 @@ MIGRATIONS: Mapping[int, str] = {
     8: f"ALTER TABLE devices ADD COLUMN {_ENROLLED}",
     9: ";".join(OBJECTS[n] for n in ("certificates", "certified", "ending_certificates")),
 }  # fmt: skip
-# The updates that client models build on, and those of open rounds. The cross join makes SQLite look up
-# rounds first; otherwise it would scan all updates ever received.
+# Selects the updates that client models build on, and those of open rounds. The cross join makes SQLite
+# look up rounds first; otherwise it would scan all updates ever received.
 NAMED_UPDATES = (
     "SELECT blob FROM client_models UNION SELECT u.blob FROM rounds r"
     " CROSS JOIN updates u WHERE u.run = r.run AND u.round = r.round AND r.open = 1"
@@ -196,10 +198,10 @@ NAMED_UPDATES = (
 
 
 def named_blobs_sql(late_rounds: int) -> str:
-    """Every blob that a row names, except in the runs' states and the rounds' steps.
+    """Returns a query of all blobs that rows name, except in the runs' states and the rounds' steps.
 
-    Rounds up to ``late_rounds`` before the open or next one keep their models and what their orders name:
-    a late update makes them part of a client model.
+    Rounds up to ``late_rounds`` before the open or next one keep their models and the blobs that their
+    orders name, as a late update makes them part of a client model.
     """
     live = (
         "WITH newest(run, round) AS MATERIALIZED"
@@ -231,7 +233,7 @@ def named_blobs_sql(late_rounds: int) -> str:
 
 
 class StepRow(msgspec.Struct, frozen=True):
-    """A coded change, ``blob`` of ``size`` bytes, from the global model ``base_hash`` to the next one."""
+    """An encoded change, ``blob`` of ``size`` bytes, from the global model ``base_hash`` to the next."""
 
     base_hash: bytes
     blob: bytes
@@ -239,8 +241,8 @@ class StepRow(msgspec.Struct, frozen=True):
 
 
 def steps_of(coded: bytes) -> tuple[StepRow, ...]:
-    """The steps in ``RoundRow.steps``. Raises ``StorageError`` when they cannot be read."""
+    """Decode the steps in ``RoundRow.steps``. Raises ``StorageError`` when they cannot be read."""
     try:
         return msgspec.msgpack.decode(coded, type=tuple[StepRow, ...]) if coded else ()
-    except ValueError as exc:  # msgspec's errors
+    except ValueError as exc:  # msgspec raises ValueErrors
         raise StorageError(f"a round's steps cannot be read: {exc}") from exc

@@ -1,4 +1,4 @@
-"""Selects devices by conditions on their tags and announced attributes, as SQL with separate values.
+"""Translates conditions on devices' tags and announced attributes into SQL with separate values.
 
     select      = either
     either      = both ("or" both)*
@@ -23,7 +23,7 @@ from sedge_cloud.store.contract import Value
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.messages import Hello
 
-# The attributes in a hello: the column, and whether it is a number. A device has several backends.
+# The attributes in a hello: the column, and whether it is numeric. A device may have several backends.
 ATTRIBUTES = {
     "backend": ("backends", False),
     "version": ("version", False),
@@ -41,9 +41,9 @@ _PLAIN = re.compile(r"[a-z0-9-]+")
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on a row ``d`` with a device: ``sql`` with its ``values``.
+    """A condition on a row ``d`` of a device, as ``sql`` with its ``values``.
 
-    With a ``tag``, a key and a value, only devices that have it match, and ``sql`` is the remaining
+    If ``tag`` (key, value) is set, only devices with this tag match, and ``sql`` is the remaining
     condition. ``keys`` are the tags that the condition names.
     """
 
@@ -53,13 +53,13 @@ class Condition:
     keys: frozenset[str]
 
     def query(self, what: str, table: str, where: str = "1 = 1") -> tuple[str, tuple[Value, ...]]:
-        """A SELECT of ``what`` from the matching rows ``d`` of a table, and its values."""
+        """Returns a SELECT of ``what`` from the matching rows ``d`` of a table, and its values."""
         if self.tag is None:
             return f"SELECT {what} FROM {table} d WHERE {where} AND {self.sql}", self.values
         return f"{_tagged(what, table, where)} AND {self.sql}", (*self.tag, *self.values)
 
     def devices(self, table: str, where: str) -> tuple[str, tuple[Value, ...]]:
-        """A SELECT of the devices of the matching rows ``d`` of a table, and its values."""
+        """Returns a SELECT of the devices of the matching rows ``d`` of a table, and its values."""
         if self.tag is None or not self.values:
             return self.query("d.device", table, where)
         # Otherwise PostgreSQL joins the attributes of all devices before it filters the rows.
@@ -68,7 +68,7 @@ class Condition:
 
 
 def _tagged(what: str, table: str, where: str) -> str:
-    source = f"tags t CROSS JOIN {table} d"  # SQLite then looks up the tagged devices first
+    source = f"tags t CROSS JOIN {table} d"  # makes SQLite look up the tagged devices first
     return (
         f"SELECT {what} FROM {source}"
         f" WHERE t.key = ? AND t.value = ? AND d.device = t.device AND {where}"
@@ -76,7 +76,7 @@ def _tagged(what: str, table: str, where: str) -> str:
 
 
 class AbilityRow(msgspec.Struct, frozen=True):
-    """A device's attributes from its last hello, for conditions; spaces enclose ``backends``."""
+    """A device's attributes from its last hello, for conditions; ``backends`` are enclosed in spaces."""
 
     device: str
     version: str
@@ -88,7 +88,7 @@ class AbilityRow(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(device: str, hello: Hello) -> "AbilityRow":
-        """The attributes in this hello."""
+        """Returns the attributes in this hello."""
         backends = "".join(f" {name}" for name in hello.backends) + " "
         sizes = hello.memory_mb, hello.num_train, hello.num_test, hello.max_packet
         return AbilityRow(device, hello.version, backends, *sizes)
@@ -106,7 +106,7 @@ def parse(text: str, key: str = "select", where: str = "") -> Condition:
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of a condition; an ``and`` has ``conjuncts``, and one that requires a tag has its ``tag``."""
+    """A part of a condition. An ``and`` has ``conjuncts``; a part that requires a tag has a ``tag``."""
 
     sql: str
     values: tuple[Value, ...]
@@ -126,7 +126,7 @@ class _Parser:
     count: int = 0
 
     def condition(self) -> Condition:
-        """The whole text as a condition."""
+        """Parse the whole text as a condition."""
         self._split()
         whole = self._either()
         if self.at < len(self.tokens):
@@ -266,7 +266,7 @@ def _joined(parts: list[_Part], word: str) -> tuple[str, tuple[Value, ...]]:
 
 
 def number_of(text: str) -> float | None:
-    """The text as a finite number; None if it is not one."""
+    """Parse the text as a finite number; None if it is not one."""
     try:
         number = float(text)
     except ValueError:
@@ -276,9 +276,9 @@ def number_of(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class Choice:
-    """A selection of devices: in a ``state``, with ``search`` in their id, and matching a condition.
+    """A selection of devices: those in a ``state``, with ``search`` in their id, that match a condition.
 
-    Devices are online or offline only while ``running``.
+    Whether devices are online is only known while the service is ``running``.
     """
 
     state: str | None = None
@@ -287,11 +287,11 @@ class Choice:
     condition: Condition = ALL
 
     def query(self, what: str) -> tuple[str, tuple[Value, ...]]:
-        """A SELECT of ``what`` from the rows ``d`` of devices, and its values."""
+        """Returns a SELECT of ``what`` from the rows ``d`` of devices, and its values."""
         conditions, values = ["1 = 1"], list[str]()
         if self.state is not None:
             conditions.append(self._in_state(self.state))
-        if self.search:  # an id contains neither % nor _
+        if self.search:  # % and _ are escaped to match literally
             conditions.append("d.device LIKE ? ESCAPE '!'")
             text = self.search.lower()
             values.append("%" + text.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%")

@@ -1,4 +1,4 @@
-"""[store] and [blobs] in cloud.toml: where the rows and the blobs are, if not in the state folder."""
+"""[store] and [blobs] in cloud.toml: where rows and blobs are stored, if not in the state folder."""
 
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -10,12 +10,12 @@ from sedge_protocol.errors import ConfigError, LinkError
 from sedge_protocol.host.toml import named_text
 from sedge_protocol.host.web import parse, shown
 
-# Prefix of a coordinator's account at the broker; a device's account is its id.
+# The prefix of a coordinator's user name at the broker; a device's user name is its id.
 COORDINATOR = "coordinator-"
-# The first part of the URL again, in the form that libpq and obstore take.
+# The accepted URL schemes of databases and of object stores.
 DATABASES = ("postgresql", "postgres")
 OBJECT_STORES = ("s3", "file")
-# In ``public``: presigned URLs of the store itself; and the placeholder for a blob's name.
+# In ``public``: "presigned" stands for URLs of the store itself, and {name} for a blob's name.
 PRESIGNED, NAME = "presigned", "{name}"
 
 
@@ -44,7 +44,7 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("store.url", shown, expected, where)
 
     def password(self) -> str | None:
-        """The password; None without a file. Raises ``ConfigError``."""
+        """Read the password; None if no file is configured. Raises ``ConfigError``."""
         path = self.password_file
         return path and named_text(path, "store.password_file").strip()
 
@@ -53,9 +53,8 @@ class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[blobs]: where models and updates are (pip install 'sedge-fl[stores]').
 
     With ``public``, large models and frozen data need not pass through the broker: a web server or CDN
-    serves the bucket, or the folder blobs of ``state_dir``. {name} may stand anywhere in the address for
-    the blob's name; "presigned" gives devices URLs of the bucket itself, each valid for a day
-    (docs/stores.md).
+    serves the bucket, or the folder blobs in ``state_dir``. {name}, anywhere in the address, stands for the
+    blob's name. "presigned" gives devices URLs of the bucket itself, each valid for a day (docs/stores.md).
     """
 
     url: str | None = None
@@ -76,7 +75,7 @@ class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default, everything travels over MQTT."""
 
     def place(self, sha256: bytes) -> str:
-        """The public URL of a blob."""
+        """Returns the public URL of a blob."""
         assert self.public is not None
         if NAME in self.public:
             return self.public.replace(NAME, sha256.hex())
@@ -115,13 +114,13 @@ class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("blobs.public", shown(self.public), expected, where) from exc
 
     def secret(self) -> str | None:
-        """The access key; None without a file. Raises ``ConfigError``."""
+        """Read the access key; None if no file is configured. Raises ``ConfigError``."""
         path = self.secret_file
         return path and named_text(path, "blobs.secret_file").strip()
 
 
 def _look(key: str, url: str, where: str) -> tuple[str, bool]:
-    """A URL's scheme, and whether it contains a password."""
+    """Returns a URL's scheme, and whether it contains a password."""
     try:
         parts = urlsplit(url)
         return parts.scheme, parts.password is not None

@@ -22,11 +22,11 @@ from sedge_protocol.host.disk import FILE_MODE, opened
 from sedge_protocol.host.posix import lock
 
 DATABASE_NAME = "sedge.sqlite"
-# Seconds that one process waits for another's transaction.
+# How many seconds one process waits for another's transaction.
 BUSY_S = 10.0
-# The number of rows that one statement inserts.
+# How many rows one statement inserts.
 ROWS = 256
-# Everything defined in a database: a trigger, or a table's default, runs when we write.
+# Selects everything defined in a database, as a trigger or a table's default would run when we write.
 _OBJECTS = "SELECT type, name, sql FROM sqlite_master"
 _LOCKS = re.compile(r"( FOR (UPDATE|(KEY )?SHARE)( OF \w+)?)+$")
 
@@ -35,12 +35,13 @@ class Sqlite:
     """A state folder's database (contract.Dialect).
 
     Without ``durable`` nothing is flushed: writes survive the end of the process, but a power cut may
-    damage the database. That is for emulation and simulation only.
+    damage the database. So this is for emulation and simulation only.
 
-    It belongs to the thread that opened it. With ``any_thread`` any thread may use it, one at a time.
+    By default, only the thread that opened it may use it. With ``any_thread`` any thread may, one at a
+    time.
     """
 
-    # julianday has milliseconds; unixepoch only from SQLite 3.42 on.
+    # julianday has milliseconds; unixepoch has them only from SQLite 3.42 on.
     clock = "(julianday('now') - 2440587.5) * 86400.0"
 
     def __init__(self, folder: Path, durable: bool = True, any_thread: bool = False) -> None:
@@ -73,7 +74,8 @@ class Sqlite:
         """Turn SQLite's and the disk's errors into ``StorageError``."""
         try:
             yield
-        except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:  # the last: damaged text
+        # UnicodeDecodeError means damaged text.
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:
             raise StorageError(f"{self.place}: {_line(exc)}") from exc
 
     def execute(self, sql: str, values: Values = ()) -> sqlite3.Cursor:
@@ -81,7 +83,7 @@ class Sqlite:
         return self._db.execute(_translated(sql), values)
 
     def table(self, name: str) -> tuple[int, Iterator[Sequence[Any]]]:
-        """A table's width and its rows."""
+        """Returns a table's number of columns, and its rows."""
         rows = self._db.execute(f"SELECT * FROM {name}")
         return len(rows.description), rows
 
@@ -95,7 +97,7 @@ class Sqlite:
             )
 
     def begin(self, *, alone: bool = False, flush: bool = True) -> None:
-        """Begin a transaction that writes; only one does at a time."""
+        """Begin a transaction that writes. Only one process at a time can."""
         if self._durable and flush != self._flushes:
             self._db.execute(f"PRAGMA synchronous={'FULL' if flush else 'NORMAL'}")
             self._flushes = flush
@@ -120,14 +122,14 @@ class Sqlite:
         return self._db.in_transaction
 
     def limit_idle(self, seconds: float) -> None:
-        """Does nothing: no other process can write meanwhile, or replace this one."""
+        """Do nothing, as no other process can write meanwhile, or replace this one."""
 
     def schema(self) -> int:
         """The version number of the tables' schema."""
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
 
     def define(self, statements: str, schema: int) -> None:
-        """Create or change tables; ``executescript`` would end the transaction."""
+        """Create or change tables statement by statement, as ``executescript`` ends the transaction."""
         for statement in statements.split(";"):
             self._db.execute(statement)
         self._db.execute(f"PRAGMA user_version = {schema}")
@@ -146,12 +148,12 @@ class Sqlite:
             raise StorageError(f"{self.place}: found {kind} {name!r}, which is not Sedge's")
 
     def version(self) -> int:
-        """SQLite's own count of other connections' commits."""
+        """Returns SQLite's own count of other connections' commits."""
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     @contextmanager
     def lock(self, name: str, *, shared: bool = False) -> Generator[bool]:
-        """Hold a lock on the file of this name in the state folder; other processes wait."""
+        """Hold a lock on the file of this name in the state folder."""
         with self.errors(), opened(self._folder / name, os.O_RDWR | os.O_CREAT) as descriptor:
             try:
                 lock(descriptor, shared=shared, wait=shared)
@@ -161,7 +163,7 @@ class Sqlite:
                 yield True
 
     def used_bytes(self) -> int:
-        """The size of the file without its free pages."""
+        """Returns the size of the file in bytes, without its free pages."""
         pages = "SELECT (p.page_count - f.freelist_count) * s.page_size FROM pragma_page_count p"
         row = self._db.execute(f"{pages}, pragma_freelist_count f, pragma_page_size s").fetchone()
         return int(row[0])
@@ -174,8 +176,8 @@ class Sqlite:
     def _make_private(self) -> None:
         """Create the file before SQLite opens it, so that the -wal and -shm files get its mode.
 
-        An existing file is not opened here: closing it would drop the locks of this process's other stores,
-        and the next process to close the database would delete their log.
+        An existing file is not opened here. Closing it would drop the locks of this process's other stores,
+        and the next process to close the database would then delete their log.
         """
         with suppress(FileExistsError), opened(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL):
             return
@@ -184,7 +186,7 @@ class Sqlite:
         os.chmod(self._path, FILE_MODE)
 
     def _use_wal(self) -> None:
-        """Switch to WAL. SQLite itself does not wait if two processes create the file at once."""
+        """Switch to WAL. Retries, as SQLite does not wait if two processes create the file at once."""
         deadline = time.monotonic() + BUSY_S
         while True:
             try:
@@ -199,12 +201,12 @@ class Sqlite:
                 time.sleep(0.01)
 
 
-@lru_cache(256)  # long statements vary only in the number of their values
+@lru_cache(256)  # the statements differ little: long ones only in the number of values
 def _translated(sql: str) -> str:
-    """The statement without row locks: a transaction that writes has locked the whole database."""
+    """Returns the statement without row locks, as a transaction that writes locks the whole database."""
     return _LOCKS.sub("", sql)
 
 
 def _line(said: object) -> str:
-    """SQLite's report of damage, which may quote a table's definition, in one line."""
+    """Format SQLite's report of damage, which may quote a table's definition, as one line."""
     return " ".join(str(said).split())

@@ -1,4 +1,4 @@
-"""Devices' tags, paused devices, and the devices selected by a condition on tags and attributes."""
+"""Devices' tags and pauses, and the selection of devices by conditions on tags and attributes."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -14,7 +14,7 @@ MAX_TAGS = 32
 
 
 def check_tag(key: str, value: str, where: str = "") -> None:
-    """Raise ``ConfigError`` for a key or a value that no tag may have."""
+    """Raise ``ConfigError`` for a key or a value that is not allowed in a tag."""
     if not TAG.fullmatch(key) or key in ATTRIBUTES or key in ("and", "or", "not", "device"):
         expected = "a tag: 1 to 32 of a-z, 0-9, _ and -, beginning with a letter, and no attribute"
         raise ConfigError("tag", key, expected, where)
@@ -24,12 +24,13 @@ def check_tag(key: str, value: str, where: str = "") -> None:
 
 
 class Tags(Devices):
-    """Tags and selections. Every method is one transaction, or raises ``StorageError``."""
+    """Tags, pauses and selections. Every method is one transaction, or raises ``StorageError``."""
 
     def tag(self, chosen: Condition | Collection[str], tags: Mapping[str, str]) -> int:
         """Give devices tags; an empty value removes a tag. Returns the number of devices.
 
-        Raises ``ConfigError`` for a device that is not enrolled, and for one with more than ``MAX_TAGS``.
+        Raises ``ConfigError`` for a device that is not enrolled, and for one that would get more than
+        ``MAX_TAGS``.
         """
         with self._transaction() as db:
             names = self._chosen(db, chosen)
@@ -47,7 +48,7 @@ class Tags(Devices):
         )
 
     def resume(self, chosen: Condition | Collection[str]) -> int:
-        """Admit these devices to cohorts again. Returns their number.
+        """Admit these devices to cohorts again. Returns the number of devices.
 
         Raises ``ConfigError`` as ``pause`` does.
         """
@@ -68,7 +69,7 @@ class Tags(Devices):
         return len(names)
 
     def _chosen(self, db: Dialect, chosen: Condition | Collection[str]) -> list[str]:
-        """The chosen ids. Raises ``ConfigError`` for a device that is not enrolled."""
+        """Returns the chosen ids. Raises ``ConfigError`` for a device that is not enrolled."""
         if isinstance(chosen, Condition):
             return [str(row[0]) for row in db.execute(*chosen.query("d.device", "devices"))]
         names = sorted(chosen)
@@ -103,7 +104,7 @@ class Tags(Devices):
             raise ConfigError(key, name, expected)
 
     def online_matching(self, condition: Condition) -> set[str]:
-        """Ids of the devices that match and are online."""
+        """Returns the ids of the devices that match and are online."""
         with self._db.errors():
             rows = self._db.execute(*condition.devices("sessions", "d.online = 1"))
             return {str(row[0]) for row in rows}
@@ -117,7 +118,7 @@ class Tags(Devices):
             return [str(row[0]) for row in self._db.execute(f"{sql} ORDER BY d.device", values)]
 
     def _put_tags(self, db: Dialect, tags: Mapping[str, Mapping[str, str]]) -> None:
-        """Write tags by device and key."""
+        """Store tags by device and key."""
         gone = [(d, key) for d, of in tags.items() for key, value in of.items() if not value]
         for device, key in gone:
             db.execute("DELETE FROM tags WHERE device = ? AND key = ?", (device, key))

@@ -1,8 +1,8 @@
-"""The strategies that a run file can name, one file per paper, and how they are made from its options.
+"""The strategies that a run file can name, one file per paper, and their creation from its options.
 
 Your own strategy is a subclass of ``Strategy``, or of a strategy in this folder. Its module must be
-importable where the coordinator runs (for the emulator: next to the fleet file), and a run file names it
-"module:Class". Only a run file can do so; nothing that a device sends names code.
+importable where the coordinator runs (for the emulator: next to the fleet file), and a run file names it as
+"module:Class". Only a run file can name code; nothing that a device sends does.
 """
 
 import importlib
@@ -44,10 +44,10 @@ STRATEGIES: Mapping[str, type[Strategy]] = {kind.name: kind for kind in _KINDS}
 
 
 def make_strategy(name: str, options: Mapping[str, object]) -> Strategy:
-    """The named strategy, or your own "module:Class", with these options.
+    """Create the named strategy, or your own "module:Class", with these options.
 
     Raises ``ConfigError`` for an unknown name or option, a missing value or one of the wrong type or out of
-    range, and for a class that is not a strategy or cannot be made. The error lists what exists.
+    range, and for a class that is not a strategy or cannot be created. The error lists the valid choices.
     """
     kind = _own(name) if ":" in name else STRATEGIES.get(name)
     if kind is None:
@@ -58,17 +58,17 @@ def make_strategy(name: str, options: Mapping[str, object]) -> Strategy:
         made = kind(**values)
     except ConfigError:
         raise
-    except Exception as exc:  # whatever the user's own code raises
+    except Exception as exc:  # the user's code may raise anything
         expected = f"what {name} takes ({type(exc).__name__}: {exc})"
         raise ConfigError("options", dict(options), expected) from exc
     return Custom(made) if ":" in name else made
 
 
 def _values(name: str, kind: type[Strategy], options: Mapping[str, object]) -> dict[str, object]:
-    """The options of a strategy's class, converted to their types. Raises ``ConfigError``."""
+    """Convert the options of a strategy's class to their types. Raises ``ConfigError``."""
     try:
         fields = {option.name: option for option in msgspec.structs.fields(kind)}
-    except Exception as exc:  # whatever the user's own annotations raise
+    except Exception as exc:  # the user's annotations may raise anything
         why = f"a class whose annotations can be read ({type(exc).__name__}: {exc})"
         raise ConfigError("strategy", name, why) from exc
     values: dict[str, object] = {}
@@ -80,7 +80,7 @@ def _values(name: str, kind: type[Strategy], options: Mapping[str, object]) -> d
         try:
             values[key] = msgspec.convert(value, fields[key].type)
             _require_finite(value)
-        except Exception as exc:  # msgspec's errors, or what a type of the user's own raises
+        except Exception as exc:  # msgspec raises ValueErrors, and the user's own types anything
             raise ConfigError(key, value, _expected(fields[key].type, exc)) from exc
     for key, option in fields.items():
         if key not in values and option.required:
@@ -89,7 +89,7 @@ def _values(name: str, kind: type[Strategy], options: Mapping[str, object]) -> d
 
 
 def _expected(annotation: object, error: Exception) -> str:
-    """What an option expects; msgspec's own message does not list a Literal's values."""
+    """Describe what an option expects; msgspec's own message does not list a Literal's values."""
     if get_origin(annotation) is Literal:
         return f"one of {', '.join(map(repr, get_args(annotation)))}"
     if str(error).startswith("Invalid enum value"):  # of a union
@@ -101,18 +101,18 @@ def _expected(annotation: object, error: Exception) -> str:
 
 
 def _require_finite(value: object) -> None:
-    """Raise ``ValueError`` for NaN and infinity, which TOML can write and no range excludes."""
+    """Raise ``ValueError`` for NaN and infinity, which TOML can express and no range excludes."""
     for part in value if isinstance(value, list | tuple) else (value,):
         if isinstance(part, float) and not math.isfinite(part):
             raise ValueError("a finite number")
 
 
 def _own(name: str) -> type[Strategy]:
-    """The class that "module:Class" names. Raises ``ConfigError``."""
+    """Import the class that "module:Class" names. Raises ``ConfigError``."""
     module, _, attribute = name.partition(":")
     try:
         kind: object = getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as exc:  # whatever the user's own code raises
+    except (Exception, SystemExit) as exc:  # the user's module may raise anything
         why = f"module:Class that can be imported ({type(exc).__name__}: {exc})"
         raise ConfigError("strategy", name, why) from exc
     if not isinstance(kind, type) or not issubclass(kind, Strategy):

@@ -1,4 +1,4 @@
-"""APFL (Deng et al. 2020, Algorithm 1): the device's model is a mixture of its own and the global one.
+"""APFL (Deng et al. 2020, Algorithm 1): a device's model is a mixture of its own and the global one.
 
     device     w     from w_t, one step on its own gradient; sent
                v     from its last value, one step on the gradient of
@@ -6,8 +6,8 @@
                alpha one step on <v - w, that gradient>, if adaptive
     cloud      FedAvg of the w
 
-The device evaluates and predicts with the mixture. v starts as the global model. Each update reports alpha;
-the cloud remembers it and sends it back with the next order.
+The device evaluates and predicts with the mixture. v starts as the global model. Each update reports alpha,
+which the cloud stores and sends back with the next order.
 """
 
 from typing import Annotated, ClassVar
@@ -18,12 +18,12 @@ from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context
 from sedge_protocol.wire.work import OwnModel, Work
 
-# At 1 the mixture would never change again, and in an order alpha = 1 means Ditto.
+# The largest alpha. At 1 the mixture would never change again, and in an order alpha = 1 means Ditto.
 LARGEST = 0.999
 
 
 class APFL(FedAvg, frozen=True):
-    """FedAvg, and a mixture on each device."""
+    """FedAvg, plus a mixture of own and global model on each device."""
 
     name: ClassVar[str] = "apfl"
 
@@ -33,7 +33,7 @@ class APFL(FedAvg, frozen=True):
     """Let each device adapt its alpha by gradient steps (the paper's equation 11)."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """FedAvg's, and the mixture where the device's last round left it."""
+        """Returns FedAvg's assignment, with the mixture as the device's last round left it."""
         last = client.mix if self.adaptive else None
         alpha = self.alpha if last is None else min(last, LARGEST)
         own = OwnModel(context.training, alpha, self.adaptive)

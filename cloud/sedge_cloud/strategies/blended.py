@@ -1,13 +1,13 @@
-"""Blended: FedAvg, but each device predicts with a mean over its own rounds.
+"""Blended: FedAvg, but each device predicts with a mean over its rounds.
 
     cloud    FedAvg: a device trains from th_g, and th_g is the mean of the trained models
     device   before its training it predicts with   mix * own + (1 - mix) * (th_g + prior)
              after it with                          own <- mix * own + (1 - mix) * trained
              in its first round without own
 
-prior shifts the bias of the head by the logarithms of the device's class shares. These never leave the
-device, which uses them only if they improve predictions on its own examples, of which th_g knows little.
-None of this is sent, so the bytes and the global model are FedAvg's.
+prior shifts the bias of the head by the logarithms of the device's class shares. The shares never leave the
+device, which uses them only if they improve predictions on its own examples, about which th_g knows little.
+Nothing of this is sent, so traffic and global model are the same as FedAvg's.
 
 The method is this project's own. Training from the mixture as well, or holding out examples to choose by,
 costs accuracy: docs/ablations.md, "A mean over a device's rounds", has the figures.
@@ -25,7 +25,7 @@ from sedge_protocol.wire.work import Blend, Work
 
 
 class Blended(FedAvg, frozen=True):
-    """FedAvg, whose devices predict with a mean over their rounds."""
+    """FedAvg, but devices predict with a mean over their rounds."""
 
     name: ClassVar[str] = "blended"
 
@@ -35,18 +35,18 @@ class Blended(FedAvg, frozen=True):
     """Whether a device may add the logarithms of its class shares to the global model's bias."""
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """Say that a model has no bias that could take the prior."""
+        """Returns a remark if the model has no bias to which the prior could be added."""
         if self.prior and not _bias(layouts[0]):
             return (f"{self.name}: the head has no bias that could take a device's class shares",)
         return ()
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """FedAvg's assignment, with the settings for blending."""
+        """Returns FedAvg's assignment, with the settings for blending."""
         prior = _bias(context.layout) if self.prior else ""
         return Assignment(work=Work(blend=Blend(self.mix, prior)))
 
 
 def _bias(layout: Layout) -> str:
-    """The name of the head's bias; empty without one."""
+    """Returns the name of the head's bias; empty if it has none."""
     vectors = [name for name in layout.head if len(layout.by_name[name].shape) == 1]
     return vectors[-1] if len(layout.head) > 1 and vectors else ""

@@ -1,9 +1,10 @@
-"""A guard around a user's own strategy, whose mistakes may end its run and nothing else.
+"""Guards a user's own strategy, so that its mistakes can end its run but do no other harm.
 
-A coordinator serves other runs too, and a strategy that fails once would fail at every restart. Anything
-its code raises becomes a ``StrategyError`` that names strategy and step, and the run fails with that text.
-Anything its code returns is checked in full against the annotations of ``State`` and ``Assignment``: a
-value of another type would only fail later, when it is stored or sent. n = parameters.
+A coordinator serves other runs, too, and a strategy that fails once would fail again after every restart.
+Anything its code raises becomes a ``StrategyError`` that names strategy and step, and the run fails with
+that text. Anything its code returns is fully checked against the annotations of ``State`` and
+``Assignment``, as a value of another type would otherwise fail only later, when it is stored or sent. n =
+parameters.
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -30,59 +31,59 @@ _ARRAY, _OTHER = 0, 1
 
 
 class Custom(Strategy, frozen=True):
-    """The strategy ``inner``, guarded: its members raise only ``SedgeError``."""
+    """Wraps the strategy ``inner``, so that its methods raise only ``SedgeError``."""
 
     inner: Strategy
 
     @property
     def coordinate_rules(self) -> bool:
-        """Whether ``inner`` follows coordinate-wise robust rules."""
+        """Returns True if ``inner`` follows coordinate-wise robust rules."""
         with self._step("coordinate_rules"):
             return bool(self.inner.coordinate_rules)
 
     @property
     def widths_vary(self) -> bool:
-        """Whether ``inner`` may give a device a narrower form of the model."""
+        """Returns True if ``inner`` may give a device a narrower form of the model."""
         with self._step("widths_vary"):
             return bool(self.inner.widths_vary)
 
     @property
     def codec(self) -> Codec:
-        """How ``inner`` lets devices code their updates."""
+        """Returns how devices encode their updates under ``inner``."""
         with self._step("codec"):
             return _expected(self.inner.codec, Codec)
 
     @property
     def later_words(self) -> tuple[str, ...]:
-        """The extensions that later orders of ``inner`` use."""
+        """Returns the protocol extensions that later orders of ``inner`` use."""
         with self._step("later_words"):
             return _expected(self.inner.later_words, tuple[str, ...])
 
     @property
     def patch_values(self) -> ValueCoding:
-        """How ``inner`` lets patches be coded."""
+        """Returns how patches are encoded under ``inner``."""
         with self._step("patch_values"):
             return _expected(self.inner.patch_values, ValueCoding)
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """The remarks of ``inner`` on its options."""
+        """Returns the remarks of ``inner`` on its options."""
         with self._step("remarks"):
             said = self.inner.remarks(layouts, personal)
             _require("remarks", said, tuple[str, ...])
             return said
 
     def init(self, context: Context) -> State:
-        """The state before the first round."""
+        """Returns the state before the first round."""
         with self._step("init"):
             return _expected_state(self.inner.init(context), context)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """One device's part in a round."""
+        """Returns one device's assignment in a round."""
         with self._step("plan"):
             return _expected(self.inner.plan(context, client), Assignment)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The state after a round."""
+        """Returns the state after a round."""
         with self._step("apply"):
             return _expected_state(self.inner.apply(context, updates), context)
 
@@ -92,7 +93,7 @@ class Custom(Strategy, frozen=True):
             yield
         except (ConfigError, StrategyError, StorageError):  # the scheduler handles these
             raise
-        except (Exception, SystemExit) as exc:  # whatever the user's own code raises
+        except (Exception, SystemExit) as exc:  # the user's code may raise anything
             kind = type(self.inner)
             where = f"{kind.__module__}:{kind.__qualname__}.{step}"
             raise StrategyError(
@@ -101,7 +102,7 @@ class Custom(Strategy, frozen=True):
 
 
 def _place(error: BaseException, module: str) -> str:
-    """The line in the strategy's own file that an error comes from; empty if there is none."""
+    """Returns the line of the strategy's own file in which an error arose; empty if none is known."""
     frames = [
         (frame.f_code.co_filename.rpartition("/")[2], line)
         for frame, line in walk_tb(error.__traceback__)
@@ -111,7 +112,7 @@ def _place(error: BaseException, module: str) -> str:
 
 
 def _expected(value: object, kind: type[R]) -> R:
-    """The value, if it and all its parts have the right types. Raises ``TypeError``."""
+    """Returns the value, if it and all its parts have the right types. Raises ``TypeError``."""
     if not isinstance(value, kind):
         raise TypeError(f"gave a {type(value).__name__}, expected a {kind.__name__}")
     _require(kind.__name__, value, kind)
@@ -119,7 +120,7 @@ def _expected(value: object, kind: type[R]) -> R:
 
 
 def _expected_state(value: object, context: Context) -> State:
-    """The state, if its model is finite and of the run's layout. Raises ``TypeError``."""
+    """Returns the state, if its model is finite and has the run's layout. Raises ``TypeError``."""
     state, size = _expected(value, State), context.layout.size
     if state.theta.shape != (size,):
         raise TypeError(f"State.theta: found shape {state.theta.shape}, expected ({size},)")
@@ -131,9 +132,9 @@ def _expected_state(value: object, context: Context) -> State:
 
 
 def _require(where: str, value: object, kind: Any) -> None:
-    """Raise ``TypeError`` unless msgspec can code a value and decode it as this type, ranges included.
+    """Raise ``TypeError`` unless msgspec can encode a value and decode it as this type, within its ranges.
 
-    An array is coded as its index in a list; values that MessagePack has no form for match no type.
+    An array is encoded as its index in a list. Values that MessagePack cannot express match no type.
     """
     arrays, others = list[NDArray[Any]](), list[str]()
 
@@ -156,7 +157,7 @@ def _require(where: str, value: object, kind: Any) -> None:
     try:
         coded = msgspec.msgpack.encode(value, enc_hook=code)
         decoded: object = msgspec.msgpack.decode(coded, type=kind, dec_hook=decode)
-    except (TypeError, ValueError) as exc:  # msgspec's errors, or that of a lone surrogate
+    except (TypeError, ValueError) as exc:  # of msgspec, or for a lone surrogate
         raise TypeError(f"{where}: {exc}{others[0] if len(others) == 1 else ''}") from exc
     for name, part in vars(decoded).items() if is_dataclass(decoded) else ():
         given = getattr(value, name)

@@ -1,4 +1,4 @@
-"""Ditto (Li et al. 2021, Algorithm 1): a second model on the device, tied to the first.
+"""Ditto (Li et al. 2021, Algorithm 1): each device also trains a second model, tied to the global one.
 
     device     w_k   from w_t, by the run's training; sent
                v_k   from its last value, min over v of F_k(v) + lambda/2 ||v - w_t||^2
@@ -28,7 +28,7 @@ class Ditto(FedAvg, frozen=True):
     """Epochs of the own model's training per round; 0 takes the run's ``local_epochs``."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """FedAvg's, and the training of the device's own model."""
+        """Returns FedAvg's assignment, with the training of the device's own model."""
         training = context.training
         epochs = self.personal_epochs or training.local_epochs
         tied = msgspec.structs.replace(training, prox=self.lam, local_epochs=epochs)

@@ -1,7 +1,7 @@
 """FedAvg (McMahan et al. 2017, Algorithm 1): one model for all.
 
 BatchNorm's statistics stay on the device, as FedBN suggests; without BatchNorm this is the paper's
-algorithm. Methods that only change what a device does are FedAvg with another ``plan``.
+algorithm. Methods that only change what a device does subclass FedAvg and override ``plan``.
 """
 
 from collections.abc import Iterable
@@ -12,15 +12,15 @@ from sedge_cloud.strategy import Context, State, Strategy, Update
 
 
 class FedAvg(Strategy, frozen=True):
-    """Every device starts from the global model; the next one is their mean by ``num_examples``."""
+    """All devices start from the global model; the next one is the trained models' mean by examples."""
 
     name: ClassVar[str] = "fedavg"
 
     @property
     def coordinate_rules(self) -> bool:
-        """Yes."""
+        """Returns True."""
         return True
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The weighted mean of the trained models."""
+        """Returns the weighted mean of the trained models."""
         return context.moved(average_change(context, updates))

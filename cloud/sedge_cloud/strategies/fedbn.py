@@ -1,4 +1,4 @@
-"""FedBN (Li et al. 2021, Algorithm 1): normalisation stays on the device, everything else is averaged.
+"""FedBN (Li et al. 2021, Algorithm 1): normalisation layers stay on the device, all others are averaged.
 
 The paper is about BatchNorm: running statistics, scale and shift. For a model without BatchNorm, FedBN is
 FedAvg. ``norms = "all"`` also keeps the scale and shift of GroupNorm and LayerNorm, which the paper does
@@ -18,7 +18,7 @@ Norms = Literal["batch", "all"]
 
 
 class FedBN(FedAvg, frozen=True):
-    """FedAvg of all but normalisation."""
+    """FedAvg of all layers except normalisation."""
 
     name: ClassVar[str] = "fedbn"
 
@@ -27,13 +27,13 @@ class FedBN(FedAvg, frozen=True):
     modules with vectors only."""
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """A remark if there is nothing to keep."""
+        """Returns a remark if the model has nothing to keep."""
         what = "BatchNorm" if self.norms == "batch" else "normalisation"
         text = f"{self.name}: the model has no {what}, so this is FedAvg"
         return () if self._kept(layouts[0]) else (text,)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """The global model and the device's own normalisation."""
+        """Returns the global model, with the device's own normalisation layers."""
         return Assignment(work=Work(keep=self._kept(context.layout)))
 
     def _kept(self, layout: Layout) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
-"""FedCAC: devices with critical parameters at the same places learn these from each other.
+"""FedCAC: devices whose critical parameters are at the same places learn these from each other.
 
 Wu et al. 2023, "Bold but Cautious". For device i in round t, th_i is its trained model and m_i its critical
 elements, which the server finds in the update:
 
-    c = |(th_i - start_i) th_i|, m_i the largest tau of it, tensor by tensor
+    c = |(th_i - start_i) th_i|, m_i the largest tau of c, tensor by tensor
     C_i = the devices whose masks overlap with m_i           collaboration.py
     d_i = 1/(|C_i| + 1) sum_{j in C_i + i} th_j              what the device gets on m_i
     G   = sum_j (n_j / n) th_j                               what it gets elsewhere
@@ -32,7 +32,8 @@ from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
 
-# As in the authors' code: a threshold up to the first is ignored, and every c above the second is critical.
+# As in the authors' code, thresholds up to the first are ignored, and then every c above the second is
+# critical.
 _NO_THRESHOLD = 1e-10
 _NO_CHANGE = 1e-20
 
@@ -44,11 +45,11 @@ class FedCAC(Grouped, frozen=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """Yes, for G."""
+        """Returns True, as G is their mean."""
         return True
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """d on the device's critical elements, G elsewhere, and its own statistics."""
+        """Returns d on the device's critical elements, G elsewhere, and its own statistics."""
         if client.trained is None or client.sent is None:
             return Assignment()
         critical = critical_places(context.layout, client.sent, client.trained, self.fraction)
@@ -63,7 +64,7 @@ class FedCAC(Grouped, frozen=True):
         return Assignment(patch)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The weighted mean of the trained models, and the next groups."""
+        """Returns the weighted mean of the trained models, and the next groups."""
 
         def critical(update: Update, delta: SparseVector) -> Places:
             return critical_places(context.layout, delta, update.trained, self.fraction)
@@ -75,11 +76,12 @@ class FedCAC(Grouped, frozen=True):
 
 
 def critical_places(layout: Layout, delta: SparseVector, trained: Theta, fraction: float) -> Places:
-    """m, ascending: where c = |delta * trained| is among the largest ``fraction`` of its tensor.
+    """Returns m, ascending: where c = |delta * trained| is in the top ``fraction`` of its tensor.
 
     These are int(fraction * numel) elements of each parameter tensor, plus any that tie with the last of
     them. If that threshold is 1e-10 or less, every c above 1e-20 is critical instead, as in the authors'
-    code; without any, no element is critical (in the authors' code, all are). Statistics never are.
+    code; if there are none, no element is critical (in the authors' code, all are). Statistics are never
+    critical.
     """
     with np.errstate(over="ignore"):
         scores = np.abs(delta.dense() * trained)  # (n,)

@@ -1,19 +1,19 @@
 """FedDyn: each device's loss is adjusted so that the devices' minima agree with the fleet's.
 
 Acar et al. 2021, Federated Learning Based on Dynamic Regularization, Algorithm 1. With w the global model,
-g_k a device's gradient as its last round left it (at first 0), S the round's devices out of N enrolled:
+g_k a device's gradient after its last round (initially 0), S the round's devices out of N enrolled:
 
     w_k  <- min over v of F_k(v) - <g_k, v> + alpha/2 ||v - w||^2     by the run's training;  s_k = w_k - w
     g_k' = g_k - alpha s_k
     h'   = h - alpha sum_S s_k / N
     w'   = mean_S w_k - h' / alpha
 
-A device gets -g_k, which it adds to every gradient, and sends s_k as in FedAvg: the coordinator computes
-g_k' from it and from the vector that it keeps for the device. BatchNorm's statistics stay on the device.
+A device gets -g_k, which it adds to every gradient, and sends s_k as in FedAvg. The coordinator computes
+g_k' from s_k and from the vector that it stores for the device. BatchNorm's statistics stay on the device.
 h is kept as h / alpha, the sum in the last equation. n = parameters.
 
-With a codec that sends a share of the elements with error feedback, s_k arrives in pieces, which reach g_k
-and h rounds later; at 4 % that had no measurable cost (docs/strategies.md).
+With a codec that sends a share of the elements with error feedback, s_k arrives in parts, some of which
+reach g_k and h rounds later; at 4 % that had no measurable cost (docs/strategies.md).
 """
 
 from collections.abc import Iterable
@@ -35,9 +35,9 @@ from sedge_cloud.strategy import (
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.work import Work
 
-# h / alpha (n,) in ``Context.arrays``.
+# The key of h / alpha (n,) in ``Context.arrays``.
 SHARED = "shared"
-# In ``ClientModel.arrays``: a device's last -g_k (n,).
+# The key of a device's last -g_k (n,) in ``ClientModel.arrays``.
 CORRECTION = "correction"
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -54,11 +54,11 @@ class FedDyn(Strategy, frozen=True):
 
     @property
     def later_words(self) -> tuple[str, ...]:
-        """The first order of a device has no correction."""
+        """Returns the correction, which a device's first order does not have."""
         return (CORRECTION,)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """The global model, a training that is pulled towards it, and -g_k unless it is 0."""
+        """Returns the global model, a training that is pulled towards it, and -g_k unless it is 0."""
         work = Work(training=msgspec.structs.replace(context.training, prox=self.alpha))
         correction = self._correction(client)
         if correction is None or not correction.any():
@@ -66,7 +66,7 @@ class FedDyn(Strategy, frozen=True):
         return Assignment(work=work, arrays={CORRECTION: correction}, correction=correction)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The next w and h."""
+        """Returns the next w and h."""
         moved, count = np.zeros(context.theta.size), 0
         for update in updates:
             count += 1
@@ -77,7 +77,7 @@ class FedDyn(Strategy, frozen=True):
         return context.moved(change, {SHARED: _float32(shared)})
 
     def _correction(self, client: ClientModel) -> Theta | None:
-        """-g_k after a device's last update, (n,); None for one that has changed nothing yet."""
+        """Returns -g_k (n,) after a device's last update; None if it has sent none."""
         last = client.arrays.get(CORRECTION)
         if client.trained is None or client.sent is None:
             return last
@@ -87,5 +87,5 @@ class FedDyn(Strategy, frozen=True):
 
 
 def _float32(values: NDArray[np.float64]) -> Theta:
-    """As float32, clipped to its range: one device's extreme change must not end the run for all."""
+    """Convert to float32, clipped to its range, as one device's extreme change must not end the run."""
     return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)

@@ -1,10 +1,11 @@
-"""FedLC (Zhang et al. 2022): FedAvg whose devices calibrate their logits by how many examples they have.
+"""FedLC (Zhang et al. 2022): FedAvg whose devices calibrate their logits by their numbers of examples.
 
 device     min over w of the mean cross entropy of f(x) - tau n^(-1/4),   n (C,) its examples of each class
 cloud      as FedAvg
 
-A class that a device does not have is out of its softmax, so that it does not unlearn what others know. The
-counts stay on the device. Bundles must have the guided loss ``fedlc`` (``sedge-export --guided fedlc``).
+A class of which a device has no examples is left out of its softmax, so that it does not unlearn what
+others know. The counts stay on the device. Bundles must have the guided loss ``fedlc`` (``sedge-export
+--guided fedlc``).
 """
 
 from typing import Annotated, ClassVar
@@ -27,6 +28,6 @@ class FedLC(FedAvg, frozen=True):
     """Strength with which rarer classes are favoured."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """FedAvg's, trained with the guided loss."""
+        """Returns FedAvg's assignment, trained with the guided loss."""
         send = {CONSTANTS: np.array([self.tau], np.float32)}
         return Assignment(work=Work(loss=self.name), send=send)

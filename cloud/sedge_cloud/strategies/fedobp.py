@@ -11,10 +11,10 @@ the authors' code. The scoring on the server follows arXiv 2604.16574. BatchNorm
 scored nor averaged: counters such as num_batches_tracked would outweigh every weight.
 
 With ``scoring = "device"`` each device scores its own model with the same functions and starts from its own
-elements; its update counts from th_g. Then planning reads no device's model, no patch is sent, and the
-positions in K never leave the device. Secure aggregation, in which the cloud learns only the sum, requires
-this. But the mode is not secure aggregation: each update arrives individually, and th_g + update is th_i.
-Without that further layer it hides nothing from the cloud.
+elements; its update is the difference from th_g. In this mode planning reads no device's model, no patch is
+sent, and the positions in K never leave the device. Secure aggregation, in which the cloud learns only the
+sum, requires this. But the mode is not secure aggregation: each update arrives individually, and th_g +
+update is th_i. So by itself it hides nothing from the cloud.
 
 Extensions beyond the papers are ``energy`` (thresholds.py) and ``holdout``; they are off by default, and
 for ``scoring = "cloud"`` only. n = parameters of the model, s = scored elements, k = personal ones.
@@ -54,20 +54,21 @@ Scores = NDArray[np.float32]
 Share = Annotated[float, Meta(ge=0, le=1)]
 BelowOne = Annotated[float, Meta(ge=0, lt=1)]
 
-# A device's smoothed importance (s,) in ``ClientModel.arrays``.
+# The key of a device's smoothed importance (s,) in ``ClientModel.arrays``.
 IMPORTANCE = "importance"
-# Options that apply to scoring on the device.
+# The options that also apply to scoring on the device.
 ON_DEVICE = ("quantile", "score", "norm", "classifier_only", "scoring")
 NEEDS_GRADIENT = ("gradient", "fisher")
-# The paper's quantile for Fashion-MNIST: 41 of 582,026 elements, but none of 642.
+# The paper's quantile for Fashion-MNIST. It selects 41 of 582,026 elements, but none of 642.
 PAPER_QUANTILE = 0.99993
 
 
 class FedOBP(Strategy, frozen=True):
-    """The options of FedOBP; the defaults are the paper's method with a quantile for any size of model.
+    """The options of FedOBP; the defaults are the paper's method with a quantile that suits any model size.
 
     ``product`` is |(th_i - th_g) th_i|, the score in the authors' released logs; ``gradient`` is |g| and
-    ``fisher`` g^2, of the last batch. Raises ``ConfigError`` for options that exclude each other.
+    ``fisher`` is g^2, with the gradient g of the last batch. Raises ``ConfigError`` for options that
+    exclude each other.
     """
 
     name: ClassVar[str] = "fedobp"
@@ -114,11 +115,11 @@ class FedOBP(Strategy, frozen=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """Yes."""
+        """Returns True."""
         return True
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """Warn when so few elements are personal that the method is FedAvg, or nearly so."""
+        """Warn if so few elements are personal that the method is equivalent to FedAvg, or nearly so."""
         said: list[str] = []
         size = sum(tensor.size for tensor in self.scored(layouts[0]))
         number = kept(size, self._share(size))
@@ -141,12 +142,12 @@ class FedOBP(Strategy, frozen=True):
         return tuple(f"{self.name}: {text}" for text in said)
 
     def init(self, context: Context) -> State:
-        """The run's first model. Raises ``ConfigError`` for a name in ``classifier_only``."""
+        """Returns the run's first model. Raises ``ConfigError`` for a bad name in ``classifier_only``."""
         self.scored(context.layout)
         return super().init(context)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """The patch of the device's personal parameters, and its own statistics."""
+        """Returns the patch of the device's personal parameters, with its own statistics."""
         if self.scoring == "device":
             return Assignment(work=Work(scoring=self._scoring(context.layout)))
         first = context.initial if self.cold_start == "init" else None
@@ -165,11 +166,11 @@ class FedOBP(Strategy, frozen=True):
         return Assignment(patch, arrays=arrays, holdout=self.holdout)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The weighted mean of the trained models, personal elements included."""
+        """Returns the weighted mean of the trained models, personal elements included."""
         return context.moved(average_change(context, updates))
 
     def scored(self, layout: Layout) -> tuple[Tensor, ...]:
-        """The tensors that are scored. Raises ``ConfigError`` for a name that is not a parameter."""
+        """Returns the tensors that are scored. Raises ``ConfigError`` for the name of no parameter."""
         parameters = {t.name: t for t in layout.tensors if t.role is Role.PARAMETER}
         if self.classifier_only is False:
             return tuple(parameters.values())
@@ -180,19 +181,19 @@ class FedOBP(Strategy, frozen=True):
         return tuple(t for t in parameters.values() if t.name in names)
 
     def _scoring(self, layout: Layout) -> DeviceScoring:
-        """The order's part for a device that scores its own model."""
+        """Returns the part of the order for a device that scores its own model."""
         names = () if self.classifier_only is False else tuple(t.name for t in self.scored(layout))
         size = sum(tensor.size for tensor in self.scored(layout))
         return DeviceScoring(self._share(size), self.score, self.norm, names)
 
     def _share(self, size: int) -> float:
-        """The quantile for this number of scored elements."""
+        """Returns the quantile for this number of scored elements."""
         if self.quantile == "auto":
             return quantile_for(isqrt(size), size)
         return PAPER_QUANTILE if self.quantile == "paper" else self.quantile
 
     def _chosen(self, scores: Scores) -> NDArray[np.uint32]:
-        """K as sorted indices into the scores (s,). Raises ``LocalError`` if one is not finite."""
+        """Returns K as sorted indices into the scores (s,). Raises ``LocalError`` if one is not finite."""
         if self.energy > 0:
             return by_energy(scores, self.energy, self.most)
         return select(scores, self._share(scores.size))
@@ -200,7 +201,7 @@ class FedOBP(Strategy, frozen=True):
     def _patch(
         self, scores: Scores, tensors: tuple[Tensor, ...], layout: Layout, history: Theta
     ) -> SparseVector | None:
-        """The personal elements with their values; None without any."""
+        """Returns the personal elements with their values; None if there are none."""
         chosen = self._chosen(scores)
         if chosen.size == 0:
             return None
@@ -209,7 +210,7 @@ class FedOBP(Strategy, frozen=True):
 
 
 def smooth(scores: Scores, past: Scores | None, ema: float) -> Scores:
-    """E (s,) = (1 - ema) * scores + ema * past; the scores themselves while there is no past.
+    """Returns E (s,) = (1 - ema) * scores + ema * past; without ``past``, the scores themselves.
 
     ``past`` is the E of the device's last plan. Raises ``StrategyError`` when it has another shape.
     """

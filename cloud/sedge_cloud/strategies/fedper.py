@@ -2,7 +2,7 @@
 
 FedPer (Arivazhagan et al. 2019, Algorithms 1 and 2) keeps the head, the paper's personalisation layers.
 LG-FedAvg (Liang et al. 2020, Algorithm 1) is its mirror image and keeps the body, the paper's local
-representation. The kept part is never sent; on a new device it has the run's first values.
+representation. The kept part is never sent; on a new device it starts with the run's first values.
 """
 
 from typing import ClassVar
@@ -23,12 +23,15 @@ class FedPer(FedAvg, frozen=True):
     classifier."""
 
     def init(self, context: Context) -> State:
-        """The run's first model. Raises ``ConfigError`` for a name in ``head`` that the model lacks."""
+        """Returns the run's first model.
+
+        Raises ``ConfigError`` for a name in ``head`` that the model lacks.
+        """
         head(context.layout, self.head)
         return super().init(context)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """The global body and the device's own head."""
+        """Returns the global body, with the device's own head."""
         return Assignment(work=Work(keep=head(context.layout, self.head)))
 
 
@@ -38,5 +41,5 @@ class LGFedAvg(FedPer, frozen=True):
     name: ClassVar[str] = "lg_fedavg"
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """The device's own body and the global head."""
+        """Returns the global head, with the device's own body."""
         return Assignment(work=Work(keep=body(context.layout, self.head)))

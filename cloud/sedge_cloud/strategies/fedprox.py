@@ -1,7 +1,6 @@
 """FedProx (Li et al. 2020, Algorithm 2): FedAvg with a proximal term on the devices.
 
-device     min over w of F_k(w) + mu/2 ||w - w_t||^2,   w_t the model it started from
-cloud      as FedAvg
+device min over w of F_k(w) + mu/2 ||w - w_t||^2, w_t the model it starts from cloud as FedAvg
 """
 
 from typing import Annotated, ClassVar
@@ -24,6 +23,6 @@ class FedProx(FedAvg, frozen=True):
     1."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """FedAvg's, and a training that is pulled towards the start."""
+        """Returns FedAvg's assignment, with a training that is pulled towards the start."""
         pulled = msgspec.structs.replace(context.training, prox=self.mu)
         return Assignment(work=Work(training=pulled))

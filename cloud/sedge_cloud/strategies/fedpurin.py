@@ -1,8 +1,8 @@
-"""FedPURIN: devices send only the elements that their loss depends on, and share them with similar ones.
+"""FedPURIN: devices send only the elements that their loss depends on, which similar devices share.
 
 Algorithm 1 for device i in round t; th_i is its trained model, m_i the elements that it sent:
 
-    c = |g th_i|, per tensor the largest tau of it           on the device: messages.UpdateSelection
+    c = |g th_i|, per tensor the largest tau of c           on the device: messages.UpdateSelection
     C_i = the devices whose masks overlap with m_i           collaboration.py
     d_i = 1/(|C_i| + 1) sum_{j in C_i + i} th_j m_j          what the device gets on m_i
     G   = sum_j (n_j / n) th_j m_j                           what it gets elsewhere
@@ -13,12 +13,12 @@ beta nobody collaborates: d_i is th_i on m_i, which the device has kept and need
 has sent no elements yet starts from G. collaboration.py says how partial participation is handled.
 
 The paper's averages take zero wherever a device did not send (``average = "shrunk"``): an element that
-nobody sends is zero in G. "counted" and "filled" are ours; coordinate-wise robust rules can replace
-"filled" only.
+nobody sends is zero in G. "counted" and "filled" are our own additions; coordinate-wise robust rules can
+only be used with "filled".
 
-The paper's accuracy "before aggregation" is that of th_i m_i, evaluated after training with everything not
-sent set to zero: ``Report.sparse``. Its isLocal variant, in which the device's own dense model replaces G,
-has no global model and is not implemented. n = parameters, k = elements sent.
+The paper's accuracy "before aggregation" is that of th_i m_i, measured after training with all unsent
+elements set to zero: ``Report.sparse``. Its isLocal variant, in which the device's own dense model replaces
+G, has no global model and is not implemented. n = parameters, k = elements sent.
 """
 
 from collections.abc import Iterable
@@ -66,11 +66,11 @@ class FedPURIN(Grouped, frozen=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """Only if elements that were not sent are ``filled``."""
+        """Returns True only if elements that were not sent are ``filled``."""
         return self.average == "filled"
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """d on the elements that the device sent last, G elsewhere, and the selection for its update."""
+        """Returns d on the elements that the device last sent, G elsewhere, and the next selection."""
         select = UpdateSelection(
             fraction=self.fraction,
             gradient=self.gradient,
@@ -82,7 +82,7 @@ class FedPURIN(Grouped, frozen=True):
         return Assignment(self._patch(context, client), work)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The next G, and the next groups."""
+        """Returns the next G, and the next groups."""
         masks = self.masks(context)
         seen = MaskRecorder(updates, masks, lambda _, delta: places(delta))
         theta: Theta | NDArray[np.float64]
@@ -94,7 +94,7 @@ class FedPURIN(Grouped, frozen=True):
         return context.replaced(theta, groups=groups, fixed=context.layout.normalisation)
 
     def _patch(self, context: Context, client: ClientModel) -> SparseVector | None:
-        """d on m; after beta these are the device's own values, bit for bit."""
+        """Returns d on m; after round beta these are the device's own values, bit for bit."""
         if client.trained is None or client.sent is None or not client.sent.count:
             return None
         critical = places(client.sent)
@@ -109,10 +109,11 @@ class FedPURIN(Grouped, frozen=True):
 
 
 def sparse_mean(updates: Iterable[Update], theta: Theta, counted: bool) -> Theta:
-    """G (n,): the mean by ``num_examples`` of models known only where they were sent.
+    """Compute G (n,), the mean by ``num_examples`` of models that are known only where they were sent.
 
-    An element that a device did not send counts as zero or, if ``counted``, not at all: then an element
-    that nobody sent keeps its value in ``theta``, the last G. Without updates G is a copy of theta.
+    An element that a device did not send counts as zero or, if ``counted``, is left out of the mean; in
+    that case an element that nobody sent keeps its value in ``theta``, the last G. Without updates G is a
+    copy of theta.
     """
     total = np.zeros(theta.size, np.float64)
     weight = np.zeros(theta.size, np.float64)
@@ -133,7 +134,7 @@ def sparse_mean(updates: Iterable[Update], theta: Theta, counted: bool) -> Theta
 
 
 class Accounted(NamedTuple):
-    """The bytes of one device and round as the paper counts them."""
+    """The bytes of one device in one round, as the paper counts them."""
 
     up: float
     down: float
@@ -142,12 +143,12 @@ class Accounted(NamedTuple):
 def accounted_bytes(
     context: Context, client: ClientModel, assignment: Assignment, beta: int
 ) -> Accounted:
-    """The bytes, as the paper's Table 3 counts them, of a device's update and of its next start.
+    """Count the bytes of a device's update and of its next start, as the paper's Table 3 does.
 
-    The update is that of round ``context.round``.
-    Up: 4 bytes for every parameter sent, and one bit for every parameter. Down: 4 bytes for every nonzero
-    element of the start, after beta only outside the mask. Data that the device keeps does not count. The
-    bytes on Sedge's wire differ: G is sent once for the whole fleet, and everything is coded.
+    The update is that of round ``context.round``. Up: 4 bytes for every parameter sent, and one bit for
+    every parameter. Down: 4 bytes for every nonzero element of the start, but after round beta only for
+    those outside the mask. Data that the device keeps does not count. The bytes that Sedge sends differ: G
+    is sent once for the whole fleet, and everything is encoded.
     """
     layout = context.layout
     parameters = layout.mask(t.name for t in layout.tensors if t.role is Role.PARAMETER)

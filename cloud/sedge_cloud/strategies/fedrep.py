@@ -2,9 +2,9 @@
 
 FedRep (Collins et al. 2021, Algorithm 1) trains first the device's own head on the frozen global body, then
 the body under the frozen head; only the body is sent. In FedBABU (Oh et al. 2022, Algorithm 1) the fleet
-trains the body under a head that never changes; each device then fits a head to it for itself. In both, the
-epochs of head and body add up to the run's ``local_epochs``, so a round costs as much as with other
-methods; each part gets at least one. Each part's optimiser starts afresh.
+trains the body under a head that never changes; each device then fits a head of its own to the body. In
+both, the epochs of head and body add up to the run's ``local_epochs``, so a round costs as much as with
+other methods; each part gets at least one. The optimiser's state is reset between the parts.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ Epochs = Annotated[int, Meta(ge=1, le=1000)]
 
 
 class FedRep(FedPer, frozen=True):
-    """FedPer, but head before body."""
+    """FedPer's exchange, but the head is trained before the body."""
 
     name: ClassVar[str] = "fedrep"
 
@@ -33,14 +33,14 @@ class FedRep(FedPer, frozen=True):
     """Number of the last ``local_epochs`` that train the body; 1 in the paper and its code."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """The global body, the device's own head, and two trainings."""
+        """Returns the global body with the device's own head, and two trainings."""
         top, below = phases(context.layout, self.head, context.training, self.body_epochs)
         keep = head(context.layout, self.head)
         return Assignment(work=Work(keep=keep, training=top, then=(below,)))
 
 
 class FedBABU(FedPer, frozen=True):
-    """FedAvg of the body under the run's first head; "after" is measured with the fitted head."""
+    """FedAvg of the body under the run's first head. The metric after training uses the fitted head."""
 
     name: ClassVar[str] = "fedbabu"
 
@@ -48,14 +48,14 @@ class FedBABU(FedPer, frozen=True):
     """Number of the last ``local_epochs`` that fit a device's own head, which is sent but not averaged."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """The global model with the first head, and two trainings: the body's, then the head's."""
+        """Returns the global model with the first head, and two trainings: the body's, then the head's."""
         body_epochs = max(1, context.training.local_epochs - self.head_epochs)
         top, below = phases(context.layout, self.head, context.training, body_epochs)
         fit = msgspec.structs.replace(top, local_epochs=self.head_epochs)
         return Assignment(work=Work(training=below, then=(fit,)))
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The mean of the bodies; the head does not change."""
+        """Returns the mean of the bodies; the head does not change."""
         fixed = head(context.layout, self.head)
         return context.moved(average_change(context, updates), fixed=fixed)
 
@@ -63,7 +63,7 @@ class FedBABU(FedPer, frozen=True):
 def phases(
     layout: Layout, names: tuple[str, ...], training: Training, body_epochs: int
 ) -> tuple[Training, Training]:
-    """The training of the head alone and that of the body alone, ``local_epochs`` together."""
+    """Returns the training of the head alone and that of the body alone, ``local_epochs`` together."""
     head_epochs = max(1, training.local_epochs - body_epochs)
     frozen = training.freeze
     replace = msgspec.structs.replace

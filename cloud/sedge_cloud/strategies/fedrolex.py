@@ -1,12 +1,13 @@
 """FedRolex: HeteroFL with a window of channels that advances by one in every round.
 
-Alam et al. 2022. Of an axis with c channels, a device that lacks the share rho trains in round j (from 0)
+Alam et al. 2022. Of an axis with c channels, a device that lacks the share rho of them trains, in round j
+(from 0), channels
 
     (j mod c), (j mod c) + 1, ...   (mod c),   c - floor(rho c) of them
 
-so every channel is trained by some device, however narrow all of them are. The window is the same for all
-devices of a width. BatchNorm's statistics stay on the device at their old positions, so after each move
-they belong to other channels until some training steps have corrected them; GroupNorm has none.
+So every channel is trained sooner or later, even if all devices are narrow. The window is the same for all
+devices of a width. BatchNorm's statistics stay on the device at their old positions. So after each move
+they belong to other channels, until some training steps have corrected them. GroupNorm has no statistics.
 """
 
 from typing import ClassVar
@@ -18,15 +19,15 @@ from sedge_protocol.wire.work import Codec
 
 
 class FedRolex(HeteroFL, frozen=True):
-    """The options of FedRolex: those of HeteroFL."""
+    """The options of FedRolex, which are those of HeteroFL."""
 
     name: ClassVar[str] = "fedrolex"
 
     @property
     def codec(self) -> Codec:
-        """Every element: what an update leaves out belongs to other channels in the next round."""
+        """Send every element, as the window has moved on before elements left out could be sent."""
         return EVERY_ELEMENT
 
     def channels(self, context: Context, width: int) -> Channels:
-        """The channels of a width in this round."""
+        """Returns the channels of a width in this round."""
         return rolled(form_of(context, width), form_of(context, 0).axes, context.round)

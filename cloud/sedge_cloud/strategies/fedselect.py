@@ -1,4 +1,4 @@
-"""FedSelect (Tamirisa et al. 2024, Algorithm 1): each device's personal elements grow round by round.
+"""FedSelect (Tamirisa et al. 2024, Algorithm 1): each device's set of personal elements grows every round.
 
 For a device with mask m (1: personal), start th and trained model th+:
 
@@ -7,11 +7,11 @@ For a device with mask m (1: personal), start th and trained model th+:
     GradSelect m' = m and, in each weight tensor, the share ``rate`` of the elements outside m that changed
                most, |th+ - th|, until m holds the share ``limit`` of the tensor
 
-Here the cloud selects, as it has th+ - th from the upload. As in the authors' code, selection is by tensor,
-vectors (biases) stay shared, an element that nobody shares keeps its value, and the mask during the round
-decides which devices are averaged. Differences: personal and shared elements are trained together, not in
-turn; devices are weighted by ``num_examples``; a mask never exceeds its limit. Elements that a codec leaves
-out count as unchanged. n = parameters, b = 16-bit words.
+Here the cloud does the selection, as it gets th+ - th in the update. As in the authors' code, selection is
+by tensor, vectors (biases) stay shared, an element that nobody shares keeps its value, and the mask during
+the round decides which devices are averaged. Differences: personal and shared elements are trained
+together, not in turn; devices are weighted by ``num_examples``; a mask never exceeds its limit. Elements
+that a codec leaves out count as unchanged. n = parameters, b = 16-bit words.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ from sedge_protocol.layout import Layout, Role
 
 Mask = NDArray[np.bool_]  # (n,)
 
-# A device's mask in ``ClientModel.arrays``: 16 bits per number, exact in float32.
+# The key of a device's mask in ``ClientModel.arrays``, with 16 bits per number, exact in float32.
 MASK = "mask"
 
 
@@ -48,11 +48,11 @@ class FedSelect(FedAvg, frozen=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """No: each element is averaged over other devices."""
+        """Returns False, as each element is averaged over different devices."""
         return False
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """A remark if no tensor is large enough for a personal element."""
+        """Returns a remark if no tensor is large enough to get a personal element."""
         layout = layouts[0]
         everything = np.ones(layout.size, np.float32)
         if self.grown(np.zeros(layout.size, np.bool_), everything, layout).any():
@@ -63,7 +63,7 @@ class FedSelect(FedAvg, frozen=True):
         )
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """The device's own values on its mask, grown by its last change."""
+        """Returns the device's own values on its mask, after adding the elements of its last change."""
         layout = context.layout
         if client.trained is None:
             return Assignment()
@@ -77,11 +77,11 @@ class FedSelect(FedAvg, frozen=True):
         return Assignment(patch, arrays={MASK: write_mask(mask)})
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The mean of every element over the devices that share it."""
+        """Returns the mean of every element over the devices that share it."""
         return context.moved(shared_mean_change(updates, context.theta))
 
     def grown(self, mask: Mask, change: NDArray[np.float32], layout: Layout) -> Mask:
-        """``mask`` (n,) and, in each weight tensor, the elements outside it that changed most."""
+        """Returns ``mask`` (n,) plus, in each weight tensor, the elements outside it that changed most."""
         mask = mask.copy()
         for tensor in layout.tensors:
             if tensor.role is not Role.PARAMETER or len(tensor.shape) < 2:
@@ -95,15 +95,15 @@ class FedSelect(FedAvg, frozen=True):
 
 
 def write_mask(mask: Mask) -> NDArray[np.float32]:
-    """The mask (n,) as numbers (b,)."""
+    """Encode the mask (n,) as numbers (b,)."""
     packed = np.packbits(mask, bitorder="little")
     return np.pad(packed, (0, packed.size % 2)).view("<u2").astype(np.float32)
 
 
 def read_mask(words: NDArray[np.float32] | None, size: int) -> Mask:
-    """The mask (n,) in the numbers (b,); an empty one for none.
+    """Decode the mask (n,) from numbers (b,); an empty mask if there are none.
 
-    Raises ``StrategyError`` for the numbers of a mask of another size.
+    Raises ``StrategyError`` if they encode a mask of another size.
     """
     if words is None:
         return np.zeros(size, np.bool_)

@@ -1,14 +1,14 @@
-"""HeteroFL: a small device trains the first channels of every layer of the fleet's model.
+"""HeteroFL: a small device trains only the first channels of every layer of the fleet's model.
 
 Diao et al. 2021. A device that lacks the share rho of the channels starts from the prefix
 
     theta_i = theta_g[: c - floor(rho c)] of every axis of c channels
     theta_g'[k] = mean of theta_i[k] over the devices that have the element k, otherwise theta_g[k]
 
-which is the same vector, and one transfer, for all devices of a width. The paper's scaler (activations
-times 1 / (1 - rho) in training) and masked loss would belong to the device's program and are left out; with
-a normalisation layer the scaler changes nothing. BatchNorm's statistics stay on the device.
-n = parameters, m = parameters of a width.
+The start is the same vector for all devices of a width, and is sent once for all of them. The paper's
+scaler (activations times 1 / (1 - rho) in training) and masked loss would belong in the device's program,
+and are left out; with a normalisation layer the scaler has no effect. BatchNorm's statistics stay on the
+device. n = parameters, m = parameters of a width.
 """
 
 from collections.abc import Iterable
@@ -38,13 +38,13 @@ class HeteroFL(WidthPolicy, frozen=True):
     FedAvg."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """The device's sub-model of the global one, and its own statistics."""
+        """Returns the device's sub-model of the global model, with its own statistics."""
         width, arrays = self.width_of(context, client)
         start = context.theta[self.places(context, width)] if width else None
         return Assignment(arrays=arrays, start=start, width=width)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Each element's mean over the models that have it."""
+        """Returns each element's mean over the models that have it."""
 
         def weight(update: Update) -> float:
             return update.num_examples if self.weighting == "examples" else 1
@@ -53,11 +53,11 @@ class HeteroFL(WidthPolicy, frozen=True):
         return context.moved(change)
 
     def places(self, context: Context, width: int) -> Places:
-        """The places in the global model of a width's elements (m,) in this round."""
+        """Returns the places in the global model of a width's elements (m,) in this round."""
         return places_of(
             form_of(context, 0), form_of(context, width), self.channels(context, width)
         )
 
     def channels(self, context: Context, width: int) -> Channels:
-        """The channels of a width in this round: the first ones of every axis."""
+        """Returns the channels of a width in this round: the first ones of every axis."""
         return prefix(form_of(context, width))

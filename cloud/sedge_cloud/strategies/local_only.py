@@ -8,14 +8,14 @@ from sedge_protocol.wire.work import Work
 
 
 class LocalOnly(Strategy, frozen=True):
-    """Each device has its own model, which starts as the run's first one."""
+    """Each device trains its own model, which starts as the run's first model."""
 
     name: ClassVar[str] = "local_only"
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """The whole of the device's own last model, and no upload."""
+        """Returns the device's own last model, all of it, and no upload."""
         return Assignment(work=Work(keep=tuple(context.layout.by_name), upload=False))
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The same model."""
+        """Returns the same model."""
         return State(context.theta)

@@ -8,16 +8,16 @@ devices out of N enrolled, and device i that takes K_i steps of rate lr from x t
     x'   = x + server_lr mean_S s_i
     c'   = c + sum_S (c_i' - c_i) / N               = c + sum_S (-c - s_i / (K_i lr)) / N
 
-Where the rate differs from step to step, K_i lr is the sum of the rates.
+If the rate differs from step to step, K_i lr is the sum of the rates.
 
-So only s_i is sent up: the coordinator computes c_i' from it and from the d_i that it keeps for the device.
-A device's first c_i is 0. BatchNorm's statistics stay on the device and have no variate. Two vectors are
-sent down where FedAvg sends one; d_i differs for each device and is sent exactly.
+So only s_i is sent up: the coordinator computes c_i' from it and from the d_i that it stores for the
+device. A device's first c_i is 0. BatchNorm's statistics stay on the device and have no variate. Two
+vectors are sent down where FedAvg sends one; d_i differs for each device and is sent exactly.
 
 A lossy codec's error is in s_i, so c_i' is off by that error over K_i lr. With error feedback s_i also
-contains earlier rounds' remainders, which the variate takes for gradient. Sparse uploads leave c_i' = -d_i
-where nothing was sent. K_i is as the device reports it; the outlier filter protects c and x from s_i, but
-not the device's own c_i. n = parameters.
+contains remainders of earlier rounds, which the variate mistakes for gradient. For elements that a sparse
+upload leaves out, c_i' = -d_i. K_i is what the device reports. The outlier filter protects c and x from an
+extreme s_i, but not the device's own c_i. n = parameters.
 """
 
 from collections.abc import Iterable
@@ -43,9 +43,10 @@ from sedge_protocol.wire.arrays import Arrays
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.work import Codec
 
-# c (n,) in ``Context.arrays``.
+# The key of c (n,) in ``Context.arrays``.
 VARIATE = "variate"
-# In ``ClientModel.arrays``: a device's last d_i (n,), and the rates of that round as from ``_rates``.
+# Keys in ``ClientModel.arrays``: a device's last d_i (n,), and that round's rates as returned by
+# ``_rates``.
 CORRECTION = "correction"
 RATES = "rates"
 
@@ -62,11 +63,11 @@ class Scaffold(Strategy, frozen=True):
 
     @property
     def codec(self) -> Codec:
-        """Every element: with the largest 4 % the variates lag, and the model learns far more slowly."""
+        """Send every element: with only the largest 4 %, the variates lag and learning is far slower."""
         return EVERY_ELEMENT
 
     def init(self, context: Context) -> State:
-        """The run's first model. Raises ``ConfigError`` for an optimizer other than plain SGD."""
+        """Returns the run's first model. Raises ``ConfigError`` for an optimizer other than plain SGD."""
         training = context.training
         why = "scaffold computes a device's mean gradient from its change"
         if training.momentum > 0:
@@ -79,11 +80,11 @@ class Scaffold(Strategy, frozen=True):
 
     @property
     def later_words(self) -> tuple[str, ...]:
-        """The first order of a device has no correction."""
+        """Returns the correction, which a device's first order does not have."""
         return (CORRECTION,)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """The global model, and d_i = c - c_i unless it is 0."""
+        """Returns the global model, and d_i = c - c_i unless it is 0."""
         correction = _float32(_array(context.arrays, VARIATE) - _variate(context, client))
         arrays = {RATES: _rates(context.training)}
         if not correction.any():
@@ -91,7 +92,7 @@ class Scaffold(Strategy, frozen=True):
         return Assignment(arrays={CORRECTION: correction, **arrays}, correction=correction)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The next x and c."""
+        """Returns the next x and c."""
         variate = _array(context.arrays, VARIATE)
         moved, shifted = np.zeros(context.theta.size), np.zeros(context.theta.size)
         count = 0
@@ -105,7 +106,7 @@ class Scaffold(Strategy, frozen=True):
 
 
 def _variate(context: Context, client: ClientModel) -> NDArray[np.float64]:
-    """c_i after a device's last update, (n,); 0 without an update, ()."""
+    """Returns c_i (n,) after a device's last update; without an update 0, of shape ()."""
     if client.trained is None:
         return np.zeros(())
     rates = client.arrays.get(RATES, _rates(context.training))
@@ -114,20 +115,20 @@ def _variate(context: Context, client: ClientModel) -> NDArray[np.float64]:
 
 
 def _slope(sent: SparseVector | None, steps: int, rates: Theta) -> NDArray[np.float64]:
-    """s / (K lr), the negative mean gradient of a device that sent s, (n,); 0 for no s, ()."""
+    """Returns s / (K lr) (n,), the negative mean gradient of a device that sent s; without s, a zero ()."""
     if sent is None:
         return np.zeros(())
     return sent.dense() / _rate_sum(max(steps, 1), rates)
 
 
 def _rates(training: Training) -> Theta:
-    """The numbers that determine the rates of a training's steps, (3,)."""
+    """Returns the numbers (3,) that determine the rates of a training's steps."""
     rates = training.learning_rate, training.warmup_steps, training.end_factor
     return np.array(rates, np.float32)
 
 
 def _rate_sum(steps: int, rates: Theta) -> np.float64:
-    """The sum, in closed form, of ``Training.rate`` over the number of steps that a device reports."""
+    """Compute the sum of ``Training.rate`` over the steps that a device reports, in closed form."""
     rate, warmup, end = rates.astype(np.float64)
     first = np.arange(min(steps, int(warmup)))
     missing = (1 - (first + 1) / max(warmup, 1)) * (1 + (end - 1) * first / steps)
@@ -140,5 +141,5 @@ def _array(arrays: Arrays, name: str) -> NDArray[np.float64]:
 
 
 def _float32(values: NDArray[np.float64]) -> Theta:
-    """As float32, clipped to its range: one device's extreme change must not end the run for all."""
+    """Convert to float32, clipped to its range, as one device's extreme change must not end the run."""
     return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)

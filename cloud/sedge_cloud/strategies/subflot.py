@@ -1,7 +1,7 @@
 """SubFLOT: each device trains a narrow model that optimal transport derives from the fleet's.
 
-From public notes on the paper (CVPR 2026, arXiv 2604.06631; there is no code). For device i, which lacks
-the share rho of the channels, with last trained sub-model W_i, and the global model W_G:
+Implemented from public notes on the paper (CVPR 2026, arXiv 2604.06631), as there is no code. For device i,
+which lacks the share rho of the channels, with last trained sub-model W_i, and the global model W_G:
 
     OTP   W_al = T(W_G), the global model in the neurons of W_i               neuron_alignment.py
           W~_i = a W_al + (1 - a) W_i                                         where the device starts
@@ -9,17 +9,18 @@ the share rho of the channels, with last trained sub-model W_i, and the global m
     OTA   W_G' = sum_i p_i T_i(W_i), W_i in the neurons of W_G                in the other direction
 
 A device without history in its width, or with an untrusted one (``strategy.ClientModel``), starts from the
-first channels of W_G: no W~_i is made of an unfiltered change. The notes leave these choices open: uniform
-marginals, plain distances, no transport of classes and inputs, and the ``mass`` rule, without which
-shrinking loses the function. BatchNorm's statistics stay on the device, whose neurons keep their order.
-With ``assign``, channels of W_G that no device's channel became keep their values.
+first channels of W_G, as no W~_i may be derived from an unfiltered change. Where the notes leave choices
+open, this uses uniform marginals, plain distances, no transport of classes and inputs, and the ``mass``
+rule, without which a smaller model would not preserve the function. BatchNorm's statistics stay on the
+device, whose neurons keep their order. With ``assign``, channels of W_G that no device's channel became
+keep their values.
 
-The effect of lambda depends on how far a round's steps can move a model, so it cannot be carried from one
-training to another. Instead, the option ``pull`` gives the share of the distance from its start that the
-term alone takes back in a round: .11 for the paper's lambda of 1 in 59 steps of rate .001. ``prox_for``
-finds the strength that does so in the number of steps that the device took in its last round. Before a
-device's first update that number is unknown, and it is not pulled.
-n = parameters, m = parameters of a width.
+The effect of lambda depends on how far a round's steps can move a model, so the same value does not suit
+different trainings. Instead, the option ``pull`` is the share of a model's distance from its start that the
+term alone would take back in a round: .11 for the paper's lambda of 1 in 59 steps of rate .001.
+``prox_for`` computes the strength for the number of steps that the device took in its last round. Before a
+device's first update that number is unknown, and there is no pull. n = parameters, m = parameters of a
+width.
 """
 
 from collections.abc import Iterable
@@ -51,10 +52,10 @@ Weighting = Literal["examples", "uniform", "width"]
 
 
 class SubFLOT(WidthPolicy, frozen=True):
-    """The options of SubFLOT: those of ``WidthPolicy``, and the method's own.
+    """The options of SubFLOT: those of ``WidthPolicy``, and its own.
 
-    Without ``otp``, use ``literal`` or ``assign``, or leave ``ota`` out too: the mass rule spreads a narrow
-    model's weights over all channels of W_G, and a slice has few.
+    Without ``otp``, use ``literal`` or ``assign``, or turn ``ota`` off, too: the mass rule spreads a narrow
+    model's weights over all channels of W_G, of which a slice then gets only few.
     """
 
     name: ClassVar[str] = "subflot"
@@ -85,22 +86,22 @@ class SubFLOT(WidthPolicy, frozen=True):
 
     @property
     def codec(self) -> Codec:
-        """Every element: a model that is only partly known cannot be aligned."""
+        """Send every element, as a partly known model cannot be aligned."""
         return EVERY_ELEMENT
 
     @property
     def patch_values(self) -> ValueCoding:
-        """int8: every device starts from its own model."""
+        """Returns int8, as every device's start is its own model."""
         return ValueCoding.INT8
 
     def init(self, context: Context) -> State:
-        """The run's first model. Raises ``ConfigError`` without SciPy."""
+        """Returns the run's first model. Raises ``ConfigError`` if SciPy is needed and missing."""
         if self.otp or self.ota:
             require_solver(self.solver)
         return super().init(context)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """W~_i, the pull towards it, and the device's own statistics."""
+        """Returns W~_i, the pull towards it, and the device's own statistics."""
         width, arrays = self.width_of(context, client)
         start = None
         past = client.trained if client.trusted and client.width == width else None
@@ -112,12 +113,12 @@ class SubFLOT(WidthPolicy, frozen=True):
         if self.sar and width and client.steps:
             share = 1 - (1 - self.pull) ** context.widths[width].dropped
             prox = context.training.prox + prox_for(share, context.training, client.steps)
-            prox = min(prox, MAX_PROX)  # it is huge if a device reports a few steps of tiny rates
+            prox = min(prox, MAX_PROX)  # huge if a device reports few steps at tiny rates
             pulled = msgspec.structs.replace(context.training, prox=prox)
         return Assignment(work=Work(training=pulled), arrays=arrays, start=start, width=width)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The weighted mean of the trained models in the neurons of the global one."""
+        """Returns the weighted mean of the trained models, aligned with the neurons of the global one."""
 
         def weight(update: Update) -> float:
             if self.weighting == "uniform":
@@ -141,7 +142,7 @@ class SubFLOT(WidthPolicy, frozen=True):
         return Aligner(self.solver, self.reg, self.normalisation)
 
     def _extracted(self, context: Context, own: Theta, width: int) -> Theta:
-        """W~_i (m,) for the last model ``own`` (m,) of a device."""
+        """Compute W~_i (m,) from a device's last model ``own`` (m,)."""
         form = form_of(context, width)
         aligned = self._aligner.align(context.theta, form_of(context, 0), own, form).theta
         return (own + self.mix * (aligned - own)).astype(np.float32, copy=False)

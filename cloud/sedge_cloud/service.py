@@ -82,11 +82,11 @@ class Service:
         return self.link.fileno()
 
     def wants_write(self) -> bool:
-        """Whether the link has bytes to write."""
+        """Returns True if the link has bytes to write."""
         return self.link.wants_write()
 
     def timer(self) -> float:
-        """The time at which ``step`` must next be called."""
+        """Returns the time at which ``step`` must next be called."""
         due = [self.link.timer(), self._reload_at]
         probe = self._probe.timer()
         due += [] if probe is None else [probe]

@@ -234,7 +234,7 @@ def next_phase(
 
 
 def awaited(row: RolloutRow, progress: Progress, devices: Iterable[str], new: Group) -> list[str]:
-    """Those of the ``devices`` that are in the rollout and have neither succeeded nor failed."""
+    """Returns those of the ``devices`` that are in the rollout and have neither succeeded nor failed."""
     known = {*progress.failed, *new.failed, *new.succeeded}
     names = (name for name in devices if name not in known)
     return [name for name in names if rank(row, name) <= progress.bounds[-1]]

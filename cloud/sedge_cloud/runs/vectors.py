@@ -165,7 +165,7 @@ def hash_of(theta: Theta) -> bytes:
 
 
 def magnitude(values: NDArray[np.float32]) -> float:
-    """The largest magnitude of finite values."""
+    """Returns the largest magnitude of finite values."""
     return max(float(values.max()), -float(values.min())) if values.size else 0.0
 
 

@@ -81,7 +81,7 @@ class Database:
 
     @property
     def place(self) -> str:
-        """The database's name in error messages."""
+        """Returns the database's name in error messages."""
         return self._db.place
 
     def close(self) -> None:

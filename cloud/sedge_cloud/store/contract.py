@@ -25,11 +25,11 @@ class Cursor(Protocol):
 
     @property
     def rowcount(self) -> int:
-        """The number of rows that the statement changed."""
+        """Returns the number of rows that the statement changed."""
         ...
 
     def fetchone(self) -> Any:
-        """The next row, or None."""
+        """Returns the next row, or None."""
         ...
 
     def fetchall(self) -> list[Any]:
@@ -89,7 +89,7 @@ class Dialect(Protocol):
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction has begun."""
+        """Returns True within a transaction."""
         ...
 
     def limit_idle(self, seconds: float) -> None:
@@ -109,7 +109,7 @@ class Dialect(Protocol):
         ...
 
     def version(self) -> int:
-        """A number that changes whenever another connection has committed something."""
+        """Returns a number that changes whenever another connection has committed something."""
         ...
 
     def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[bool]:

@@ -58,7 +58,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return incarnation
 
     def runs(self) -> list[RunRow]:
-        """Every run, oldest first."""
+        """Returns all runs, oldest first."""
         return self._rows(RunRow, "SELECT * FROM runs ORDER BY created, run")
 
     def add_run(self, row: RunRow, past: Sequence[ClientModelRow] = ()) -> None:
@@ -128,16 +128,16 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return rows
 
     def rounds(self, run: str) -> list[RoundRow]:
-        """A run's rounds in order."""
+        """Returns a run's rounds in order."""
         return self._rows(RoundRow, "SELECT * FROM rounds WHERE run = ? ORDER BY round", run)
 
     def current_round(self, run: str) -> RoundRow | None:
-        """The run's open round, if there is one."""
+        """Returns the run's open round, or None."""
         sql = "SELECT * FROM rounds WHERE run = ? AND open = 1 ORDER BY round"
         return next(iter(self._rows(RoundRow, sql, run)), None)
 
     def open_rounds(self) -> list[RoundRow]:
-        """The open rounds of the runs that are running, and of those that serve newcomers."""
+        """Returns the open rounds of running runs, and of runs that serve newcomers."""
         sql = (
             "SELECT * FROM rounds WHERE open = 1 AND run IN"
             " (SELECT run FROM runs WHERE status IN ('running', 'finished')) ORDER BY run, round"
@@ -145,7 +145,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return self._rows(RoundRow, sql)
 
     def round(self, run: str, number: int) -> RoundRow | None:
-        """One round."""
+        """Returns one round, or None."""
         sql = "SELECT * FROM rounds WHERE run = ? AND round = ?"
         return next(iter(self._rows(RoundRow, sql, run, number)), None)
 
@@ -217,12 +217,12 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return True
 
     def orders(self, run: str, number: int) -> list[OrderRow]:
-        """The orders of a round, by device."""
+        """Returns the orders of a round, by device."""
         sql = "SELECT * FROM orders WHERE run = ? AND round = ? ORDER BY device"
         return self._rows(OrderRow, sql, run, number)
 
     def order(self, run: str, number: int, device: str) -> OrderRow | None:
-        """One device's order."""
+        """Returns one device's order, or None."""
         sql = "SELECT * FROM orders WHERE run = ? AND round = ? AND device = ?"
         return next(iter(self._rows(OrderRow, sql, run, number, device)), None)
 
@@ -256,7 +256,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             self._save_traffic(db, rows)
 
     def traffic(self, run: str, number: int) -> list[TrafficRow]:
-        """The devices' bytes in a round, by device."""
+        """Returns the devices' bytes in a round, by device."""
         sql = "SELECT * FROM traffic WHERE run = ? AND round = ? ORDER BY device"
         return self._rows(TrafficRow, sql, run, number)
 
@@ -295,7 +295,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return {str(d): int(number) for d, number in self._among(sql, run, sorted(devices), since)}
 
     def client_devices(self, run: str) -> list[str]:
-        """The devices that have a client model in a run, by id."""
+        """Returns the devices that have a client model in a run, by id."""
         sql = "SELECT device FROM client_models WHERE run = ? ORDER BY device"
         with self._db.errors():
             return [str(row[0]) for row in self._db.execute(sql, (run,))]

@@ -27,11 +27,11 @@ class Devices(Database):
     """The devices as rows. Every method is one transaction, or raises ``StorageError``."""
 
     def devices(self) -> list[DeviceRow]:
-        """Every device ever enrolled, by id."""
+        """Returns all devices ever enrolled, by id."""
         return self._rows(DeviceRow, "SELECT * FROM devices ORDER BY device")
 
     def device(self, name: str) -> DeviceRow | None:
-        """One device."""
+        """Returns the device with this id, or None."""
         return next(
             iter(self._rows(DeviceRow, "SELECT * FROM devices WHERE device = ?", name)), None
         )
@@ -105,13 +105,13 @@ class Devices(Database):
         return names
 
     def online(self) -> list[str]:
-        """The devices whose sessions say that they are online, by id."""
+        """Returns the ids of the devices that are online according to their sessions."""
         with self._db.errors():
             rows = self._db.execute("SELECT device FROM sessions WHERE online = 1 ORDER BY device")
             return [str(name) for (name,) in rows]
 
     def enrolled(self) -> int:
-        """How many devices are enrolled and not revoked."""
+        """Returns how many devices are enrolled and not revoked."""
         with self._db.errors():
             row = self._db.execute("SELECT COUNT(*) FROM devices WHERE revoked = 0").fetchone()
         return int(row[0])

@@ -57,7 +57,7 @@ class Joins(Tags):
             self._enrol(db)
 
     def joins(self, states: Collection[JoinState]) -> list[JoinRow]:
-        """The joins in these states, oldest first."""
+        """Returns the joins in these states, oldest first."""
         some = sorted(states)
         sql = f"SELECT * FROM joins WHERE state IN ({','.join('?' * len(some))}) ORDER BY asked, device"
         return self._rows(JoinRow, sql, *some)

@@ -74,7 +74,7 @@ class Leases(Database):
         return self._token
 
     def clock(self) -> float:
-        """The database's clock, in seconds since 1970."""
+        """Returns the time on the database's clock, in seconds since 1970."""
         with self._db.errors():
             return float(self._db.execute(f"SELECT {self._db.clock}").fetchone()[0])
 

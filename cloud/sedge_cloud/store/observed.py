@@ -92,11 +92,11 @@ class Observed(Database):
         return self._rows(HistoryRow, sql, since, most)[::-1]
 
     def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
-        """The sessions of these devices."""
+        """Returns the sessions of these devices."""
         return self._named(SessionRow, "SELECT * FROM sessions WHERE device IN ({})", names)
 
     def histories_named(self, names: Collection[str]) -> list[HistoryRow]:
-        """The histories of these devices, oldest change first."""
+        """Returns the histories of these devices, oldest change first."""
         sql = "SELECT * FROM histories WHERE device IN ({}) ORDER BY changed, run, device"
         return self._named(HistoryRow, sql, names)
 
@@ -118,7 +118,7 @@ class Observed(Database):
         return self._rows(DiskRow, "SELECT * FROM disk ORDER BY at")
 
     def change(self) -> int:
-        """The number of the last transaction that changed a device, a session or a history."""
+        """Returns the number of the last transaction that changed a device, session or history."""
         with self._db.errors():
             row = self._db.execute("SELECT value FROM meta WHERE key = 'change'").fetchone()
         return int(row[0])

@@ -194,7 +194,7 @@ class Postgres:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction has begun."""
+        """Returns True within a transaction."""
         return self._in_transaction
 
     def limit_idle(self, seconds: float) -> None:
@@ -203,7 +203,7 @@ class Postgres:
         self.execute(_idle(seconds))
 
     def schema(self) -> int:
-        """The version number of the tables' schema."""
+        """Returns the version number of the tables' schema."""
         if self.execute("SELECT to_regclass('sedge_store')").fetchone()[0] is None:
             return 0
         return int(self.execute("SELECT schema FROM sedge_store").fetchone()[0])

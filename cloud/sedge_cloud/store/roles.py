@@ -38,7 +38,7 @@ class Seen(Protocol):
 
     @property
     def blobs(self) -> Blobs:
-        """The blobs."""
+        """Returns the store's blobs."""
         ...
 
     def answers(self, run: str, number: int) -> list[tuple[str, str]]:
@@ -50,7 +50,7 @@ class Seen(Protocol):
         ...
 
     def change(self) -> int:
-        """The number of the last transaction that changed a device, a session or a history."""
+        """Returns the number of the last transaction that changed a device, session or history."""
         ...
 
     def changed_devices(self, since: int = -1, most: int = MOST_ROWS) -> list[DeviceRow]:
@@ -70,7 +70,7 @@ class Seen(Protocol):
         ...
 
     def devices(self) -> list[DeviceRow]:
-        """Every device ever enrolled, by id."""
+        """Returns all devices ever enrolled, by id."""
         ...
 
     def devices_named(self, names: Collection[str]) -> dict[str, DeviceRow]:
@@ -86,7 +86,7 @@ class Seen(Protocol):
         ...
 
     def histories_named(self, names: Collection[str]) -> list[HistoryRow]:
-        """The histories of these devices, oldest change first."""
+        """Returns the histories of these devices, oldest change first."""
         ...
 
     def last_rounds(self, run: str, after: int, most: int) -> list[RoundRow]:
@@ -98,7 +98,7 @@ class Seen(Protocol):
         ...
 
     def paused(self) -> dict[str, float]:
-        """The devices that are paused, and since when (wall clock)."""
+        """Returns the paused devices, and since when (wall clock)."""
         ...
 
     def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
@@ -114,7 +114,7 @@ class Seen(Protocol):
         ...
 
     def runs(self) -> list[RunRow]:
-        """Every run, oldest first."""
+        """Returns all runs, oldest first."""
         ...
 
     def sessions(self, since: int = -1, most: int = MOST_ROWS) -> list[SessionRow]:
@@ -122,11 +122,11 @@ class Seen(Protocol):
         ...
 
     def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
-        """The sessions of these devices."""
+        """Returns the sessions of these devices."""
         ...
 
     def traffic(self, run: str, number: int) -> list[TrafficRow]:
-        """The devices' bytes in a round, by device."""
+        """Returns the devices' bytes in a round, by device."""
         ...
 
 
@@ -140,7 +140,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
 
     @property
     def public(self) -> Public | None:
-        """The URLs at which devices can fetch blobs directly; None if there are none."""
+        """Returns a function from a blob to its public URL; None if there are no such URLs."""
         ...
 
     def client_models(self, run: str, devices: Collection[str]) -> dict[str, ClientModelRow]:
@@ -172,7 +172,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def orders(self, run: str, number: int) -> list[OrderRow]:
-        """The orders of a round, by device."""
+        """Returns the orders of a round, by device."""
         ...
 
     def revoke_device(self, device: str) -> None:
@@ -215,7 +215,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def current_round(self, run: str) -> RoundRow | None:
-        """The run's open round, if there is one."""
+        """Returns the run's open round, or None."""
         ...
 
     def decline(self, run: str, number: int, device: str, reason: str) -> None:
@@ -247,7 +247,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def round(self, run: str, number: int) -> RoundRow | None:
-        """One round."""
+        """Returns one round, or None."""
         ...
 
     def add_newcomer_orders(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
@@ -299,11 +299,11 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def secret(self) -> bytes:
-        """A secret that only the fleet's coordinators know."""
+        """Returns a secret that only the fleet's coordinators know."""
         ...
 
     def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
-        """The tags of these devices by device and key; devices without any are omitted."""
+        """Returns the tags of these devices by device and key; devices without tags are left out."""
         ...
 
     def tokens(self) -> list[TokenRow]:
@@ -311,7 +311,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def device(self, name: str) -> DeviceRow | None:
-        """One device."""
+        """Returns the device with this id, or None."""
         ...
 
     def end_sessions(self, at: float) -> list[str]:
@@ -319,11 +319,11 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def enrolled(self) -> int:
-        """How many devices are enrolled and not revoked."""
+        """Returns how many devices are enrolled and not revoked."""
         ...
 
     def enrolment(self) -> int:
-        """A number that grows whenever devices are enrolled, revoked or reissued."""
+        """Returns a number that grows whenever devices are enrolled, revoked or reissued."""
         ...
 
     def names(self, most: int) -> list[str]:
@@ -331,19 +331,22 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def online(self) -> list[str]:
-        """The devices whose sessions say that they are online, by id."""
+        """Returns the ids of the devices that are online according to their sessions."""
         ...
 
     def open_rounds(self) -> list[RoundRow]:
-        """The open rounds of the runs that are running, and of those that serve newcomers."""
+        """Returns the open rounds of running runs, and of runs that serve newcomers."""
         ...
 
     def order(self, run: str, number: int, device: str) -> OrderRow | None:
-        """One device's order."""
+        """Returns one device's order, or None."""
         ...
 
     def ready(self, condition: Condition, among: Sequence[str] = ()) -> list[str]:
-        """Sorted ids of matching devices that are online and not waiting; only ``among`` these, if any."""
+        """Returns sorted ids of matching devices that are online and not waiting.
+
+        Unless ``among`` is empty, only those in it are considered.
+        """
         ...
 
     def commit_receipts(self, arrived: Sequence[Arrival]) -> list[UpdateRow | StorageError]:
@@ -376,7 +379,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def version(self) -> int:
-        """A number that changes whenever another process has committed something."""
+        """Returns a number that changes whenever another process has committed something."""
         ...
 
     def seen(

@@ -111,7 +111,7 @@ class RolloutRows(Protocol):
     """The leader's queries about rollouts."""
 
     def rollouts(self, run: str) -> list[RolloutRow]:
-        """A run's rollouts, the oldest first."""
+        """Returns a run's rollouts, oldest first."""
         ...
 
     def save_rollout(self, row: RolloutRow) -> bool:
@@ -127,11 +127,11 @@ class RolloutRows(Protocol):
         ...
 
     def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
-        """The sessions of these devices."""
+        """Returns the sessions of these devices."""
         ...
 
     def paused(self) -> dict[str, float]:
-        """The devices that are paused, and since when (wall clock)."""
+        """Returns the paused devices, and since when (wall clock)."""
         ...
 
 
@@ -151,7 +151,7 @@ class Rollouts(Database):
             self._insert(db, "rollouts", row)
 
     def rollouts(self, run: str) -> list[RolloutRow]:
-        """A run's rollouts, the oldest first."""
+        """Returns a run's rollouts, oldest first."""
         return self._rows(RolloutRow, "SELECT * FROM rollouts WHERE run = ? ORDER BY number", run)
 
     def last_bundle(self, run: str, device: str) -> bytes | None:

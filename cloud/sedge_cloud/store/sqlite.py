@@ -118,14 +118,14 @@ class Sqlite:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction has begun."""
+        """Returns True within a transaction."""
         return self._db.in_transaction
 
     def limit_idle(self, seconds: float) -> None:
         """Do nothing, as no other process can write meanwhile, or replace this one."""
 
     def schema(self) -> int:
-        """The version number of the tables' schema."""
+        """Returns the version number of the tables' schema."""
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
 
     def define(self, statements: str, schema: int) -> None:

@@ -55,7 +55,7 @@ class Tags(Devices):
         return self._set_aside(chosen, "DELETE FROM paused WHERE device = ?")
 
     def paused(self) -> dict[str, float]:
-        """The devices that are paused, and since when (wall clock)."""
+        """Returns the paused devices, and since when (wall clock)."""
         with self._db.errors():
             rows = self._db.execute("SELECT device, since FROM paused")
             return {str(name): float(since) for name, since in rows}
@@ -79,7 +79,7 @@ class Tags(Devices):
         return names
 
     def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
-        """The tags of these devices by device and key; devices without any are omitted."""
+        """Returns the tags of these devices by device and key; devices without tags are left out."""
         found: dict[str, dict[str, str]] = {}
         with self._db.errors():
             for some in portions(sorted(devices)):
@@ -89,7 +89,7 @@ class Tags(Devices):
         return found
 
     def tag_keys(self) -> list[str]:
-        """The sorted keys of all tags."""
+        """Returns the sorted keys of all tags."""
         keys, sql = list[str](), "SELECT MIN(key) FROM tags WHERE key > ?"
         with self._db.errors():
             while (row := self._db.execute(sql, (keys[-1] if keys else "",)).fetchone())[0]:
@@ -110,7 +110,10 @@ class Tags(Devices):
             return {str(row[0]) for row in rows}
 
     def ready(self, condition: Condition, among: Sequence[str] = ()) -> list[str]:
-        """Sorted ids of matching devices that are online and not waiting; only ``among`` these, if any."""
+        """Returns sorted ids of matching devices that are online and not waiting.
+
+        Unless ``among`` is empty, only those in it are considered.
+        """
         sql, values = condition.devices("sessions", "d.online = 1 AND d.waits = ''")
         if among:
             sql, values = f"{sql} AND d.device IN ({marks(among)})", (*values, *among)

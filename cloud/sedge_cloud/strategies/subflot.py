@@ -149,7 +149,7 @@ class SubFLOT(WidthPolicy, frozen=True):
 
 
 def prox_for(share: float, training: Training, steps: int) -> float:
-    """The ``prox`` that, without a gradient, takes back a share (below 1) of a distance in ``steps`` steps.
+    """Returns the ``prox`` that alone would take back a share (below 1) of a distance in ``steps`` steps.
 
     Each step keeps the same part of the distance, 1 - prox * rate, at the mean of the scheduled rates.
     Momentum m moves a model 1 / (1 - m) times as far. With Adam, which normalises the sum of gradient and

@@ -22,7 +22,7 @@ def repeatable(device: torch.device, tf32: bool = False) -> Generator[None]:
     settings: list[tuple[object, str, bool]] = [
         (matmul, "allow_tf32", tf32),
         (matmul, "allow_bf16_reduced_precision_reduction", False),  # sums stay in float32
-        # Would write to all memory, which nothing needs.
+        # Filling all new memory would take time, and no result depends on it.
         (memory, "fill_uninitialized_memory", False),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in settings]

@@ -1,4 +1,4 @@
-"""A job, which is an order with all its inputs, and a job's results."""
+"""Defines a job, which is an order with all its inputs, and the results of a job."""
 
 from dataclasses import dataclass
 

@@ -95,7 +95,7 @@ def job_hash(order: msgspec.Struct, kept: msgspec.Struct, train: Examples) -> by
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Encode a checkpoint."""
+    """Returns the checkpoint in MessagePack."""
     return _encoder.encode(checkpoint)
 
 
@@ -109,7 +109,7 @@ def decode_checkpoint(data: bytes | None, job: bytes) -> Checkpoint:
 
 
 def encode_moments(moments: Moments) -> bytes:
-    """Encode an optimizer's state, which a device stores as one blob per round."""
+    """Returns an optimizer's state in MessagePack. A device stores it as one blob per round."""
     return _encoder.encode(moments)
 
 

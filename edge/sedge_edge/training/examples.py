@@ -190,7 +190,10 @@ def check_inputs(inputs: Inputs, manifest: BundleManifest, name: str) -> None:
 
 
 def check_tokens(inputs: Inputs, vocabulary: int, name: str) -> None:
-    """Raise ``DataError`` unless the inputs (N, ...) are below ``vocabulary``, which is 0 if unknown."""
+    """Raise ``DataError`` unless the inputs (N, ...) are from 0 to ``vocabulary`` - 1.
+
+    If the vocabulary's size is 0, it is unknown, and nothing is checked.
+    """
     if not vocabulary:
         return
     wrong = (inputs < 0) | (inputs >= vocabulary)

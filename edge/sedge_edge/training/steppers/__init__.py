@@ -1,1 +1,4 @@
-"""The steps of trainings, for any backend that computes gradients. Each method has its own file."""
+"""Steppers, which make the steps of a training with any backend that computes gradients.
+
+One method per file.
+"""

@@ -24,8 +24,8 @@ final class DiskWaits {
     }
 
     /**
-     * Returns the time at which the next wait ends. If the disk is usable, this is {@code otherwise} if that is
-     * earlier. NaN means that there is neither.
+     * Returns when to act next: at the end of the disk's wait or, if the disk is usable, at the earlier of
+     * {@code otherwise} and the end of the jobs' wait. NaN means that there is no such time.
      */
     double timer(double otherwise) {
         return Double.isNaN(diskAt) ? Backoff.earlier(otherwise, jobAt) : diskAt;

@@ -1,4 +1,4 @@
-"""Takes over and hands over shards of the fleet between processes: topics, frames and signals of this one.
+"""Moves shards of the fleet between processes: what this process subscribes to, keeps and signals.
 
 For an arriving shard, the process first subscribes and keeps the frames until the shard is its own. For a
 departing shard, it unsubscribes, and hands the shard over once the broker has confirmed that and all frames
@@ -21,8 +21,8 @@ from sedge_protocol.wire.topics import ITSELF, cloud, first_version_up, shard_in
 
 # At most this many frames of arriving shards are kept. Further ones are lost, and devices send them again.
 MAX_EARLY = 1000
-# A planned stop waits up to RETIRE_S for the processes that take over, and checks every STEP_S whether they
-# have.
+# A planned stop waits up to RETIRE_S for the processes that take over, and checks every
+# STEP_S whether they have.
 RETIRE_S, STEP_S = 10.0, 0.02
 
 

@@ -30,7 +30,7 @@ _PATHS = ("_file", "_dir")
 # Characters that need no escaping in a TOML string. Spaces are excluded, as no host name has them.
 _PLAIN = re.compile(r"[!#-\[\]-~]+")
 
-# An update that arrives after its round only changes the client model, or also counts in the next round.
+# A late update only changes its device's client model, or also counts in a later round.
 LateUpdates = Literal["remember", "count"]
 T = TypeVar("T", bound=msgspec.Struct)
 Option = bool | int | float | str | list[bool | int | float | str]

@@ -40,7 +40,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Answered:
-    """A device has a receipt for an order, new or repeated; ``counts`` if the update was accepted."""
+    """A device has a new or repeated receipt; ``counts`` says whether its update was accepted."""
 
     run: str
     round: int

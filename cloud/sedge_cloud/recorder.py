@@ -19,8 +19,8 @@ from sedge_cloud.rounds.lifecycle import OpenRound
 from sedge_cloud.store.rows import CoordinatorRow, DiskRow, RoundRow, TrafficRow
 from sedge_protocol.errors import StorageError
 
-# At most this many sessions per write: recording a large fleet that comes or goes must not hold up the
-# loop.
+# At most this many sessions per write: recording a large fleet that comes or goes must
+# not hold up the loop.
 MIN_S, MOST_SESSIONS = 1.0, 5000
 # How often to write a heartbeat, to measure the size of the state, and to keep a measurement.
 SIGN_S, MEASURE_S, KEEP_S = 2.0, 60.0, 3600.0

@@ -92,8 +92,8 @@ class Service:
         due += [] if probe is None else [probe]
         due += [] if self._company is None else [self._company.timer()]
         at = self.coordinator.timer()
-        # Without room nothing can be sent, so a due timer would make the loop spin; the socket will wake it
-        # instead.
+        # Without room nothing can be sent, so a due timer would make the loop spin; the socket
+        # will wake it instead.
         return min(due if at is None or not self.link.room else [*due, at])
 
     def step(self) -> None:

@@ -186,7 +186,7 @@ _SHARED = "sedge/1/FLEET/blob/# and sedge/1/FLEET/shard/+"
 
 
 def require_settled(store: Store, cloud: CloudConfig) -> None:
-    """Call ``settle``. Its ``StorageError`` then also says that the device is accepted already."""
+    """Call ``settle``. If that fails, the ``StorageError`` says that the device is accepted already."""
     try:
         settle(store, cloud)
     except StorageError as exc:

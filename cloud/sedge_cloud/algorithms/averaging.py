@@ -1,4 +1,4 @@
-"""Averaging a round's models: the weighted mean, one update in memory at a time, and robust rules.
+"""Averages a round's models: the weighted mean, one update in memory at a time, and robust rules.
 
     theta' = sum_i (m_i / m) theta_i,   m = sum_i m_i        (McMahan et al. 2017, Algorithm 1)
            = theta + sum_i m_i (theta_i - theta) / m

@@ -40,7 +40,7 @@ Words: TypeAlias = NDArray[np.uint64]
 
 # Words of each mask compared at once: 4 MB with 1000 devices, which fits in a processor's cache.
 _BLOCK = 512
-# From this product of pairs and words on, a cluster pays off (tools/bench/overlaps.py). _SLICES is the
+# A cluster pays off if pairs times words reach _LARGE (tools/bench/overlaps.py). _SLICES is the
 # number of slices.
 _LARGE = 2 * 10**10
 _SLICES = 32
@@ -157,8 +157,8 @@ def _apart(masks: list[Words], rows: tuple[int, int]) -> NDArray[np.int32]:
         block = np.stack([words[start : start + _BLOCK] for words in masks[low:]])
         for i in range(high - low):
             differing = np.bitwise_count(block[i] ^ block[i + 1 :])
-            # A block has at most 2**15 bits, which fits in uint16; a wider type would take three times as
-            # long to sum.
+            # A block has at most 2**15 bits, which fits in uint16; a wider type would take three
+            # times as long to sum.
             apart[i, i + 1 :] += differing.sum(axis=1, dtype=np.uint16)
     return apart
 

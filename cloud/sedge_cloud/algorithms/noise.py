@@ -47,7 +47,7 @@ class Noise:
 def private_update(
     updates: Iterable[Update], theta: Theta, noise: Noise, still: Sequence[slice] = ()
 ) -> Update:
-    """Combine the updates of theta (n,) into one that has their noisy mean and nothing else of them.
+    """Combine the updates of theta (n,) into one with their noisy mean, which is private by itself.
 
     The elements in ``still`` do not change, and do not count towards an update's length.
     """

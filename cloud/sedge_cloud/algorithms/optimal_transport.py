@@ -109,7 +109,7 @@ def _by_program(cost: Matrix) -> Matrix:
 def _sinkhorn(cost: Matrix, reg: float) -> Matrix:
     """Compute the entropic plan.
 
-    Its column sums are exact; its row sums are within _PRECISION, or as after _STEPS.
+    Its column sums are exact; its row sums are approximate (see _PRECISION, _STEPS).
     """
     sources, targets = cost.shape
     highest = cost.max()

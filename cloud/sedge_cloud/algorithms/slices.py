@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 class Compute(Protocol):
-    """Computes slices somewhere."""
+    """Computes slices, in this process or elsewhere."""
 
     def map(self, function: Callable[[S, T], R], shared: S, slices: Iterable[T]) -> Iterator[R]:
         """Yield ``function(shared, slice)`` for each slice, in order; each host gets ``shared`` once."""

@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"\d+$")
 class WidthPolicy(Strategy, frozen=True):
     """The options that decide a device's width; by default the widest model that fits into its memory.
 
-    With ``dropped``, hellos are ignored; an id without a number at its end counts by its CRC-32. By
+    With ``dropped``, hellos are ignored; an id without a number at its end is numbered by its CRC-32. By
     ``memory_mb`` a device gets the widest model for which it has enough memory, the model after the last
     one in the list if it has enough for none, and the whole model if its memory is unknown. ``step_s``
     takes effect from a device's second training round on: its earlier model in the wider form is then

@@ -9,8 +9,8 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.privileges import as_caller
 
-# The last two lines are for devices of protocol version 1, which are told on that topic that they are
-# refused.
+# The last two lines are for devices of protocol version 1, which are told on that topic
+# that they are refused.
 ACL = """\
 user {user}
 topic readwrite sedge/1/{fleet}/#

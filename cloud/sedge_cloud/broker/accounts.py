@@ -76,7 +76,7 @@ def passwords_agree(cloud: CloudConfig) -> str:
         users = [line.partition(":")[0] for line in path.read_text().splitlines()]
     with contextlib.closing(open_store(cloud)) as store:
         rows = {row.device: row for row in store.devices()}
-        # During a secret change the store has two passwords, and the broker either.
+        # During a secret change the store has two passwords, and the broker has either one.
         between = {row.device for row in store.renewals()}
     for name, row in rows.items():
         if row.revoked and name in users:

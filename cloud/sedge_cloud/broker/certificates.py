@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 DAYS = 3650
 HERE = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
-# Certificates are valid from the day before they are issued, so that a broker whose clock is behind accepts
-# them.
+# Certificates are valid from the day before they are issued, so that a broker whose clock is
+# behind accepts them.
 _BEFORE = timedelta(days=1)
 
 
@@ -78,7 +78,7 @@ class Authority:
         return _pem(self._own), _key_pem(self._key)
 
     def broker(self, hosts: Sequence[str]) -> tuple[str, str]:
-        """Returns certificate and key, in PEM, of a broker that is reached under these names.
+        """Returns the certificate and key, in PEM, of a broker that is reached under these names.
 
         The names by which this machine reaches itself are always included.
         """
@@ -93,7 +93,7 @@ class Authority:
         return _pem(self._leaf("broker", key.public_key(), _in(DAYS), extension)), _key_pem(key)
 
     def coordinator(self, name: str) -> tuple[str, str]:
-        """Returns certificate and key of a coordinator, in PEM."""
+        """Returns the certificate and key of a coordinator, in PEM."""
         key = _new_key()
         return _pem(self._leaf(name, key.public_key(), _in(DAYS))), _key_pem(key)
 

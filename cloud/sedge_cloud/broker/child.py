@@ -42,8 +42,8 @@ class BrokerProcess:
     def __init__(
         self, command: Sequence[str], port: int, log_path: Path, folders: Sequence[Path] = ()
     ) -> None:
-        # We open the log: if started by root, Mosquitto switches to another user, who may not open the
-        # file.
+        # We open the log: if started by root, Mosquitto switches to another user, who
+        # may not open the file.
         with log_path.open("ab") as log:
             # The broker gets a session of its own. Otherwise Ctrl-C would stop it before the devices have
             # said goodbye.

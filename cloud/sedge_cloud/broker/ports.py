@@ -55,8 +55,8 @@ def wait_until_accepting(
 
 def is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # Brokers set this, too: connections that were closed recently do not keep them from listening
-        # again.
+        # Brokers set this, too: connections that were closed recently do not keep them
+        # from listening again.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -68,8 +68,8 @@ def is_free(port: int) -> bool:
 def _accepts(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), timeout=1) as connection:
-            # If nobody listens, TCP may connect an ephemeral port to itself, which must not count as a
-            # server.
+            # If nobody listens, TCP may connect an ephemeral port to itself, which must
+            # not count as a server.
             connected: bool = connection.getsockname() != connection.getpeername()
             return connected
     except OSError:

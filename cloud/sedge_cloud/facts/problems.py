@@ -34,8 +34,8 @@ SOON_FULL_DAYS = 30.0
 RECENT = timedelta(minutes=10)
 # While a run is active, an offline device that owes no answer is reported after this long.
 LOST = timedelta(minutes=10)
-# A device that has never connected is reported this long after its enrolment, which leaves time to set it
-# up.
+# A device that has never connected is reported this long after its enrolment, which
+# leaves time to set it up.
 DEPLOYED = timedelta(hours=1)
 # A device is reported as getting worse when its accuracy before training falls by more than this.
 WORSE = 0.05
@@ -216,7 +216,7 @@ def device_problems(facts: Fleet) -> Iterator[Problem]:
 
 
 def _trouble(facts: Fleet, device: DeviceFacts, running: Container[str]) -> Iterator[Problem]:
-    """Why a device's last update did not count, in a running run or in the newest, even if it has ended."""
+    """Returns why a device's last update did not count, in a running run or else in the newest one."""
     it = device.trouble
     if it is None or _is_over(facts, device, it):
         return
@@ -245,7 +245,7 @@ def _never_connected(facts: Fleet) -> Iterator[Problem]:
 
 
 def _is_overdue(facts: Fleet, device: DeviceFacts) -> bool:
-    """Returns True if a device that has never connected has had enough time to."""
+    """Returns True if a device that has never connected has had time to do so."""
     recent = device.enrolled is not None and facts.at - device.enrolled < DEPLOYED
     return not (recent or _is_unheard(facts, device))
 

@@ -290,8 +290,8 @@ class Reader:
             current = Waits(terms, self._facts_of, unable, now).open_round(self.store, row, opened)
             current = msgspec.structs.replace(current, usual_s=_usual(known.closed))
         if running and current is None:
-            # A run that selects by tags is checked every time, as a new tag does not change a device's
-            # facts.
+            # A run that selects by tags is checked every time, as a new tag does not
+            # change a device's facts.
             if terms.select or known.waits[0] is not self._all:
                 known.waits = self._all, run_waits(terms, self._all, unable, self.store)
             why = known.waits[1]

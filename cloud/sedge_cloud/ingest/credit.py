@@ -11,18 +11,18 @@ from typing import NamedTuple, TypeAlias
 
 from sedge_protocol.wire.transfer import CREDIT, Intake
 
-# Half of what Sedge's own brokers queue for a client (admin/templates.py), as offers and hellos need room,
-# too.
+# Half of what Sedge's own brokers queue for a client (admin/templates.py), as offers and
+# hellos need room, too.
 MAX_BYTES, MAX_CHUNKS = 1_000_000, 100
 # If others wait, a turn ends after SILENT_S without a chunk, as the device is gone or its link is too slow
 # to fill the queue, and after TURN_S in any case. The upload may still continue, but no longer counts
 # against the limit.
 SILENT_S, TURN_S = 5.0, 60.0
-# A waiting device repeats its offer every ten seconds. One that has been silent for this long is taken to
-# be gone.
+# A waiting device repeats its offer every ten seconds. One that has been silent for this long
+# is taken to be gone.
 GONE_S = 40.0
 
-Key: TypeAlias = tuple[str, bytes]  # device and transfer
+Key: TypeAlias = tuple[str, bytes]  # (device, transfer)
 
 
 class _Grant(NamedTuple):

@@ -79,7 +79,7 @@ class Ingest:
         self._settings = Settings(self.devices, self.store)
         self.traffic = Traffic()
         self.outage, self._absent = Outage(), Absent(self.devices)
-        self._gave_up_at = self.outage.back_at  # when the last outage to be dealt with ended
+        self._gave_up_at = self.outage.back_at  # end of the last outage that was handled
         self._runs = Runs(self.store)
         self.open = OpenOrders(self.store, self._runs, self.devices, manifests.of, counters)
         self._downloads = Downloads(self.store.blobs, gather_s)
@@ -392,7 +392,7 @@ class Ingest:
         if isinstance(reply, messages.Committed | messages.Reject):
             known = device.hello
             device.keep(reply.run)
-            if device.hello != known and self.devices.is_shared:  # for a leader elsewhere
+            if device.hello != known and self.devices.is_shared:  # a remote leader reads the row
                 self._keeping.append(device)
             counts = isinstance(reply, messages.Committed)
             self.open.answered(reply.run, reply.round, name, counts)

@@ -53,8 +53,9 @@ class Kept:
         self._by_topic: dict[
             str, Device
         ] = {}  # the same devices, by the topic to which each publishes
-        self._idle: OrderedDict[str, None] = OrderedDict()  # offline, most recently used last
-        self._strangers: OrderedDict[str, None] = OrderedDict()  # looked up, but not enrolled
+        # Ids of offline devices, most recently used last.
+        self._idle: OrderedDict[str, None] = OrderedDict()
+        self._strangers: OrderedDict[str, None] = OrderedDict()  # ids that were not found
         self._sent = 0  # the highest frame number sent to any device that was evicted
 
     def find(self, name: str) -> Device | None:

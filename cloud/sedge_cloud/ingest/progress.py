@@ -26,7 +26,7 @@ QUIET_S, REPEATED_QUIET_S = 2 * SILENCE_S + 1, RETRY_MAX_S + 2 * SILENCE_S
 
 @dataclass(frozen=True)
 class _Asked:
-    """A device's last request: for all missing chunks of the transfer, or for one chunk first."""
+    """A device's last request. ``is_all`` says that it named all missing chunks of the transfer."""
 
     run: str
     round: int

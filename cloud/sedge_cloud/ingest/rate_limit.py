@@ -22,9 +22,9 @@ RATE = 500.0  # messages per second, sustained
 BURST = 2000.0  # messages at once
 # This many body bytes cost as much as one message: checking their MAC takes as long.
 UNIT_BYTES = 2**16
-# A HELLO may take a transaction and is answered with the open orders, and a connection needs only one. An
-# OFFER or a GET reads rows or files, and a JOIN runs a key agreement. A GET also pays for each chunk that
-# it queues.
+# A HELLO may take a transaction and is answered with the open orders, and a connection needs only
+# one. An OFFER or a GET reads rows or files, and a JOIN runs a key agreement. A GET also pays for
+# each chunk that it queues.
 COST: dict[int, int] = {Kind.HELLO: 100, Kind.OFFER: 5, Kind.GET: 5, Kind.JOIN: 10}
 # A doctor's HELLO changes nothing and is answered from memory. A doctor sends one or two for each message
 # size that it tests.

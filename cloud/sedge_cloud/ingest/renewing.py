@@ -31,7 +31,7 @@ OFFER_S = 60.0
 
 
 class Renewing:
-    """The devices of a fleet that are to change their secret."""
+    """Tracks the devices of a fleet that should change their secret."""
 
     def __init__(self, name: str, fleet: Fleet, store: Rows) -> None:
         self._name, self._fleet, self._store = name, fleet, store

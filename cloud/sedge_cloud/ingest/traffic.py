@@ -29,9 +29,8 @@ class Traffic:
         self._up: Counter[str] = Counter()
         self._down: Counter[str] = Counter()
         self._link = Link(0, 0)
-        self._missing: dict[bytes, dict[str, set[int]]] = defaultdict(
-            dict
-        )  # by transfer and device
+        # By transfer, then by device.
+        self._missing: dict[bytes, dict[str, set[int]]] = defaultdict(dict)
         # By run, then by device.
         self._opened: dict[str, tuple[Link, dict[str, tuple[int, int]]]] = {}
         self._whole: dict[str, set[str]] = defaultdict(set)  # by run

@@ -44,8 +44,8 @@ MAX_TRANSFERS = 2
 # twice as long makes way for another.
 IDLE_S = 120.0
 RETRY_MS = 10_000
-# A device whose upload waits for its turn (credit.py) repeats its offer after this time, unless asked
-# sooner.
+# A device whose upload waits for its turn (credit.py) repeats its offer after this time,
+# unless asked sooner.
 TURN_MS = 10_000
 # A larger update is stored as a blob; a smaller one is stored in the database, where all updates that
 # arrive in one turn of the loop share a flush.
@@ -71,7 +71,7 @@ class Uploads:
         self._open_order = open_order
         self._blobs, self._parts = store.blobs, store.parts
         self._transfers: dict[str, dict[bytes, Upload]] = {}
-        self._arrived: dict[tuple[str, int, str], JudgedUpdate] = {}  # by run, round and device
+        self._arrived: dict[tuple[str, int, str], JudgedUpdate] = {}  # by (run, round, device)
         # _fresh: uploads that got a chunk since the last poll. _quiet: those that have since the last
         # report, longest silent first.
         self._fresh: dict[tuple[str, bytes], Intake] = {}

@@ -89,7 +89,7 @@ def link_topic(fleet: str) -> str:
 
 
 def _about(version: str, page: str | None) -> dict[str, str]:
-    """Returns version and page of the fleet or a device, as far as they are known."""
+    """Returns the version and page of the fleet or a device, as far as they are known."""
     about = {"sw_version": version, "configuration_url": page or ""}
     return {key: value for key, value in about.items() if value}
 

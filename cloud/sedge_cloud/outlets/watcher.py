@@ -33,7 +33,7 @@ def watch(reader: Reader, name: str | None) -> None:
 
 
 def follow(reader: Reader, name: str | None, show: Callable[[Fleet], object]) -> None:
-    """Call ``show`` with the facts every second, for the last time when no run (of that name) runs."""
+    """Call ``show`` with the facts every second, until no run (of that name) is running."""
     while True:
         facts = reader.read()
         show(facts)

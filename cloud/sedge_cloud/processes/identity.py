@@ -32,7 +32,7 @@ def has_ended(process: ProcessRow, mine: ProcessRow) -> bool:
         os.kill(process.pid, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # it runs, as another user's
+    except PermissionError:  # it runs as another user
         return False
     return bool(process.started)  # /proc showed its start once, so it is a zombie now
 

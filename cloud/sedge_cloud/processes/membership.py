@@ -150,7 +150,7 @@ class Membership:
         self._look(now)
 
     def _renew(self, now: float) -> None:
-        # Needs no write, which would fail on a full disk, as it holds the store's lock.
+        # It holds the store's lock, so it need not write, which would fail on a full disk.
         if self._alone:
             self._seen(now)
         ahead = (self._store.clock() if self._alone else self._store.renew()) - now

@@ -163,7 +163,7 @@ def _parts(
     came = {part.device for part in devices}
     declined = {name: why for name, why in answers.items() if why and name not in came}
     rejected = {u.device: f"{u.rejected}: {u.detail}" for u in received.receipts if u.rejected}
-    # Answers is empty if [keep] deleted its rows.
+    # ``answers`` is empty if [keep] has deleted its rows.
     new = {name for name in answers or came if name not in given.pasts}
     first = [moved for moved in traffic if moved.device in new]
     told = () if summary.withheld else devices

@@ -15,7 +15,7 @@ from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.arrays import check_exchange, check_guided, pack_array
 from sedge_protocol.wire.work import PatchChoice, Work
 
-# The seed of this number, which no order has, draws the examples that a device holds out.
+# The round number whose seed draws the examples that a device holds out. No order has it.
 HOLDOUT_ROUND = 0
 
 

@@ -190,7 +190,7 @@ class _Planner:
         return self._sums[holds]
 
     def _start(self, start: Theta | None) -> tuple[bytes, bytes]:
-        """Returns blob and hash of a start vector; both empty for the run's own model."""
+        """Returns the blob and hash of a start vector; both empty for the run's own model."""
         if start is None:
             return b"", b""
         name = hash_of(start)

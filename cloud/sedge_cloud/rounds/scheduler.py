@@ -173,8 +173,8 @@ class Scheduler:
             yield from self._end(live, Event.BUDGET, why, now)
             self.serving = serving_run(self._store.runs())
             return
-        # The round may be open in the store already, if its commit succeeded although the disk reported an
-        # error.
+        # The round may be open in the store already, if its commit succeeded although the
+        # disk reported an error.
         current, orders = resume(run, self._store, now, self._wall), dict[str, Order]()
         if current is None:
             yield from advance(run, self._store, self._wall(now))

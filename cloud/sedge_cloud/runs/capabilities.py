@@ -45,8 +45,8 @@ def terms_of(run: Run, work: Work = PLAIN_WORK) -> Terms:
     that the run's strategy may give them.
     """
     config, manifest, frozen = run.config, run.manifest, run.manifest.frozen
-    # Every device supports zlib, as bundles need it, and no compression at all, so neither is a
-    # requirement.
+    # Every device supports zlib, as bundles need it, and no compression at all, so
+    # neither is a requirement.
     compressions = {config.broadcast.compression, config.patch.compression}
     codings = {config.broadcast.values, run.patch_values}.difference(COMMON_VALUES)
     return msgspec.structs.replace(

@@ -75,7 +75,7 @@ class ClientModels:
 
 @dataclass(frozen=True)
 class Group:
-    """Iterates the trusted models of these devices, in this order, decoding each when it is reached.
+    """The trusted models of these devices, in this order, each decoded when iteration reaches it.
 
     A member may have become untrusted since the group was formed. An update that entered the global model
     shortened is shortened here as well. An update that came too late to be compared is left out.

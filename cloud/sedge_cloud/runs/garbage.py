@@ -15,8 +15,8 @@ from sedge_cloud.store.rows import RunRow
 # A blob is written before the row that names it, and the command line may do so while the service runs. So
 # a blob younger than this is not collected even if no row names it.
 ORPHAN_AGE_S = 60.0
-# Parts of uploads are kept for a day, as a device may lose its connection during an upload and return the
-# next day.
+# Parts of uploads are kept for a day, as a device may lose its connection during an upload and
+# return the next day.
 PART_AGE_S = 86_400.0
 FINISHED = "finished"
 

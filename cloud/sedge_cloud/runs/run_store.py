@@ -61,7 +61,7 @@ class RunStore(Vectors):
     ) -> None:
         super().__init__(store, memory)
         self._compute = compute
-        self._losses: dict[tuple[str, str], str] = {}  # by run and device
+        self._losses: dict[tuple[str, str], str] = {}  # by (run, device)
         # How much devices' updates counted, for rounds that client models refer to.
         self._counted: Cache[dict[str, float]] = Cache(
             self.memory, lambda names: NAME_BYTES * (1 + len(names))

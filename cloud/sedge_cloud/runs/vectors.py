@@ -53,7 +53,7 @@ class Vectors:
     ) -> tuple[bytes, bytes, int]:
         """Store a model (n,), exact with fp32.
 
-        Returns blob, hash of the decoded vector, and the blob's size.
+        Returns the blob, the decoded vector's hash, the blob's size.
 
         Raises ``Unencodable`` for an element that is not finite in ``values``.
         """

@@ -9,7 +9,7 @@ from sedge_protocol.host.memory_limit import memory_mb
 
 V = TypeVar("V")
 
-# The share of the machine's memory that caches may use, and its size if the machine does not report it.
+# The share of the machine's memory that caches may use, and the memory to assume if it is unknown.
 SHARE = 0.05
 UNKNOWN_MB = 1000
 _OWNERS = count()

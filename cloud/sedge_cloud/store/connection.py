@@ -25,9 +25,9 @@ COLLECTING = "collecting"
 # The name of the lock held by a coordinator, or by a command that must not run at the same time.
 SERVING = "serving"
 
-# Queries that lock this process's row and the lead's (see leases.py). A lease changes its owner by an
-# UPDATE, which FOR KEY SHARE does not block.
-# not block.
+# Queries that lock this process's row and the lead's (see
+# leases.py). A lease changes its owner by an UPDATE, which FOR KEY
+# SHARE does not block. not block.
 _SERVES = "SELECT 1 FROM processes WHERE token = ? FOR KEY SHARE"
 _LEADS = (
     "SELECT 1 FROM processes p JOIN leases l ON l.token = p.token"
@@ -72,7 +72,7 @@ class Database:
     ) -> None:
         self.folder, self.blobs, self.parts, self.public = folder, blobs, parts, public
         self._db = db
-        self._token: int | None = None  # token of leases.py, while this process serves
+        self._token: int | None = None  # this process's token (leases.py), while it serves
         try:
             self._open_schema()
         except BaseException:

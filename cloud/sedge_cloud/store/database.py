@@ -183,8 +183,8 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
     def close_round(self, closed: ClosedRound) -> bool:
         """Close a round in one transaction. Returns False if receipts have come meanwhile.
 
-        In that case nothing is written, as also if another leader has closed the round. Orders for which
-        updates are no longer accepted are emptied; their rows stay.
+        Also returns False if another leader has closed the round. In both cases nothing is written. Orders
+        for which updates are no longer accepted are emptied; their rows stay.
         """
         run, number, it = closed.run, closed.round, closed.accounts
         with self._transaction(leads=True) as db:
@@ -276,7 +276,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return {row.device: row for row in rows}
 
     def round_models(self, run: str, numbers: Collection[int]) -> dict[int, tuple[bytes, bytes]]:
-        """Returns blob and hash of the global model of each of these rounds."""
+        """Returns the blob and hash of the global model of each of these rounds."""
         sql = "SELECT round, model, model_hash FROM rounds WHERE run = ? AND round IN ({})"
         rows = self._among(sql, run, sorted(numbers))
         return {int(number): (bytes(model), bytes(named)) for number, model, named in rows}

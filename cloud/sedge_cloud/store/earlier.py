@@ -71,7 +71,7 @@ def adopt_options(execute: Execute) -> None:
     any other strength becomes the default.
     """
     for run, coded in execute("SELECT run, config FROM runs").fetchall():
-        with suppress(ValueError):  # of another version
+        with suppress(ValueError):  # skip other versions
             config = msgspec.msgpack.decode(coded, type=dict[str, Any])
             options: dict[str, Any] = config.get("options", {})
             match config.get("strategy"):

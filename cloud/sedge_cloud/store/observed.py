@@ -38,7 +38,7 @@ class Observed(Database):
         disk: DiskRow | None = None,
         traffic: Sequence[TrafficRow] = (),
     ) -> None:
-        """Store changes of sessions, open rounds' progress, the coordinator, a measurement and bytes.
+        """Store changes of sessions, open rounds' progress, the coordinator, disk size and traffic.
 
         Measurements are kept for a week. Nothing is flushed, so after a power cut the rows may be slightly
         out of date.
@@ -101,7 +101,7 @@ class Observed(Database):
         return self._named(HistoryRow, sql, names)
 
     def coordinator(self) -> CoordinatorRow:
-        """Returns the first of ``coordinators``; a new row if there has never been one."""
+        """Returns the leading process's row; a new row if there has never been a process."""
         return next(iter(self.coordinators()), CoordinatorRow())
 
     def coordinators(self) -> list[CoordinatorRow]:

@@ -49,8 +49,8 @@ TYPES = {
 }
 _TYPES = re.compile(r"\b(BLOB|REAL|INTEGER|TEXT)\b")
 _VALUES = re.compile(r"\?|%|(?<!:):([a-z_]+)")
-# A table with one row: the tables' schema version, and a count of commits. It is not copied with the
-# others.
+# A table with one row: the tables' schema version, and a count of commits. It is not
+# copied with the others.
 _OWN = "CREATE TABLE sedge_store (schema BIGINT NOT NULL, commits BIGINT NOT NULL)"
 _COMMITTED = "UPDATE sedge_store SET commits = commits + 1 RETURNING commits"
 # Selects everything in a schema of the database that could be executed, or reject values, when we write.
@@ -108,8 +108,8 @@ class Postgres:
         except psycopg.ProgrammingError as exc:
             expected = f"postgresql://user@host/database ({_line(exc)})"
             raise ConfigError("store.url", url, expected) from exc
-        # Connect only to the URL's hosts and, if it names several, to the primary, as a replica accepts no
-        # writes.
+        # Connect only to the URL's hosts and, if it names several, to the primary, as a
+        # replica accepts no writes.
         parameters.setdefault("target_session_attrs", "read-write")
         parameters |= {
             "connect_timeout": CONNECT_S,
@@ -322,7 +322,7 @@ def _key(name: str) -> int:
     return int.from_bytes(b"sedge" + name.encode()[:3].ljust(3), "big")
 
 
-@lru_cache(256)  # the statements differ little: long ones only in the number of values
+@lru_cache(256)  # few statements: long ones differ only in the number of values
 def _translated(sql: str) -> LiteralString:
     """Returns the statement with psycopg's placeholders."""
     marks = {"?": "%s", "%": "%%"}

@@ -30,8 +30,8 @@ _NEW_UPDATE = (
     f"INSERT INTO updates VALUES ({','.join('?' * len(UpdateRow.__struct_fields__))})"
     " ON CONFLICT DO NOTHING"
 )
-# Selects a round's receipts, and late updates that arrived in some rounds; with OR, neither would use its
-# index.
+# Selects a round's receipts, and late updates that arrived in some rounds; with OR, neither
+# would use its index.
 RECEIVED = (
     "SELECT * FROM updates WHERE run = ? AND round = ? UNION ALL SELECT * FROM updates"
     " WHERE run = ? AND late > 0 AND late BETWEEN ? AND ? AND rejected = '' ORDER BY round, device"

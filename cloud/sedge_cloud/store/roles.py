@@ -180,7 +180,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def round_models(self, run: str, numbers: Collection[int]) -> dict[int, tuple[bytes, bytes]]:
-        """Returns blob and hash of the global model of each of these rounds."""
+        """Returns the blob and hash of the global model of each of these rounds."""
         ...
 
     def summaries(self, run: str, numbers: Collection[int]) -> dict[int, bytes]:
@@ -210,7 +210,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
     def close_round(self, closed: ClosedRound) -> bool:
         """Close a round in one transaction. Returns False if receipts have come meanwhile.
 
-        In that case nothing is written, as also if another leader has closed the round.
+        Also returns False if another leader has closed the round. In both cases nothing is written.
         """
         ...
 
@@ -390,5 +390,5 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         disk: DiskRow | None = None,
         traffic: Sequence[TrafficRow] = (),
     ) -> None:
-        """Store changes of sessions, open rounds, the coordinator, a measurement and bytes."""
+        """Store changes of sessions, open rounds, the coordinator, disk size and traffic."""
         ...

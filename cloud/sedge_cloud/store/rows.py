@@ -303,7 +303,7 @@ class JoinRow(msgspec.Struct, frozen=True):
 class RenewalRow(msgspec.Struct, frozen=True):
     """A device that has been due to change its secret since ``asked``.
 
-    It has offered ``secret`` with the public key ``point``, or nothing yet. ``account``: the broker has it.
+    It offered ``secret`` with its key ``point``, or nothing yet. ``account`` says if the broker has it.
     """
 
     device: str

@@ -201,7 +201,7 @@ class Sqlite:
                 time.sleep(0.01)
 
 
-@lru_cache(256)  # the statements differ little: long ones only in the number of values
+@lru_cache(256)  # few statements: long ones differ only in the number of values
 def _translated(sql: str) -> str:
     """Returns the statement without row locks, as a transaction that writes locks the whole database."""
     return _LOCKS.sub("", sql)

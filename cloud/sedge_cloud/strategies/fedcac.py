@@ -32,8 +32,8 @@ from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
 
-# As in the authors' code, thresholds up to the first are ignored, and then every c above the second is
-# critical.
+# As in the authors' code, thresholds up to the first are ignored, and then every c above the
+# second is critical.
 _NO_THRESHOLD = 1e-10
 _NO_CHANGE = 1e-20
 

@@ -170,7 +170,7 @@ class FedOBP(Strategy, frozen=True):
         return context.moved(average_change(context, updates))
 
     def scored(self, layout: Layout) -> tuple[Tensor, ...]:
-        """Returns the tensors that are scored. Raises ``ConfigError`` for the name of no parameter."""
+        """Returns the tensors that are scored. Raises ``ConfigError`` for a name that is no parameter."""
         parameters = {t.name: t for t in layout.tensors if t.role is Role.PARAMETER}
         if self.classifier_only is False:
             return tuple(parameters.values())

@@ -25,7 +25,7 @@ class FedRolex(HeteroFL, frozen=True):
 
     @property
     def codec(self) -> Codec:
-        """Send every element, as the window has moved on before elements left out could be sent."""
+        """Send every element, as elements left out would be added to other channels in the next round."""
         return EVERY_ELEMENT
 
     def channels(self, context: Context, width: int) -> Channels:

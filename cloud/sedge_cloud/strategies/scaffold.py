@@ -45,8 +45,8 @@ from sedge_protocol.wire.work import Codec
 
 # The key of c (n,) in ``Context.arrays``.
 VARIATE = "variate"
-# Keys in ``ClientModel.arrays``: a device's last d_i (n,), and that round's rates as returned by
-# ``_rates``.
+# Keys in ``ClientModel.arrays``: a device's last d_i (n,), and that round's rates as
+# returned by ``_rates``.
 CORRECTION = "correction"
 RATES = "rates"
 

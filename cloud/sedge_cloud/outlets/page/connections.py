@@ -15,7 +15,7 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# The page may use one SHARE-th of the process's file handles, but at most MAX_CONNECTIONS.
+# The page may use 1 / SHARE of the process's file handles, but at most MAX_CONNECTIONS.
 SHARE, MAX_CONNECTIONS = 4, 256
 # asyncio accepts up to ACCEPTED connections before it serves the first of them, which come on top of the
 # share. WAITING more may queue to be accepted, which costs no file handle.

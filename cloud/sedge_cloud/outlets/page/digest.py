@@ -60,7 +60,7 @@ def direction(run: RunFacts) -> Direction | None:
 
 
 def month_bytes(facts: Fleet) -> tuple[int, bool]:
-    """Returns the bytes of all devices in rounds closed in the last 30 days, and whether all are in."""
+    """Returns the bytes of all devices in rounds closed in the last 30 days, and if that is all."""
     since = facts.at - MONTH
     total = sum(run.sums.up + run.sums.down for run in facts.runs if _began(run, since))
     older = [_recent(run, since) for run in facts.runs if not _began(run, since)]

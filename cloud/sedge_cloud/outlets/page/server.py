@@ -9,7 +9,7 @@ those of the command line.
     /device        one device              /api/runs/NAME   one run         /metrics  Prometheus
     /round         one round               /api/devices     all devices     /healthz  200 or 503
     /wall          for a screen on a wall  /api/problems, /api/openapi.json
-    /confirm       before an action        /act             POST: does it
+    /confirm       before an action        /act             POST: performs it
 """
 
 import asyncio

@@ -144,7 +144,7 @@ def test_the_other_numbers() -> None:
     assert link.count(str(frame.MAX_PACKET_BYTES)) == 2
     assert f"packets of at least {frame.LEAST_PACKET_BYTES} bytes" in link
     assert f"in the {mqtt.DEAF_S:g} s after" in link and f"up to {mqtt.DEAF_MAX_S:g} s" in link
-    assert f"Keepalive {mqtt.KEEPALIVE_S:g} s" in link
+    assert f"keepalive is {mqtt.KEEPALIVE_S:g} s" in link
     assert f"within {mqtt.CONNECT_TIMEOUT_S:g} s" in link
     assert reconnect.FIRST_S == 1.0
     first = f"2^f · max(1, n / {reconnect.FIRST_DEVICES_A_SECOND})"

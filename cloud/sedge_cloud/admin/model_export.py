@@ -21,7 +21,6 @@ from sedge_protocol.host.privileges import as_caller
 
 # The columns of the table. Bytes are totals over all devices; ``up`` and ``down`` are what the devices'
 # connections carried.
-# carried.
 COLUMNS = (
     "round", "task", "cohort", "updates", "declined", "late", "train_loss", "before", "after",
     "update_bytes", "up", "down", "failure",

@@ -25,9 +25,8 @@ COLLECTING = "collecting"
 # The name of the lock held by a coordinator, or by a command that must not run at the same time.
 SERVING = "serving"
 
-# Queries that lock this process's row and the lead's (see
-# leases.py). A lease changes its owner by an UPDATE, which FOR KEY
-# SHARE does not block. not block.
+# Queries that lock this process's row and the lead's (see leases.py). A lease changes its owner by an
+# UPDATE, which FOR KEY SHARE does not block.
 _SERVES = "SELECT 1 FROM processes WHERE token = ? FOR KEY SHARE"
 _LEADS = (
     "SELECT 1 FROM processes p JOIN leases l ON l.token = p.token"

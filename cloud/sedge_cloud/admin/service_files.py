@@ -1,11 +1,13 @@
 """``init --service``: writes a fleet's first files where the service and Debian's Mosquitto expect them.
 
-/etc/sedge/cloud.toml, ca.pem readable by everybody /etc/sedge/coordinator-password the service
-/etc/sedge/ca.key root alone /etc/sedge/coordinator.crt, .key with client certificates: the service's own
-/etc/mosquitto/sedge/ the broker: passwords, access list, certificate, revoked ones
-/etc/mosquitto/conf.d/00-sedge.conf a listener in Debian's own Mosquitto
-/etc/systemd/system/sedge-cloud-accounts.* accounts for devices that join by a token, made by root
-/var/lib/sedge-cloud the service's state
+/etc/sedge/cloud.toml, ca.pem                readable by everybody
+/etc/sedge/coordinator-password              readable by the service
+/etc/sedge/ca.key                            readable by root only
+/etc/sedge/coordinator.crt, .key             the service's own, with client certificates
+/etc/mosquitto/sedge/                        the broker's passwords, access list and certificates
+/etc/mosquitto/conf.d/00-sedge.conf          a listener in Debian's own Mosquitto
+/etc/systemd/system/sedge-cloud-accounts.*   units with which root creates devices' accounts
+/var/lib/sedge-cloud                         the service's state
 """
 
 import os

@@ -1,7 +1,7 @@
 """Sends the orders of open rounds to an ingest's devices, repeatedly until they are answered.
 
-hello the orders that the device has not answered, unless it says that it waits a round opens, or its
-deadline is extended
+hello                  the orders that the device has not answered, unless it says that it waits
+a round opens, or its deadline is extended
                        all unanswered orders, to devices that are online
 no answer for a while  the same
 the round is over      nothing; if the run was stopped or has failed, its devices are notified

@@ -67,7 +67,7 @@ def tally_of(row: RolloutRow, store: Rows, names: dict[str, bytes], at: float) -
 
 
 def _declined(store: Rows, since: float) -> dict[str, str]:
-    """Returns each device's reason for its last decline in recent rounds that were opened since then."""
+    """Returns each device's reason for its last decline in recent rounds, if opened after ``since``."""
     found = dict[str, str]()
     for run in store.runs():
         rounds = [it for it in store.last_rounds(run.run, 0, EARLIER_ROUNDS) if it.opened > since]

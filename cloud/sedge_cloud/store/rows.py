@@ -289,7 +289,7 @@ class TokenRow(msgspec.Struct, frozen=True):
 
 
 class JoinRow(msgspec.Struct, frozen=True):
-    """A device that has asked to join, by its public key; ``secret`` is the secret that it gets."""
+    """A device's request to join, by its public key; ``secret`` is the secret that the device gets."""
 
     point: bytes
     token: str

@@ -1,6 +1,7 @@
 """FedProx (Li et al. 2020, Algorithm 2): FedAvg with a proximal term on the devices.
 
-device min over w of F_k(w) + mu/2 ||w - w_t||^2, w_t the model it starts from cloud as FedAvg
+device     min over w of F_k(w) + mu/2 ||w - w_t||^2,   w_t the model it starts from
+cloud      as FedAvg
 """
 
 from typing import Annotated, ClassVar

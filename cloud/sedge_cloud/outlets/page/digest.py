@@ -77,12 +77,12 @@ def closed_in_a_day(facts: Fleet) -> tuple[int, bool]:
 
 
 def _began(run: RunFacts, since: datetime) -> bool:
-    """Returns True if a run began since then, so that its sums cover exactly the rounds since then."""
+    """Returns True if a run began after ``since``, so that its sums cover exactly the rounds since."""
     return run.created is not None and run.created >= since
 
 
 def _recent(run: RunFacts, since: datetime) -> tuple[Sequence[RoundFacts], bool]:
-    """Returns the rounds that closed since then, and whether all of them have been read."""
+    """Returns the rounds that closed after ``since``, and whether all of them have been read."""
     recent = [r for r in run.rounds if r.closed is not None and r.closed >= since]
     return recent, len(recent) < len(run.rounds) or len(run.rounds) == run.closed_rounds
 

@@ -216,7 +216,7 @@ def _set_aside(arguments: argparse.Namespace) -> int:
     _, store = open_state(arguments)
     chosen = devices or _condition(store, arguments.where)
     count = store.pause(chosen, time.time()) if pauses else store.resume(chosen)
-    what = "paused: no round includes them" if pauses else "resumed"
+    what = f"paused: no round includes {'it' if count == 1 else 'them'}" if pauses else "resumed"
     print(f"{quantity(count, 'device')} {what}")
     return 0
 

@@ -34,7 +34,7 @@ PACKAGES = (
 TEXTS, TOKENS, RANK = 100, 32, 8  # texts per package, tokens per text, rank of each adapter
 SHORTEST, LONGEST = 60, 400  # length limits of a docstring, in characters
 WIDTH = 384  # size of the encoder's output vectors
-PADDING = 0  # the tokenizer's [PAD]
+PADDING = 0  # the number of the tokenizer's [PAD] token
 
 
 class Classifier(nn.Module):

@@ -10,7 +10,7 @@ CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
 
 
 class NoWheel(Exception):
-    """A requirement has no wheel for the target, or none was found; the message names both."""
+    """No wheel of a requirement was found for the target. The message names both."""
 
 
 def target(python: str, machine: str, glibc: int) -> list[str]:

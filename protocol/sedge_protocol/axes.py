@@ -18,7 +18,7 @@ from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout
 
 FIXED = -1
-# Absorbs the rounding of a binary fraction: 0.3 of 10 channels is 3, not 3.0000000000000004.
+# Tolerance for the rounding of binary fractions, so that 0.3 of 10 channels is 3, not 3.0000000000000004.
 ROUNDING = 1e-9
 
 
@@ -37,7 +37,7 @@ class Axes(msgspec.Struct, frozen=True, dict=True):
     dims: tuple[tuple[int, ...], ...]
 
     def check(self, layout: Layout) -> None:
-        """Raise ``CodecError`` unless these are axes of the layout."""
+        """Raise ``CodecError`` unless these axes fit the layout."""
         for axis, channels in enumerate(self.channels):
             if channels < 1:
                 raise CodecError(f"axes: axis {axis} of {channels} channels, expected at least 1")

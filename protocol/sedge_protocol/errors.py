@@ -27,10 +27,11 @@ from typing import ClassVar
 
 
 class SedgeError(Exception):
-    """Base of every error that Sedge raises on purpose.
+    """The base class of every error that Sedge raises on purpose.
 
-    A command that ends with the error exits with ``exit_status``: 2 for the command line and configuration,
-    3 for data and models, 4 for the disk, 5 for the link, 6 for everything else (docs/commands.md).
+    A command that fails with the error exits with ``exit_status``: 2 for the command line and
+    configuration, 3 for data and models, 4 for the disk, 5 for the link, 6 for everything else
+    (docs/commands.md).
     """
 
     exit_status: ClassVar[int] = 6
@@ -139,7 +140,7 @@ class CodecError(RemoteError):
 
 
 class PolicyError(RemoteError):
-    """An order without a valid signed policy, or one that asks for more than its policy allows."""
+    """An order has no valid signed policy, or asks for more than its policy allows."""
 
 
 class UpdateRejected(RemoteError):

@@ -18,7 +18,7 @@ from sedge_protocol.errors import CodecError
 
 Theta: TypeAlias = NDArray[np.float32]
 
-# 2**28 parameters are 1 GiB of float32: more than a 512 MB device can take, and byte offsets stay below
+# 2**28 parameters are 1 GiB of float32: more than a device of 512 MB can hold, and byte offsets stay below
 # 2**31.
 MAX_PARAMETERS = 2**28
 MAX_TENSORS = 4096

@@ -42,7 +42,7 @@ def debian(name: str, packages: Sequence[str]) -> Path:
 
 def _complete(folder: Path) -> None:
     """Create the files that the packages' scripts would have created and that everything needs."""
-    for name in ("dev", "proc"):  # debootstrap leaves devices here, or links to the host's
+    for name in ("dev", "proc"):  # debootstrap leaves device files or links here
         place = folder / name
         if place.is_symlink():
             place.unlink()

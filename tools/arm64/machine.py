@@ -132,7 +132,7 @@ class Machine:
         disk(stick, "stick", folder / "stick", "300M")
 
     def boot(self) -> None:
-        """Switch the machine on."""
+        """Power on the machine."""
         words = ["qemu-system-aarch64", "-M", "virt", "-cpu", "cortex-a53", "-smp", "2"]
         words += ["-m", str(MEMORY_MB), "-display", "none", "-monitor", "none", "-serial", "stdio"]
         words += ["-no-reboot", "-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net"]

@@ -269,7 +269,7 @@ class Bench(Online):
 
 
 def payloads_of(size: int, share: float, kind: str) -> list[bytes]:
-    """Coded updates."""
+    """Return coded updates."""
     count = max(1, round(share * size))
     deltas = (synthetic_delta(kind, size, seed) for seed in range(DELTAS))
     return [encode(top_k(delta, count), ValueCoding.BF16) for delta in deltas]
@@ -329,7 +329,7 @@ def measure(args: argparse.Namespace, share: float, kind: str, durable: bool) ->
 
 
 def main() -> None:
-    """Print the rows, then JSON."""
+    """Measure, and print the rows, then JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--size", type=int, default=582_026)
     parser.add_argument("--devices", type=int, default=100)

@@ -39,15 +39,16 @@ from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello
 
 WARM_UP = 2
-# Fsyncs: the journal's four commits, with a file and its folder each; three blobs and one download; the
-# blobs' folder twice, before the commits that name them; the global model in a ninth of the rounds. Models:
-# two vectors, a ninth of one, and the rest.
+# The targets. A round needs these fsyncs: two for each of the journal's four commits (file and folder);
+# those of three blobs and one download; two of the blobs' folder, before the commits that name them; that
+# of the global model, in a ninth of the rounds. It writes two vectors of the model's size, a ninth of
+# another one, and small files.
 TARGET = {"fsyncs": 14.2, "models": 2.2}
 SHAPE = (1, 28, 28)
 
 
 class Meter:
-    """Counts writes and fsyncs while it is on, by the kind of file."""
+    """Counts writes and fsyncs by the kind of file, while it is switched on."""
 
     def __init__(self) -> None:
         self.reset()
@@ -60,7 +61,7 @@ class Meter:
 
     @contextmanager
     def on(self) -> Generator[None]:
-        """Count inside this context."""
+        """Count within this context."""
         pwrite, fsync = os.pwrite, os.fsync
 
         def counted_write(descriptor: int, data: bytes | memoryview, offset: int) -> int:
@@ -90,7 +91,7 @@ def kind(descriptor: int) -> str:
 
 
 class Device:
-    """An agent that works at once, without a thread."""
+    """An agent that does its jobs immediately, without a thread."""
 
     def __init__(self, name: str, folder: Path, meter: Meter, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -127,7 +128,7 @@ class Device:
 
 
 def played(folder: Path, rounds: int) -> Result:
-    """Play the rounds. Returns the means of a device and round."""
+    """Play the rounds. Returns means per device and round."""
     torch.manual_seed(0)
     model, bundle = avgcnn(), folder / "bundle"
     sample = torch.randn(32, *SHAPE)
@@ -192,7 +193,7 @@ def figures(row: Result) -> list[Figure]:
 
 @bench("Writes to a device's disk", figures)
 def measure(rounds: int = 20) -> Result:
-    """Play in a temporary folder."""
+    """Play the rounds in a temporary folder."""
     if rounds <= WARM_UP:
         raise BadOption(f"--rounds: found {rounds}, expected more than {WARM_UP}")
     with tempfile.TemporaryDirectory() as temporary:

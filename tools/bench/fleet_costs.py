@@ -114,7 +114,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("The costs of a device", figures)
 def measure(connections: int = 5000, rounds: int = 6) -> Result:
-    """Measure rounds of the fleet, and silent connections."""
+    """Measure rounds of the fleet, and this many silent connections."""
     with tempfile.TemporaryDirectory(prefix="sedge-costs-") as name:
         played = few_rounds(Path(name) / "fleet", rounds)
         row = row_bytes(Path(name) / "rows")

@@ -11,7 +11,7 @@ def emulated(fleet: Path | str, folder: Path, **options: int) -> Result:
     """Return the result of a fleet file, or of its text, in this folder. Exits if a run fails."""
     if not (folder / "result.json").exists():
         if isinstance(fleet, Path):
-            path = fleet  # in place: the module of its model lies next to it
+            path = fleet  # not copied, because its model's module is next to it
         else:
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / "fleet.toml"

@@ -121,7 +121,7 @@ class Station:
         self.order: Order | None = None
 
     def fileno(self) -> int | None:
-        """The link's socket."""
+        """Return the link's socket."""
         return self.link.fileno()
 
     def wants_write(self) -> bool:
@@ -156,18 +156,18 @@ class Station:
         self.link.send(send.topic, send.payload)
 
     def greet(self) -> None:
-        """Say hello."""
+        """Send HELLO."""
         self.send(self.peer.message(HELLO))
 
     def hear(self, message: Message) -> None:
-        """Handle a message of the coordinator."""
+        """Process a message of the coordinator."""
         if isinstance(message, Order):
             self.order = message
         elif isinstance(message, Welcome) and message.nonce != HELLO.nonce:  # it does not know us
             self.greet()
 
     def take(self, topic: str, payload: bytes) -> None:
-        """Handle a chunk for the whole fleet."""
+        """Process a chunk for the whole fleet."""
 
     def lost(self) -> None:
         """Handle the loss of the link."""
@@ -209,7 +209,7 @@ class Honest(Station):
                 self.send(self._next(self._upload, self.order, index))
 
     def hear(self, message: Message) -> None:
-        """Handle a message of the coordinator."""
+        """Process a message of the coordinator."""
         now = time.monotonic()
         known = self.order.round if self.order else 0
         super().hear(message)
@@ -232,7 +232,7 @@ class Honest(Station):
                 pass
 
     def take(self, topic: str, payload: bytes) -> None:
-        """Handle a chunk of a model."""
+        """Process a chunk of a model."""
         frame, now = open_frame(payload, topic, None), time.monotonic()
         if self._fetch is None or self.order is None:
             return

@@ -36,7 +36,7 @@ from sedge_emulate.result import StrategyResult, read_json
 
 SCRIPTS = Path(__file__).parent / "elsewhere"
 DEVICES, STEPS, BATCH_SIZE, CLASSES = 10, 8, 32, 10
-# A device's training examples, and 4 more for tests, because sedge-emulate also evaluates.
+# A device's training examples, plus 4 test examples, because sedge-emulate also evaluates.
 TRAIN, TEST = STEPS * BATCH_SIZE, 4
 RUN_S = 300
 FLEET = f"""\

@@ -33,7 +33,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of a table, and the targets."""
+    """One line of a table, and its targets."""
 
     what: str
     measured: str
@@ -80,7 +80,7 @@ ARGUMENTS = "NAME"
 def bench(
     title: str, figures: Callable[[Result], Iterable[Figure]]
 ) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
-    """Make a function the benchmark of its module."""
+    """Decorate a function as the benchmark of its module."""
 
     def register(measure: Callable[P, Result]) -> Callable[P, Result]:
         name = measure.__module__.removeprefix(f"{__package__}.")

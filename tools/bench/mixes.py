@@ -73,7 +73,7 @@ def best_share(found: Mapping[str, Tried]) -> float:
 
 @bench("How much of its past a device keeps", figures)
 def measure(*names: str, out: Path = Path("runs/tables"), kept: Path = CELLS) -> Result:
-    """Try every share on each data set."""
+    """Try every share of the past on each data set."""
     console, found = Console(), dict[str, Tried]()
     for name in chosen(names, SETS):
         fleet = load_emulation(SETS[name])

@@ -40,7 +40,7 @@ CENTRAL = (
 )
 WIDER = (
     "tests/test_config_bounds.py",
-    "tests/test_docs.py",  # defaults and bounds are in the reference
+    "tests/test_docs.py",  # the reference documents their defaults and bounds
     "tests/protocol",
     "tests/cloud",
     "tests/edge",

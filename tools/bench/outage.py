@@ -46,7 +46,7 @@ quorum = 1.0
 
 @dataclass(frozen=True)
 class Row:
-    """A measurement and its limit; ``unit`` is s, devices a second or kB an hour."""
+    """A measurement and its limit. ``unit`` is s, devices a second or kB an hour."""
 
     what: str
     measured: float

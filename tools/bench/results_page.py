@@ -39,7 +39,7 @@ class Section:
 
     @property
     def command(self) -> str:
-        """The command that measures it."""
+        """The command that measures this benchmark."""
         return f"`python -m tools.bench {self.name}`"
 
 

@@ -29,7 +29,7 @@ CELLS = RESULTS / "cells"
 # The names of the data sets' models.
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SEEDS = (42, 43, 44)
-# Rates to choose from, as multiples of the fleet file's, and the share of the training examples to judge
+# The rates to choose from, as multiples of the fleet file's, and the share of training examples to judge
 # by.
 FACTORS, VALIDATION = (0.3, 1.0, 3.0), 0.2
 
@@ -43,7 +43,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     @property
     def rate(self) -> float:
-        """The best rate."""
+        """The rate with the best metric."""
         best = max if self.higher_is_better else min
         return float(best(self.scores, key=lambda rate: self.scores[rate]))
 
@@ -122,7 +122,7 @@ def chosen_rate(
         )
         result = kept_cell(cell, folder / "result.json") or played(cell, EXAMPLES, folder, console)
         score = pooled(result.strategies[0].devices, "after")
-        assert score is not None  # an emulation always knows the numbers of examples
+        assert score is not None  # always known after an emulation
         scores[f"{each:g}"], higher = round(score, 6), result.metric.better == "higher"
     choice = Choice(scores, msgspec.to_builtins(config), higher)
     write_whole(msgspec.json.encode(choice) + b"\n", path)

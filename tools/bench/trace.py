@@ -37,8 +37,8 @@ from sedge_cloud.store.opening import open_folder
 from sedge_protocol.codec import ValueCoding, encode, top_k
 
 SIZE = 100_000
-SHARE = 0.3  # share of the elements, more than an offer holds, so that the update comes in a chunk
-GENERATOR = 0x20  # the flag of a generator's code object (inspect.CO_GENERATOR)
+SHARE = 0.3  # share of elements to send, too many for an offer, so that the update needs a chunk
+GENERATOR = 0x20  # the flag of a generator in its code object (inspect.CO_GENERATOR)
 STEPS = ("hello", "offer", "last chunk", "close", "collect", "plan", "open", "send")
 
 
@@ -181,7 +181,7 @@ class Bench(Online):
             delta = synthetic_delta("random", SIZE, number)
             payload = encode(top_k(delta, round(SHARE * SIZE)), ValueCoding.BF16)
             frames = device.frames(device.order(self.effects), self.layout, payload, number)
-            assert len(frames) == 2  # an offer and one chunk
+            assert len(frames) == 2  # returns an offer and one chunk
             for name, frame in zip((offer, chunk), frames, strict=True):
                 traced = self.tracer.step(name) if name and not number else nullcontext()
                 with traced:

@@ -113,7 +113,7 @@ NAMED = (*CASES, BESIDE)
 
 
 class Images(Dataset[tuple[Tensor, Tensor]]):
-    """Raw images in [0, 1], normalised one by one like torchvision's Normalize."""
+    """Raw images in [0, 1], each normalised when it is read, like torchvision's Normalize."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x, y

@@ -48,7 +48,7 @@ DISK_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Problem:
-    """An expected report: the fault in words, its code and subject, and words of its reason."""
+    """An expected report: the fault in words, its code and subject, and words in its reason."""
 
     fault: str
     code: str
@@ -77,7 +77,7 @@ class Watched(RealFleet):
             config.write(f'\n[http]\nlisten = "127.0.0.1:{self._http}"\n')
 
     def start_cloud(self) -> None:
-        """Start the coordinator, with its standard error as a stream of the journal."""
+        """Start the coordinator so that it takes its standard error for a stream to the journal."""
         log = self.folder / "cloud.log"
         log.touch()
         found = log.stat()
@@ -87,7 +87,7 @@ class Watched(RealFleet):
         self.start("cloud", words, environment)
 
     def own_disk(self, folder: Path) -> None:
-        """Give a folder its own small file system."""
+        """Mount a small file system on a folder."""
         folder.mkdir(mode=0o700, exist_ok=True)
         options = f"size={DISK_BYTES},mode=700"
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)

@@ -20,7 +20,7 @@ from tools.deb import repository
 
 ROOT = Path(__file__).parents[2]
 PLATFORMS = {"amd64": "x86_64", "arm64": "aarch64"}
-# The Python of each Debian.
+# The Python version of each Debian release.
 PYTHONS = {12: (3, 11), 13: (3, 13)}
 # A glibc older than that of both Debians.
 GLIBC = 28

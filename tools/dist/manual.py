@@ -1,4 +1,4 @@
-"""Makes a man page for each command from the parser of its options."""
+"""Makes a man page for each command from its argument parser."""
 
 from importlib import import_module
 

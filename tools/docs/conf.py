@@ -47,6 +47,6 @@ def add_menu(_app: object, page: str, source: list[str]) -> None:
             source[0] += "\n".join(lines)
 
 
-def setup(app: Any) -> None:  # Sphinx's own annotations are partial
+def setup(app: Any) -> None:  # Sphinx's own annotations are incomplete
     """Register ``add_menu``. Sphinx calls this function."""
     app.connect("source-read", add_menu)

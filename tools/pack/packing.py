@@ -28,7 +28,7 @@ MACHINE = "x86_64"
 # The oldest version that torch's own wheels accept.
 GLIBC = 28
 TRAIN_IMAGES = 60_000
-# The imports of the emulator, the GPU tests and the benchmark; the target machine has torch and its CUDA
+# What the emulator, the GPU tests and the benchmark import; the target machine has torch and its CUDA
 # libraries.
 REQUIREMENTS = (
     "backports.zstd", "jinja2", "msgspec", "numpy", "onnx", "onnxruntime", "paho-mqtt", "pytest", "rich",
@@ -43,7 +43,7 @@ UNUSED = (
 )
 HERE = Path(__file__).parent
 _BLOCK = 4096
-# A larger dictionary and the filter for machine code make the packages a twelfth smaller.
+# A larger dictionary and xz's filter for machine code make the packages a twelfth smaller.
 _TEXT = ({"id": lzma.FILTER_LZMA2, "preset": 6},)
 _CODE = ({"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 9})
 

@@ -34,8 +34,8 @@ from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.update import Metrics, Report
 
 AUTO = TrainerConfig().backend
-# No published fleet has hostile devices: a plain mean, which shortens only updates that are five times too
-# long.
+# No published fleet has hostile devices, so use a plain mean, which shortens only updates that are five
+# times too long.
 ROBUST = RobustConfig(clip=5.0, rule="mean", max_weight=100.0)
 
 
@@ -51,7 +51,7 @@ class Trial:
 
     @property
     def file(self) -> str:
-        """The name of its outcome's file."""
+        """The name of the trial's outcome file."""
         return file_name(
             self.table.name, self.cell.name, self.seed, self.rounds, self.asked_backend
         )

@@ -51,7 +51,7 @@ def write() -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the files, or check them."""
+    """Run the command: write the files, or check them. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.spec", description="Write made files.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if one is stale")
     if not parser.parse_args(arguments).check:

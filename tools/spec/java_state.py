@@ -61,7 +61,7 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """The durable state of a device, committed atomically."""
+    """The durable state of a device, which is committed atomically."""
 
     incarnation: Count = 0
     """The device's start count."""

@@ -18,7 +18,7 @@ _FIELDS = {
     for number, (name, _) in program.MESSAGES["AttributeProto"].allowed.items()
 }
 _WIRES = {VARINT: "v", BYTES: "s", FIXED32: "f"}
-# The tables of OnnxTables.java, by their names in onnx.proto.
+# The tables of OnnxTables.java, by the messages' names in onnx.proto.
 _JAVA_NAMES = {
     "ModelProto": "MODEL",
     "OperatorSetIdProto": "OPSET_ID",

@@ -67,7 +67,7 @@ def changed_ranks(before: bytes, after: bytes) -> Positions:
     changed = _ones(old ^ np.frombuffer(after, np.uint8))
     byte, bit = changed >> 3, changed & 7
     around = old[byte]
-    kept_before = np.cumsum(_ONES[old], dtype=np.intp)  # up to and including each byte
+    kept_before = np.cumsum(_ONES[old], dtype=np.intp)  # counts up to and including each byte
     ones = kept_before[-1]
     # For each changed position, the number of positions before it that the earlier mask kept.
     rank = kept_before[byte] - _ONES[around & _FROM[bit]]
@@ -85,7 +85,7 @@ def with_changes(before: bytes, ranks: Positions, size: int) -> Positions:
     ones = int(_ONES[old].sum(dtype=np.intp))
     dropped, added = np.split(ranks, [np.searchsorted(ranks, np.uint32(ones))])
     positions, done = np.empty(ones - dropped.size + added.size, np.uint32), 0
-    ones_before, zeros_before = 0, 0  # in all earlier blocks
+    ones_before, zeros_before = 0, 0  # counts in all earlier blocks
     for block in blocks(size):
         kept = _bits(old, block)
         places = np.flatnonzero(kept), np.flatnonzero(~kept)

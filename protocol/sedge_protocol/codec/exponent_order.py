@@ -70,11 +70,11 @@ def _blocks(
     highest: Plane, counts: NDArray[np.intp]
 ) -> Iterator[tuple[slice, NDArray[np.intp], list[slice]]]:
     """Yield each block, its positions sorted by exponent, and each exponent's slice of the sorted plane."""
-    ends = np.cumsum(counts) - counts  # the end of each exponent's part so far
+    ends = np.cumsum(counts) - counts  # where each exponent's group currently ends
     for block in blocks(highest.size):
         exponents = _exponents(highest[block])
         begins, ends = ends, ends + np.bincount(exponents, minlength=_EXPONENTS)
         present = np.flatnonzero(ends > begins)
         groups = list(map(slice, begins[present].tolist(), ends[present].tolist()))
-        # For bytes a stable sort is a radix sort, linear in the block.
+        # numpy's stable sort of bytes is a radix sort, which takes linear time.
         yield block, np.argsort(exponents, kind="stable"), groups

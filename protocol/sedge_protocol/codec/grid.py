@@ -55,5 +55,5 @@ def rounded(values: Theta, spacing: float) -> Theta:
     step = np.float32(spacing)
     counts = np.trunc(values / step + np.copysign(np.float32(0.5), values))
     multiples: Theta = counts * step
-    multiples += 0  # turns -0.0 into the 0.0 that sums end with
+    multiples += 0  # turns -0.0 into 0.0, as sums do
     return multiples

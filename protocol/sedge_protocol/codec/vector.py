@@ -57,9 +57,9 @@ _MIN_ORDERED = 512
 
 @dataclass(frozen=True, eq=False)
 class SparseVector:
-    """``values`` (k,) at the sorted ``indices`` (k,) of a vector (n,); ``indices`` None means all n.
+    """A vector (n,) that has ``values`` (k,) at sorted ``indices`` (k,), or at all n if these are None.
 
-    Raises ``LocalError`` on construction when types, shapes or ``size`` do not fit.
+    The constructor raises ``LocalError`` if types, shapes or ``size`` do not match.
     """
 
     size: int

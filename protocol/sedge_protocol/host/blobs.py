@@ -42,7 +42,7 @@ from sedge_protocol.wire.transfer import Manifest
 FREE_FRACTION = 0.05
 FREE_MAX_BYTES = 64 * 2**20
 READ_BYTES = 2**20
-# How long a measurement of the folder's size stays valid.
+# How long a measurement of the folder's size is used.
 MEASURE_S = 10.0
 _OWNER = re.compile(r"[a-z0-9-]{1,48}")
 _HASH_BYTES = 32
@@ -396,5 +396,5 @@ def _remove_if_older(path: Path, oldest: float) -> int:
         status = os.stat(path)
         if status.st_mtime <= oldest:
             os.unlink(path)
-            return min(status.st_size, 512 * status.st_blocks)  # parts have holes
+            return min(status.st_size, 512 * status.st_blocks)  # a part may have holes
     return 0

@@ -1,4 +1,4 @@
-"""Prints a command's output on a stream of any encoding, to a reader that may close it early."""
+"""Prints a command's output to a stream of any encoding, whose reader may close it early."""
 
 import codecs
 import io

@@ -160,7 +160,7 @@ class MqttLink:
         self._up = False
         self._random = secrets.token_hex(16)
         self._unwritten = self._failures = 0
-        self._unconfirmed = set[int | None]()  # requests to subscribe or unsubscribe
+        self._unconfirmed = set[int | None]()  # pending requests to subscribe or unsubscribe
         self._leaving: int | None = None
         self._deaf_at: float | None = None
         self._patience_s = DEAF_S
@@ -243,9 +243,9 @@ class MqttLink:
     def close(self) -> None:
         """Close cleanly, after everything sent has arrived; the will is not sent.
 
-        A broker answers in order: once it confirms that we have unsubscribed, it has read everything before
-        that and sends nothing more. Closing a socket with unread bytes would reset the connection, and the
-        broker would lose what it has not read yet.
+        A broker answers in order. Once it has confirmed that we unsubscribed, it has read everything that
+        we sent before, and sends nothing more. Closing a socket with unread bytes would reset the
+        connection, and the broker would lose what it has not read yet.
         """
         deadline = time.monotonic() + CLOSE_S
         if self._client is not None and self._up and self.subscriptions:

@@ -13,7 +13,7 @@ from sedge_protocol.wire.program import check_program
 
 
 def library() -> ModuleType:
-    """Import onnxruntime with telemetry off. Raises ``ImportError`` when it is missing or broken."""
+    """Import onnxruntime with telemetry off. Raises ``ImportError`` if it is missing or broken."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     import onnxruntime
 

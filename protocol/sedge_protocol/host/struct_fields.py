@@ -44,7 +44,7 @@ class Field(NamedTuple):
     description: str
 
 
-@functools.cache  # reading a class's source takes milliseconds
+@functools.cache  # cached, because reading a class's source takes milliseconds
 def fields(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
     """Return the fields of a struct in order, including inherited ones."""
     sentences = dict(_sentences(struct))

@@ -17,7 +17,7 @@ from sedge_protocol.errors import LinkError
 from sedge_protocol.wire.places import MAX_URL
 from sedge_protocol.wire.transfer import Manifest
 
-# How long the server may be silent, in seconds.
+# How long the server may send nothing, in seconds.
 SILENCE_S = 20.0
 MAX_REDIRECTS = 4
 _REDIRECTS = (301, 302, 303, 307, 308)

@@ -56,7 +56,7 @@ LATEST_CLOCK_S = MAX_INCARNATION - 2**24
 # The start count of a device's doctor, which only checks that the coordinator receives its hello. No agent
 # uses it.
 ASKING = 0
-# A clock earlier than this software (2026-01-01) has not been set since power came back.
+# A clock that shows a time before this software existed (2026-01-01) has not been set since power-on.
 EARLIEST_CLOCK_S = 1_767_225_600
 # How far a device's start count may be ahead of our clock: half a year. Clocks that are set differ by less,
 # and with fewer than one start a second a count falls behind the clock. So even an attacker with a device's
@@ -219,8 +219,8 @@ def start_time(incarnation: int) -> str:
 class ReplayWindow:
     """Accepts each control frame of one sender once, by (incarnation, seq).
 
-    It is 64 frames wide, as in IPsec (RFC 4303), because a broker may reorder a little. Chunks are
-    idempotent and need no window. Frames of older incarnations are refused until ``restart``.
+    The window has 64 frames, as in IPsec (RFC 4303), because a broker may slightly reorder frames. Chunks
+    are idempotent and need no window. Frames of older incarnations are refused until ``restart``.
     """
 
     WIDTH = 64

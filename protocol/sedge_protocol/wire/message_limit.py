@@ -42,13 +42,13 @@ class LimitProbe:
         self._good, self._bad = (
             -1,
             0,
-        )  # places of the best that came back and the least that did not
+        )  # indices of the largest size that came back and the smallest that did not
         self._last = 0  # the size that last came back, on any connection
         self._ends = MAX_PACKET_BYTES + 1  # a size that probably ends the connection
         self._ends_until = 0.0
         self._ended: tuple[
             int, ...
-        ] = ()  # the sizes of the last messages that a connection ended on
+        ] = ()  # sizes of the messages after which the last connections ended
         self._failures = 0
         self._number = 0  # number of the last large message; the small one has the next number
         self._first = 0  # number of the first large message of the size being tried
@@ -94,9 +94,7 @@ class LimitProbe:
         """Record that the message with this number has come back."""
         if self._due is None or not self._first <= number <= self._number + 1:
             return
-        if (
-            number - self._first
-        ) % 2 == 0:  # over a slow link it may be an earlier one than the last
+        if (number - self._first) % 2 == 0:  # over a slow link, it may not be the last one sent
             known = 0 if self._place else sum(size <= self._last for size in self._sizes) - 1
             self._good, self._failures = self._place, 0
             self._try(max(self._place + 1, known), now)
@@ -109,7 +107,7 @@ class LimitProbe:
         self._try(self._place - 1, now)
 
     def _try(self, place: int, now: float) -> None:
-        """Continue with another size, unless its result is already known."""
+        """Try another size, or finish if the limit is known."""
         self._number += 2  # skip the last pair's small message, which says nothing about this size
         self._first, self._tries = self._number + 2, 0
         if self._good < place < self._bad:

@@ -18,7 +18,8 @@ from sedge_protocol.wire.protobuf import Field, text
 FLOAT, INT64, BOOL = 1, 7, 9
 ELEMENT_BYTES = {FLOAT: 4, INT64: 8, BOOL: 1}
 SCAN = "Scan"
-# Every operator that the exporter writes. All are standard ONNX; none does I/O, and only Scan has a body.
+# The operators that the exporter writes. All are standard ONNX operators, none does I/O, and only Scan has
+# a body.
 OPERATORS = frozenset([
     "Abs", "Add", "And", "ArgMax", "AveragePool", "BatchNormalization", "Cast", "Ceil", "Concat",
     "ConstantOfShape", "Conv", "ConvTranspose", "Cos", "CumSum", "Div", "Elu", "Equal", "Erf",

@@ -52,7 +52,7 @@ class Peer:
         self.incarnation = incarnation
         self.sent = sent
         self.versions = tuple(versions)
-        self._version = min(self.versions)  # until a version is agreed on
+        self._version = min(self.versions)  # used until a version is agreed on
 
     def change_keys(self, send_key: bytes, receive_key: bytes) -> None:
         """Use other keys from now on. Start counts, sequence numbers and the replay window continue."""

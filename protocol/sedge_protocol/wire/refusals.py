@@ -1,6 +1,7 @@
 """Message templates for refusing an order, the same in every language (``make spec``).
 
-A message says what is wrong, where, and what was expected; ``where`` is the order, "run a, round 2".
+A message says what is wrong, where, and what was expected. ``where`` names the order, such as "run a, round
+2".
 """
 
 UNANNOUNCED = "{where}: needs {words}, which this device has not announced"

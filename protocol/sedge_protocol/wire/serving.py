@@ -15,7 +15,7 @@ class Serving:
     def __init__(self, manifest: Manifest, gather_s: float) -> None:
         self.manifest = manifest
         self._gather_s = gather_s
-        self._wanted: dict[int, None] = {}  # in the order in which they were requested
+        self._wanted: dict[int, None] = {}  # chunks in the order in which they were requested
         self._askers: set[str] = set()
         self._due: float | None = None
 

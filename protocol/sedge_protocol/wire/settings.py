@@ -1,8 +1,8 @@
 """The settings of a device that a coordinator may tighten: gates, limits, log level (spec/settings.md).
 
-They are tables of edge.toml. What a coordinator sends is a JSON object of some of their keys, with the
-section in front, such as ``{"limits.megabytes_per_day": 500}``. The device keeps the stricter of the two
-values, key by key.
+They are tables of edge.toml. A coordinator sends a JSON object with some of their keys, each prefixed by
+its section, such as ``{"limits.megabytes_per_day": 500}``. For each key, the device uses the stricter of
+the two values.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ class GatesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[limits]: the most that this device does, whatever a coordinator asks of it.
+    """[limits]: how much this device does at most, whatever a coordinator asks of it.
 
     Work beyond a limit waits or is declined, and the device tells the coordinator which limit it was. A
     limit may be used up at once; it recovers evenly over the next hour or day, even while the agent is not

@@ -1,4 +1,4 @@
-"""How a device trains: the part of an order, and of a run file, that sets its optimizer."""
+"""How a device trains: the settings of an order, and of a run file, for its optimizer."""
 
 from typing import Annotated, Literal, TypeAlias
 

@@ -48,7 +48,7 @@ class AvgCNN(nn.Module):
 
 @cache
 def data(path: str) -> tuple[Tensor, Tensor]:
-    """All devices' images and labels, read once per process."""
+    """Load all devices' images and labels, once per process."""
     with np.load(path, allow_pickle=False) as file:
         return torch.from_numpy(file["x"]), torch.from_numpy(file["y"])
 

@@ -39,14 +39,14 @@ def cells(settings: Settings) -> list[Cell]:
 
 
 def usable(device: str) -> None:
-    """Raise ``Unusable`` unless this torch computes on the device, with some memory to spare."""
+    """Raise ``Unusable`` unless this torch can compute on the device and enough memory is free."""
     if device == "cpu":
         return
     try:
         ones = torch.ones(32, 32, device=device)
         works = bool((ones @ ones == 32).all())
         free, _ = torch.cuda.mem_get_info()
-    except (AssertionError, RuntimeError) as exc:  # torch built without CUDA asserts
+    except (AssertionError, RuntimeError) as exc:  # torch built without CUDA raises AssertionError
         first = str(exc).splitlines()[0]
         raise Unusable(
             f"--device cuda: expected a GPU that torch {torch.__version__} can use,"
@@ -101,7 +101,7 @@ def memory(device: str) -> Figures:
 
 
 def product(device: str, n: int, precision: str, seconds: float) -> Figures:
-    """Floating-point operations per second of the product of two (n, n) matrices."""
+    """Return the floating-point operations per second of multiplying two (n, n) matrices."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     left, right = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     out = torch.empty_like(left)

@@ -16,7 +16,7 @@ from tools.bench.gpu.cells import Cell, Missing, Row, Settings, Unusable
 
 
 def main(argv: list[str]) -> int:
-    """Measure the cells of one stage."""
+    """Measure the cells of a stage."""
     where, encoded = argv
     settings = msgspec.json.decode(encoded, type=Settings)
     with os.fdopen(os.dup(1), "wb", buffering=0) as out:

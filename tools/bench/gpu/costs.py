@@ -20,7 +20,7 @@ from sedge_export.subject.network import copied
 
 @dataclass(frozen=True)
 class Cost:
-    """One example's share of a step: floating point operations and bytes of memory traffic."""
+    """A training step's cost per example: floating-point operations and bytes of memory traffic."""
 
     flops: float
     bytes: float

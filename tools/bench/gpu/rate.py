@@ -12,7 +12,7 @@ _LEAST, _LONGER_S = 3, 2.0
 
 
 def finished(device: str) -> None:
-    """Wait for all work started on the device."""
+    """Wait until all work that was started on the device is done."""
     if device == "cuda":
         torch.cuda.synchronize()
 

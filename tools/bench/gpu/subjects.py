@@ -19,7 +19,7 @@ _IMAGE, _SIGNAL = (1, 28, 28), (9, 128)
 
 
 class ConvNet1D(nn.Module):
-    """Three convolutions of 5 over a signal of 9 channels, mean over time, fc: n = 60,118."""
+    """Three convolutions of width 5 on signals of 9 channels, a mean over time, a linear layer; n = 60,118."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,8 +30,8 @@ class ConvNet1D(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (B, 6) of signals (B, 9, 128)."""
-        x = torch.max_pool1d(torch.relu(self.conv1(x)), 2)  # (B, 64, 62)
-        x = torch.max_pool1d(torch.relu(self.conv2(x)), 2)  # (B, 64, 29)
+        x = torch.max_pool1d(torch.relu(self.conv1(x)), 2)  # shape (B, 64, 62)
+        x = torch.max_pool1d(torch.relu(self.conv2(x)), 2)  # shape (B, 64, 29)
         x = torch.relu(self.conv3(x)).mean(2)
         logits: Tensor = self.classifier(x)
         return logits

@@ -260,7 +260,7 @@ def sedge(folder: Path, network: Network) -> tuple[str, int, float | None]:
 
 
 def main() -> int:
-    """Install, kill, and print a table and a line of JSON."""
+    """Install the frameworks, kill their servers, and print a table and a line of JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", choices=["sedge", *FRAMEWORKS, []])
     parser.add_argument("--venvs", type=Path, default=Path("runs/servers"))

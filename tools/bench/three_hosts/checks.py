@@ -1,7 +1,7 @@
 """Checks what must hold after a fault, from the store's rows and the devices' logs.
 
 lost    an update with a receipt that is in no row, or that its closed round did not count
-twice   an update that counted twice: within a round, or as a late one of another round too
+twice   an update that counted twice, in one round or in two
 differ  the first round whose bytes differ from those of the undisturbed process
 """
 

@@ -158,7 +158,7 @@ class Fleet:
         self.cloud("run", "start", name, "--bundle", str(bundle), "--run-file", str(path))
 
     def start(self, name: str) -> None:
-        """Start a part: the coordinator of the named host, the broker, or the agents."""
+        """Start a part of the fleet: the coordinator of the named host, the broker, or the agents."""
         if name == BROKER:
             mosquitto = find_mosquitto()
             assert mosquitto is not None, "no Mosquitto to start: apt-get install mosquitto"
@@ -177,7 +177,7 @@ class Fleet:
         self.processes[name] = self.network.start(name, words, self.log(name), environment)
 
     def start_all(self) -> None:
-        """Start every part."""
+        """Start every part of the fleet."""
         for name in (BROKER, *self.hosts, AGENTS):
             self.start(name)
 

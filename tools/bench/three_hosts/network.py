@@ -81,7 +81,7 @@ class Process:
         self.ended()
 
     def ended(self) -> int:
-        """Wait for the end. Returns the exit status."""
+        """Wait until the process has ended. Returns its exit status."""
         _, status, used = os.wait4(self.popen.pid, 0)
         self.popen.returncode = os.waitstatus_to_exitcode(status)
         self.cpu_s = used.ru_utime + used.ru_stime
@@ -144,7 +144,7 @@ class Network:
         _ip("link", "set", host, "down")
 
     def heal(self, host: str) -> None:
-        """Undo ``cut``."""
+        """Undo ``cut``, so that packets pass again."""
         _ip("link", "set", host, "up")
 
     def sent_to(self, host: str, other: str) -> int:

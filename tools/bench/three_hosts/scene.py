@@ -36,7 +36,7 @@ class Scene:
         self._stack.callback(self.watch.close)
 
     def begin(self, bundle: Path) -> None:
-        """Start every part, and the runs."""
+        """Start every part of the fleet, and the runs."""
         self.fleet.start_all()
         self.fleet.begin(bundle)
 

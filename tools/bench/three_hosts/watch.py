@@ -64,7 +64,7 @@ class Watch(threading.Thread):
             return dict(db.execute(sql).fetchall())
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop polling."""
         self._ended.set()
         self.join()
 

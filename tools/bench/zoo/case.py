@@ -1,4 +1,4 @@
-"""One model of the exporter's table."""
+"""A model of the exporter's table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

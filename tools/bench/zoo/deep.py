@@ -33,7 +33,7 @@ class SqueezeExcite(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """x times its gate."""
+        """Return x, each channel multiplied by its gate."""
         found: Tensor = x * self.gate(x)
         return found
 
@@ -124,7 +124,7 @@ def inverted(
 def _inverted_network(
     stages: Iterable[tuple[int, int, int, int, int]], stem: int, last: int, squeeze: bool, act: Act
 ) -> nn.Module:
-    """Blocks by (expansion, channels, count, stride, kernel)."""
+    """Return blocks described by (expansion, channels, count, stride, kernel)."""
     layers: list[nn.Module] = [conv_norm(3, stem, act=act)]
     now = stem
     for expand, channels, count, stride, kernel in stages:
@@ -177,7 +177,7 @@ def mobilenet_v1(width: int = 16) -> nn.Module:
 
 
 class ShuffleUnit(nn.Module):
-    """The unit of ShuffleNetV2: half of the channels pass, then all are shuffled."""
+    """The unit of ShuffleNetV2: half of the channels are left unchanged, then all are shuffled."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class ShuffleUnit(nn.Module):
         return nn.Sequential(*spread, *conv_norm(inputs, outputs, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H / stride, W / stride)."""
+        """Map (B, inputs, H, W) to (B, outputs, H / stride, W / stride)."""
         left, right = x.chunk(2, 1) if self.passes else (x, x)
         found: Tensor = self.shuffle(torch.cat([self.beside(left), self.body(right)], 1))
         return found
@@ -213,7 +213,7 @@ def shufflenet_v2(width: int = 116, counts: Sequence[int] = (4, 8, 4)) -> nn.Mod
 
 
 class Dense(nn.Module):
-    """One layer of DenseNet: its output is appended to its input."""
+    """A layer of DenseNet, which appends its output to its input."""
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class Dense(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C + growth, H, W)."""
+        """Return (B, C + growth, H, W)."""
         return torch.cat([x, self.body(x)], 1)
 
 

@@ -60,7 +60,7 @@ def inception() -> nn.Module:
 
 
 def resnext() -> nn.Module:
-    """Bottlenecks with grouped convolutions."""
+    """Return ResNeXt: bottlenecks with grouped convolutions."""
     return nn.Sequential(
         conv_norm(3, 16), bottleneck(16, 16, 32, 1, 4), bottleneck(32, 32, 64, 2, 4), *head(64)
     )
@@ -74,7 +74,7 @@ def resnet_bottleneck() -> nn.Module:
 
 
 def se_resnet() -> nn.Module:
-    """Basic blocks with squeeze and excitation."""
+    """Return SE-ResNet: basic blocks with squeeze and excitation."""
 
     def block(inputs: int, outputs: int, stride: int) -> nn.Module:
         body = nn.Sequential(
@@ -96,7 +96,7 @@ class PreActivation(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W)."""
+        """Return (B, C, H, W)."""
         y = self.conv1(functional.relu(self.norm1(x)))
         found: Tensor = x + self.conv2(functional.relu(self.norm2(y)))
         return found
@@ -115,20 +115,20 @@ class ChannelsLastNorm(nn.Module):
         self.norm = nn.LayerNorm(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W)."""
+        """Return (B, C, H, W)."""
         found: Tensor = self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         return found
 
 
 class LayerScale(nn.Module):
-    """A factor for each channel, small at first."""
+    """A trainable factor for each channel, small at first."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.factor = nn.Parameter(torch.full((channels, 1, 1), 0.1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x times the factors."""
+        """Return x multiplied by the factors."""
         return x * self.factor
 
 
@@ -162,7 +162,7 @@ def convmixer() -> nn.Module:
 
 
 def ghostnet() -> nn.Module:
-    """Ghost modules: half of the channels are cheap functions of the others."""
+    """Return GhostNet: in its modules, half of the channels are cheap functions of the others."""
 
     class Ghost(nn.Module):
         def __init__(self, inputs: int, outputs: int) -> None:
@@ -188,7 +188,7 @@ class SpatialAttention(nn.Module):
         self.conv = nn.Conv2d(2, 1, 5, padding=2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x with both gates."""
+        """Return x multiplied by both gates."""
         by_channel = self.shared(x.mean((2, 3))) + self.shared(x.amax((2, 3)))
         x = x * torch.sigmoid(by_channel)[:, :, None, None]
         planes = torch.stack([x.mean(1), x.max(1).values], 1)
@@ -240,7 +240,7 @@ def transposed(inputs: int, outputs: int) -> nn.Module:
 
 
 def conv_autoencoder() -> nn.Module:
-    """Convolutions down, transposed convolutions up."""
+    """Return an autoencoder: convolutions down, transposed convolutions up."""
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(),
         nn.ConvTranspose2d(16, 8, 3, 2, 1, 1), nn.ReLU(), nn.ConvTranspose2d(8, 1, 3, 2, 1, 1),
@@ -282,7 +282,7 @@ def unfolded() -> nn.Module:
 
 
 class Fourier(nn.Module):
-    """Mixes positions by fixed cosines."""
+    """Mixes positions by a fixed cosine transform."""
 
     def __init__(self, side: int) -> None:
         super().__init__()

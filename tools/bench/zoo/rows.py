@@ -24,21 +24,21 @@ class Highway(nn.Module):
         self.layer, self.gate = nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, width)."""
+        """Return (B, width)."""
         gate = self.gate(x).sigmoid()
         found: Tensor = gate * self.layer(x).relu() + (1 - gate) * x
         return found
 
 
 class CrossLayer(nn.Module):
-    """The cross layer of DCN: products of features."""
+    """The cross layer of DCN, which multiplies features."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.layer = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, width)."""
+        """Return (B, width)."""
         found: Tensor = x * self.layer(x) + x
         return found
 
@@ -52,7 +52,7 @@ class FactorisationMachine(nn.Module):
         self.factors = nn.Parameter(torch.randn(classes, inputs, rank) * 0.1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, classes)."""
+        """Return (B, classes)."""
         squares = torch.einsum("bi,cir->bcr", x, self.factors) ** 2
         pairs = squares - torch.einsum("bi,cir->bcr", x**2, self.factors**2)
         found: Tensor = self.linear(x) + 0.5 * pairs.sum(-1)
@@ -68,7 +68,7 @@ class Mixture(nn.Module):
         self.router = nn.Linear(inputs, experts)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, classes)."""
+        """Return (B, classes)."""
         found = torch.stack([expert(x) for expert in self.experts], 1)
         mixed: Tensor = (self.router(x).softmax(1)[..., None] * found).sum(1)
         return mixed
@@ -83,7 +83,7 @@ class RadialBasis(nn.Module):
         self.head = nn.Linear(centres, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, classes)."""
+        """Return (B, classes)."""
         distances = (x[:, None] - self.centres).square().mean(-1)
         found: Tensor = self.head(torch.exp(-distances))
         return found
@@ -98,7 +98,7 @@ class Cosine(nn.Module):
         self.prototypes = nn.Parameter(torch.randn(classes, 16))
 
     def forward(self, x: Tensor) -> Tensor:
-        """10 times the cosines (B, classes)."""
+        """Return 10 times the cosines (B, classes)."""
         rows = functional.normalize(self.body(x), dim=1)
         return 10 * rows @ functional.normalize(self.prototypes, dim=1).T
 
@@ -148,15 +148,15 @@ class Siamese(nn.Module):
 
 
 class ScaledNorm(nn.BatchNorm2d):
-    """A BatchNorm with its own forward."""
+    """A subclass of BatchNorm with its own forward."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Twice the normalised input."""
+        """Return twice the normalised input."""
         return 2 * super().forward(input)
 
 
 class _StraightThrough(torch.autograd.Function):
-    """Rounds, with the gradient of the identity."""
+    """Rounds values; the gradient is that of the identity."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ class Rounding(nn.Module):
         self.layer = nn.Linear(inputs, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, classes)."""
+        """Return (B, classes)."""
         weight: Tensor = _StraightThrough.apply(self.layer.weight * 16)  # type: ignore[no-untyped-call]
         return functional.linear(x, weight / 16, self.layer.bias)
 
@@ -198,12 +198,12 @@ class Written(nn.Module):
 
 
 def smooth_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Cross entropy with a tenth of the probability spread over all classes."""
+    """Return the cross entropy with label smoothing of 0.1."""
     return functional.cross_entropy(logits, y, reduction="none", label_smoothing=0.1)
 
 
 def weighted_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Cross entropy with a weight for each class."""
+    """Return the cross entropy with a weight for each class."""
     weights = torch.linspace(0.5, 2.0, logits.shape[1])
     return functional.cross_entropy(logits, y, weights, reduction="none")
 
@@ -220,12 +220,12 @@ def hinge(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def multi_label(logits: Tensor, y: Tensor) -> Tensor:
-    """Binary cross entropy of several labels."""
+    """Return the binary cross entropy of several labels."""
     return functional.binary_cross_entropy_with_logits(logits, y, reduction="none").mean(1)
 
 
 def huber(outputs: Tensor, y: Tensor) -> Tensor:
-    """Huber's loss."""
+    """Return the Huber loss."""
     return functional.huber_loss(outputs, y, reduction="none").mean(1)
 
 

@@ -1,4 +1,4 @@
-"""Networks for signals (B, T, F) and words (B, T)."""
+"""Networks for signals (B, T, F) and for word indices (B, T)."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class Through(nn.Module):
         self.module, self.function = module, function
 
     def forward(self, x: Tensor) -> Tensor:
-        """function(module, x)."""
+        """Return function(module, x)."""
         return self.function(self.module, x)
 
 
@@ -76,13 +76,13 @@ class Positions(nn.Module):
         self.words, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, width)."""
+        """Return (B, T, width)."""
         found: Tensor = self.words(x) + self.positions(torch.arange(x.shape[1]))
         return found
 
 
 def encoder_layer(width: int, norm_first: bool = False) -> nn.Module:
-    """One layer of torch's encoder, without dropout."""
+    """Return a layer of torch's transformer encoder, without dropout."""
     return nn.TransformerEncoderLayer(
         width, 4, 2 * width, 0.0, batch_first=True, norm_first=norm_first, activation="gelu"
     )
@@ -104,7 +104,7 @@ class Causal(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, width)."""
+        """Return (B, T, width)."""
         batch, length, width = x.shape
         split = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = split.permute(2, 0, 3, 1, 4)
@@ -125,21 +125,21 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, width)."""
+        """Return (B, T, width)."""
         x = x + self.attention(self.norm1(x))
         found: Tensor = x + self.mlp(self.norm2(x))
         return found
 
 
 def gpt() -> nn.Module:
-    """Two causal blocks; the last position predicts the next word."""
+    """Return two causal blocks; the last position predicts the next word."""
     last = Through(nn.Identity(), lambda m, x: x[:, -1])
     blocks = [Block(16, Causal(16, 4)) for _ in range(2)]
     return nn.Sequential(Positions(50, 12, 16), *blocks, nn.LayerNorm(16), last, nn.Linear(16, 50))
 
 
 class Rotary(nn.Module):
-    """Attention with rotary positions, their frequencies as powers of two."""
+    """Attention with rotary position embeddings, whose frequencies are powers of two."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class Rotary(nn.Module):
         return torch.cat([left * cos - right * sin, left * sin + right * cos], -1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, width)."""
+        """Return (B, T, width)."""
         q, k = self.turned(self.q(x)), self.turned(self.k(x))
         weights = (q @ k.mT / math.sqrt(x.shape[-1])).softmax(-1)
         found: Tensor = weights @ self.v(x)
@@ -172,13 +172,13 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(2 * width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, width)."""
+        """Return (B, T, width)."""
         found: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
         return found
 
 
 class LlamaBlock(nn.Module):
-    """RMSNorm, rotary attention, SwiGLU."""
+    """A block of LLaMA: RMSNorm, rotary attention and SwiGLU."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -186,14 +186,14 @@ class LlamaBlock(nn.Module):
         self.attention, self.mlp = Rotary(width), SwiGLU(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, width)."""
+        """Return (B, T, width)."""
         x = x + self.attention(self.norm1(x))
         found: Tensor = x + self.mlp(self.norm2(x))
         return found
 
 
 def llama() -> nn.Module:
-    """Two blocks of LLaMA; the last position predicts the next word."""
+    """Return two blocks of LLaMA; the last position predicts the next word."""
     last = Through(nn.Identity(), lambda m, x: x[:, -1])
     return nn.Sequential(
         nn.Embedding(50, 16), LlamaBlock(16), LlamaBlock(16), nn.RMSNorm(16), last,
@@ -202,7 +202,7 @@ def llama() -> nn.Module:
 
 
 class LowRank(nn.Module):
-    """LoRA: a frozen linear layer and a trained product of two thin ones."""
+    """LoRA: a frozen linear layer plus a trained low-rank product."""
 
     def __init__(self, layer: nn.Linear, rank: int) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ def lora() -> nn.Module:
 
 
 class VisionTransformer(nn.Module):
-    """Patches, a class token written into the sequence, and an encoder layer."""
+    """A vision transformer: patches, a class token written into the sequence, and an encoder layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -287,14 +287,14 @@ class Dilated(nn.Module):
         self.dilation = dilation
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, T)."""
+        """Return (B, C, T)."""
         values, gates = self.conv(functional.pad(x, (self.dilation, 0))).chunk(2, 1)
         found: Tensor = x + values.tanh() * gates.sigmoid()
         return found
 
 
 def tcn() -> nn.Module:
-    """Dilated causal convolutions."""
+    """Return dilated causal convolutions."""
     return nn.Sequential(
         nn.Conv1d(10, 16, 1), Dilated(16, 1), Dilated(16, 2), Dilated(16, 4),
         Through(nn.Identity(), lambda m, x: x[..., -1]), nn.Linear(16, 5),

@@ -215,7 +215,7 @@ def restart(run: Run) -> Act:
 
 
 def cut(run: Run) -> Act:
-    """The connection breaks between offer and receipt."""
+    """The client's connection breaks between offer and receipt."""
     stage = run.stage
     order = run.order(1, run.model.theta)
     yield stage.say(order)

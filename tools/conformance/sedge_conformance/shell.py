@@ -75,7 +75,7 @@ class Player:
             self._do(self.stage.poll(time.monotonic()))
 
     def close(self) -> None:
-        """Close the link."""
+        """Close the link to the broker."""
         self.link.close()
 
     def _do(self, steps: Iterable[StageStep]) -> None:

@@ -64,7 +64,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait until the client sends something that ``wanted`` accepts, or for this many seconds."""
+    """Waits until the client sends a frame that ``wanted`` accepts, for at most this many seconds."""
 
     wanted: Callable[[Heard], bool]
     seconds: float

@@ -1,4 +1,4 @@
-"""Frozen models with adapters by peft."""
+"""Frozen models with adapters of peft."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""Language models and classifiers of texts: transformers, x-transformers and linformer."""
+"""Language models and text classifiers of transformers, x-transformers and linformer."""
 
 from collections.abc import Mapping
 from functools import partial

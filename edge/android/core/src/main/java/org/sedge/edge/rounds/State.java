@@ -13,7 +13,7 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 
-/** The durable state of a device, committed atomically. */
+/** The durable state of a device, which is committed atomically. */
 public final class State extends Struct<State> {
     /** An update that the coordinator has not acknowledged yet. */
     public static final class Pending extends Struct<Pending> {

@@ -19,7 +19,7 @@ _IMAGE, _SIGNAL = (1, 28, 28), (9, 128)
 
 
 class ConvNet1D(nn.Module):
-    """Three convolutions of width 5 on signals of 9 channels, a mean over time, a linear layer; n = 60,118."""
+    """Three convolutions of width 5, a mean over time and a linear layer; n = 60,118."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -59,7 +59,7 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blobs: dict[str, int]
 
     def members(self) -> list[tuple[str, str, int]]:
-        """Returns name, digest and size of every member after the head, in order."""
+        """Returns the name, digest and size of every member after the head, in order."""
         blobs = [(f"blobs/{name}", name, size) for name, size in sorted(self.blobs.items())]
         return [(DATABASE_NAME, self.database_sha256, self.database_bytes), *blobs]
 

@@ -43,7 +43,7 @@ def parameters(layout: Layout) -> Names:
 
 
 def norms(layout: Layout) -> Names:
-    """Returns scale and shift of every normalisation layer: a module whose parameters are all vectors.
+    """Returns the scale and shift of each normalisation layer: a module whose parameters are all vectors.
 
     These are BatchNorm, GroupNorm and LayerNorm; linear and convolutional layers also have a matrix.
     """

@@ -32,7 +32,7 @@ class Downloads:
         self, device: str, transfer: bytes, missing: bytes, served: Iterable[NamedBlob], now: float,
         others: int = 0,
     ) -> tuple[int, NamedBlob]:  # fmt: skip
-        """Queue the chunks of a blob in its order that a device lacks.
+        """Queue the chunks that a device lacks of a blob in its order.
 
         Returns how many were added, and the blob.
 

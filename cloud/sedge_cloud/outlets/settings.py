@@ -35,7 +35,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     each device to its page."""
 
     def address(self) -> tuple[str, int]:
-        """Returns host and port. Raises ``ConfigError`` for a malformed address."""
+        """Returns the host and the port. Raises ``ConfigError`` for a malformed address."""
         host, _, port = (self.listen or "").rpartition(":")
         if not host or not port.isdecimal() or not 0 <= int(port) < 65536:
             raise ConfigError("http.listen", self.listen, "host:port, as in 127.0.0.1:8470")

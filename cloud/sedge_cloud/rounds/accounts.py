@@ -86,9 +86,10 @@ class Answered:
 def read_answered(
     store: Rows, row: RoundRow, since: int | None = None, named: Iterable[str] = ()
 ) -> Answered:
-    """Read the answers of a round's devices, with late updates ``since`` a round as in ``Rows.received``.
+    """Read the answers of a round's devices, and the devices' histories.
 
-    ``named`` are further devices whose histories are needed.
+    ``since`` selects late updates as in ``Rows.received``. ``named`` are further devices whose histories
+    are needed.
     """
     run, number = row.run, row.round
     answers, received = dict(store.answers(run, number)), store.received(run, number, since)

@@ -77,7 +77,7 @@ def open_objects(config: BlobsConfig) -> "ObjectStore":
         )
     except (BaseError, ValueError, OSError) as exc:
         text = _line(exc)
-        if "builder error" in text:  # obstore says no more if the machine has no certificates
+        if "builder error" in text:  # obstore's only hint at missing certificates
             text = f"the system's certificates: apt install ca-certificates ({text})"
         raise ConfigError("blobs.url", config.url, text) from exc
 

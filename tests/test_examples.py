@@ -1,14 +1,9 @@
 """Every example, run as a user runs it; the long ones on less data."""
 
-import contextlib
 import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
@@ -16,7 +11,6 @@ from statistics import fmean
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from tools.bench.parts.real_fleet import free_port
 
 from sedge_cloud.run_file import load_run
 from sedge_emulate.__main__ import main as emulate
@@ -278,121 +272,3 @@ def test_large_fleets_on_less(name: str, tmp_path: Path) -> None:
     result = read_json(out / "result.json")
     assert result.link == "memory"
     assert all(strategy.rounds[0].num_updates > 0 for strategy in result.strategies)
-
-
-# Two terminals: the shell scripts as they are, in processes of their own.
-
-
-class Terminals:
-    """A copy of the folder, and the scripts that run in it; each is ended with all its children."""
-
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder = folder
-        self.environment = {**ENVIRONMENT, "PORT": str(port)}
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, name: str, *words: str) -> None:
-        """Run a script in a terminal of its own."""
-        with (self.folder / f"{name}.log").open("wb") as log:
-            self.processes[name] = subprocess.Popen(
-                ["sh", *words],
-                cwd=self.folder,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def log(self, name: str) -> str:
-        """What a script has printed."""
-        return (self.folder / f"{name}.log").read_text()
-
-    def runs(self) -> str:
-        """What ``sedge-cloud run list`` prints."""
-        words = [str(BIN / "sedge-cloud"), "-c", "fleet/cloud.toml", "run", "list"]
-        done = subprocess.run(
-            words, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout
-
-    def until(self, condition: str, seconds: float) -> Generator[None]:
-        """Give way until the caller is content; fails the test when a script ends or time is up."""
-        deadline = time.monotonic() + seconds
-        while True:
-            yield
-            for name, process in self.processes.items():
-                assert process.poll() is None, f"{name} has ended:\n{self.log(name)}"
-            logs = "\n".join(f"{name}:\n{self.log(name)[-3000:]}" for name in self.processes)
-            assert time.monotonic() < deadline, f"not within {seconds} s: {condition}\n{logs}"
-            time.sleep(0.2)
-
-    def interrupt(self, name: str) -> int:
-        """Ctrl-C in a terminal; the script's exit status."""
-        process = self.processes.pop(name)
-        os.killpg(process.pid, signal.SIGINT)
-        return process.wait(timeout=20)
-
-    def close(self) -> None:
-        """End everything that is still running."""
-        for process in self.processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-        for process in self.processes.values():
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-
-
-@pytest.fixture
-def terminals(tmp_path: Path) -> Iterator[Terminals]:
-    """The example's folder, with one round instead of five and a tenth of the images."""
-    folder = tmp_path / "two_terminals"
-    shutil.copytree(EXAMPLES / "two_terminals", folder)
-    for name, old, new in (
-        ("run.toml", "num_rounds = 5", "num_rounds = 1"),
-        ("make_data.py", "[:2000]", "[:200]"),
-    ):
-        text = (folder / name).read_text()
-        assert text.count(old) == 1
-        (folder / name).write_text(text.replace(old, new))
-    terminals = Terminals(folder, free_port())
-    try:
-        yield terminals
-    finally:
-        terminals.close()
-
-
-@NEEDS_IMAGES
-def test_two_terminals(terminals: Terminals) -> None:
-    """cloud.sh in one, device.sh in two others; then Ctrl-C, and nothing is left."""
-    terminals.start("cloud", "cloud.sh")
-    database = terminals.folder / "fleet" / "state" / "sedge.sqlite"
-    for _ in terminals.until("the coordinator has its run", 100):
-        if database.exists() and "first" in terminals.runs():
-            break
-    for device in ("pi-1", "pi-2"):
-        terminals.start(device, "device.sh", device)
-    for _ in terminals.until("the run ends", 60):
-        if "finished" in terminals.runs():
-            break
-    assert re.search(
-        r"^first +finished +fedobp +2 of 2 \(1 train\)$", terminals.runs(), re.MULTILINE
-    )
-    status = subprocess.run(
-        [str(BIN / "sedge-edge"), "-c", "fleet/pi-1/edge.toml", "status"],
-        cwd=terminals.folder, env=terminals.environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert "run first: last round 2, has a personal model" in status.stdout
-    for name in ("pi-1", "pi-2"):
-        assert terminals.interrupt(name) == 0
-        assert "Traceback" not in terminals.log(name)
-    session = terminals.processes["cloud"].pid
-    terminals.interrupt("cloud")
-    assert "Traceback" not in terminals.log("cloud")
-    with pytest.raises(ProcessLookupError):  # Mosquitto is gone, too
-        for _ in range(100):
-            os.killpg(session, 0)
-            time.sleep(0.05)

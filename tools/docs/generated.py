@@ -41,7 +41,6 @@ EXAMPLES: dict[str, type[msgspec.Struct]] = {
     "examples/own_model.toml": EmulationConfig,
     "examples/phones.toml": EmulationConfig,
     "examples/own_model_run.toml": RunFile,
-    "examples/two_terminals/run.toml": RunFile,
 }
 
 

@@ -252,8 +252,8 @@ class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     """Number of ended runs to keep, newest first; by default, all."""
     rounds: Annotated[int, Meta(ge=10, le=1_000_000)] | None = None
-    """Number of rounds per run, the latest, whose per-device results are kept; older rounds keep only
-    their means."""
+    """Number of latest rounds per run whose per-device results are kept; older rounds keep only their
+    means."""
     gigabytes: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
     """Size of database and models, in gigabytes, above which ended runs are deleted, oldest first; by
     default, no limit."""

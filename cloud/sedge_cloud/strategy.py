@@ -342,7 +342,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: ClassVar[str] = ""
-    """Its name in a run file."""
+    """The strategy's name in a run file."""
 
     @property
     def coordinate_rules(self) -> bool:

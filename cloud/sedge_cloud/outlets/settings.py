@@ -102,7 +102,7 @@ class HomeAssistantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     enabled: bool = False
     """Announce the fleet and its devices to Home Assistant, and publish their state."""
     max_devices: Annotated[int, Meta(ge=0, le=1000)] = 50
-    """Number of devices, the first ones by id, that get their own entities."""
+    """Maximum number of devices that get their own entities, the first ones by id."""
 
 
 def _is_web(text: str) -> bool:

@@ -191,7 +191,7 @@ class Parts(Protocol):
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
         """Returns the chunks that have arrived already.
 
-        Raises if the remaining ones would not fit on the disk.
+        Raises ``StorageError`` if the others would not fit on the disk.
         """
         ...
 

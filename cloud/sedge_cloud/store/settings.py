@@ -72,7 +72,7 @@ class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Megabytes of disk below ``state_dir`` for copies of blobs, so that each is fetched only once."""
     public: str | None = None
     """Web address where devices download large blobs by name, as https://host/path, or ``presigned``; by
-    default, everything travels over MQTT."""
+    default, everything is sent over MQTT."""
 
     def place(self, sha256: bytes) -> str:
         """Returns the public URL of a blob."""

@@ -71,8 +71,8 @@ class SubFLOT(WidthPolicy, frozen=True):
     reg: Annotated[float, Meta(ge=MIN_REG, le=1)] = 0.01
     """Softness of the plans of ``sinkhorn``, as a share of the largest distance."""
     normalisation: Normalisation = "mass"
-    """How tensors that take channels are normalised: by ``mass``, which keeps the function, or
-    ``literal``, as those that make channels."""
+    """How tensors that read channels are normalised: by ``mass``, which preserves the function, or
+    ``literal``, like those that output channels."""
     weighting: Weighting = "examples"
     """Weight of a device: by its ``examples``, ``uniform``, or ``width``, its examples times the share of
     channels that it has."""

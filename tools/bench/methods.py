@@ -129,10 +129,9 @@ def overview() -> list[str]:
         ]
         both = rows[0][name].figures["bytes_up"].mean + rows[0][name].figures["bytes_down"].mean
         lines.append(f"| {name} | {' | '.join(cells)} | {size(both)} |")
-    first, *others = (WORDS[moment] for moment in MOMENTS)
     how = (
-        f"{first.capitalize()}/{'/'.join(others)}, pooled, in per cent; means over {len(SEEDS)} seeds. "
-        f"Bytes are of the {next(iter(TITLES.values()))}, per device and round, up and down."
+        f"Each cell: {'/'.join(WORDS[moment] for moment in MOMENTS)}, pooled, in per cent; means over "
+        f"{len(SEEDS)} seeds. Bytes: {next(iter(TITLES.values()))}, per device and round, both ways."
     )
     return [how, "", *lines]
 

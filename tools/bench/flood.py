@@ -392,7 +392,10 @@ class Bench:
         return self._run(lambda: False, seconds)
 
     def flood(self, kind: str, rate: float, seconds: float) -> Row:
-        """Flood. Returns the updates per second, the flooder's messages, and the number of log lines."""
+        """Flood for a while.
+
+        Returns the updates per second, the flooder's messages, and the number of log lines.
+        """
         lines, repeated = self._lines(), self._repeated()
         cpu_s = self._cpu_s()
         self._asked.put((kind, rate, seconds))

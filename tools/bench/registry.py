@@ -178,7 +178,7 @@ def alone(what: str, config: Path) -> Any:
 
 
 def measured(devices: int, url: str | None) -> Row:
-    """Measure one number of devices."""
+    """Measure a fleet of this many devices."""
     with tempfile.TemporaryDirectory() as name:
         config, rate = filled(Path(name), devices, url)
         with closing(open_store(load_cloud(config))) as store:

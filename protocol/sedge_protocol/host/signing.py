@@ -172,6 +172,6 @@ def _verify(public: bytes) -> Verify:
 
 
 def require_library(key: str) -> None:
-    """Raise ``ConfigError`` if the library is missing."""
+    """Raise ``ConfigError``, which names ``key``, if ``cryptography`` is not installed."""
     if find_spec("cryptography") is None:
         raise NotInstalled(key, "cryptography", "signed")

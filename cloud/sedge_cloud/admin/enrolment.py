@@ -93,8 +93,8 @@ def reissue_device(
 
     def enrol(secrets: Mapping[str, bytes]) -> None:
         store.reissue_device(device, secrets[device])
-        # Written after the row: before that, a coordinator could overwrite it with the password of a secret
-        # change in progress.
+        # Written again: before the row changed, a coordinator could have replaced the password by that of a
+        # secret change in progress.
         if passwords is not None:
             with as_caller():
                 add_passwords(Path(passwords), {device: DeviceKeys.of(secrets[device]).password})

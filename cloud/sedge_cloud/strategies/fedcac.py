@@ -45,7 +45,7 @@ class FedCAC(Grouped, frozen=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """Returns True, as G is their mean."""
+        """Returns True, as such a rule can replace the mean G."""
         return True
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:

@@ -54,7 +54,7 @@ class FedDyn(Strategy, frozen=True):
 
     @property
     def later_words(self) -> tuple[str, ...]:
-        """Returns the correction, which a device's first order does not have."""
+        """Returns the correction extension, which a device's first order does not use."""
         return (CORRECTION,)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:

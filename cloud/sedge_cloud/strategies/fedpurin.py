@@ -1,4 +1,4 @@
-"""FedPURIN: devices send only the elements that their loss depends on, which similar devices share.
+"""FedPURIN: devices send only the elements that their loss depends on, and share them with similar ones.
 
 Algorithm 1 for device i in round t; th_i is its trained model, m_i the elements that it sent:
 

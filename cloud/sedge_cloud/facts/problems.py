@@ -216,7 +216,7 @@ def device_problems(facts: Fleet) -> Iterator[Problem]:
 
 
 def _trouble(facts: Fleet, device: DeviceFacts, running: Container[str]) -> Iterator[Problem]:
-    """Returns why a device's last update did not count, in a running run or else in the newest one."""
+    """Yield the problem if a device's last update did not count, in a running run or else in the newest."""
     it = device.trouble
     if it is None or _is_over(facts, device, it):
         return

@@ -2,16 +2,20 @@
 
 import json
 import re
+import time
 from pathlib import Path
+from ssl import DER_cert_to_PEM_cert
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from tests.android.classes import java
 from tests.android.java import VECTORS
 from tests.system.test_mosquitto_conf import Authority
 
 from android.build import HERE
+from sedge_cloud.broker.certificates import Authority as CertificateAuthority
 from sedge_protocol.host.enrolment import Enrolment
 
 # Bytes in version 40 of ISO/IEC 18004, at the lowest error correction.
@@ -25,9 +29,13 @@ def test_a_join_text_is_read_as_it_was_printed(class_path: str, tmp_path: Path) 
     pem = (Authority(tmp_path / "authority").folder / "ca.crt").read_text()
     enrolment = Enrolment("phone-1", "home", "mqtts://broker.example:8884", secret, pem)
     texts.append(f"  {enrolment.join_text()}\n")
-    certified = Enrolment("phone-1", "home", "mqtts://x", secret, pem, certificate=pem).join_text()
+    maker = CertificateAuthority.made("home")
+    of_device = DER_cert_to_PEM_cert(maker.certify("phone-1", bytes(range(32)), time.time()).der)
+    of_other = DER_cert_to_PEM_cert(maker.certify("phone-2", bytes(32), time.time()).der)
+    good, certified = (replace(enrolment, certificate=own) for own in (of_device, of_other))
+    texts.append(good.join_text())
     refused = [
-        certified,
+        certified.join_text(),
         "",
         "https://broker.example",
         texts[0][:-30],
@@ -35,12 +43,13 @@ def test_a_join_text_is_read_as_it_was_printed(class_path: str, tmp_path: Path) 
     ]
     said = java(class_path, "org.sedge.android.ReadJoinText", *texts, *refused)
     assert all(len(text.strip()) <= LARGEST_QR_CODE for text in texts)
-    assert said[:2] == [
+    assert said[:3] == [
         f"phone-1 home mqtt://10.0.0.1 {secret} no authority",
         f"phone-1 home mqtts://broker.example:8884 {secret} {pem.replace(chr(10), '|')}",
+        f"{said[1]} it is not valid yet, as this device's clock says 1970-01-01: set the clock",
     ]
-    assert len(said) == 7 and "client certificates, which this app cannot show" in said[2]
-    for line in said[2:]:
+    assert len(said) == 8 and "certificate: found one for another key" in said[3]
+    for line in said[3:]:
         assert line.startswith("join text: ")
         assert secret[:8] not in line
 

@@ -18,6 +18,7 @@ REFUSED = {
     "CERTIFICATE_EXPIRED": "our certificate has expired",
     "CERTIFICATE_REVOKED": "our certificate was revoked",
     "CERTIFICATE_REQUIRED": "it asks for a certificate (broker.cert_file), and we have none",
+    "BAD_CERTIFICATE": "our certificate is not valid yet by its clock, or damaged",
     "UNKNOWN_CA": "our certificate is of another authority",
     "DECRYPT_ERROR": "our certificate is of another authority",
 }

@@ -21,6 +21,7 @@ import org.sedge.android.Model;
 import org.sedge.android.RoundLog;
 import org.sedge.edge.AgentConfig;
 import org.sedge.edge.Classified;
+import org.sedge.edge.ClientCertificate;
 import org.sedge.edge.Examples;
 import org.sedge.edge.PersonalModel;
 import org.sedge.edge.Rows;
@@ -28,6 +29,7 @@ import org.sedge.edge.SedgeException;
 import org.sedge.edge.host.Npz;
 
 import java.io.IOException;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -143,6 +145,8 @@ public final class StatusActivity extends Activity {
             config = Membership.config(this);
             if (config != null) {
                 who = getString(R.string.joined, config.device, config.fleet, config.url);
+                ClientCertificate own = Membership.certificate(this);
+                who += own == null ? "" : "\n" + getString(R.string.certificate, own.said(Instant.now()));
             }
         } catch (SedgeException | IOException error) {
             who = error.getMessage();

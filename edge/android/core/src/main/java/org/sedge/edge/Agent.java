@@ -27,6 +27,7 @@ import org.sedge.edge.wire.Messages.Hello;
 
 import java.io.File;
 import java.security.SecureRandom;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.BlockingQueue;
@@ -58,6 +59,7 @@ public final class Agent {
 
     private final AgentListener listener;
     private final File stateFolder;
+    private final KeptCertificate certificate;
     private final AgentCore core;
     private final JobRunner runner;
     private final Link link;
@@ -92,18 +94,21 @@ public final class Agent {
             Examples examples, AgentListener listener) throws SedgeException {
         this.listener = listener;
         this.stateFolder = stateFolder;
+        certificate = new KeptCertificate(config, stateFolder);
         Examples[] parts = examples.split(TEST_FRACTION, 0);
         File programs = new File(stateFolder, "programs");
         Disk.makeFolder(programs);
         lock = locked(stateFolder);
         boolean opened = false;
         Keyring keys;
+        AgentConfig newest;
         try {
+            newest = certificate.newest();
             keys = keyring(config, stateFolder);
             BlobFolder blobs = new BlobFolder(stateFolder, config.limits.diskShare);
             Trials trials = new Trials(stateFolder, sandbox, blobs);
             runner = new JobRunner(blobs, new Programs(programs, backends, trials), parts[0], parts[1]);
-            core = new AgentCore(config.fleet, config.device, keys, hello(backends, parts), blobs,
+            core = new AgentCore(config.fleet, config.device, keys, hello(newest, backends, parts), blobs,
                     new Journal(new File(stateFolder, "journal")), random, System.currentTimeMillis() / 1000,
                     config.limits, config.pinned, new Shell(), listener);
             core.allow(new Web(config.downloads));
@@ -113,7 +118,12 @@ public final class Agent {
                 lock.close();
             }
         }
-        link = new Link(config, keys.keys().password, core.upTopic(), core.downTopic(), new Ends(), random, tasks);
+        if (newest.certificate != null) {
+            Instant now = Instant.now();
+            Level level = newest.certificate.isValid(now) ? Level.INFO : Level.WARNING;
+            LOG.log(level, "the certificate for the broker: " + newest.certificate.said(now));
+        }
+        link = new Link(newest, keys.keys().password, core.upTopic(), core.downTopic(), new Ends(), random, tasks);
     }
 
     /** Returns the keys of the device whose state is in this folder. */
@@ -121,7 +131,7 @@ public final class Agent {
         return new Keyring(config.secret(), config.fleet, config.device, new Journal(new File(stateFolder, "keys")));
     }
 
-    private static Hello hello(List<Backend> backends, Examples[] parts) {
+    private static Hello hello(AgentConfig config, List<Backend> backends, Examples[] parts) {
         List<String> words = new ArrayList<>(Abilities.CODECS);
         words.add("renew");
         List<String> names = new ArrayList<>();
@@ -131,7 +141,8 @@ public final class Agent {
         return Hello.SCHEMA.empty().with(Hello.NONCE, new byte[16]).with(Hello.VERSION, "java " + VERSION)
                 .with(Hello.BACKENDS, names).with(Hello.CODECS, words)
                 .with(Hello.NUM_TRAIN, (long) parts[0].count()).with(Hello.NUM_TEST, (long) parts[1].count())
-                .with(Hello.MEMORY_MB, Machine.memoryMb());
+                .with(Hello.MEMORY_MB, Machine.memoryMb())
+                .with(Hello.CERTIFICATE, config.certificate == null ? new byte[0] : config.certificate.name());
     }
 
     private static LockFile locked(File folder) throws StorageError {
@@ -314,6 +325,19 @@ public final class Agent {
         @Override
         public void unsubscribe(String topic) {
             link.unsubscribe(topic);
+        }
+
+        @Override
+        public void keepCertificate(byte[] der) {
+            try {
+                AgentConfig renewed = certificate.replace(der);
+                link.useCertificateOf(renewed);
+                core.certified(renewed.certificate.name(), Link.now());
+                note(Level.INFO, "the coordinator has renewed the certificate for the broker: "
+                        + renewed.certificate.said(Instant.now()));
+            } catch (SedgeException error) {
+                note(Level.SEVERE, error.getMessage());
+            }
         }
 
         @Override

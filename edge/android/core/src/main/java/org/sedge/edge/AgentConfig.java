@@ -35,16 +35,18 @@ public final class AgentConfig {
     public final Downloads downloads;
     /** If there are any keys, an order needs a policy that one of them has signed. */
     public final PinnedKeys pinned;
+    /** The device's certificate, for a broker that asks for one. */
+    public final @Nullable ClientCertificate certificate;
     private final byte[] secret;
 
     /** @throws ConfigError for an invalid value */
     public AgentConfig(String device, String fleet, String url, byte[] secret, @Nullable String caPem)
             throws SedgeException {
-        this(device, fleet, url, secret, caPem, Limits.DEFAULT, Downloads.ANY, PinnedKeys.NONE);
+        this(device, fleet, url, secret, caPem, Limits.DEFAULT, Downloads.ANY, PinnedKeys.NONE, null);
     }
 
     private AgentConfig(String device, String fleet, String url, byte[] secret, String caPem, Limits limits,
-            Downloads downloads, PinnedKeys pinned) throws SedgeException {
+            Downloads downloads, PinnedKeys pinned, ClientCertificate certificate) throws SedgeException {
         this.limits = limits;
         this.downloads = downloads;
         this.pinned = pinned;
@@ -62,25 +64,36 @@ public final class AgentConfig {
         host = parts.getHost();
         port = parts.getPort() > 0 ? parts.getPort() : tls ? 8883 : 1883;
         certificates();
-        if (caPem != null && !tls) {
-            throw new SedgeException.ConfigError(
-                    "broker.ca_file", "a certificate", "an mqtts:// url together with it, not " + url);
+        if ((caPem != null || certificate != null) && !tls) {
+            String key = caPem != null ? "broker.ca_file" : "broker.cert_file";
+            throw new SedgeException.ConfigError(key, "a certificate", "an mqtts:// url together with it, not " + url);
         }
+        this.certificate = certificate;
     }
 
     /** Returns a copy of this configuration with other limits. */
     public AgentConfig with(Limits others) throws SedgeException {
-        return new AgentConfig(device, fleet, url, secret, caPem, others, downloads, pinned);
+        return new AgentConfig(device, fleet, url, secret, caPem, others, downloads, pinned, certificate);
     }
 
     /** Returns a copy of this configuration with other web servers. */
     public AgentConfig with(Downloads others) throws SedgeException {
-        return new AgentConfig(device, fleet, url, secret, caPem, limits, others, pinned);
+        return new AgentConfig(device, fleet, url, secret, caPem, limits, others, pinned, certificate);
     }
 
     /** Returns a copy of this configuration with other pinned keys. */
     public AgentConfig with(PinnedKeys others) throws SedgeException {
-        return new AgentConfig(device, fleet, url, secret, caPem, limits, downloads, others);
+        return new AgentConfig(device, fleet, url, secret, caPem, limits, downloads, others, certificate);
+    }
+
+    /**
+     * Returns a copy of this configuration with the device's own certificate, DER or PEM.
+     *
+     * @throws ConfigError if it is for another key
+     */
+    public AgentConfig certified(byte[] coded) throws SedgeException {
+        return new AgentConfig(
+                device, fleet, url, secret, caPem, limits, downloads, pinned, new ClientCertificate(coded, secret));
     }
 
     /** Returns a copy of the 32-byte secret that the device shares with the coordinator. */

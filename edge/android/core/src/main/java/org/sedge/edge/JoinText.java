@@ -15,7 +15,7 @@ import java.util.Map;
 /**
  * A device's enrolment as one line of text: {@code sedge:}, followed by a JSON object in base64url without padding. The
  * object has {@code device}, {@code fleet}, {@code url} and {@code secret} (64 hex digits). It may also have {@code ca}
- * (PEM) and {@code trust}, a list of public keys (64 hex digits each).
+ * and {@code certificate} (PEM each) and {@code trust}, a list of public keys (64 hex digits each).
  */
 public final class JoinText {
     private static final String PREFIX = "sedge:";
@@ -34,7 +34,7 @@ public final class JoinText {
             AgentConfig config = new AgentConfig(
                     text(found, "device"), text(found, "fleet"), text(found, "url"), secret,
                     found.containsKey("ca") ? text(found, "ca") : null);
-            return pinned(config, found);
+            return completed(config, found);
         } catch (IllegalArgumentException | ClassCastException error) {
             throw refused("its content is cut off or damaged");
         } catch (SedgeException.ConfigError error) {
@@ -57,7 +57,7 @@ public final class JoinText {
                     text(found, "token"), text(found, "fleet"), text(found, "url"), Hex.decode(text(found, "key")),
                     found.containsKey("ca") ? text(found, "ca") : null);
             String device = found.containsKey("device") ? text(found, "device") : "";
-            return new JoinToken(pinned(account, found), Hex.decode(text(found, "point")), device);
+            return new JoinToken(completed(account, found), Hex.decode(text(found, "point")), device);
         } catch (IllegalArgumentException | ClassCastException error) {
             throw refused("its content is cut off or damaged");
         } catch (SedgeException.ConfigError error) {
@@ -73,6 +73,9 @@ public final class JoinText {
         if (config.caPem != null) {
             json.append(",\"ca\":\"").append(Json.escaped(config.caPem)).append('"');
         }
+        if (config.certificate != null) {
+            json.append(",\"certificate\":\"").append(Json.escaped(config.certificate.pem())).append('"');
+        }
         if (!config.pinned.isEmpty()) {
             json.append(",\"trust\":[\"").append(String.join("\",\"", config.pinned.texts)).append("\"]");
         }
@@ -86,15 +89,14 @@ public final class JoinText {
             throw refused("does not begin with " + PREFIX);
         }
         byte[] json = Base64.getUrlDecoder().decode(trimmed.substring(PREFIX.length()));
-        Map<?, ?> found = (Map<?, ?>) Json.parse(new String(json, StandardCharsets.UTF_8));
-        if (found.containsKey("certificate")) {
-            throw refused("its broker asks for client certificates, which this app cannot show");
-        }
-        return found;
+        return (Map<?, ?>) Json.parse(new String(json, StandardCharsets.UTF_8));
     }
 
-    private static AgentConfig pinned(AgentConfig config, Map<?, ?> found) throws SedgeException {
-        return found.containsKey("trust") ? config.with(new PinnedKeys(texts(found.get("trust")))) : config;
+    private static AgentConfig completed(AgentConfig config, Map<?, ?> found) throws SedgeException {
+        boolean pins = found.containsKey("trust");
+        AgentConfig pinned = pins ? config.with(new PinnedKeys(texts(found.get("trust")))) : config;
+        boolean certified = found.containsKey("certificate");
+        return certified ? pinned.certified(text(found, "certificate").getBytes(StandardCharsets.UTF_8)) : pinned;
     }
 
     private static List<String> texts(Object list) {

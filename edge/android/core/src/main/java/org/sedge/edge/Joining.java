@@ -102,7 +102,8 @@ public final class Joining implements Link.Owner {
         if (answer.state.equals("refused")) {
             throw new ConfigError(name + " was refused: " + answer.detail);
         }
-        return configured(answer.device);
+        AgentConfig joined = configured(answer.device);
+        return answer.certificate.length == 0 ? joined : joined.certified(answer.certificate);
     }
 
     private AgentConfig configured(String device) throws SedgeException {
@@ -150,7 +151,7 @@ public final class Joining implements Link.Owner {
     @Override
     public void disconnected(String reason) {
         askAt = Double.NaN;
-        if (Link.isUnknownAccount(reason)) {
+        if (Link.isUnknownAccount(reason) || Link.isRefusedCertificate(reason)) {
             unknown = reason;
         }
     }

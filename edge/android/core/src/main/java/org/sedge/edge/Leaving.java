@@ -62,7 +62,8 @@ final class Leaving implements Link.Owner {
             lock = LockFile.tryTake(file);
         }
         try {
-            boolean heard = new Leaving(config, starts(stateFolder), keys(config, stateFolder)).told(deadline);
+            AgentConfig newest = newest(config, stateFolder);
+            boolean heard = new Leaving(newest, starts(stateFolder), keys(config, stateFolder)).told(deadline);
             Disk.removeAllBut(stateFolder, file);
             return heard;
         } finally {
@@ -95,6 +96,15 @@ final class Leaving implements Link.Owner {
             return Agent.keyring(config, stateFolder).keys();
         } catch (StorageError error) {
             return new DeviceKeys(config.secret());
+        }
+    }
+
+    /** Returns the configuration with the newest certificate, or with that of its enrolment if the newest cannot be read. */
+    private static AgentConfig newest(AgentConfig config, File stateFolder) {
+        try {
+            return new KeptCertificate(config, stateFolder).newest();
+        } catch (SedgeException error) {
+            return config;
         }
     }
 

@@ -49,6 +49,7 @@ import java.nio.file.Files;
 import java.nio.file.Paths;
 import java.security.KeyFactory;
 import java.security.KeyPairGenerator;
+import java.security.interfaces.ECPrivateKey;
 import java.security.interfaces.ECPublicKey;
 import java.security.spec.ECGenParameterSpec;
 import java.security.spec.ECParameterSpec;
@@ -635,6 +636,8 @@ public class VectorsTest {
             assertEquals(given.get("secret"), Hex.encode(agreement.secret));
             assertEquals(given.get("asks"), Hex.encode(agreement.asks(device)));
             assertEquals(given.get("answers"), Hex.encode(agreement.answers(device)));
+            ECPrivateKey certificates = (ECPrivateKey) Agreement.certificateKey(agreement.secret);
+            assertEquals(new BigInteger((String) given.get("certificate"), 16), certificates.getS());
             byte[] wrong = bytes(given, "coordinator");
             wrong[64] ^= 1;
             assertThrows(FrameError.class, () -> new Agreement(pair, wrong, fleet, token));

@@ -93,8 +93,11 @@ public final class Main {
         }
         String ca = values.containsKey("broker.ca_file") ? text(file(folder, values, "broker.ca_file")) : null;
         try {
-            return new AgentConfig(values.get("device"), values.get("fleet"), values.get("broker.url"), secret, ca)
+            AgentConfig config = new AgentConfig(
+                    values.get("device"), values.get("fleet"), values.get("broker.url"), secret, ca)
                     .with(new PinnedKeys(texts(values.get("trust.keys"))));
+            boolean certified = values.containsKey("broker.cert_file");
+            return certified ? config.certified(Disk.read(file(folder, values, "broker.cert_file"))) : config;
         } catch (ConfigError error) {
             throw new ConfigError(new File(folder, "edge.toml") + ": " + error.getMessage());
         }

@@ -4,7 +4,12 @@ import org.sedge.edge.AgentConfig;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.wire.Hex;
 
-/** Prints the contents of each join text on one line, or why it is refused. */
+import java.time.Instant;
+
+/**
+ * Prints the contents of each join text on one line, or why it is refused; for a certificate, what a device says whose clock
+ * shows 1970.
+ */
 public final class ReadJoinText {
     private ReadJoinText() {}
 
@@ -13,8 +18,9 @@ public final class ReadJoinText {
             try {
                 AgentConfig config = AgentConfig.fromJoinText(word);
                 String ca = config.caPem == null ? "no authority" : config.caPem.replace("\n", "|");
+                String own = config.certificate == null ? "" : " " + config.certificate.said(Instant.EPOCH);
                 System.out.println(config.device + " " + config.fleet + " " + config.url + " "
-                        + Hex.encode(config.secret()) + " " + ca);
+                        + Hex.encode(config.secret()) + " " + ca + own);
             } catch (SedgeException error) {
                 System.out.println(error.getMessage());
             }

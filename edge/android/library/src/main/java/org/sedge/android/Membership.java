@@ -6,9 +6,11 @@ import org.jspecify.annotations.Nullable;
 
 import org.sedge.edge.Agent;
 import org.sedge.edge.AgentConfig;
+import org.sedge.edge.ClientCertificate;
 import org.sedge.edge.JoinText;
 import org.sedge.edge.JoinToken;
 import org.sedge.edge.Joining;
+import org.sedge.edge.KeptCertificate;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.host.Disk;
@@ -103,6 +105,12 @@ public final class Membership {
             return null;
         }
         return AgentConfig.fromJoinText(new String(Files.readAllBytes(place.toPath()), StandardCharsets.US_ASCII));
+    }
+
+    /** Returns the phone's newest certificate for the broker; null if it has not joined, or its broker asks for none. */
+    public static @Nullable ClientCertificate certificate(Context context) throws SedgeException, IOException {
+        AgentConfig config = config(context);
+        return config == null ? null : new KeptCertificate(config, state(context, config)).newest().certificate;
     }
 
     /**

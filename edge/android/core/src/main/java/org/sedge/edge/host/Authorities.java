@@ -1,5 +1,8 @@
 package org.sedge.edge.host;
 
+import org.jspecify.annotations.Nullable;
+import org.sedge.edge.ClientCertificate;
+
 import java.io.IOException;
 import java.security.GeneralSecurityException;
 import java.security.KeyStore;
@@ -7,27 +10,34 @@ import java.security.cert.Certificate;
 import java.util.Collection;
 
 import javax.net.ssl.SSLContext;
+import javax.net.ssl.TrustManager;
 import javax.net.ssl.TrustManagerFactory;
 
-/** Creates TLS contexts that trust chosen certificate authorities. */
+/** Creates TLS contexts that trust chosen certificate authorities, and may show a certificate of our own. */
 final class Authorities {
     private Authorities() {}
 
-    /** Returns a TLS context that trusts only these authorities, or those of the system if {@code own} is null. */
-    static SSLContext context(Collection<? extends Certificate> own) throws GeneralSecurityException, IOException {
+    /**
+     * Returns a TLS context that trusts only these authorities, or those of the system if {@code trusted} is null.
+     *
+     * @param own the certificate to show to a server that asks for one
+     */
+    static SSLContext context(@Nullable Collection<? extends Certificate> trusted, @Nullable ClientCertificate own)
+            throws GeneralSecurityException, IOException {
         SSLContext context = SSLContext.getInstance("TLS");
-        if (own == null) {
-            context.init(null, null, null);
-            return context;
-        }
+        context.init(own == null ? null : own.managers(), trusted == null ? null : managers(trusted), null);
+        return context;
+    }
+
+    private static TrustManager[] managers(Collection<? extends Certificate> trusted)
+            throws GeneralSecurityException, IOException {
         KeyStore authorities = KeyStore.getInstance(KeyStore.getDefaultType());
         authorities.load(null, null);
-        for (Certificate found : own) {
+        for (Certificate found : trusted) {
             authorities.setCertificateEntry("authority-" + authorities.size(), found);
         }
         TrustManagerFactory trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
         trust.init(authorities);
-        context.init(null, trust.getTrustManagers(), null);
-        return context;
+        return trust.getTrustManagers();
     }
 }

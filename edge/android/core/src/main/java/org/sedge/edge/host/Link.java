@@ -42,7 +42,7 @@ public final class Link {
         long fleetDevices();
     }
 
-    private final AgentConfig config;
+    private AgentConfig config;
     private String password;
     private final String upTopic;
     private final String downTopic;
@@ -78,9 +78,19 @@ public final class Link {
         return reason.contains("Not authorized") || reason.contains("Bad user name or password");
     }
 
+    /** Returns true if a connection was lost because the broker does not accept our certificate. */
+    public static boolean isRefusedCertificate(String reason) {
+        return reason.contains(MqttConnection.REFUSES_US);
+    }
+
     /** Uses another password, from the next connection on. */
     public void usePassword(String other) {
         password = other;
+    }
+
+    /** Uses the certificate of another configuration, from the next connection on. */
+    public void useCertificateOf(AgentConfig other) {
+        config = other;
     }
 
     /** Returns a monotonic time in seconds. */

@@ -10,7 +10,9 @@ import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.EOFException;
+import java.io.FilterOutputStream;
 import java.io.IOException;
+import java.io.OutputStream;
 import java.net.InetSocketAddress;
 import java.net.Socket;
 import java.net.SocketException;
@@ -18,6 +20,7 @@ import java.net.SocketTimeoutException;
 import java.net.UnknownHostException;
 import java.nio.charset.StandardCharsets;
 import java.security.GeneralSecurityException;
+import java.time.Instant;
 import java.util.Arrays;
 
 import javax.net.ssl.SSLException;
@@ -43,6 +46,7 @@ public final class MqttConnection {
     /** The meanings of the return codes in a CONNACK. The last one is used for all other codes. */
     private static final String[] REFUSALS = {"Success", "Unsupported protocol version", "Client identifier not valid",
         "Server unavailable", "Bad user name or password", "Not authorized", "Unspecified error"};
+    static final String REFUSES_US = ": the broker refuses us: ";
     private static final int PUBLISH = 3;
     private static final int SUBSCRIBE = 0x82;
     private static final int SUBACK = 9;
@@ -72,9 +76,31 @@ public final class MqttConnection {
         }
     }
 
+    /**
+     * Until the broker has accepted us over TLS, a write that fails shows in the next read: a broker that refuses our
+     * certificate says so and closes, and a JVM would send the rest of its handshake before it reads that.
+     */
+    private final class ReadFirst extends Socket {
+        @Override
+        public OutputStream getOutputStream() throws IOException {
+            return new FilterOutputStream(super.getOutputStream()) {
+                @Override
+                public void write(byte[] bytes, int from, int length) throws IOException {
+                    try {
+                        out.write(bytes, from, length);
+                    } catch (SocketException error) {
+                        if (accepted || !config.tls) {
+                            throw error;
+                        }
+                    }
+                }
+            };
+        }
+    }
+
     private final AgentConfig config;
     private final Events events;
-    private final Socket bare = new Socket();
+    private final Socket bare = new ReadFirst();
     private Socket socket = bare;
     /** Whether the broker's machine has answered; {@link #accepted} tells whether the broker has accepted us. */
     private boolean reached;
@@ -127,14 +153,24 @@ public final class MqttConnection {
         if (error instanceof Refused) {
             return config.url + " refused " + error.getMessage();
         }
+        String alert = error instanceof SSLException ? Alerts.meaning(error) : null;
+        if (alert != null) {
+            return config.url + REFUSES_US + alert + ownDates();
+        }
         if (!reached || error instanceof SSLException) {
-            return "cannot reach " + config.url + ": " + cause(error);
+            return "cannot reach " + config.url + ": " + cause(error) + ownDates();
         }
         if (error instanceof SocketTimeoutException) {
             return config.url + (accepted ? ": Keep alive timeout" : " accepted the connection but did not answer");
         }
         return error instanceof EOFException || error instanceof SocketException
                 ? closedBy() : config.url + ": " + cause(error);
+    }
+
+    /** Returns what is wrong with the dates of our certificate; empty if nothing is. */
+    private String ownDates() {
+        Instant now = Instant.now();
+        return config.certificate == null || config.certificate.isValid(now) ? "" : "; " + config.certificate.said(now);
     }
 
     private String closedBy() {
@@ -259,8 +295,8 @@ public final class MqttConnection {
         bare.setTcpNoDelay(true);
         bare.setSoTimeout(CONNECT_TIMEOUT_MS);
         if (config.tls) {
-            SSLSocket secured = (SSLSocket) Authorities.context(config.certificates()).getSocketFactory()
-                    .createSocket(bare, config.host, config.port, true);
+            SSLSocket secured = (SSLSocket) Authorities.context(config.certificates(), config.certificate)
+                    .getSocketFactory().createSocket(bare, config.host, config.port, true);
             SSLParameters parameters = secured.getSSLParameters();
             parameters.setEndpointIdentificationAlgorithm("HTTPS"); // check that the certificate is for this host
             secured.setSSLParameters(parameters);

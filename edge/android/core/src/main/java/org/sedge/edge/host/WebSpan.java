@@ -131,7 +131,7 @@ public final class WebSpan {
         HttpURLConnection open = (HttpURLConnection) url.openConnection();
         if (open instanceof HttpsURLConnection && downloads.authorities != null) {
             ((HttpsURLConnection) open).setSSLSocketFactory(
-                    Authorities.context(downloads.authorities).getSocketFactory());
+                    Authorities.context(downloads.authorities, null).getSocketFactory());
         }
         open.setInstanceFollowRedirects(false);
         open.setUseCaches(false);

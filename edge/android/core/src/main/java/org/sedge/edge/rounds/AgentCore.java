@@ -23,6 +23,7 @@ import org.sedge.edge.wire.Messages.Cancel;
 import org.sedge.edge.wire.Messages.Committed;
 import org.sedge.edge.wire.Messages.Have;
 import org.sedge.edge.wire.Messages.Hello;
+import org.sedge.edge.wire.Messages.Joined;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Refusal;
 import org.sedge.edge.wire.Messages.Reject;
@@ -405,6 +406,11 @@ public final class AgentCore {
         }
     }
 
+    /** Notes that the shell shows the broker the certificate of this name from its next connection on. */
+    public void certified(byte[] name, double now) {
+        handshake.certified(name, now);
+    }
+
     private void message(Frame frame, Struct<?> message, double now) throws RemoteError, StorageError {
         switch (frame.kind) {
             case WELCOME:
@@ -437,6 +443,13 @@ public final class AgentCore {
                 effects.note(Level.INFO,
                         "renewing the secret; the current one stays valid until the new one is used");
                 effects.send(peer.topic, peer.seal(Kind.JOIN, answer, null));
+                break;
+            case JOINED:
+                byte[] der = ((Joined) message).certificate;
+                if (der.length == 0 || !handshake.isCertified()) {
+                    throw new FrameError("JOINED without a certificate that the device can use");
+                }
+                effects.keepCertificate(der);
                 break;
             case REFUSED:
                 Refusal refusal = (Refusal) message;

@@ -21,6 +21,9 @@ public interface Effects {
      */
     void start(Job job);
 
+    /** Stores this certificate (DER), shows it to the broker from the next connection on, then calls {@code certified}. */
+    void keepCertificate(byte[] der);
+
     /** Logs one line. */
     void note(Level level, String text);
 }

@@ -130,6 +130,17 @@ final class Handshake {
         hello = hello.with(Hello.SETTINGS, settings);
     }
 
+    /** Returns true if the device has a certificate that the coordinator renews. */
+    boolean isCertified() {
+        return hello.certificate.length > 0;
+    }
+
+    /** Says in another hello that the device has the certificate of this name now. */
+    void certified(byte[] certificate, double now) {
+        hello = hello.with(Hello.CERTIFICATE, certificate);
+        begin(now);
+    }
+
     /** Returns true if a welcome answers this connection's hello. */
     boolean isAnswer(Welcome message) {
         return Arrays.equals(message.nonce, nonce);

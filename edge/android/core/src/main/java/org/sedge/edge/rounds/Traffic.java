@@ -59,6 +59,11 @@ final class Traffic implements Effects {
     }
 
     @Override
+    public void keepCertificate(byte[] der) {
+        shell.keepCertificate(der);
+    }
+
+    @Override
     public void note(Level level, String text) {
         shell.note(level, text);
     }

@@ -13,6 +13,7 @@ import java.security.interfaces.ECPublicKey;
 import java.security.spec.ECGenParameterSpec;
 import java.security.spec.ECParameterSpec;
 import java.security.spec.ECPoint;
+import java.security.spec.ECPrivateKeySpec;
 import java.security.spec.ECPublicKeySpec;
 import java.security.spec.EllipticCurve;
 import java.security.spec.PKCS8EncodedKeySpec;
@@ -96,6 +97,14 @@ public final class Agreement {
     private byte[] proof(String purpose, String name) {
         byte[] key = DeviceKeys.derive(secret, purpose);
         return Arrays.copyOf(Digests.hmac(key, name.getBytes(StandardCharsets.US_ASCII)), 16);
+    }
+
+    /** Returns the private key of the certificate of a device or token, which follows from its secret (E18). */
+    public static PrivateKey certificateKey(byte[] secret) throws GeneralSecurityException {
+        ECParameterSpec curve = curve();
+        BigInteger last = curve.getOrder().subtract(BigInteger.ONE);
+        BigInteger number = new BigInteger(1, DeviceKeys.derive(secret, "certificate")).mod(last).add(BigInteger.ONE);
+        return KeyFactory.getInstance("EC").generatePrivate(new ECPrivateKeySpec(number, curve));
     }
 
     private static KeyPairGenerator generator() throws GeneralSecurityException {

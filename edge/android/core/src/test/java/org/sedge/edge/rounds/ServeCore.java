@@ -213,6 +213,11 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
     }
 
     @Override
+    public void keepCertificate(byte[] der) {
+        say("keep " + Hex.encode(der));
+    }
+
+    @Override
     public void note(Level level, String text) {
         say("note " + level + " " + Hex.encode(text.getBytes(StandardCharsets.UTF_8)));
     }

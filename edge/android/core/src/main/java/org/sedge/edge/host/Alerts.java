@@ -1,0 +1,36 @@
+package org.sedge.edge.host;
+
+import org.jspecify.annotations.Nullable;
+
+import java.util.Locale;
+
+/** What a broker's TLS alerts about our certificate mean, in the Python agent's words. */
+final class Alerts {
+    private static final String OTHER_AUTHORITY = "our certificate is of another authority";
+    private static final String[][] MEANINGS = {
+        {"certificate_expired", "our certificate has expired"},
+        {"certificate_revoked", "our certificate was revoked"},
+        {"certificate_required", "it asks for a certificate, and we have none"},
+        {"bad_certificate", "our certificate is not valid yet by its clock, or damaged"},
+        {"unknown_ca", OTHER_AUTHORITY},
+        {"decrypt_error", OTHER_AUTHORITY},
+    };
+
+    private Alerts() {}
+
+    /**
+     * Returns the meaning of the alert in an error; null if it has none. A JVM says "Received fatal alert: unknown_ca", Android
+     * "TLSV1_ALERT_UNKNOWN_CA", or for some alerts of TLS 1.3 "TLSV1_CERTIFICATE_REQUIRED".
+     */
+    static @Nullable String meaning(Throwable error) {
+        String text = String.valueOf(error.getMessage()).toLowerCase(Locale.ROOT);
+        for (String[] one : MEANINGS) {
+            for (String before : new String[] {"fatal alert: ", "alert_", "tlsv1_"}) {
+                if (text.contains(before + one[0])) {
+                    return one[1];
+                }
+            }
+        }
+        return null;
+    }
+}

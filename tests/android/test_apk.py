@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 import pytest
 
 from android import build
+from sedge_protocol import VERSION
 
 pytestmark = pytest.mark.android
 
@@ -95,7 +96,7 @@ def dex_of(apk: Path) -> Dex:
 
 def test_a_phone_learns_what_it_must_know(built: Built) -> None:
     badging = said_by("aapt", "dump", "badging", built.apk)
-    assert f"package: name='org.sedge.app' versionCode='1' versionName='{build.VERSION}'" in badging
+    assert f"package: name='org.sedge.app' versionCode='1' versionName='{VERSION}'" in badging
     assert "sdkVersion:'26'" in badging
     gradle = (build.HERE / "app" / "build.gradle").read_text()
     for said in (f"targetSdkVersion:'{build.TARGET_SDK}'", f"compileSdk = {build.TARGET_SDK}"):

@@ -209,8 +209,8 @@ class Assignment:
     patch than without. ``correction`` (m,) is added to every gradient of the model that the device sends
     (SCAFFOLD). It is sent exactly, and cannot be combined with a mixture (OwnModel). ``send`` has small
     arrays (m,) by name, 32 KiB in all, for the device's own training function; ``work.settings`` has
-    numbers and texts for it, and ``work.returns`` names the arrays that the function returns, which arrive
-    as ``Update.arrays``.
+    numbers and strings for it, and ``work.returns`` names the arrays that the function returns, which
+    arrive as ``Update.arrays``.
     """
 
     patch: SparseVector | None = None

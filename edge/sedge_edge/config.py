@@ -205,8 +205,8 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def certificate(self, folder: Path | None) -> OwnCertificate | None:
         """Returns the certificate whose key is derived from the secret, or None if there is none.
 
-        It is the coordinator's renewed one if that is stored in ``folder``, the state folder. Raises
-        ``ConfigError`` or ``StorageError``.
+        Prefers the renewed certificate issued by the coordinator, if one is stored in the state ``folder``.
+        Raises ``ConfigError`` or ``StorageError``.
         """
         path, key = self.broker.cert_file, "broker.cert_file"
         if path is None or not self.is_certified:

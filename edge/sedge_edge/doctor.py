@@ -233,7 +233,7 @@ def gate_values(gates: Gates) -> str:
 
 
 def _torch(config: EdgeConfig) -> str:
-    """Warn about torch. Its CUDA wheels fill a small device's disk, and it is hardly ever needed there."""
+    """Warn about torch. Its CUDA wheels fill a small device's disk, and is hardly ever needed on one."""
     try:
         installed = version("torch")
     except PackageNotFoundError:

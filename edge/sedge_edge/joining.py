@@ -211,7 +211,7 @@ def _is_written(folder: Path, asking: Asking) -> bool:
 
 
 def _device_in(folder: Path) -> tuple[str, str]:
-    """Returns id and fleet of the device in a folder, or empty texts if there is none."""
+    """Returns id and fleet of the device in a folder, or empty strings if there is none."""
     try:
         said = tomllib.loads((folder / CONFIG).read_text(errors="replace"))
     except (OSError, tomllib.TOMLDecodeError):

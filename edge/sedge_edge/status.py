@@ -23,7 +23,7 @@ MOST_LINES = 5
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A run that the device has taken part in, and its last ``round`` there."""
+    """A run that the device has taken part in; ``round`` is the last round in which it did."""
 
     run: str
     round: int

@@ -3,7 +3,7 @@
 It runs examples/compression.toml once for each seed and alpha. Each run has a folder in FOLDER, with a
 report that plots accuracy against bytes; an existing run is not repeated. A cell has accuracies in [0, 1],
 before and after local training, as means over all devices and over the worst tenth of them. It also has the
-bytes per device and round after the first, absolute and as a share of sending dense models both ways.
+bytes per device and round after the first, absolute and as a share of sending dense models up and down.
 compression_figure.py draws them.
 """
 

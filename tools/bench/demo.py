@@ -1,4 +1,4 @@
-"""The README's demo: a device's bytes both ways, of an update and of the broadcast, counted at sockets.
+"""The README's demo: a device's bytes up and down, of an update and of the broadcast, counted at sockets.
 
 It reads the result of ``make demo``, or runs ``examples/phones.toml`` if there is none.
 """

@@ -1,10 +1,10 @@
 """Measures a new device's download of a 20 MB base, over MQTT and over HTTP from a separate web server.
 
 Real processes run on loopback: Mosquitto, ``sedge-cloud serve``, an agent, and a web server with the state
-folder's blobs. It reports for each way: bytes from the broker to the device, bytes over HTTP as the device
-reports them, and seconds from the run's start until the base is on the device's disk. It also measures the
-overhead of a request with TLS 1.3, the bytes both ways without the blob, which shows from which size on
-HTTP pays off.
+folder's blobs. It reports for each way of delivery: bytes from the broker to the device, bytes over HTTP as
+the device reports them, and seconds from the run's start until the base is on the device's disk. It also
+measures the overhead of a request with TLS 1.3, which counts the request and the response without the blob
+and which shows from which size on HTTP pays off.
 """
 
 import socket
@@ -85,7 +85,7 @@ def newcomer(folder: Path, bundle: Path, name: str, over_http: bool) -> dict[str
 
 
 def request_bytes(folder: Path, count: int = 65_536) -> int:
-    """Return the bytes both ways of a request over TLS, without TCP and IP headers and without the blob."""
+    """Return the bytes of an HTTPS request and its response, without TCP/IP headers and the blob itself."""
     make_ca(folder, "ca")
     make_certificate(folder, "server", "ca", f"IP:{LOOPBACK}")
     blob, moved, done = bytes(count), list[int](), threading.Event()

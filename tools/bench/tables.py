@@ -82,7 +82,7 @@ def measure(
 
 
 def fleet_strategy(fleet: EmulationConfig, label: str) -> StrategyConfig:
-    """Return the strategy with this label. Raises ``BadOption``."""
+    """Return the strategy with this label. Raises ``BadOption`` if there is none."""
     named = {strategy.title: strategy for strategy in fleet.strategies}
     if label not in named:
         raise BadOption(f"--methods: found {label!r}, expected one of {', '.join(named)}")

@@ -5,7 +5,7 @@ traced, so that every device has a client model. For each step the result has:
 
     calls        Python functions of Sedge that were entered, comprehensions and resumed generators left out
     files        source files among these
-    switches     calls into another file than that of the calling function
+    switches     calls from one file into another
     statements   SQL statements, without those that begin or end a transaction
     commits      transactions that were committed
     fsyncs       of files and folders by Python, and one for each commit (SQLite's log, synchronous=FULL)

@@ -83,10 +83,11 @@ def distrusted(factors: Mapping[str, float]) -> dict[str, float]:
 def clip_factors(
     lengths: Sequence[float], clip: float, among: Sequence[float] | None = None
 ) -> list[float]:
-    """Returns the factor of each change; 0 for one that is not finite. A ``clip`` of 0 shortens nothing.
+    """Returns the factor that shortens each change to at most ``clip`` times the median length.
 
-    The median length is that of ``among``, by default of all ``lengths``. It ignores lengths of zero: if a
-    codec lets most devices send nothing, the others must not be clipped to nothing.
+    A change that is not finite gets 0; a ``clip`` of 0 shortens no other. The median is that of ``among``,
+    by default of all ``lengths``, without lengths of zero: if a codec lets most devices send nothing, the
+    others must not be clipped to nothing.
     """
     compared = lengths if among is None else among
     real = [length for length in compared if np.isfinite(length) and length > 0]

@@ -33,7 +33,7 @@ def series(i: int) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """The range of one axis, and its ticks as positions with texts."""
+    """The range of one axis, and its ticks as positions with labels."""
 
     low: float
     high: float

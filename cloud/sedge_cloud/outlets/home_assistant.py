@@ -7,7 +7,7 @@
 
 All messages are retained, and published only when they change. A thread with a connection of its own, whose
 will says offline, publishes them, so nothing else is held up. Ids cannot break a topic (topics.py), and
-texts from devices are printable ASCII (records.py), of which Home Assistant accepts ``MAX_STATE``
+strings from devices are printable ASCII (records.py), of which Home Assistant accepts ``MAX_STATE``
 characters.
 """
 
@@ -84,7 +84,7 @@ def messages(facts: Fleet, max_devices: int, page: str | None = None) -> dict[st
 
 
 def link_topic(fleet: str) -> str:
-    """Returns the topic that says whether the coordinator runs."""
+    """Returns the topic that reports whether the coordinator is running."""
     return f"{ROOT}/{fleet}/facts/link"
 
 

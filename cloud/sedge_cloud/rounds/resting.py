@@ -35,7 +35,10 @@ class Resting:
 
     @staticmethod
     def of(declines: Iterable[tuple[str, int, str]]) -> "Resting":
-        """Create from (device, round, reason) of the declines after each device's last update, in order."""
+        """Create an instance from the declines since each device's last update, in order.
+
+        ``declines`` are tuples (device, round, reason).
+        """
         resting = Resting()
         for decline in declines:
             resting._decline(*decline)

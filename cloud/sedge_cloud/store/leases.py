@@ -105,7 +105,10 @@ class Leases(Database):
             self._db.limit_idle(IDLE_S)
 
     def renew(self) -> float:
-        """Renew this process's lease. Returns the database's clock. Raises ``LeaseLost``."""
+        """Renew this process's lease. Returns the database's clock.
+
+        Raises ``LeaseLost`` if another process has replaced this one.
+        """
         with self._transaction(flush=False, quiet=True) as db:
             now = self._now(db)
             sql = "UPDATE processes SET expires = ? WHERE token = ?"

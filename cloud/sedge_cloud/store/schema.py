@@ -21,7 +21,7 @@ _ENROLLED = "enrolled REAL NOT NULL DEFAULT 0"
 # All tables and indexes, by name. Times are seconds on the wall clock, 0 for unknown.
 OBJECTS: Mapping[str, str] = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL)",
-    # In the form that SQLite records after the migration, as a store's check compares texts.
+    # In the form that SQLite records after the migration, as a store's check compares the strings.
     "devices": f"{_DEVICES_8[:-1]}, {_ENROLLED})",
     "runs": """CREATE TABLE runs (
     run TEXT PRIMARY KEY, status TEXT NOT NULL, config BLOB NOT NULL, bundle BLOB NOT NULL,

@@ -23,7 +23,7 @@ LARGEST = 0.999
 
 
 class APFL(FedAvg, frozen=True):
-    """FedAvg, plus a mixture of own and global model on each device."""
+    """FedAvg, plus a mixture of the device's own model and the global model on each device."""
 
     name: ClassVar[str] = "apfl"
 

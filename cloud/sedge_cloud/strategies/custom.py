@@ -112,7 +112,7 @@ def _place(error: BaseException, module: str) -> str:
 
 
 def _expected(value: object, kind: type[R]) -> R:
-    """Returns the value, if it and all its parts have the right types. Raises ``TypeError``."""
+    """Returns the value. Raises ``TypeError`` if it or one of its parts has the wrong type."""
     if not isinstance(value, kind):
         raise TypeError(f"gave a {type(value).__name__}, expected a {kind.__name__}")
     _require(kind.__name__, value, kind)
@@ -120,7 +120,7 @@ def _expected(value: object, kind: type[R]) -> R:
 
 
 def _expected_state(value: object, context: Context) -> State:
-    """Returns the state, if its model is finite and has the run's layout. Raises ``TypeError``."""
+    """Returns the state. Raises ``TypeError`` unless its model is finite and has the run's layout."""
     state, size = _expected(value, State), context.layout.size
     if state.theta.shape != (size,):
         raise TypeError(f"State.theta: found shape {state.theta.shape}, expected ({size},)")

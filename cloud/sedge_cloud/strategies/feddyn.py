@@ -58,7 +58,7 @@ class FedDyn(Strategy, frozen=True):
         return (CORRECTION,)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns the global model, a training that is pulled towards it, and -g_k unless it is 0."""
+        """Returns the global model, training settings that pull towards it, and -g_k unless it is 0."""
         work = Work(training=msgspec.structs.replace(context.training, prox=self.alpha))
         correction = self._correction(client)
         if correction is None or not correction.any():

@@ -33,7 +33,7 @@ class FedRep(FedPer, frozen=True):
     """Number of the last ``local_epochs`` that train the body; 1 in the paper and its code."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns the global body with the device's own head, and two trainings."""
+        """Returns the global body with the device's own head, and two training phases."""
         top, below = phases(context.layout, self.head, context.training, self.body_epochs)
         keep = head(context.layout, self.head)
         return Assignment(work=Work(keep=keep, training=top, then=(below,)))
@@ -48,7 +48,7 @@ class FedBABU(FedPer, frozen=True):
     """Number of the last ``local_epochs`` that fit a device's own head, which is sent but not averaged."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns the global model with the first head, and two trainings: the body's, then the head's."""
+        """Returns the global model with the first head, and two phases: the body's, then the head's."""
         body_epochs = max(1, context.training.local_epochs - self.head_epochs)
         top, below = phases(context.layout, self.head, context.training, body_epochs)
         fit = msgspec.structs.replace(top, local_epochs=self.head_epochs)

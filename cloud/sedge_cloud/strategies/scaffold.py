@@ -122,7 +122,7 @@ def _slope(sent: SparseVector | None, steps: int, rates: Theta) -> NDArray[np.fl
 
 
 def _rates(training: Training) -> Theta:
-    """Returns the numbers (3,) that determine the rates of a training's steps."""
+    """Returns the numbers (3,) that determine the rates of the training steps."""
     rates = training.learning_rate, training.warmup_steps, training.end_factor
     return np.array(rates, np.float32)
 

@@ -16,8 +16,8 @@ device, whose neurons keep their order. With ``assign``, channels of W_G that no
 keep their values.
 
 The effect of lambda depends on how far a round's steps can move a model, so the same value does not suit
-different trainings. Instead, the option ``pull`` is the share of a model's distance from its start that the
-term alone would take back in a round: .11 for the paper's lambda of 1 in 59 steps of rate .001.
+different training lengths. Instead, the option ``pull`` is the share of a model's distance from its start
+that the term alone would take back in a round: .11 for the paper's lambda of 1 in 59 steps of rate .001.
 ``prox_for`` computes the strength for the number of steps that the device took in its last round. Before a
 device's first update that number is unknown, and there is no pull. n = parameters, m = parameters of a
 width.
@@ -80,7 +80,7 @@ class SubFLOT(WidthPolicy, frozen=True):
     """Derive each start from the global model by transport; without it, every start is the first channels
     of W_G."""
     sar: bool = True
-    """Pull each training towards its start, in addition to the run's own ``prox``."""
+    """Pull every device's model towards its start in training, in addition to the run's own ``prox``."""
     ota: bool = True
     """Average in the neurons of the global model; without it, average by position, as HeteroFL does."""
 

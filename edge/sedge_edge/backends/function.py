@@ -14,7 +14,7 @@ them, and must return as many. The bundle's frozen tensors follow them in the li
 fit's metrics may have "loss", the mean over the last epoch. Without it, the trained model is evaluated on
 the training examples.
 
-A strategy may send more to fit: settings["settings"] has its numbers and texts by name, and
+A strategy may send more to fit: settings["settings"] has its numbers and strings by name, and
 settings["arrays"] has its float32 arrays (m,) by name. settings["returns"] maps the names of the arrays
 that it wants back to their numbers of elements. fit returns these in its metrics as "arrays", a dict that
 may contain further arrays.

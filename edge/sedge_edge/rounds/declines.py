@@ -1,4 +1,4 @@
-"""Declines orders that the device cannot do, and reports them to the coordinator and the log."""
+"""Declines orders that the device cannot carry out, and reports them to the coordinator and the log."""
 
 import logging
 from collections.abc import Callable
@@ -15,9 +15,10 @@ from sedge_protocol.wire.reasons import without_paths
 
 
 class Declines:
-    """Declines orders. Methods that remove an accepted order raise ``StorageError`` if the disk refuses.
+    """Declines orders.
 
-    ``why`` returns why an order whose bundle has arrived is impossible, or None.
+    Methods that remove an accepted order raise ``StorageError`` if the disk write fails. ``why`` returns
+    why an order whose bundle has arrived cannot be carried out; None if it can.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Declines:
         return self._peer.message(Decline(order.run, order.round, *why))
 
     def give_up(self, order: Order, error: SedgeError) -> list[Effect]:
-        """Remove and decline an order that cannot be done.
+        """Remove and decline an order that cannot be carried out.
 
         If only its steps are broken, remove just these.
         """
@@ -68,7 +69,7 @@ class Declines:
         return [*effects, self.message(order, TooManyOrders(why))] if why else effects
 
     def impossible(self) -> list[Effect]:
-        """Remove and decline orders that turn out to be impossible now that their bundles have arrived."""
+        """Remove and decline orders that cannot be carried out, which only their arrived bundles show."""
         effects: list[Effect] = []
         orders = self._store.state.orders
         self._possible = {run: order for run, order in self._possible.items() if run in orders}

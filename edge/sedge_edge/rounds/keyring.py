@@ -1,6 +1,7 @@
 """A device's secret, and the secret that will replace it (spec/enrolment.md, E14 to E17).
 
-The stored state becomes invalid if ``secret_file`` contains another secret than at the device's enrolment.
+The stored state becomes invalid if ``secret_file`` no longer contains the secret with which the device was
+enrolled.
 """
 
 from collections.abc import Callable

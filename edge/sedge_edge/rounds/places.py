@@ -21,8 +21,8 @@ from sedge_edge.rounds.waiting import CHECK_S
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.transfer import Fetch
 
-# Give up on a server that has not delivered a whole chunk for this long, which for usual chunks means less
-# than 1 kB/s. MQTT may be faster, and cannot be slower.
+# Give up on a server that has not delivered a whole chunk in this time, and fetch the blob over MQTT. At
+# typical chunk sizes such a server is slower than 1 kB/s, so that MQTT cannot take longer.
 STALL_S = 60.0
 PAUSE_FIRST_S, PAUSE_MAX_S = 60.0, 3600.0
 # The number of blobs to remember for which a server has failed.

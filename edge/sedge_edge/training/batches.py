@@ -64,7 +64,7 @@ def batches(
     padding_is_safe: bool,
     shuffles: Permutations = permutations,
 ) -> Iterator[Batch]:
-    """Yields the batches of a training, shuffled anew for each epoch.
+    """Yields the batches of a training phase, shuffled anew for each epoch.
 
     ``shuffles`` returns the permutations. The emulator passes another function to reproduce published runs.
     """
@@ -87,7 +87,7 @@ def batches(
 
 
 def step_count(num_examples: int, batch_size: int, epochs: int, last_batch: LastBatch) -> int:
-    """Returns the number of batches in a training of whole epochs."""
+    """Returns the number of batches in a training phase of whole epochs."""
     whole, rest = divmod(num_examples, batch_size)
     dropped = last_batch == "drop" and whole > 0
     return epochs * (whole + (rest > 0 and not dropped))

@@ -1,8 +1,8 @@
 """The state of a stopped job, so that the next attempt can continue instead of starting over.
 
 A local training (local_training.py) depends only on its job and the answers to its requests. So a
-checkpoint contains the answers so far and, if a training was stopped, its state. The next attempt repeats
-the answers and resumes the training. The result is bit-identical to that without the stop.
+checkpoint contains the answers so far and, if training was stopped, its state. The next attempt repeats the
+answers and resumes the training. The result is bit-identical to that without the stop.
 
 A checkpoint belongs to one job on one data set. If the order, the start vector or the examples have
 changed, it is useless, and the training starts over.

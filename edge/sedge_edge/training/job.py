@@ -5,7 +5,7 @@ core commits the outcome, a crash leaves only blobs that nothing refers to, whic
 
 run_job = prepare, then local_training (local_training.py) with the device's trainer, then complete
 
-An emulator prepares and completes each device's job separately, but runs many local trainings together.
+An emulator prepares and completes each device's job separately, but trains many devices together.
 """
 
 import logging
@@ -234,7 +234,7 @@ def _kept_moments(result: LocalResult, vectors: Vectors) -> bytes | None:
 
 
 def encode_delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> EncodedDelta:
-    """Encode the delta of a training.
+    """Encode the delta that training produced.
 
     What it omits goes to the residual, unless the order selects elements.
 

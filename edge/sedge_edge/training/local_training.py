@@ -1,7 +1,7 @@
 """Local training: what a device does between its start vector and its update, apart from the trainer.
 
 It is a generator that yields requests to train or evaluate, receives the answers, and returns the result. A
-device answers one request after another (job.py). An emulator runs many local trainings at once and answers
+device answers one request after another (job.py). An emulator trains many devices at once and answers
 requests of the same kind together.
 
     evaluate     if the device may choose its start: with and without the patch, on held-out examples; if
@@ -177,7 +177,7 @@ def _badness(found: Metrics, metric: Metric) -> tuple[float, float]:
 def _first_request(
     order: Order, start: Theta, own: Theta, correction: Theta | None, moments: Moments | None
 ) -> TrainRequest:
-    """Returns the order's first training, which includes the device's own part of a mixture."""
+    """Returns the order's first training phase, which includes the device's own part of a mixture."""
     personal, training, seed = order.work.own_model, order.training, order.seed
     exchange = exchanged(order)
     if personal is not None and personal.mixes:
@@ -196,7 +196,7 @@ def _further_trainings(
     order: Order, start: Theta, own: Theta, first: Trained, correction: Theta | None,
     guidance: Guidance | None,
 ) -> Generator[Request, Answer, tuple[Trained, Theta]]:  # fmt: skip
-    """Run the trainings after the first: phase by phase for the sent model, then for the own model."""
+    """Run the phases after the first: all for the sent model, then all for the own model."""
     trained, steps = first, first.steps
     for phase, training in enumerate(order.work.then, start=1):
         wanted = wants_gradient(order) and phase == len(order.work.then)
@@ -297,9 +297,9 @@ def _ask(request: Request, kind: type[A]) -> Generator[Request, Answer, A]:
 
 
 def _trained(request: TrainRequest) -> Generator[Request, Answer, Trained]:
-    """Request a training and return the trained model. Raises ``TrainingDiverged``.
+    """Request a training phase and return the trained model.
 
-    If the request asks for a gradient, it is checked.
+    If the request asks for a gradient, raises ``TrainingDiverged`` unless it is finite.
     """
     trained = yield from _ask(request, Trained)
     if request.gradient:

@@ -1,4 +1,4 @@
-"""The loop of every training, which makes one step per batch, on a device and in the emulator.
+"""The training loop, which makes one step per batch, on a device and in the emulator.
 
 The stepper (steppers/) defines a step, and the backend the form in which a batch is passed to it.
 """
@@ -45,7 +45,10 @@ class Losses:
         self._steps.append((batch.epoch, float(batch.weights.sum())))
 
     def add(self, losses: Sequence[float]) -> None:
-        """Add the losses of the next step, the reported one first. Raises ``TrainingDiverged``."""
+        """Add the losses of the next step, the reported one first.
+
+        Raises ``TrainingDiverged`` if one of them is not finite.
+        """
         for loss in losses:
             if not math.isfinite(loss):
                 raise TrainingDiverged(f"{self.place(len(self.values))}: the loss is {loss}")
@@ -90,11 +93,12 @@ def train(
     fetch: Move | None = None,
     xp: Any = np,
 ) -> Trained:
-    """Make all ``total`` steps of a training. ``feed`` turns a step and its batch into the stepper's input.
+    """Make all ``total`` steps of a training phase.
 
-    Every loss is checked after its step, and every model after its epoch. If losses and vectors are on
-    another processor, ``read`` and ``fetch`` retrieve them only at the end, so that no step waits for that.
-    Raises ``TrainingStopped`` and ``TrainingDiverged``.
+    ``feed`` turns a step and its batch into the stepper's input. Every loss is checked after its step, and
+    every model after its epoch. If losses and vectors are on another processor, ``read`` and ``fetch``
+    retrieve them only at the end, so that no step waits for that. Raises ``TrainingStopped`` and
+    ``TrainingDiverged``.
     """
     losses, unread = Losses(training.local_epochs), list[list[Any]]()
     mean: Theta | None = xp.zeros_like(stepper.models()[0]) if training.average else None

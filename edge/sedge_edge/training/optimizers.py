@@ -14,7 +14,7 @@ Vectors are (..., n); leading axes are for several models in one array.
 The caller sets the rate of each step: one number, or (..., 1) for several models in one array.
 
 Sources: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2; torch.optim for the order
-of the operations and for Nesterov's form. The state is 0 at the beginning of every training.
+of the operations and for Nesterov's form. The state is 0 at the beginning of every training phase.
 """
 
 import math
@@ -34,7 +34,7 @@ _CLIP_EPSILON = 1e-6
 
 
 class Optimizer(Protocol):
-    """An optimizer's state in one training: the number of ``steps`` made, and its ``vectors`` (..., n)."""
+    """An optimizer's state in one phase: the number of ``steps`` made, and its ``vectors`` (..., n)."""
 
     steps: int
     vectors: tuple[Theta, ...]

@@ -28,7 +28,7 @@ Move: TypeAlias = Callable[[Theta], Theta]
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """Where a training was stopped: after ``steps`` steps, with these ``losses`` in the unfinished epoch.
+    """Where training was stopped: after ``steps`` steps, with these ``losses`` in the unfinished epoch.
 
     ``vectors`` (n,) are the models and their optimizers' state, and ``mix`` is the share of a mixture.
     ``mean`` (n,) is the mean of the models so far, if the training computes one.
@@ -43,7 +43,7 @@ class TrainingState:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """An optimizer's state after a training: its name, the number of steps made, and its vectors (n,)."""
+    """An optimizer's state after a phase: its name, the number of steps made, and its vectors (n,)."""
 
     optimizer: str
     steps: int
@@ -64,7 +64,7 @@ class SecondModel:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """What a training receives and returns besides the model: settings and arrays, by name.
+    """What a training function receives and returns besides the model: settings and arrays, by name.
 
     ``returns`` has the number of elements of each array (m,) that the training must return.
     """
@@ -96,13 +96,13 @@ class Guidance:
 
 @dataclass(frozen=True, eq=False)
 class TrainRequest:
-    """A request for one training, from theta (n,), which is not modified. ``training`` specifies the steps.
+    """A request for one training phase, from theta (n,), which is not modified.
 
-    ``training.prox`` pulls towards ``anchor`` (n,), which is theta by default. ``gradient`` requests the
-    last batch's gradient. ``correction`` (n,) is added to the gradient of every step, except in statistics,
-    which have no gradient. The optimizer begins with ``moments``. ``second`` is trained alongside theta.
-    ``exchange`` is for trainers that announce ``settings`` and ``arrays``. With ``guidance`` the loss is
-    the bundle's guided loss.
+    ``training`` specifies the steps. ``training.prox`` pulls towards ``anchor`` (n,), which is theta by
+    default. ``gradient`` requests the last batch's gradient. ``correction`` (n,) is added to the gradient
+    of every step, except in statistics, which have no gradient. The optimizer begins with ``moments``.
+    ``second`` is trained alongside theta. ``exchange`` is for trainers that announce ``settings`` and
+    ``arrays``. With ``guidance`` the loss is the bundle's guided loss.
     """
 
     theta: Theta
@@ -139,7 +139,7 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class Trained:
-    """The result of a training: theta (n,), the mean loss per example over the last epoch, the step count.
+    """The result of a training phase: theta (n,), the last epoch's mean loss per example, the step count.
 
     ``gradient`` (n,), if requested, is that of the last batch's mean loss before its step, without the prox
     term. It is 0 in frozen tensors and in statistics. ``num_examples`` is the number of training examples

@@ -57,13 +57,13 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     tasks: Annotated[tuple[Task, ...], Meta(min_length=1, max_length=2)]
     """The tasks that it allows."""
     local_epochs: Annotated[int, Meta(ge=1, le=10_000)]
-    """The maximum number of passes over a device's examples, in all trainings of an order together."""
+    """The maximum number of passes over a device's examples, in an order's training phases together."""
     learning_rate: Bound
-    """The largest learning rate that a step of any training may reach."""
+    """The largest learning rate that a step of any training phase may reach."""
     momentum: Bound = 0.0
-    """The largest ``momentum`` of a training."""
+    """The largest ``momentum`` of a training phase."""
     prox: Bound = 0.0
-    """The largest ``prox`` of a training."""
+    """The largest ``prox`` of a training phase."""
     words: Annotated[tuple[Short, ...], Meta(max_length=32)] = ()
     """The words of the extensions that an order may use."""
     expires: Count = 0
@@ -154,5 +154,5 @@ def _beyond(policy: Policy, order: Order) -> Iterator[str]:
 
 
 def largest_rate(training: Training) -> float:
-    """Return an upper bound of the learning rates of all steps of a training."""
+    """Return an upper bound of the learning rates of all steps of a training phase."""
     return training.learning_rate * max(1.0, training.end_factor)

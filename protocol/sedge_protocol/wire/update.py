@@ -62,7 +62,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     train_loss: float
     """The mean loss over the last epoch's batches, of the model that is sent (T5)."""
     steps: Count
-    """The number of steps of all trainings (T5)."""
+    """The number of steps of all training phases (T5)."""
     seconds: Annotated[float, Meta(ge=0)]
     """Seconds from the start of the work to the report, for people."""
     mix: Share | None = None

@@ -18,8 +18,8 @@ Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Seed: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 # The maximum number of consecutive trainings in one order. FedRep has two.
 MAX_PHASES = 8
-# Limits on the data exchanged between a device's own training function and a strategy, each way: on named
-# numbers and texts, on named arrays, and on the total bytes of the arrays' values.
+# Limits on the data exchanged between a device's own training function and a strategy, in each direction:
+# on named numbers and strings, on named arrays, and on the total bytes of the arrays' values.
 MAX_SETTINGS = 32
 MAX_ARRAYS = 16
 MAX_ARRAY_BYTES = 2**15
@@ -167,7 +167,7 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     training: Training | None = None
     """How the device trains; nil: with the defaults."""
     then: Annotated[tuple[Training, ...], Meta(max_length=MAX_PHASES)] = ()
-    """Extension ``phases``: further trainings, each of which continues from the one before."""
+    """Extension ``phases``: further training phases, each of which continues from the one before."""
     own_model: OwnModel | None = None
     """Extension ``own_model``: a second model, which stays on the device."""
     select: UpdateSelection | None = None
@@ -184,7 +184,7 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Extension ``loss``: the name of the bundle's guided loss, which trains the model that is sent; empty:
     the bundle's own loss."""
     settings: Settings = {}
-    """Extension ``settings``: numbers and texts by name, for the device's own training function."""
+    """Extension ``settings``: numbers and strings by name, for the device's own training function."""
     arrays: PackedArrays = {}
     """Extension ``arrays``: small arrays by name, each as float32, little endian."""
     returns: Lengths = {}

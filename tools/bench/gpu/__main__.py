@@ -23,7 +23,8 @@ from tools.bench.gpu.stages import CARD, STAGES, TOTAL_S, Stage
 from tools.bench.gpu.words import line
 
 INTERRUPTED = 130
-# A busy CPU may take longer than a GPU, which is often rented.
+# Default of --budget on a CPU, in seconds. It is longer than on a GPU (TOTAL_S), whose time often costs
+# rent.
 CPU_S = 3 * TOTAL_S
 
 
@@ -160,7 +161,7 @@ class Run:
             )
 
     def _end(self, save_to: Path | None) -> None:
-        """Write the last line to the terminal and the files."""
+        """Write the result to the terminal, to the journal and, if it is given, to ``save_to``."""
         seconds = time.monotonic() - self.start
         result = GpuResult(self.device, self.size, self.remark, seconds, self.done, self._goals())
         self.journal.end(encoded(result))

@@ -99,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.ranges(data, data[:9000] + bytes(len(data) - 9000))
 
     def skews(self, data: bytes) -> None:
-        """Send another range than the requested one."""
+        """Send a range that was not requested."""
         self.ranges(data, skew=1)
 
     def cuts(self, data: bytes) -> None:

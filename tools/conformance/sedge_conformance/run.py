@@ -21,8 +21,8 @@ from sedge_protocol.wire.transfer import to_bitmap
 from sedge_protocol.wire.update import Report, decode_update
 from sedge_protocol.wire.work import Codec, Work
 
-# How long a client may take for an answer, for a training, and for a repetition (2 s and the longest
-# backoff), and how long to wait for messages that must not arrive.
+# How many seconds a client may take to answer, to train, and to retransmit (2 s plus the longest backoff),
+# and how many to wait for messages that must not arrive.
 SOON_S, TRAINED_S, AGAIN_S, QUIET_S = 10.0, 300.0, 65.0, 5.0
 RATE = 0.01
 # The tolerance between two evaluations of the same vector, because a client may sum its batches in a

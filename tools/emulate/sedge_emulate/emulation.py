@@ -147,8 +147,8 @@ def set_up(
     """Split the data, map it from disk and export the model; ``resume`` reuses what an earlier start made.
 
     With ``fresh``, nothing is taken from the user's cache. Raises ``ConfigError`` if ``resume`` is given
-    with another fleet or model than that in ``out``, if ``out`` holds foreign files, if two labels make
-    the same file name, and for several strategies when real devices join.
+    with a fleet or model that differs from the one in ``out``, if ``out`` holds foreign files, if two
+    labels make the same file name, and for several strategies when real devices join.
     """
     if config.real and len(config.strategies) > 1:
         expected = (

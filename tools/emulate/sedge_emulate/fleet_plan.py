@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """A device's traffic in one round: MQTT bytes each way; messages and 5 KB units of both ways."""
+    """A device's traffic in one round: MQTT bytes up and down, and the sum of messages and 5 KB units."""
 
     up: float
     down: float

@@ -35,7 +35,7 @@ class Headline(msgspec.Struct, frozen=True, kw_only=True):
 
     ``before`` and ``after`` count each device once; ``before_pooled`` and ``after_pooled`` are over all
     test examples together, None if their numbers are unknown. ``of_dense`` is a device's bytes per round,
-    both ways, divided by two dense models.
+    up and down, divided by two dense models.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Counts the exact bytes of a virtual device's link, each way: payload, overhead, and resent payload.
+"""Counts the exact bytes of a virtual device's link, up and down: payload, overhead, and resent payload.
 
 Everything on the device's connection is counted as MQTT 5 packets, with the sizes that they would have
 inside TCP: PUBLISH, SUBSCRIBE, UNSUBSCRIBE, CONNECT and CONNACK. A frame on a blob topic counts at every

@@ -51,8 +51,8 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     """One round.
 
     The means and ``train_loss`` are over the devices whose update arrived in time (``num_updates``); the
-    ``worst`` means are over the worst tenth of these. ``late`` counts updates that came after the round
-    had closed. ``seconds`` are measured on this host. ``opened_s`` and ``closed_s`` are read from the
+    ``worst`` means are over the worst tenth of these. ``late`` counts updates that came after the round had
+    closed. ``seconds`` are measured on this host. ``opened_s`` and ``closed_s`` are read from the
     emulation's own clock, which is virtual if the link is memory, and count from the run's start.
     ``late_devices`` of the cohort had sent no update by the close. ``distrusted`` maps devices that the
     robust filter excluded or clipped to the share of their update that counted. ``personal`` is the mean
@@ -60,12 +60,12 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     are left out.
 
     Bytes are counted from the round's opening to its close, headers included: ``bytes_up`` and
-    ``bytes_down`` at the sockets of all devices. Of these, ``newcomer_up`` and ``newcomer_down`` belong
-    to devices that had sent no update before the round, and are mostly bundle and whole model;
-    ``newcomers`` counts the devices among them that then sent their first update. The coordinator sent
+    ``bytes_down`` at the sockets of all devices. Of these, ``newcomer_up`` and ``newcomer_down`` belong to
+    devices that had sent no update before the round, and are mostly bundle and whole model; ``newcomers``
+    counts the devices among them that then sent their first update. The coordinator sent
     ``coordinator_up``, in which a broadcast counts once, and received ``coordinator_down``. In virtual
-    time, ``messages`` counts the devices' messages, both ways, and ``units`` the started 5 KB of each
-    message; ``newcomer_messages`` and ``newcomer_units`` are the newcomers' parts of them.
+    time, ``messages`` counts the messages that devices send and receive, and ``units`` the started 5 KB of
+    each message; ``newcomer_messages`` and ``newcomer_units`` are the newcomers' parts of them.
     """
 
     round: Count
@@ -151,9 +151,8 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of one strategy's run from its start to its end.
 
     The four totals are counted at the sockets of all devices together and of the coordinator.
-    ``update_payload_mean`` is the mean size of an encoded update, ``dense_update`` the size of one as
-    plain float32. ``payload_up``, ``payload_down`` and ``resent`` (both ways) are parts of the devices'
-    totals.
+    ``update_payload_mean`` is the mean size of an encoded update, ``dense_update`` the size of one as plain
+    float32. ``payload_up``, ``payload_down`` and ``resent`` (up and down) are parts of the devices' totals.
     """
 
     device_up: Count

@@ -21,8 +21,8 @@ from sedge_protocol.wire.messages import TRAIN
 class Totals:
     """Traffic so far: bytes up and down of each device, and bytes that the coordinator sent and received.
 
-    ``payload_up``, ``payload_down`` and ``resent`` are parts of the devices' bytes, if known. ``billed``
-    is each device's number of messages, both ways, and of the 5 KB units that these are billed as.
+    ``payload_up``, ``payload_down`` and ``resent`` are parts of the devices' bytes, if known. ``billed`` is
+    each device's number of messages, sent and received, and of the 5 KB units that these are billed as.
     """
 
     devices: Mapping[str, tuple[int, int]]

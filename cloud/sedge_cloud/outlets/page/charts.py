@@ -102,7 +102,7 @@ def of_device(device: DeviceFacts) -> list[Plot]:
 
 
 def moved(run: RunFacts) -> list[Plot]:
-    """Plot all devices' bytes per round, both ways, on a log scale; returns None before the first round."""
+    """Plot all devices' bytes per round on a log scale. Returns None before the first round."""
     rounds = [r for r in run.rounds[-SHOWN:] if r.up and r.down]
     if not rounds:
         return []

@@ -1,4 +1,4 @@
-"""Steppers, which make the steps of a training with any backend that computes gradients.
+"""Steppers, which make the training steps with any backend that computes gradients.
 
 One method per file.
 """

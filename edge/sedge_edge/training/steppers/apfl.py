@@ -71,7 +71,7 @@ class Mixture:
         self.mix, self._adapts = state.mix, self._adapts and not state.steps
 
     def trained(self, loss: float, steps: int) -> Trained:
-        """Returns the sent model, and the device's own with its mix."""
+        """Returns the model to send, and the device's own model together with its mixing weight."""
         second = replace(self._second, theta=self.own.theta, mix=self.mix)
         return Trained(self.sent.theta, loss, steps, second=second)
 

@@ -44,7 +44,10 @@ class Term(Protocol):
 def tensor_slices(
     layout: Layout, names: Iterable[str], key: str = "training.freeze"
 ) -> tuple[slice, ...]:
-    """Returns the slices of the tensors that ``key`` names, merging neighbours. Raises ``CodecError``."""
+    """Returns the slices of the tensors that ``key`` names, merging neighbours.
+
+    Raises ``CodecError`` if one is missing.
+    """
     wanted = set(names)
     if unknown := wanted - layout.by_name.keys():
         raise CodecError(f"{key}: no tensor named {min(unknown)!r}")

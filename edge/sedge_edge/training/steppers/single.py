@@ -1,4 +1,4 @@
-"""The stepper of a training that has only one model."""
+"""The stepper for training only one model."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Steppers hold the models that a training changes, and make its steps."""
+"""Steppers hold the models that training changes, and make its steps."""
 
 from typing import Any, Protocol
 
@@ -43,7 +43,10 @@ class Stepper(Protocol):
 def stepper_of(
     request: TrainRequest, layout: Layout, differentiate: Differentiate, xp: Any = np
 ) -> Stepper:
-    """Returns the stepper for a training. Raises ``CodecError`` if the model lacks a frozen tensor."""
+    """Returns the stepper for a training phase.
+
+    Raises ``CodecError`` if the model lacks a frozen tensor.
+    """
     if request.second is not None:
         return Mixture(differentiate, layout, request, request.second, xp)
     return Single(differentiate, layout, request, xp)

@@ -172,7 +172,7 @@ class Carried:
 
 
 class CarriedBlobs(JobBlobs):
-    """One job's blobs on another host than the emulation's."""
+    """One job's blobs on a host that is not the emulation's own."""
 
     def __init__(self, carried: Carried) -> None:
         super().__init__(Path())
@@ -190,7 +190,7 @@ class CarriedBlobs(JobBlobs):
 
 
 class CarriedVectors(JobVectors):
-    """One job's vectors on another host than the emulation's."""
+    """One job's vectors on a host that is not the emulation's own."""
 
     def __init__(self, carried: Carried, key: bytes, versions: dict[bytes, Theta]) -> None:
         super().__init__(Path(), key, versions)

@@ -61,7 +61,7 @@ class LocalRun:
 def train_together(
     runs: Sequence[LocalRun], trainer: FleetTrainer
 ) -> list[LocalResult | TrainingDiverged]:
-    """Run all trainings to their end. Returns their results, in order.
+    """Run the training of all devices to its end. Returns their results, in order.
 
     A training that diverges does not affect the others.
     """

@@ -119,7 +119,7 @@ public final class Main {
         return found;
     }
 
-    /** Returns the texts of a TOML list on one line, or no texts if {@code list} is null. */
+    /** Returns the strings of a TOML list on one line, or none if {@code list} is null. */
     private static List<String> texts(String list) {
         List<String> found = new ArrayList<>();
         Matcher text = Pattern.compile("\"([^\"]*)\"").matcher(list == null ? "" : list);

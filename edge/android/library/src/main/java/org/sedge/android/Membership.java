@@ -119,7 +119,7 @@ public final class Membership {
      * takes up to a minute and a half, so do not call it on an app's main thread.
      *
      * @return true if the coordinator was notified; otherwise its operator must revoke the device
-     * @throws SedgeException if a training does not stop, or the disk fails
+     * @throws SedgeException if the training does not stop, or the disk fails
      */
     public static boolean leave(Context context) throws SedgeException, IOException {
         AgentConfig config = config(context);

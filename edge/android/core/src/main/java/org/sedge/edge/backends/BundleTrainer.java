@@ -71,7 +71,7 @@ final class BundleTrainer implements Trainer {
                 .with(Metrics.NUM_EXAMPLES, (long) examples.count());
     }
 
-    /** Runs the program "gradient" or "guided" on the batches of one training. */
+    /** Runs the program "gradient" or "guided" on the batches of one training phase. */
     private final class Gradients implements Differentiate {
         private final Examples examples;
         private final long seed;

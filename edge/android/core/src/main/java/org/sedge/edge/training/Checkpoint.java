@@ -19,7 +19,7 @@ final class Checkpoint {
     /** The hash of its job. Other jobs must not continue from it. */
     static final Field<Record, byte[]> JOB = SCHEMA.required("job", Type.HASH);
     static final Field<Record, Metrics> BEFORE = SCHEMA.required("before", Metrics.SCHEMA);
-    /** The index of the stopped training, from 0. The next field counts the steps of the trainings before it. */
+    /** The index of the stopped training phase, from 0. The next field counts the steps of the phases before it. */
     static final Field<Record, Long> PHASE = SCHEMA.required("phase", Type.COUNT);
     static final Field<Record, Long> EARLIER_STEPS = SCHEMA.required("earlier_steps", Type.COUNT);
     static final Field<Record, Double> SECONDS = SCHEMA.required("seconds", Type.FINITE);

@@ -122,7 +122,8 @@ public final class JobRunner {
     }
 
     /**
-     * Returns the order's trainings, the first one and those that follow it, after checking the tensor names in them.
+     * Returns the order's training phases, the first one and those that follow it, after checking the tensor names in
+     * them.
      */
     private static List<Training> trainings(Work work, Layout layout) throws CodecError {
         List<Training> trainings = new ArrayList<>(work.then);

@@ -14,8 +14,8 @@ import java.util.Map;
 import java.util.function.BooleanSupplier;
 
 /**
- * The work of a device between its start vector and its update: the trainings of an order, one after another, with an
- * evaluation before and after. It can continue where an earlier attempt stopped.
+ * The work of a device between its start vector and its update: the training phases of an order, one after another,
+ * with an evaluation before and after. It can continue where an earlier attempt stopped.
  */
 final class LocalTraining {
     private final Trainer trainer;
@@ -23,8 +23,8 @@ final class LocalTraining {
     private final List<Training> trainings;
     private final long began = System.nanoTime();
     /**
-     * The progress so far, including that of an earlier attempt: trainings, their steps and seconds, and the unfinished
-     * training.
+     * The progress so far, including that of an earlier attempt: training phases, their steps and seconds, and the
+     * unfinished training.
      */
     private int phase;
     private long steps;
@@ -96,9 +96,9 @@ final class LocalTraining {
     }
 
     /**
-     * Evaluates the model (n,) that the device now predicts with. Returns the report on it and on the trainings.
+     * Evaluates the model (n,) that the device now predicts with. Returns the report on it and on the training.
      *
-     * @param trained the result of the trainings
+     * @param trained the result of the training
      */
     Report report(Trained trained, float[] model, Examples test) throws CodecError, TrainingDiverged {
         Metrics after = trainer.evaluate(model, test);

@@ -12,8 +12,8 @@ import java.util.List;
 import java.util.function.BooleanSupplier;
 
 /**
- * The loop of every training, which makes one step per batch. The stepper (steppers) computes the step, and the backend
- * feeds the batch.
+ * The training loop, which makes one step per batch. The stepper (steppers) computes the step, and the backend feeds
+ * the batch.
  */
 public final class Loop {
     private final Stepper stepper;

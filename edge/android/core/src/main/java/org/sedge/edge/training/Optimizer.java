@@ -6,7 +6,7 @@ import java.util.List;
 
 /**
  * Updates a model from a gradient with SGD or Adam. The arithmetic is binary32, operation by operation as in
- * spec/training.md (T5) and spec/extensions.md (X13). The state is 0 at the beginning of every training.
+ * spec/training.md (T5) and spec/extensions.md (X13). The state is 0 at the beginning of every training phase.
  */
 public final class Optimizer {
     /** torch.nn.utils.clip_grad_norm_ adds this number to the norm. */
@@ -37,8 +37,8 @@ public final class Optimizer {
     }
 
     /**
-     * Returns the learning rate of a step, counted from 0, in a training of {@code steps} steps (spec/extensions.md,
-     * X18).
+     * Returns the learning rate of a step, counted from 0, in a training phase of {@code steps} steps
+     * (spec/extensions.md, X18).
      */
     public static double rate(Training training, long step, long steps) {
         long warmup = training.warmupSteps;

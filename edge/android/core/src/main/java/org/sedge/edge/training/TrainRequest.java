@@ -4,7 +4,7 @@ import org.sedge.edge.wire.Messages.Training;
 
 import java.util.Map;
 
-/** A request for one training, from theta (n,), which is not modified. {@code training} specifies the steps. */
+/** A request for one training phase, from theta (n,), which is not modified. {@code training} specifies the steps. */
 public final class TrainRequest {
     public final float[] theta;
     public final Training training;

@@ -1,8 +1,8 @@
 package org.sedge.edge.training;
 
 /**
- * The result of a training: the model theta (n,), the mean loss per example over the last epoch, and the number of
- * steps.
+ * The result of a training phase: the model theta (n,), the mean loss per example over the last epoch, and the number
+ * of steps.
  */
 public final class Trained {
     final float[] theta;

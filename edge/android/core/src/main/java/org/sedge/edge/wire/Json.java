@@ -10,7 +10,7 @@ import java.util.Map;
  * become Double.
  *
  * <p>Android has its own parser, but in a package that desktop JVMs do not have. This one is enough for manifests and
- * join texts.
+ * join lines.
  */
 public final class Json {
     private static final int MAX_DEPTH = 64;

@@ -409,7 +409,7 @@ public final class Messages {
         public final boolean upload;
         /** How the device trains; nil: with the defaults. */
         public final Training training;
-        /** Extension {@code phases}: further trainings, each of which continues from the one before. */
+        /** Extension {@code phases}: further training phases, each of which continues from the one before. */
         public final List<Training> then;
         /** Extension {@code own_model}: a second model, which stays on the device. */
         public final OwnModel ownModel;
@@ -428,7 +428,7 @@ public final class Messages {
          * bundle's own loss.
          */
         public final String loss;
-        /** Extension {@code settings}: numbers and texts by name, for the device's own training function. */
+        /** Extension {@code settings}: numbers and strings by name, for the device's own training function. */
         public final Map<String, Object> settings;
         /** Extension {@code arrays}: small arrays by name, each as float32, little endian. */
         public final Map<String, byte[]> arrays;
@@ -1157,13 +1157,13 @@ public final class Messages {
         public final long lastRound;
         /** The tasks that it allows. */
         public final List<String> tasks;
-        /** The maximum number of passes over a device's examples, in all trainings of an order together. */
+        /** The maximum number of passes over a device's examples, in an order's training phases together. */
         public final long localEpochs;
-        /** The largest learning rate that a step of any training may reach. */
+        /** The largest learning rate that a step of any training phase may reach. */
         public final double learningRate;
-        /** The largest {@code momentum} of a training. */
+        /** The largest {@code momentum} of a training phase. */
         public final double momentum;
-        /** The largest {@code prox} of a training. */
+        /** The largest {@code prox} of a training phase. */
         public final double prox;
         /** The words of the extensions that an order may use. */
         public final List<String> words;
@@ -1272,7 +1272,7 @@ public final class Messages {
         public final Metrics after;
         /** The mean loss over the last epoch's batches, of the model that is sent (T5). */
         public final double trainLoss;
-        /** The number of steps of all trainings (T5). */
+        /** The number of steps of all training phases (T5). */
         public final long steps;
         /** Seconds from the start of the work to the report, for people. */
         public final double seconds;

@@ -45,7 +45,11 @@ final class RefusingDisk implements Blobs, DurableBytes {
         journal = new Journal(new File(folder, "journal"));
     }
 
-    /** Makes a number of calls fail, counted over all disks from now on. Returns how many calls there were before. */
+    /**
+     * Makes later calls fail. {@code words} holds the index of the first such call, counted from now on over all disks,
+     * the number of these calls, how they fail (refuse, lose or kill), and the error's message. Returns the number of
+     * calls since the previous request.
+     */
     static int turns(String[] words) {
         int before = turn;
         turn = 0;

@@ -1,7 +1,7 @@
 package org.sedge.edge.training.steppers;
 
 /**
- * The mean of the models that a training passes through last (spec/extensions.md, X23). The device evaluates, keeps and
+ * The mean of the models that training passes through last (spec/extensions.md, X23). The device evaluates, keeps and
  * predicts with the mean, but sends the last model.
  *
  * <p>Sources: Polyak and Juditsky 1992; Izmailov et al. 2018, Averaging weights leads to wider optima.

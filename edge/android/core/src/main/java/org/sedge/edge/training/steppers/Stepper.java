@@ -6,7 +6,7 @@ import org.sedge.edge.training.TrainingState;
 
 import java.util.List;
 
-/** Holds the models that a training changes, and makes its steps. */
+/** Holds the models that training changes, and makes its steps. */
 public interface Stepper {
     /** Makes one step on the batch that was fed last. Returns the batch's loss. */
     double step(double rate) throws CodecError;

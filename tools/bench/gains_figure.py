@@ -14,6 +14,7 @@ from tools.bench.compression_figure import framed
 from tools.bench.gains import FLEET, SEEDS, SIZES, SPLITS, Cell, Gains, gains_of
 
 from sedge_cloud.figures.drawing import Axis, Plot, series, ticks
+from sedge_cloud.figures.numbers import listed
 from sedge_emulate.config import load_emulation
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -30,18 +31,24 @@ def drawn(path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """Return the figures in Markdown, and the cells that they show."""
+    """Return the figures in Markdown, and a sentence about the cells that they show."""
     for page, _ in drawn(path):
         split = page.stem.removeprefix("gains-")
-        yield f"![Gain on training alone over the examples a device, {WORDS[split]}]({page.name})"
+        yield f"![Gain over training alone, by examples per device, {WORDS[split]}]({page.name})"
         yield ""
     cells = msgspec.json.decode(path.read_bytes(), type=Gains).cells if path.exists() else []
     count = len(SPLITS) * len(SIZES) * len(SEEDS) * len(load_emulation(FLEET).strategies)
-    there = sorted({(cell.split, cell.size, cell.seed) for cell in cells})
-    words = [f"{WORDS[split]} with {size:,} (seed {seed})" for split, size, seed in there]
+    sizes: dict[tuple[str, int], set[int]] = {}
+    for cell in cells:
+        sizes.setdefault((cell.split, cell.seed), set()).add(cell.size)
+    words = [
+        f"{WORDS[split]} with {listed([f'{size:,}' for size in sorted(found)])} examples per device "
+        f"(seed {seed})"
+        for (split, seed), found in sorted(sizes.items())
+    ]
     yield (
-        f"Pale lines show the gain before training, the others after it. "
-        f"{len(cells)} of {count} cells have run: {'; '.join(words) or 'none'}."
+        "Pale lines show the gain before training, the other lines the gain after it. So far "
+        f"{len(cells)} of {count} cells have run{': ' if words else ''}{'; '.join(words)}."
     )
 
 

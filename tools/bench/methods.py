@@ -130,8 +130,8 @@ def overview() -> list[str]:
         both = rows[0][name].figures["bytes_up"].mean + rows[0][name].figures["bytes_down"].mean
         lines.append(f"| {name} | {' | '.join(cells)} | {size(both)} |")
     how = (
-        f"Each cell: {'/'.join(WORDS[moment] for moment in MOMENTS)}, pooled, in per cent; means over "
-        f"{len(SEEDS)} seeds. Bytes: {next(iter(TITLES.values()))}, per device and round, both ways."
+        f"Each cell: {'/'.join(WORDS[moment] for moment in MOMENTS)}, pooled per cent; means over "
+        f"{len(SEEDS)} seeds. Bytes: {next(iter(TITLES.values()))}, per device and round, up and down."
     )
     return [how, "", *lines]
 
@@ -160,8 +160,9 @@ def mixes(path: Path) -> list[str]:
         ]
         lines.append(f"| {share} | {' | '.join(cells)} |")
     about = (
-        "The share was chosen on held-out training examples, as the learning rates were: before / after "
-        f"training. {best_share(found):g} has the best ranks. `python -m tools.bench --keep mixes`"
+        "The share of the past in the mean was chosen on held-out training examples, as the learning rates "
+        f"were. {best_share(found):g} has the best ranks. Each cell has the metric before / after "
+        "training. `python -m tools.bench --keep mixes` measures this."
     )
     return [about, "", *lines]
 

@@ -21,13 +21,14 @@ _HEAD = """\
 {counts}
 
 Written by `python -m tools.bench models`, which exports every model of `tools/bench/zoo` in batches of
-{batch} and verifies its programs against eager torch in float64; with `--published`, those of public
-packages. An error is the largest
-difference of a gradient in an epoch of four steps, as a share of the largest gradient; torch's is that of
-eager torch in float32 on the same batches. A replaced batch is one with a proven kink (see
-`tools/export/sedge_export/verification`). The step's ratio is its CPU time over that of the same step in
-eager torch, both on one thread; memory is what the step needs in a process, without
-the runtime's libraries.
+{batch} and verifies its programs against eager torch in float64; with `--published`, it also exports the
+models from public packages. The columns:
+
+- *error* is the largest difference of a gradient in an epoch of four steps, as a share of the largest
+  gradient; *torch's* is the same error of eager torch in float32 on the same batches;
+- *batches replaced* counts batches with a proven kink (see `tools/export/sedge_export/verification`);
+- *step / eager* is the CPU time of a step over that of the same step in eager torch, both on one thread;
+- *MB* is the memory that the step needs in a process, without the runtime's libraries.
 
 The public packages are {packages}.
 """
@@ -62,7 +63,10 @@ def write(
     path: Path, models: Lines, seeds: Lines, cases: Mapping[str, Case], batch_size: int
 ) -> None:
     """Write the page. ``cases`` lists the models in the page's order."""
-    counts = f"{_counts(models, CASES)}. Of public packages: {_counts(models, PUBLISHED)}."
+    counts = (
+        f"Of the models written for this page, these export: {_counts(models, CASES)}. "
+        f"Of the models from public packages: {_counts(models, PUBLISHED)}."
+    )
     text = _HEAD.format(
         batch=batch_size, counts=counts, packages=", ".join(PACKAGES).replace("==", " ")
     )
@@ -83,8 +87,9 @@ def _counts(models: Lines, cases: Mapping[str, Case]) -> str:
         of = [line for key, line in models.items() if key[1] == backend and key[0] in cases]
         if of:
             passed = sum("| yes |" in line for line in of)
-            counts.append(f"{passed} of {len(of)} export for {backend}")
-    return ", ".join(counts) or "none measured"
+            share = f"all {len(of)}" if passed == len(of) else f"{passed} of {len(of)}"
+            counts.append(f"{share} that were tried for {backend}")
+    return ", and ".join(counts) or "none"
 
 
 def line(key: Key, cells: Sequence[str]) -> str:

@@ -38,12 +38,13 @@ def demo(result: Result) -> list[str]:
     minutes = sum(strategy.seconds for strategy in result.strategies) / 60
     fewest = min(device.num_test for device in result.strategies[0].devices)
     return [
-        f"`make demo` trains {result.devices} devices, {len(result.strategies[0].rounds)} rounds of "
-        f"{result.model.parameters:,} parameters, in {minutes:.1f} minutes on {result.machine.cpus} cores. "
-        "Accuracy on each device's own test examples, *before* training (the model as it arrives) and "
-        "*after*: pooled over all examples / mean over devices. The worst tenth is the mean over the worst "
-        f"{max(1, result.devices // 10)} devices, after. Every device has at least {fewest} test examples. "
-        "Bytes are per device and round, up and down, headers included.",
+        f"`make demo` trains a model of {result.model.parameters:,} parameters on {result.devices} devices "
+        f"for {len(result.strategies[0].rounds)} rounds, in {minutes:.1f} minutes on {result.machine.cpus} "
+        "cores. Each cell has the accuracy on the devices' own test examples, pooled over all examples / "
+        "as the mean over devices: *before* training (the model as it arrives) and *after* it. The worst "
+        f"tenth is the mean over the worst {max(1, result.devices // 10)} devices after training. Every "
+        f"device has at least {fewest} test examples. Bytes are per device and round, up and down, headers "
+        "included.",
         "",
         "| strategy | before training | after training | worst tenth | bytes | first round |",
         "| --- | --- | --- | --- | --- | --- |",

@@ -96,6 +96,7 @@ def test_flower_clients_scikit_learn_and_one_that_fails(fleet: RealFleet) -> Non
             "TrainingDiverged: broken_client:fit: 650 parameters are not finite"
         )
         assert "there is no module no_client: " in found["declines"]["pi-4"]
+        assert "/" not in found["declines"]["pi-4"], "the device's folders are its own affair"
     assert all(device["after"] > 0.8 for device in rounds[-1]["devices"])
     assert all(fleet.processes[f"pi-{i}"].poll() is None for i in range(1, 6))
     assert "ERROR" not in fleet.log("pi-1")

@@ -117,7 +117,6 @@ TESTED_ELSEWHERE = {
     "sedge_emulate.compare.": "tests/emulate/test_compare.py",
     "sedge_emulate.virtual.absence": "tests/emulate/test_strategy_run.py",
     "sedge_emulate.workers.local": "tests/emulate/workers/test_workers_pool.py",
-    "sedge_emulate.workers.ray_connection": "tests/emulate/workers/test_cluster.py",
     "sedge_emulate.data.archives": "tests/emulate/data/test_phones.py",
     "sedge_protocol.wire.signing_keys": "tests/edge/rounds/test_trust.py",
     "sedge_protocol.host.struct_fields": "tests/protocol/host/test_reference.py",

@@ -233,7 +233,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         core = Coordinator(
             cloud.fleet, store, cloud.gather_ms / 1000, int(members.wall(time.monotonic())),
             keep=cloud.keep, memory=Memory.of_machine(cloud.memory_share), wall=members.wall,
-            shared=not is_alone,
+            shared=not is_alone, compute=cloud.compute.compute(),
         )  # fmt: skip
         recorder = Recorder(core, members.wall)
         with (

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from sedge_cloud.algorithms.robust import Robust
 from sedge_cloud.coding import BroadcastConfig, CodecConfig, PatchConfig
+from sedge_cloud.compute import ComputeConfig
 from sedge_cloud.outlets.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
 from sedge_cloud.privacy import PrivacyConfig
 from sedge_cloud.store.cache import SHARE
@@ -281,6 +282,7 @@ class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: KeepConfig = KeepConfig()
     store: StoreConfig = StoreConfig()
     blobs: BlobsConfig = BlobsConfig()
+    compute: ComputeConfig = ComputeConfig()
 
     @property
     def name(self) -> str:

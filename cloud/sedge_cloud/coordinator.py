@@ -11,6 +11,7 @@ them.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from sedge_cloud.algorithms.slices import IN_PLACE, Compute
 from sedge_cloud.clocks import Wall, as_it_is
 from sedge_cloud.config import KeepConfig
 from sedge_cloud.disk_errors import DISK_RETRY_S, disk_error
@@ -59,10 +60,11 @@ class Coordinator:
         memory: Memory | None = None,
         wall: Wall = as_it_is,
         shared: bool = False,
+        compute: Compute = IN_PLACE,
     ) -> None:
         self.fleet = fleet
         self.store = store
-        self.run_store = RunStore(store, memory)
+        self.run_store = RunStore(store, memory, compute)
         self.garbage = Garbage(store, keep)
         self.counters: Counter[str] = Counter()
         self.signals: list[Signal] = []

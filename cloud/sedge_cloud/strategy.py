@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_cloud.algorithms.robust import Robust
+from sedge_cloud.algorithms.slices import IN_PLACE, Compute
 from sedge_protocol.axes import Axes
 from sedge_protocol.codec import SparseVector, ValueCoding
 from sedge_protocol.errors import StrategyError
@@ -72,7 +73,8 @@ class Context:
     applied so far; ``is_evaluation`` says that no device trains in the next round. ``arrays`` and
     ``groups`` are from the strategy's last ``State``; ``groups`` maps a device to the others that it learns
     from. ``widths`` are the forms of the model in this run, the whole one first, and ``axes`` tells which
-    channels of its tensors belong together. ``devices`` is the number of enrolled devices.
+    channels of its tensors belong together. ``devices`` is the number of enrolled devices. ``compute`` runs
+    work that is large enough to be split into slices.
     """
 
     layout: Layout
@@ -87,6 +89,7 @@ class Context:
     robust: Robust = field(default_factory=Robust)
     is_evaluation: bool = False
     devices: int = 0
+    compute: Compute = IN_PLACE
 
     def moved(
         self,

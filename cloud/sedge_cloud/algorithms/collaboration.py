@@ -13,20 +13,23 @@ their last updates. After round beta no device has a group, and a device without
 none.
 
 Masks are bitmaps of n bits in words of 64, compared by XOR and popcount: 0.06 s for 100 devices of n =
-582,026, 6 s for 1000. Models of more than ``sample`` elements are compared at ``sample`` places, one drawn
-from each of as many equal stretches, the same for all devices and rounds. The standard error of the overlap
-of masks of equal size is then at most 1 / (2 d sqrt(sample)), with d the share of critical elements: .004
-with 65,536 samples and d = .5, and 1000 devices take 0.7 s.
+582,026, 6 s for 1000; for about 1500 devices or more a cluster may do it (``slices.py``). Models of more
+than ``sample`` elements are compared at ``sample`` places, one drawn from each of as many equal stretches,
+the same for all devices and rounds. The standard error of the overlap of masks of equal size is then at
+most 1 / (2 d sqrt(sample)), with d the share of critical elements: .004 with 65,536 samples and d = .5, and
+1000 devices take 0.7 s.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated, TypeAlias
 
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from sedge_cloud.algorithms.slices import IN_PLACE, Compute
 from sedge_cloud.strategy import EVERY_ELEMENT, ClientModel, Context, Groups, Strategy, Update
 from sedge_protocol.codec import SparseVector, ValueCoding
 from sedge_protocol.layout import MAX_PARAMETERS, Theta
@@ -37,6 +40,10 @@ Words: TypeAlias = NDArray[np.uint64]
 
 # Words of each mask compared at once: 4 MB with 1000 devices, which fits in a processor's cache.
 _BLOCK = 512
+# A cluster pays off if pairs times words reach _LARGE (tools/bench/overlaps.py). _SLICES is the
+# number of slices.
+_LARGE = 2 * 10**10
+_SLICES = 32
 _SEED = 5
 
 
@@ -118,22 +125,38 @@ def packed(bits: NDArray[np.bool_]) -> Words:
     return words
 
 
-def overlaps(masks: list[Words]) -> NDArray[np.float64]:
+def overlaps(masks: list[Words], compute: Compute = IN_PLACE) -> NDArray[np.float64]:
     """Compute the overlaps O (N, N) of non-empty masks; the diagonal is 1."""
-    apart = _apart(masks)
+    count = len(masks)
+    apart = np.zeros((count, count), np.int32)
+    is_large = count * count * masks[0].size >= _LARGE
+    slices = _of_equal_work(count, _SLICES if is_large else 1)
+    where = compute if is_large else IN_PLACE
+    for (low, high), found in zip(slices, where.map(_apart, masks, slices), strict=True):
+        apart[low:high, low:] = found
     apart += apart.T
     ones = np.array([np.bitwise_count(words).sum(dtype=np.int64) for words in masks])
     overlap: NDArray[np.float64] = 1 - apart / (2 * ones[:, None])
     return overlap
 
 
-def _apart(masks: list[Words]) -> NDArray[np.int32]:
-    """Count differing bits |m_i xor m_j| as (N, N), for j > i; all other entries are 0."""
-    apart = np.zeros((len(masks), len(masks)), np.int32)
+def _of_equal_work(count: int, slices: int) -> list[tuple[int, int]]:
+    """Split rows 0 to ``count`` into slices of about equal work; later rows have fewer pairs."""
+    ends = [count - round(count * (1 - part / slices) ** 0.5) for part in range(slices + 1)]
+    return [(low, high) for low, high in pairwise(ends) if low < high]
+
+
+def _apart(masks: list[Words], rows: tuple[int, int]) -> NDArray[np.int32]:
+    """Count differing bits |m_i xor m_j| as (rows, N - low), for i in ``rows`` and j from their low end.
+
+    Entries up to i = j are 0, as each pair is counted once.
+    """
+    low, high = rows
+    apart = np.zeros((high - low, len(masks) - low), np.int32)
     for start in range(0, masks[0].size, _BLOCK):
-        block = np.stack([words[start : start + _BLOCK] for words in masks])
-        for i, words in enumerate(block):
-            differing = np.bitwise_count(words ^ block[i + 1 :])
+        block = np.stack([words[start : start + _BLOCK] for words in masks[low:]])
+        for i in range(high - low):
+            differing = np.bitwise_count(block[i] ^ block[i + 1 :])
             # A block has at most 2**15 bits, which fits in uint16; a wider type would take three
             # times as long to sum.
             apart[i, i + 1 :] += differing.sum(axis=1, dtype=np.uint16)
@@ -150,12 +173,14 @@ def threshold(overlap: NDArray[np.float64], number: int, beta: int) -> float:
     return min(mean + number / beta * (largest - mean), largest)
 
 
-def collaborators(masks: Mapping[str, Words], number: int, beta: int) -> dict[str, tuple[str, ...]]:
+def collaborators(
+    masks: Mapping[str, Words], number: int, beta: int, compute: Compute = IN_PLACE
+) -> dict[str, tuple[str, ...]]:
     """Returns C of every device with collaborators after round ``number``, in the order of ``masks``."""
     names = [name for name, words in masks.items() if words.any()]
     if number > beta or len(names) < 2:
         return {}
-    overlap = overlaps([masks[name] for name in names])
+    overlap = overlaps([masks[name] for name in names], compute)
     together = overlap >= threshold(overlap, number, beta)
     np.fill_diagonal(together, False)
     return {
@@ -170,7 +195,7 @@ def next_groups(context: Context, masks: Masks, beta: int) -> Groups:
     number = context.round + 1
     if number > beta:
         return {}
-    new = collaborators(dict(sorted(masks.words.items())), number, beta)
+    new = collaborators(dict(sorted(masks.words.items())), number, beta, context.compute)
     absent = {name: group for name, group in context.groups.items() if name not in masks.words}
     return absent | new
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from sedge_cloud.algorithms.slices import IN_PLACE, Compute
 from sedge_cloud.runs.run import Run, RunState
 from sedge_cloud.runs.updates import RoundUpdates
 from sedge_cloud.runs.vectors import Vectors
@@ -55,8 +56,11 @@ def _closed_round(run: Run, number: int) -> bytes:
 class RunStore(Vectors):
     """The vectors of a store's runs: models, updates, states and groups."""
 
-    def __init__(self, store: Rows, memory: Memory | None = None) -> None:
+    def __init__(
+        self, store: Rows, memory: Memory | None = None, compute: Compute = IN_PLACE
+    ) -> None:
         super().__init__(store, memory)
+        self._compute = compute
         self._losses: dict[tuple[str, str], str] = {}  # by (run, device)
         # How much devices' updates counted, for rounds that client models refer to.
         self._counted: Cache[dict[str, float]] = Cache(
@@ -79,6 +83,7 @@ class RunStore(Vectors):
             run.config.robust,
             is_evaluation=run.config.training_rounds(run.state.round + 1) == trainings,
             devices=self.store.enrolled(),
+            compute=self._compute,
         )
 
     def write_state(self, run: Run, state: State) -> RunState:

@@ -1,6 +1,5 @@
 """Workers that have no files of their own, and an emulation on a Ray cluster one of whose hosts is lost."""
 
-import socket
 import subprocess
 import sys
 from collections.abc import Generator
@@ -18,7 +17,6 @@ from sedge_emulate.data.shares import Shares
 from sedge_emulate.workers import cluster
 from sedge_emulate.workers.cluster import Placed, versions_of
 from sedge_emulate.workers.job_disk import Carried
-from sedge_emulate.workers.ray_connection import connected_ray
 from sedge_emulate.workers.setup import WorkerSetup
 from sedge_emulate.workers.worker import Finished, Request, Worker
 from sedge_protocol.errors import ConfigError
@@ -72,24 +70,6 @@ def test_a_host_that_may_compute_other_bits_is_refused(setup: WorkerSetup) -> No
         )
         with pytest.raises(ConfigError, match=f"{name}: found .* on .*, expected other, as where"):
             cluster._require_same(placed)
-
-
-def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(name: str) -> None:
-        return None
-
-    monkeypatch.setattr("sedge_emulate.workers.ray_connection.find_spec", nothing)
-    with pytest.raises(ConfigError, match=r"--ray 'local' needs Ray, .*'sedge-fl\[ray\]'"):
-        connected_ray("local", 2)
-
-
-def test_an_address_where_nothing_answers() -> None:
-    with socket.socket() as held:  # bound, but nobody listens
-        held.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{held.getsockname()[1]}"
-        for found in (address, "nonsense", "host:port"):
-            with pytest.raises(ConfigError, match=f"--ray: found '{found}', expected local, or"):
-                connected_ray(found, 2)
 
 
 FLEET = """\
@@ -156,10 +136,10 @@ def test_a_host_lost_in_mid_run_changes_no_byte(tmp_path: Path, two_hosts: Any) 
 
 OTHER = """
 import sys, ray
-from sedge_emulate.workers.ray_connection import connected_ray
+from sedge_cloud.compute import connected_ray
 ray.__version__ = "2.0.0"
 try:
-    connected_ray(sys.argv[1], 2)
+    connected_ray(sys.argv[1], "--ray", 2)
 except Exception as exc:
     print(type(exc).__name__, exc)
 """

@@ -17,7 +17,7 @@ A second table shows for each fault how often it was injected, the failures, and
 reported with its seed, and its files and logs stay in the folder of ``--keep``; the other tests continue.
 Eight faults with three hosts and sixty devices take about twelve minutes per seed.
 
-It needs root, PostgreSQL, Mosquitto and the Python packages of the extra "stores" and of the tests. It
+It needs root, PostgreSQL, Mosquitto and the Python packages of the extra "scale" and of the tests. It
 leaves no process behind. The last line is JSON, and the exit status is 1 if a check failed or a target was
 missed.
 """

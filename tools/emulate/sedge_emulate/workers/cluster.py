@@ -23,18 +23,19 @@ from typing import Any
 
 import numpy as np
 
+from sedge_cloud.compute import connected_ray
 from sedge_edge.jobs.global_model import named_blobs
 from sedge_edge.rounds.frozen_data import bundle_facts
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.model import code_hash
 from sedge_emulate.workers import worker
 from sedge_emulate.workers.job_disk import Carried, JobBlobs, JobVectors
-from sedge_emulate.workers.ray_connection import connected_ray
 from sedge_emulate.workers.setup import VERSIONS, WorkerSetup
 from sedge_emulate.workers.worker import Answers, Request, Worker
 from sedge_protocol.errors import ConfigError, LinkError
 from sedge_protocol.wire.bundle import Bundle, load
 
+KEY = "--ray"
 # How many recently used files stay in Ray's store: a round's models, and those that stragglers need.
 PLACED = 16
 
@@ -56,7 +57,7 @@ class ClusterWorkers:
     """
 
     def __init__(self, setup: WorkerSetup, address: str, count: int) -> None:
-        self._ray = ray = connected_ray(address, count)
+        self._ray = ray = connected_ray(address, KEY, count)
         self._lock = Lock()
         self._refs: dict[bytes, Any] = {}
         self._pending: set[Future[Any]] = set()

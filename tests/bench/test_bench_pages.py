@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tools.bench import demo, machine, models, models_page, pages, readme, results_page
+from tools.bench import codec, demo, machine, models, models_page, pages, readme, results_page
 
 from sedge_emulate.result import read_json
 
@@ -16,6 +16,26 @@ FLOOD = {
 }
 OUTAGE = {
     "rows": [{"what": "one device cut off: back after", "measured": 9.8, "unit": "s", "most": 10.0}]
+}
+CODEC = {
+    "n": 500_000,
+    "rounds": 2,
+    "rows": [
+        {"what": what, "fraction": fraction, "values": values, "device": 0, "round": number}
+        | {"bytes": number * 100_000, "encode_ms": 12.0, "decode_ms": 3.0}
+        for what, fraction, values in codec.CODED
+        for number in (1, 2)
+    ]
+    + [
+        {
+            "what": "snapshot",
+            "fraction": 0.05,
+            "values": "bf16",
+            "round": 40,
+            "bytes": 500_000,
+            "smaller": 4.0,
+        }
+    ],
 }
 FRAMEWORKS = {
     "frameworks": {
@@ -67,7 +87,7 @@ COMPRESSION = {
 }
 FOUND = {
     "compression": COMPRESSION,
-    "flood": FLOOD, "frameworks": FRAMEWORKS, "coordinator": COORDINATOR,
+    "flood": FLOOD, "codec": CODEC, "frameworks": FRAMEWORKS, "coordinator": COORDINATOR,
     "training": TRAINING, "emulator": EMULATOR, "outage": OUTAGE,
 }  # fmt: skip
 
@@ -95,6 +115,9 @@ def test_the_pages_are_written_from_the_stored_results() -> None:
         ("| up 4 %, Dir(0.1)", ["85.0 % before (worst tenth 50.0 %)", "90.0 % after training (worst tent"]),
         ("| honest devices' rate", ["3,000 GETs", "3 messages are", "0.8: **missed**", "lines: **m"]),
         ("| one device cut off", ["9.8 s", "at most 10: met"]),
+        ("| update of the largest 12 % in bf16", ["150 kB, 13.3 times", "12.0 ms", "10 ms: **missed**"]),
+        ("| broadcast of the largest 5 % in bf16", ["13.3 times", "decoded in 3.0 ms |  |"]),
+        ("| the whole model for a newcomer after 40", ["5 % in bf16", "500 kB", "400 kB: **missed**"]),
         ("| updates of the largest 0.5", ["190 a second (260", "200 a second: **missed**"]),
         ("| devices trained on one host, avgcnn", ["2.10 times", "times: met"]),
         ("| training of examples/fashion_mnist.toml by other", ["vectorised 0.30, onnx 1.25"]),
@@ -139,14 +162,14 @@ def test_without_an_own_result_the_others_are_not_compared(results: Path) -> Non
 
 
 def test_a_result_that_is_missing_or_strange_is_left_out_with_its_command(results: Path) -> None:
-    (results / "outage.json").write_text("no JSON")
+    (results / "codec.json").write_text("no JSON")
     (results / "flood.json").write_text('{"flood": [{"kind": "get"}]}')
     (results / "demo.json").write_text('{"format": 1}')
     left = "\n".join(lines(results, "- "))
-    assert "outage.json is not what this command writes now; `python -m tools.bench outage`" in left
+    assert "codec.json is not what this command writes now; `python -m tools.bench codec`" in left
     assert "flood.json is not" in left and "demo.json is not" in left
     assert "not measured yet; `python -m tools.bench disk`" in left
-    assert not lines(results, "## After an outage") and lines(results, "## Coordinator")
+    assert not lines(results, "## Codec") and lines(results, "## Coordinator")
 
 
 def test_the_machine_is_named(results: Path) -> None:

@@ -10,19 +10,20 @@ import argparse
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from statistics import median
 from types import UnionType
 from typing import Any, ParamSpec, TypeAlias, get_args, get_origin, get_type_hints
 
 RESULTS = Path(__file__).parent / "results"
 # The benchmarks of RESULTS.md, in order.
 PAGE = (
-    "demo", "compression", "adapters", "pretrained", "attacks", "privacy", "train_step", "agent_memory",
-    "disk", "coordinator", "seen", "outage", "flood", "three_hosts", "processes", "training", "gpu",
-    "emulator", "frameworks",
+    "demo", "compression", "adapters", "pretrained", "attacks", "privacy", "codec", "train_step",
+    "agent_memory", "disk", "coordinator", "status_page", "seen", "outage", "flood", "three_hosts",
+    "processes", "training", "gpu", "emulator", "frameworks",
 )  # fmt: skip
 # A benchmark's result: names with numbers or other JSON values.
 Result: TypeAlias = dict[str, Any]
@@ -137,3 +138,8 @@ def at_most(limit: float, value: float, unit: str = "") -> Target:
 def at_least(limit: float, value: float, unit: str = "") -> Target:
     """Return the target of a value that should be large."""
     return f"at least {limit:g}{unit and f' {unit}'}", value >= limit
+
+
+def mid(rows: Sequence[Mapping[str, Any]], key: str) -> float:
+    """The median over the rows. Raises ``ValueError`` when there are none."""
+    return float(median(row[key] for row in rows))

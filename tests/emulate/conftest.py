@@ -1,9 +1,23 @@
 """The emulator's tests import models from folders that pytest deletes."""
 
 import sys
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+
+@pytest.fixture(scope="module")
+def exported_here() -> Generator[None]:
+    """Export in this process, which has torch: a fresh one imports it and its exporter for 2 s."""
+
+    def call(function: Callable[..., Any], *arguments: object) -> Any:
+        return function(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sedge_emulate.emulation.in_process", call)
+        yield
 
 
 @pytest.fixture(autouse=True)

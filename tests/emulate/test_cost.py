@@ -17,6 +17,7 @@ from sedge_emulate.result import Result, StrategyResult
 from sedge_emulate.run import emulate
 from sedge_protocol.errors import DataError
 
+pytestmark = pytest.mark.usefixtures("exported_here")
 FLEET = """\
 devices = 3
 workers = 1

@@ -36,6 +36,7 @@ from sedge_emulate.result import Spread, StrategyResult, Traffic
 from sedge_protocol.errors import ConfigError, DataError, StorageError
 from sedge_protocol.wire.bundle import load
 
+pytestmark = pytest.mark.usefixtures("exported_here")
 FEDAVG = StrategyConfig(name="fedavg", label="Fed Avg!")
 LOCAL = StrategyConfig(name="local_only")
 CONFIG = EmulationConfig(

@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from sedge_emulate.__main__ import main
 from sedge_emulate.result import read_json
+
+pytestmark = pytest.mark.usefixtures("exported_here")
 
 # Softmax regression in numpy. The function's first call in its process returns NaN: that device declines.
 CODE = """

@@ -44,6 +44,7 @@ from sedge_protocol.layout import Layout
 from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.training import Training
 
+pytestmark = pytest.mark.usefixtures("exported_here")
 DEVICES = 3
 FEDOBP = StrategyConfig(name="fedobp", label="Fed OBP", options={"quantile": 0.9})
 CONFIG = EmulationConfig(

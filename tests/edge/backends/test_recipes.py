@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,13 +73,16 @@ class Exported(NamedTuple):
     theta: Theta
 
 
-@pytest.fixture(scope="module", params=["mlp", "cnn", "batchnorm"])
+@pytest.fixture(scope="module")
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     name: str = request.param
     folder = tmp_path_factory.mktemp(name)
+    # ExecuTorch's compiler takes 10 s for a network, whose gradients the exporter itself compares; how they
+    # are applied is seen on the smallest.
+    backends = (ONNXRUNTIME, EXECUTORCH) if name == "mlp" else (ONNXRUNTIME,)
     export(
         built(name), torch.randn(BATCH, *MODELS[name][1]), batch_size=BATCH, name=name,
-        num_classes=CLASSES, folder=folder, backends=(ONNXRUNTIME, EXECUTORCH),
+        num_classes=CLASSES, folder=folder, backends=backends,
     )  # fmt: skip
     return Exported(name, *load(folder))
 
@@ -121,9 +125,14 @@ def off(found: Theta, wanted: NDArray[np.float64]) -> float:
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
-@pytest.mark.fleet  # it exports three models for ExecuTorch
-@pytest.mark.parametrize("backend", [ONNXRUNTIME, EXECUTORCH, TORCH])
+@pytest.mark.fleet  # it exports three models
 @pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    ("exported", "backend"),
+    [("mlp", EXECUTORCH), *product(("mlp", "cnn", "batchnorm"), (ONNXRUNTIME, TORCH))],
+    indirect=["exported"],
+    scope="module",
+)
 @pytest.mark.usefixtures("executorch_libraries")
 def test_steps_are_those_of_torch_in_float64(exported: Exported, backend: str, recipe: str) -> None:
     name, bundle, theta = exported

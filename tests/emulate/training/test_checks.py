@@ -22,7 +22,6 @@ from sedge_emulate.training.module import Module
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Task
 from sedge_emulate.training.vectorised import VectorisedTrainer
-from sedge_export.models import resnet8
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import TensorSpec
@@ -106,7 +105,7 @@ def test_plain_autograd_passes_on_an_ordinary_network(seed: int) -> None:
 def test_where_training_is_chaotic_plain_autograd_passes_and_a_lost_gradient_does_not() -> None:
     """At the usual rates two right trainings of this network have nothing in common after three steps."""
     torch.manual_seed(0)
-    row = TensorSpec("float32", (3, 16, 16))
+    row = TensorSpec("float32", (3, 8, 8))
     of = Problem(resnet18(8), CLASSIFICATION, 8, row, shuffles=permutations)
     found = references(of)
     check(AutogradTrainer(of, "fp32", CPU), of, "fp32", found)
@@ -128,14 +127,6 @@ class InFloat32(nn.Module):
 
 def test_a_model_that_asks_for_float32() -> None:
     of = replace(problem("mlp"), module=InFloat32())
-    check(AutogradTrainer(of, "fp32", CPU), of, "fp32", references(of))
-
-
-def test_a_model_that_makes_much_of_little_passes() -> None:
-    """At the batch of FedPURIN's experiments plain torch itself differs by per cents."""
-    torch.manual_seed(0)
-    row = TensorSpec("float32", (1, 16, 16))
-    of = Problem(resnet8(1, 10), CLASSIFICATION, 100, row, shuffles=permutations)
     check(AutogradTrainer(of, "fp32", CPU), of, "fp32", references(of))
 
 

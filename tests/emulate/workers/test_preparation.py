@@ -1,5 +1,6 @@
 """The model is exported and its trainer checked once, and not again for the next emulation."""
 
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +20,22 @@ from sedge_protocol.wire.bundle import load
 SAMPLE = Sample(np.random.default_rng(0).standard_normal((8, 6), np.float32), "")
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> WorkerSetup:
+    """A fleet whose model has been exported and whose trainer checked, both to its folder "first"."""
+    folder = tmp_path_factory.mktemp("prepared")
+    made = make_setup(folder, devices=1)
+    setup = replace(made, trainer=TrainerConfig("autograd"), cache=folder / "cache")
+    assert not prepare(setup, SAMPLE, 0, [(0.0, folder / "first")]).from_cache
+    return setup
+
+
 @pytest.fixture
-def setup(tmp_path: Path) -> WorkerSetup:
-    made = make_setup(tmp_path / "made", devices=1)
-    return replace(made, trainer=TrainerConfig("autograd"), cache=tmp_path / "cache")
+def setup(prepared: WorkerSetup, tmp_path: Path) -> WorkerSetup:
+    """The same with a cache of its own."""
+    assert prepared.cache is not None
+    shutil.copytree(prepared.cache, tmp_path / "cache")
+    return replace(prepared, cache=tmp_path / "cache")
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -36,14 +49,12 @@ def refused(*_: object) -> None:
 def test_what_was_exported_and_checked_once_is_taken_from_the_cache(
     setup: WorkerSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = [tmp_path / "first", tmp_path / "second"]
-    first, second = ((0.0, folder) for folder in folders)
-    assert not prepare(setup, SAMPLE, 0, [first]).from_cache
+    second = (0.0, tmp_path / "second")
     monkeypatch.setattr("sedge_emulate.training.checks.check", refused)
     again = prepare(setup, SAMPLE, 0, [second])
     assert (again.from_cache, again.notes) == (True, [])
-    assert files(folders[0]) == files(folders[1])
-    bundle, _ = load(folders[0])
+    assert files(setup.bundle.with_name("first")) == files(second[1])
+    bundle, _ = load(second[1])
     assert trainer_for(setup, bundle, SAMPLE.rows, print).name == "autograd"  # as a worker does
     for other, seed in ((setup, 1), (replace(setup, trainer=TrainerConfig("vectorised")), 0)):
         with pytest.raises(Wrong, match="checked again"):
@@ -54,7 +65,6 @@ def test_what_was_exported_and_checked_once_is_taken_from_the_cache(
 
 def test_a_model_of_another_recipe_is_exported_anew(setup: WorkerSetup, tmp_path: Path) -> None:
     form = [(0.0, tmp_path / "bundle")]
-    prepare(setup, SAMPLE, 0, form)
     smoothed = replace(setup.model, config=ModelConfig(batch_size=8, label_smoothing=0.1))
     assert not prepare(replace(setup, model=smoothed), SAMPLE, 0, form).from_cache
     assert not prepare(setup, replace(SAMPLE, rows=SAMPLE.rows + 1), 0, form).from_cache
@@ -85,24 +95,22 @@ def test_what_a_model_imports_while_it_computes_is_not_missed(
         for name in ("net_that_imports", "helpers", "helpers.ops"):
             sys.modules.pop(name, None)
         (tmp_path / "helpers/ops.py").write_text(f"def scaled(x):\n    return {scale} * x\n")
-        prepared = prepare(setup, SAMPLE, 0, [(0.0, tmp_path / scale)])
-        assert not prepared.from_cache
-        assert "its code changes while it computes" in prepared.notes[0]
+        made = prepare(setup, SAMPLE, 0, [(0.0, tmp_path / scale)])
+        assert not made.from_cache
+        assert "its code changes while it computes" in made.notes[0]
         found.append(files(tmp_path / scale))
     assert found[0] != found[1]
 
 
 def test_without_a_folder_nothing_is_kept(setup: WorkerSetup, tmp_path: Path) -> None:
-    for _ in range(2):
-        prepared = prepare(replace(setup, cache=None), SAMPLE, 0, [(0.0, tmp_path / "bundle")])
-        assert not prepared.from_cache
-        (line,) = prepared.notes
-        assert line.startswith("cache: not used: neither $XDG_CACHE_HOME")
+    found = prepare(replace(setup, cache=None), SAMPLE, 0, [(0.0, tmp_path / "bundle")])
+    assert not found.from_cache
+    (line,) = found.notes
+    assert line.startswith("cache: not used: neither $XDG_CACHE_HOME")
 
 
 def test_damaged_entries_are_made_again(setup: WorkerSetup, tmp_path: Path) -> None:
     form = [(0.0, tmp_path / "bundle")]
-    prepare(setup, SAMPLE, 0, form)
     entries = list((tmp_path / "cache").iterdir())
     assert len(entries) == 2
     for entry in entries:
@@ -118,4 +126,4 @@ def test_a_gpus_checks_are_left_to_its_workers(
 ) -> None:
     monkeypatch.setattr(choice, "open_trainer", refused)
     card = replace(setup, trainer=TrainerConfig(device="cuda"))
-    assert not prepare(card, SAMPLE, 0, [(0.0, tmp_path / "bundle")]).from_cache
+    assert prepare(card, SAMPLE, 0, [(0.0, tmp_path / "bundle")]).from_cache

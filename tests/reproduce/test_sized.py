@@ -46,7 +46,10 @@ def test_narrower_models_cost_fewer_bytes(tmp_path: Path) -> None:
     cells = {cell.name: cell for cell in table.cells}
     found = {
         name: play(
-            Trial(table, cells[name], 1, 2), tmp_path / name, 1, Progress(Console(quiet=True))
+            Trial(table, cells[name], 1, 2, "autograd"),
+            tmp_path / name,
+            1,
+            Progress(Console(quiet=True)),
         )
         for name in ("whole", "smallest", "subflot-assign")
     }

@@ -1,6 +1,7 @@
 """Runs and kills real processes: Mosquitto, ``sedge-cloud serve`` and ``sedge-edge run``."""
 
 import getpass
+import io
 import json
 import os
 import shlex
@@ -10,11 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from sedge_cloud.__main__ import main
 from sedge_cloud.admin.service_files import Places, write_service_files
 from sedge_cloud.admin.templates import MOSQUITTO_CONF, PID_FILE
 from sedge_cloud.admin.trial import RELOAD
@@ -71,7 +74,7 @@ class RealFleet:
         if certificates:
             self._write_service_files()
         else:
-            self.cloud("init", str(folder), "--fleet", "test", "--url", self.url, config=False)
+            set_up("init", str(folder), "--fleet", "test", "--url", self.url)
         self.start_broker()
 
     def _write_service_files(self) -> None:
@@ -93,10 +96,10 @@ class RealFleet:
         lines.insert(lines.index("[broker]") + 1, f"reload = {command}")
         config.write_text("\n".join([*lines, ""]))
 
-    def cloud(self, *words: str, config: bool = True) -> str:
+    def cloud(self, *words: str) -> str:
         """Run a ``sedge-cloud`` command. Returns its output; if it fails, so does the test."""
-        options = ["-c", str(self.folder / "cloud.toml")] if config else []
-        return command("sedge_cloud", *options, *words, folder=self.folder)
+        config = str(self.folder / "cloud.toml")
+        return command("sedge_cloud", "-c", config, *words, folder=self.folder)
 
     def start_broker(self, *more: int) -> None:
         """Start Mosquitto with the configuration that ``sedge-cloud init`` wrote, plus the ports."""
@@ -118,7 +121,8 @@ class RealFleet:
     ) -> None:
         """Enrol a device, give it a share of a data set (by default 8x8 digits), and reload the broker."""
         home = self.folder / device
-        self.cloud("device", "add", device, "--out", str(home))
+        config = str(self.folder / "cloud.toml")
+        set_up("device", "add", device, "--out", str(home), "-c", config)
         self.processes["broker"].send_signal(signal.SIGHUP)
         dataset = dataset or digits()
         rows = np.random.default_rng(seed).choice(len(dataset.targets), examples, replace=False)
@@ -203,6 +207,17 @@ class RealFleet:
             self.processes[name] = subprocess.Popen(
                 words, stdout=log, stderr=log, env=environment, cwd=self.folder, process_group=0
             )
+
+
+def set_up(*words: str) -> None:
+    """Run a ``sedge-cloud`` command in this process: a fresh one imports for half a second.
+
+    If it fails, so does the test. Not for several threads at once: its output is discarded.
+    """
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        status = main(list(words))
+    assert status == 0, said.getvalue()
 
 
 def command(

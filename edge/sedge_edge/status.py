@@ -132,9 +132,8 @@ class Status(msgspec.Struct, frozen=True):
             yield f"last error, {_text(self.error_at)}: {self.error}"
         if self.certificate:
             yield f"certificate for the broker: until {_text(self.certificate)}"
-        used, free = self.disk.used / 1e6, self.disk.free / 1e9
-        yield f"disk: {used:.1f} MB used, {free:.1f} GB free"
-        yield f"today: {self.up / 1e3:.1f} kB sent, {self.down / 1e3:.1f} kB received"
+        yield f"disk: {_size(self.disk.used)} used, {_size(self.disk.free)} free"
+        yield f"today: {_size(self.up)} sent, {_size(self.down)} received"
 
     def _link_lines(self) -> Iterator[str]:
         if self.link.connected and self.running:
@@ -182,6 +181,15 @@ def _done(it: Result) -> Done:
 def _time(at: float) -> datetime | None:
     """Convert Unix seconds to a time without fractions. 0 means unknown and becomes None."""
     return datetime.fromtimestamp(int(at), UTC) if at else None
+
+
+def _size(num_bytes: float) -> str:
+    size = num_bytes / 1000
+    for unit in ("kB", "MB"):
+        if size < 999.95:
+            return f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
 
 
 def _text(at: datetime | None) -> str:

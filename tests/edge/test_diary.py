@@ -1,6 +1,7 @@
 """What the agent writes down for people, and what ``sedge-edge status`` makes of it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def test_status_tells_what_the_agent_lived_through(
         file.write("[gates]\nmin_free_memory_mb = 1\n")
     diary = Diary(tmp_path / "state")
     diary.link(True, "mqtt://broker")
-    diary.bytes(down=2500)
+    diary.bytes(down=2_500_000)
     diary.bytes(up=1500)
     assert (
         diary.done(report(4)) == "run first, round 4 (train) is done: 0.2500 before, 0.5000 after"
@@ -62,8 +63,8 @@ def test_status_tells_what_the_agent_lived_through(
     assert "run first, round 5 (evaluate): 0.5000" in lines
     (error,) = [line for line in lines if line.startswith("last error, ")]
     assert error.endswith("UTC: the coordinator refuses: revoked: by its operator")
-    assert lines[-2].startswith("disk: ")
-    assert lines[-1] == "today: 1.5 kB sent, 2.5 kB received"
+    assert re.fullmatch(r"disk: \d+\.\d kB used, \d+\.\d [MG]B free", lines[-2])
+    assert lines[-1] == "today: 1.5 kB sent, 2.5 MB received"
     diary.close()
     assert main(["status", "--json", "-c", str(config)]) == 0
     found = json.loads(capsys.readouterr().out)

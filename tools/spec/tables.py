@@ -145,12 +145,13 @@ def _one_of(values: Iterable[object]) -> str:
 
 
 def _plural(text: str) -> str:
-    """Form the plural: ``texts of 64`` of ``text, 64``, ``integers, 1 to 255`` of ``integer, 1 to 255``."""
+    """Form the plural: ``strings of 64`` of ``text, 64``, ``integers, 1 to 9`` of ``integer, 1 to 9``."""
     if text.startswith("`"):
         return f"of {text}"
     noun, _, limits = text.partition(", ")
-    ending = "es" if noun.endswith("h") else "s"
-    return f"{noun}{ending}{' of ' if noun == 'text' else ', ' if limits else ''}{limits}"
+    if noun == "text":
+        return f"strings{' of ' if limits else ''}{limits}"
+    return f"{noun}{'es' if noun.endswith('h') else 's'}{', ' if limits else ''}{limits}"
 
 
 def default_words(value: object) -> str:

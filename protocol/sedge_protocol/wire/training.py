@@ -55,12 +55,12 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     """Optimizer's state at the start of a round: ``reset`` for zeros, ``keep`` for that after the
     device's last round."""
     warmup_steps: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    """Number of initial steps in each training over which the learning rate grows linearly to its full
-    value."""
+    """Number of initial steps in each training phase over which the learning rate grows linearly to its
+    full value."""
     end_factor: Annotated[float, Meta(ge=0, le=1000)] = 1.0
-    """Factor that the learning rate moves towards, linearly, over the steps of each training."""
+    """Factor that the learning rate moves towards, linearly, over the steps of each training phase."""
     average: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """Share of each training's steps, counted from its end, whose average model the device evaluates,
+    """Share of each training phase's steps, counted from its end, whose average model the device evaluates,
     keeps and predicts with; 0 turns it off."""
 
     @property

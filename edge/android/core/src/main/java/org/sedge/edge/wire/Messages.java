@@ -91,13 +91,15 @@ public final class Messages {
          * last round.
          */
         public final String optimizerState;
-        /** Number of initial steps in each training over which the learning rate grows linearly to its full value. */
+        /**
+         * Number of initial steps in each training phase over which the learning rate grows linearly to its full value.
+         */
         public final long warmupSteps;
-        /** Factor that the learning rate moves towards, linearly, over the steps of each training. */
+        /** Factor that the learning rate moves towards, linearly, over the steps of each training phase. */
         public final double endFactor;
         /**
-         * Share of each training's steps, counted from its end, whose average model the device evaluates, keeps and
-         * predicts with; 0 turns it off.
+         * Share of each training phase's steps, counted from its end, whose average model the device evaluates, keeps
+         * and predicts with; 0 turns it off.
          */
         public final double average;
 

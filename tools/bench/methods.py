@@ -131,7 +131,8 @@ def overview() -> list[str]:
         lines.append(f"| {name} | {' | '.join(cells)} | {size(both)} |")
     how = (
         f"Each cell has {'/'.join(WORDS[moment] for moment in MOMENTS)}, pooled per cent, means over "
-        f"{len(SEEDS)} seeds. Bytes are the {next(iter(TITLES.values()))}', per device and round, up and down."
+        f"{len(SEEDS)} seeds. Bytes are the {next(iter(TITLES.values()))}', per device and round, "
+        "up and down."
     )
     return [how, "", *lines]
 

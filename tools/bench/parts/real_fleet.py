@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from threading import Lock
 
 import msgspec
 import numpy as np
@@ -29,6 +30,7 @@ from sedge_emulate.data.datasets import Dataset, digits
 from sedge_protocol.errors import LinkError
 from sedge_protocol.wire.messages import Hello
 
+_PRINTING = Lock()
 # One thread per process, because several processes share two cores.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -74,7 +76,7 @@ class RealFleet:
         if certificates:
             self._write_service_files()
         else:
-            set_up("init", str(folder), "--fleet", "test", "--url", self.url)
+            here("init", str(folder), "--fleet", "test", "--url", self.url)
         self.start_broker()
 
     def _write_service_files(self) -> None:
@@ -98,8 +100,10 @@ class RealFleet:
 
     def cloud(self, *words: str) -> str:
         """Run a ``sedge-cloud`` command. Returns its output; if it fails, so does the test."""
-        config = str(self.folder / "cloud.toml")
-        return command("sedge_cloud", "-c", config, *words, folder=self.folder)
+        words = "-c", str(self.folder / "cloud.toml"), *words
+        if "device" in words:  # these commands import no user's module, which would stay imported
+            return here(*words)
+        return command("sedge_cloud", *words, folder=self.folder)
 
     def start_broker(self, *more: int) -> None:
         """Start Mosquitto with the configuration that ``sedge-cloud init`` wrote, plus the ports."""
@@ -121,8 +125,7 @@ class RealFleet:
     ) -> None:
         """Enrol a device, give it a share of a data set (by default 8x8 digits), and reload the broker."""
         home = self.folder / device
-        config = str(self.folder / "cloud.toml")
-        set_up("device", "add", device, "--out", str(home), "-c", config)
+        self.cloud("device", "add", device, "--out", str(home))
         self.processes["broker"].send_signal(signal.SIGHUP)
         dataset = dataset or digits()
         rows = np.random.default_rng(seed).choice(len(dataset.targets), examples, replace=False)
@@ -209,15 +212,16 @@ class RealFleet:
             )
 
 
-def set_up(*words: str) -> None:
+def here(*words: str) -> str:
     """Run a ``sedge-cloud`` command in this process: a fresh one imports for half a second.
 
-    If it fails, so does the test. Not for several threads at once: its output is discarded.
+    Returns its output, including standard error; if it fails, so does the test.
     """
     said = io.StringIO()
-    with redirect_stdout(said), redirect_stderr(said):
+    with _PRINTING, redirect_stdout(said), redirect_stderr(said):
         status = main(list(words))
     assert status == 0, said.getvalue()
+    return said.getvalue()
 
 
 def command(

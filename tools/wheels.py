@@ -23,7 +23,10 @@ def target(python: str, machine: str, glibc: int) -> list[str]:
 def install(
     folder: Path, requirements: Sequence[str], python: str, machine: str, glibc: int
 ) -> None:
-    """Unpack the wheels of ``requirements`` and their dependencies into ``folder``. Raises ``NoWheel``."""
+    """Unpack the wheels of ``requirements`` and their dependencies into ``folder``.
+
+    Raises ``NoWheel`` if one is missing.
+    """
     words = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "-qq"]
     words += ["--target", str(folder), "--no-compile", "--constraint", str(CONSTRAINTS)]
     words += [*target(python, machine, glibc), *requirements]

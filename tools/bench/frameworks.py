@@ -121,7 +121,7 @@ def write_data(folder: Path) -> None:
 
 
 def emulated(fleet: str, folder: Path, log: Path, timeout_s: float) -> StrategyResult:
-    """Run the first strategy of a fleet file's text in a folder. Raises ``Unavailable``."""
+    """Run the first strategy of a fleet file's text in a folder. Raises ``Unavailable`` if it fails."""
     path, out = folder / "fleet.toml", folder / "out"
     path.write_text(fleet)
     words = [sys.executable, "-m", "sedge_emulate", "run", str(path), "--fresh", "--out", str(out)]

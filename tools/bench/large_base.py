@@ -118,7 +118,7 @@ def request_bytes(folder: Path, count: int = 65_536) -> int:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return a figure for each way, and for the overhead of a request."""
+    """Return a figure for each way of delivery, and for the overhead of a request."""
     ways = [
         Figure(
             f"a newcomer's base of {size(found['base'])} over {way}",
@@ -132,7 +132,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("A large base", figures)
 def measure() -> Result:
-    """Measure each way, and the overhead of a request."""
+    """Measure each way of delivery, and the overhead of a request."""
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)

@@ -78,7 +78,7 @@ class Table:
     def cell(self, name: str) -> Cell:
         """Return the cell of this name; for a dropped method, one with only its name.
 
-        Raises ``KeyError``.
+        Raises ``KeyError`` if there is none.
         """
         gone = {name: Cell(name, "") for name in self.dropped}
         return {**gone, **{cell.name: cell for cell in self.cells}}[name]

@@ -17,7 +17,10 @@ _TARGETS = ("label", "labels", "target", "targets")
 
 
 def read_archive(path: Path) -> tuple[object, object, object]:
-    """Returns x or the inputs by name, y, and ``group``. Missing ones are None. Raises ``DataError``."""
+    """Returns x or the inputs by name, y, and ``group``. Missing ones are None.
+
+    Raises ``DataError`` for an unreadable file.
+    """
     try:
         with path.open("rb") as file:
             _require_room(path)

@@ -34,7 +34,10 @@ class Raw:
     places: Places | None = None
 
     def examples(self, rows: NDArray[np.intp] | None = None) -> Examples:
-        """Convert these rows (by default all) to the types that programs take. Raises ``DataError``."""
+        """Convert these rows (by default all) to the types that programs take.
+
+        Raises ``DataError`` if x does not fit them.
+        """
         try:
             x = _converted(self.x if rows is None else self.x[rows], self.where)
             places = self.places
@@ -47,7 +50,10 @@ class Raw:
             raise no_room(self.where) from exc
 
     def groups(self) -> NDArray[np.generic] | None:
-        """Returns the group of each example, (N,), if the source has groups. Raises ``DataError``."""
+        """Returns the group of each example, (N,), if the source has groups.
+
+        Raises ``DataError`` if it is malformed.
+        """
         if self.group is None:
             return None
         groups, expected = _array(self.group, self.where), (len(self.x),)
@@ -92,7 +98,10 @@ def raw(x: object, y: object, group: object, where: str, notes: tuple[str, ...] 
 
 
 def converted(x: object, y: object, where: str) -> Examples:
-    """Convert x (N, ...) and y to examples of the types that programs take. Raises ``DataError``."""
+    """Convert x (N, ...) and y to examples of the types that programs take.
+
+    Raises ``DataError`` if they cannot be.
+    """
     return raw(x, y, None, where).examples()
 
 

@@ -84,9 +84,10 @@ def unpack(rows: Rows, parts: Sequence[InputPart]) -> dict[str, Rows]:
 def arranged(
     rows: Rows, found: Sequence[InputPart], wanted: Sequence[InputPart], where: str
 ) -> Rows:
-    """Rearrange packed rows (N, K) into the order that a model expects. Raises ``DataError``.
+    """Rearrange packed rows (N, K) into the order that a model expects.
 
-    A part of another element type is accepted if no value changes.
+    Raises ``DataError`` if a part is missing or has the wrong shape. A part of another element type is
+    accepted if no value changes.
     """
     if tuple(found) == tuple(wanted):
         return rows

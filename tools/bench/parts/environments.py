@@ -21,7 +21,7 @@ def install(packages: Sequence[Sequence[str]], venv: Path, ours: bool = False) -
     """Return the interpreter of an environment with these packages, which is created on first use.
 
     Each element of ``packages`` is one call of pip. With ``ours`` the new environment also has all packages
-    of the current one, which pip leaves unchanged. Raises ``Unavailable``.
+    of the current one, which pip leaves unchanged. Raises ``Unavailable`` if pip fails.
     """
     python, ready, log = (
         venv.absolute() / "bin" / "python",

@@ -118,7 +118,7 @@ class Fleet:
         self.start(host)
 
     def retire(self, host: str, seconds: float) -> None:
-        """Shut down a coordinator. Raises ``TimeoutError``."""
+        """Shut down a coordinator. Raises ``TimeoutError`` if it still runs after ``seconds``."""
         process = self.processes.pop(host)
         process.end()
         wait_for(lambda: process.popen.poll() is not None, seconds, f"{host} stops")

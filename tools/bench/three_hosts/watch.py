@@ -70,7 +70,10 @@ class Watch(threading.Thread):
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait until a condition holds. Raises ``TimeoutError``."""
+    """Wait until a condition holds.
+
+    Raises ``TimeoutError``, naming ``what``, after ``seconds``.
+    """
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

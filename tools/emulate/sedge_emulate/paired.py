@@ -18,10 +18,10 @@ from sedge_protocol.wire.objective import Metric
 
 When: TypeAlias = Literal["before", "after"]
 # Differences are rounded to this many decimals: means over seeds that are equal may differ in their last
-# bit, and stored results were rounded to six decimals. decimals.
+# bit, and stored results were rounded to six decimals.
 DECIMALS = 5
 # Up to this many differences, the test tries all combinations of signs: scipy's ``wilcoxon`` takes a
-# hundred times as long for the same result. slowly.
+# hundred times as long for the same result.
 MAX_EXACT = 13
 
 

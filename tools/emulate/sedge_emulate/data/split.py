@@ -134,7 +134,7 @@ def pathological(
     shares: list[Indices] = []
     for _ in range(devices):
         # Dealing from the classes with the most remaining shards always works (Havel-Hakimi). Ties are
-        # broken at random. lot.
+        # broken at random.
         left = [len(pile) for pile in shards]
         order = np.lexsort((rng.random(len(left)), -np.array(left)))[:classes_per_device]
         shares.append(np.sort(np.concatenate([shards[label].pop() for label in order])))

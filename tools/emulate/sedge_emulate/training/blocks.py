@@ -218,7 +218,10 @@ def train_in_blocks(
 
 
 def _trained(epochs: int, batches: Sequence[Batch], end: End) -> Trained:
-    """Convert a device's raw results to a ``Trained``. Raises ``TrainingDiverged``."""
+    """Convert a device's raw results to a ``Trained``.
+
+    Raises ``TrainingDiverged`` if a loss or theta is not finite.
+    """
     theta, values, gradient, mean = end
     losses = Losses(epochs)
     for batch, loss in zip(batches, values, strict=True):

@@ -138,7 +138,7 @@ class JobVectors:
             # Written in place, because nobody reads it before the job's outcome is in the cache.
             with opened(path, os.O_WRONLY | os.O_CREAT) as descriptor:
                 # On ext4, allocating a new file's space in advance takes a tenth of the time of growing it
-                # page by page. page.
+                # page by page.
                 if hasattr(os, "posix_fallocate"):  # missing on macOS and Windows
                     os.posix_fallocate(descriptor, 0, data.nbytes)
                 write_at(descriptor, data, 0)

@@ -187,7 +187,10 @@ def _check(
 
 
 def _halves(x: Tensor, y: Tensor, largest_loss: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Split the rows into inputs for calibration and held-out rows with targets. Raises ``DataError``."""
+    """Split the rows into inputs for calibration and held-out rows with targets.
+
+    Raises ``DataError`` if there are too few rows.
+    """
     needed = 2 * max(MIN_HELD_OUT, math.ceil(1 / largest_loss) if largest_loss else 0)
     if len(x) < needed:
         raise DataError(

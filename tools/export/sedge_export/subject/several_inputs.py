@@ -33,7 +33,10 @@ def one_input(model: nn.Module, sample: Given) -> tuple[nn.Module, Tensor, tuple
 
 
 def packed(given: Mapping[str, Tensor], where: str) -> tuple[tuple[InputPart, ...], Tensor]:
-    """Pack named inputs into one. Returns the parts and the rows (N, K). Raises ``ExportError``."""
+    """Pack named inputs into one. Returns the parts and the rows (N, K).
+
+    Raises ``ExportError`` if one is empty, not a tensor of rows, or neither float32 nor int64.
+    """
     arrays: dict[str, NDArray[np.float32 | np.int64]] = {}
     for name, rows in given.items():
         if rows.dtype not in (torch.float32, torch.int64) or rows.ndim < 1 or not rows.numel():

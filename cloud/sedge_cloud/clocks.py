@@ -8,5 +8,5 @@ Wall: TypeAlias = Callable[[float], float]
 
 
 def as_it_is(now: float) -> float:
-    """Returns ``now`` unchanged: under virtual time, the loop's clock is the only one."""
+    """Return ``now`` unchanged: under virtual time, the loop's clock is the only one."""
     return now

@@ -36,7 +36,7 @@ class CodecConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Add what was not sent to the next round's change, so that nothing is lost for good."""
 
     def completed(self, suited: Codec, size: int) -> Codec:
-        """Returns this configuration, with values and fraction from ``suited`` if the file has none.
+        """Return this configuration, with values and fraction from ``suited`` if the file has none.
 
         ``size`` is the number of elements of the device's model.
         """
@@ -54,7 +54,7 @@ EXACT = CodecConfig(values=ValueCoding.FP32, fraction=1.0)
 
 
 def at_least(fraction: float, size: int) -> float:
-    """Returns ``fraction``, or the share that ``FEWEST_ELEMENTS`` are of ``size`` if that is larger."""
+    """Return ``fraction``, or the share that ``FEWEST_ELEMENTS`` are of ``size`` if that is larger."""
     return max(fraction, min(1.0, FEWEST_ELEMENTS / max(size, 1)))
 
 
@@ -87,21 +87,21 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def sends_all(self) -> bool:
-        """Returns True if every round sends all elements."""
+        """Return True if every round sends all elements."""
         return self.fraction == 1.0
 
     @property
     def whole(self) -> bool:
-        """Returns True if every round sends the exact whole model."""
+        """Return True if every round sends the exact whole model."""
         return self.values is ValueCoding.FP32 and self.sends_all
 
     @property
     def on_grid(self) -> bool:
-        """Returns True if every version of the model is on a grid."""
+        """Return True if every version of the model is on a grid."""
         return self.values is ValueCoding.BF16 and not self.sends_all
 
     def count(self, size: int) -> int:
-        """Returns how many of ``size`` elements a round sends."""
+        """Return how many of ``size`` elements a round sends."""
         return max(1, round((self.fraction or at_least(_BROADCAST, size)) * size))
 
 

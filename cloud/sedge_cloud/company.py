@@ -33,12 +33,12 @@ class Link(Protocol):
 
     @property
     def up(self) -> bool:
-        """Returns True if the broker has accepted the connection."""
+        """Return True if the broker has accepted the connection."""
         ...
 
     @property
     def is_settled(self) -> bool:
-        """Returns True if the broker has confirmed our subscriptions."""
+        """Return True if the broker has confirmed our subscriptions."""
         ...
 
 
@@ -76,16 +76,16 @@ class Company:
 
     @property
     def may_grow(self) -> bool:
-        """Returns True if other processes may serve the fleet."""
+        """Return True if other processes may serve the fleet."""
         return not self._alone
 
     @property
     def answers(self) -> bool:
-        """Returns True if this process answers a doctor."""
+        """Return True if this process answers a doctor."""
         return self._members.leads
 
     def timer(self) -> float:
-        """Returns the time at which ``poll`` must next be called."""
+        """Return the time at which ``poll`` must next be called."""
         return self._members.timer()
 
     def poll(self, now: float) -> list[CloudEffect]:
@@ -109,7 +109,7 @@ class Company:
         self._down_since = now if self._down_since is None else self._down_since
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
-        """Returns True if this process must handle a frame. Those of arriving shards are kept for later."""
+        """Return True if this process must handle a frame. Those of arriving shards are kept for later."""
         if not self._members.is_sure(now):
             self._core.counters["unsure"] += 1
             return False
@@ -119,7 +119,7 @@ class Company:
         return True
 
     def signals(self, now: float) -> list[CloudEffect]:
-        """Returns this turn's signals to other processes."""
+        """Return this turn's signals to other processes."""
         signals, self._core.signals = self._core.signals, []
         if self._members.is_alone:
             return []

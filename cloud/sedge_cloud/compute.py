@@ -27,7 +27,7 @@ _REACH_S = 5.0
 
 
 def connected_ray(address: str, key: str, processors: int) -> ModuleType:
-    """Returns Ray, connected to the cluster at ``address`` (host:port), or to a new local one for "local".
+    """Return Ray, connected to the cluster at ``address`` (host:port), or to a new local one for "local".
 
     ``processors`` is the size of a local cluster, and ``key`` the setting that named the address. Raises
     ``ConfigError`` if Ray is not installed, if nothing answers at the address, and for a cluster with
@@ -86,7 +86,7 @@ class ComputeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     used."""
 
     def compute(self) -> Compute:
-        """Returns a slice computer. Raises ``ConfigError`` if Ray is configured but missing."""
+        """Return a slice computer. Raises ``ConfigError`` if Ray is configured but missing."""
         if self.ray is None:
             return IN_PLACE
         require_ray(self.ray, KEY)
@@ -127,7 +127,7 @@ def _mapped(
     is_warned = False
 
     def attempt(step: Callable[..., Any], *given: object) -> Any:
-        """Returns the result of a call to Ray; None if it raises anything."""
+        """Return the result of a call to Ray; None if it raises anything."""
         nonlocal is_warned
         try:
             return step(*given)
@@ -156,6 +156,6 @@ def _mapped(
 
 
 def _line(error: Exception) -> str:
-    """Returns the first line of an error, or of its cause if it is a task's error with a long trace."""
+    """Return the first line of an error, or of its cause if it is a task's error with a long trace."""
     cause = getattr(error, "cause", None) or error
     return f"{type(cause).__name__}: {str(cause).strip().split(chr(10))[0]}"

@@ -61,7 +61,7 @@ class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Change the rate at every step within a round, instead of only between rounds."""
 
     def share(self, number: int, rounds: int) -> float:
-        """Returns the share of the full rate in training round ``number`` (from 0) of ``rounds``.
+        """Return the share of the full rate in training round ``number`` (from 0) of ``rounds``.
 
         It is above 0, except perhaps for ``number`` = ``rounds``, the rate that the last round's steps
         approach.
@@ -163,7 +163,7 @@ class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
     earlier: tuple[Stage, ...] = ()
 
     def training_in(self, number: int) -> Training:
-        """Returns how devices train in round ``number``, from 1.
+        """Return how devices train in round ``number``, from 1.
 
         An evaluation uses the next training round's values.
         """
@@ -176,17 +176,17 @@ class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def evaluates(self) -> bool:
-        """Returns True if the run has evaluation rounds."""
+        """Return True if the run has evaluation rounds."""
         return self.evaluate and self.fraction_evaluate > 0 and not self.withholds
 
     @property
     def withholds(self) -> bool:
-        """Returns True if the devices' measurements are withheld from everyone."""
+        """Return True if the devices' measurements are withheld from everyone."""
         return self.privacy is not None and self.privacy.reports == "withheld"
 
     @property
     def total_rounds(self) -> int:
-        """Returns the number of training and evaluation rounds."""
+        """Return the number of training and evaluation rounds."""
         trained, last = (
             (self.earlier[-1].trained, self.earlier[-1].last) if self.earlier else (0, 0)
         )
@@ -194,7 +194,7 @@ class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return last + left + self.evaluates * -(-left // (self.evaluate_every or left))
 
     def training_rounds(self, number: int) -> int:
-        """Returns how many of the first ``number`` rounds are training rounds."""
+        """Return how many of the first ``number`` rounds are training rounds."""
         trained = last = 0
         most, planned = math.inf, self.num_rounds
         for stage in self.earlier:
@@ -286,12 +286,12 @@ class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """Returns the coordinator's client name at the broker."""
+        """Return the coordinator's client name at the broker."""
         return f"{COORDINATOR}{self.fleet}"
 
     @property
     def username(self) -> str:
-        """Returns the coordinator's user name at the broker."""
+        """Return the coordinator's user name at the broker."""
         return self.broker.username or self.name
 
 
@@ -306,7 +306,7 @@ def load_cloud(path: Path) -> CloudConfig:
 
 
 def _rebased(settings: T, base: Path, where: str, prefix: str = "") -> T:
-    """Returns the settings with relative paths resolved from ``base``.
+    """Return the settings with relative paths resolved from ``base``.
 
     Raises ``ConfigError`` for NUL in a path.
     """
@@ -336,7 +336,7 @@ def _require_url(key: str, url: str | None, path: Path) -> None:
 
 
 def broker_settings(cloud: CloudConfig) -> BrokerSettings:
-    """Returns how to connect to the broker. Raises ``ConfigError`` if the password file is unreadable."""
+    """Return how to connect to the broker. Raises ``ConfigError`` if the password file is unreadable."""
     broker = cloud.broker
     password = broker.password_file
     if password is not None:

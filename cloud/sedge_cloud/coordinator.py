@@ -87,17 +87,17 @@ class Coordinator:
 
     @property
     def devices(self) -> Fleet:
-        """Returns the devices of this process."""
+        """Return the devices of this process."""
         return self.ingest.devices
 
     @property
     def runs(self) -> dict[str, Run]:
-        """Returns all loaded runs, by name."""
+        """Return all loaded runs, by name."""
         return {} if self._leader is None else self._leader.runs
 
     @property
     def open(self) -> dict[str, OpenRound]:
-        """Returns the open rounds, by run."""
+        """Return the open rounds, by run."""
         return {} if self._leader is None else self._leader.open
 
     def load(self, now: float) -> list[CloudEffect]:
@@ -134,7 +134,7 @@ class Coordinator:
         return self.ingest.muting.wildcards()
 
     def traffic_for_leader(self) -> list[TrafficRow]:
-        """Returns the bytes of this process's devices in open rounds, if the leader is another process."""
+        """Return the bytes of this process's devices in open rounds, if the leader is another process."""
         rows = list[TrafficRow]()
         for current in self.ingest.open.rounds() if self._leader is None else ():
             names = [name for name in current.orders if self._is_ours(name)]
@@ -171,7 +171,7 @@ class Coordinator:
             self._leader.disconnected()
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
+        """Return the time at which ``poll`` must next be called; None if nothing is due."""
         due = self.ingest.timer(), None if self._leader is None else self._leader.timer()
         return min((at for at in due if at is not None), default=None)
 
@@ -183,7 +183,7 @@ class Coordinator:
         return effects + self._passed_on(self.ingest.serve(now, room), now)
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
-        """Returns True if a frame is to be processed. Call it exactly once per frame."""
+        """Return True if a frame is to be processed. Call it exactly once per frame."""
         return self.ingest.admits(topic, payload, now)
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[CloudEffect]:
@@ -240,7 +240,7 @@ class Coordinator:
             self.signals.append(Changed())
 
     def _is_news(self, hint: Hint) -> bool:
-        """Returns True if other processes must learn of this now.
+        """Return True if other processes must learn of this now.
 
         Of answers, only the last due here counts.
         """

@@ -14,7 +14,7 @@ RETURN_S = CEILINGS_S[Ended.UNANSWERED] + HELLO_S
 
 
 def return_s(away_s: float, devices: int) -> float:
-    """Returns how long a fleet of this size may take to reconnect after an outage (reconnect.py).
+    """Return how long a fleet of this size may take to reconnect after an outage (reconnect.py).
 
     Devices whose own connection has lasted are asked for a hello, and spread out their answers (WIRE.md,
     1.10).

@@ -70,18 +70,18 @@ class Budget(msgspec.Struct, frozen=True):
 
     @property
     def left(self) -> int:
-        """Returns how many more rounds of training are allowed."""
+        """Return how many more rounds of training are allowed."""
         return self.rounds - self.spent
 
     def after_round(self) -> "Budget":
-        """Returns the budget with one more round spent."""
+        """Return the budget with one more round spent."""
         return msgspec.structs.replace(self, spent=self.spent + 1)
 
 
 def first_budget(
     config: PrivacyConfig, share: float, rounds: int, devices: int, secret: bytes | None = None
 ) -> Budget:
-    """Returns the budget of ``rounds`` rounds; a device takes part in each with probability ``share``.
+    """Return the budget of ``rounds`` rounds; a device takes part in each with probability ``share``.
 
     ``secret`` is drawn at random if not given. Raises ``ConfigError`` if the accountant is not installed,
     for a delta too large for this many devices, and for noise with which even one round exceeds the budget.
@@ -143,7 +143,7 @@ def require_found(
 
 @lru_cache
 def least_noise(share: float, rounds: int, epsilon: float, delta: float) -> float:
-    """Returns the least noise, rounded to four digits, that keeps this many rounds within epsilon."""
+    """Return the least noise, rounded to four digits, that keeps this many rounds within epsilon."""
     low, high = 0.0, 1.0
     while epsilon_of(high, share, rounds, delta) > epsilon:
         low, high = high, 2 * high
@@ -158,7 +158,7 @@ def least_noise(share: float, rounds: int, epsilon: float, delta: float) -> floa
 
 @lru_cache
 def epsilon_of(noise: float, share: float, rounds: int, delta: float) -> float:
-    """Returns the epsilon that this many rounds spend. Raises ``ConfigError`` without the accountant."""
+    """Return the epsilon that this many rounds spend. Raises ``ConfigError`` without the accountant."""
     if not rounds:
         return 0.0
     require_accountant()
@@ -175,7 +175,7 @@ def epsilon_of(noise: float, share: float, rounds: int, delta: float) -> float:
 
 
 def _lasting(noise: float, share: float, rounds: int, epsilon: float, delta: float) -> int:
-    """Returns how many of the rounds stay within the budget."""
+    """Return how many of the rounds stay within the budget."""
     within, beyond = 0, rounds + 1
     while beyond - within > 1:
         middle = (within + beyond) // 2

@@ -100,7 +100,7 @@ class Recorder:
         self._traffic = frozenset(traffic)
 
     def _standing(self, current: OpenRound, now: float) -> RoundRow:
-        """Returns the row of an open round with its current state."""
+        """Return the row of an open round with its current state."""
         config = self._core.runs[current.row.run].config
         last = self._rounds.get(current.row.run, current.row)
         serves = not current.row.ends_at
@@ -139,7 +139,7 @@ class Recorder:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Returns the size of all files in a folder tree, except those that vanish or are unreadable."""
+    """Return the size of all files in a folder tree, except those that vanish or are unreadable."""
     total = 0
     for entry in os.scandir(folder):
         with suppress(FileNotFoundError, PermissionError):

@@ -78,15 +78,15 @@ class Service:
         notify("READY=1")
 
     def fileno(self) -> int | None:
-        """Returns the file descriptor of the link's socket."""
+        """Return the file descriptor of the link's socket."""
         return self.link.fileno()
 
     def wants_write(self) -> bool:
-        """Returns True if the link has bytes to write."""
+        """Return True if the link has bytes to write."""
         return self.link.wants_write()
 
     def timer(self) -> float:
-        """Returns the time at which ``step`` must next be called."""
+        """Return the time at which ``step`` must next be called."""
         due = [self.link.timer(), self._reload_at]
         probe = self._probe.timer()
         due += [] if probe is None else [probe]
@@ -164,7 +164,7 @@ class Service:
             notify(f"STATUS={text}")
 
     def _admits(self, topic: str, payload: bytes) -> bool:
-        """Returns True if a frame may be queued. Only our own account may publish to our own topics."""
+        """Return True if a frame may be queued. Only our own account may publish to our own topics."""
         now = time.monotonic()
         if topic == self._itself or topic.startswith(self._among_us):
             return True

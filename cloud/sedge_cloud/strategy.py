@@ -98,7 +98,7 @@ class Context:
         groups: Groups | None = None,
         fixed: Iterable[str] = (),
     ) -> State:
-        """Returns the global model plus ``change`` (n,), summed in float64.
+        """Return the global model plus ``change`` (n,), summed in float64.
 
         BatchNorm statistics and the tensors named in ``fixed`` keep their values. ``arrays`` and ``groups``
         replace the previous ones, and are empty if omitted. Raises ``StrategyError`` for a change of
@@ -115,7 +115,7 @@ class Context:
         groups: Groups | None = None,
         fixed: Iterable[str] = (),
     ) -> State:
-        """Returns ``theta`` (n,) in place of the global model; otherwise like ``moved``."""
+        """Return ``theta`` (n,) in place of the global model; otherwise like ``moved``."""
         if theta.shape != self.theta.shape:
             raise StrategyError(f"theta: found {theta.shape}, expected {self.theta.shape}")
         return self._state(theta, arrays, groups, fixed, False)
@@ -178,12 +178,12 @@ class ClientModel:
 
     @property
     def trusted(self) -> bool:
-        """Returns True if other devices may learn from the model."""
+        """Return True if other devices may learn from the model."""
         return self.counted > 0
 
     @property
     def shortened(self) -> "ClientModel":
-        """Returns the model as it counted in its round: moved only the share ``counted`` from ``base``."""
+        """Return the model as it counted in its round: moved only the share ``counted`` from ``base``."""
         base, factor = self.base, np.float32(self.counted)
         if factor == 1 or base is None or self.trained is None or self.sent is None:
             return self
@@ -192,7 +192,7 @@ class ClientModel:
 
     @property
     def base(self) -> Theta | None:
-        """Returns the global model (n,) of the device's last round, without its patch; None if unknown."""
+        """Return the global model (n,) of the device's last round, without its patch; None if unknown."""
         return None if self.load_base is None else self.load_base()
 
 
@@ -252,7 +252,7 @@ class Update:
 
     @cached_property
     def trained(self) -> Theta:
-        """Returns the model (n,) that the device ended the round with; computed once, on demand."""
+        """Return the model (n,) that the device ended the round with; computed once, on demand."""
         if self.patch is None and self.delta is None:
             return self.base
         theta = self.base.copy()
@@ -263,7 +263,7 @@ class Update:
         return theta
 
     def trained_within(self, part: slice) -> Theta:
-        """Returns ``trained`` within ``part`` of the n elements, as a new vector."""
+        """Return ``trained`` within ``part`` of the n elements, as a new vector."""
         start, stop, _ = part.indices(self.base.size)
         theta = self.base[part].copy()
         if self.patch is not None:
@@ -295,7 +295,7 @@ class Update:
                 np.add.at(total, where, added)  # += would copy the selected elements first
 
     def change(self, theta: Theta, part: slice) -> NDArray[np.float32]:
-        """Returns ``trained - theta`` within ``part`` of the n elements, as a new vector.
+        """Return ``trained - theta`` within ``part`` of the n elements, as a new vector.
 
         A difference beyond float32's range is infinite.
         """
@@ -313,7 +313,7 @@ class Update:
         return change
 
     def scaled(self, factor: float) -> "Update":
-        """Returns the same update, moved only ``factor`` (0 to 1) of the way to ``trained``."""
+        """Return the same update, moved only ``factor`` (0 to 1) of the way to ``trained``."""
         patch = self.patch
         if patch is not None:
             base = self.base[patch.where]
@@ -327,7 +327,7 @@ class Update:
 def _within(
     vector: SparseVector, start: int, stop: int
 ) -> tuple[slice | NDArray[np.intp], NDArray[np.float32]]:
-    """Returns the places (from ``start``) and values of a vector's elements between two positions."""
+    """Return the places (from ``start``) and values of a vector's elements between two positions."""
     if vector.indices is None:
         return slice(None), vector.values[start:stop]
     # The bounds have the indices' own type; otherwise numpy would copy all indices into a wider one.
@@ -349,31 +349,31 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """Returns True if this strategy follows robust rules that work coordinate by coordinate."""
+        """Return True if this strategy follows robust rules that work coordinate by coordinate."""
         return False
 
     @property
     def widths_vary(self) -> bool:
-        """Returns True if ``plan`` may give devices a narrower form of the model, to save memory."""
+        """Return True if ``plan`` may give devices a narrower form of the model, to save memory."""
         return False
 
     @property
     def codec(self) -> Codec:
-        """Returns how devices encode their updates by default, if the run file does not say."""
+        """Return how devices encode their updates by default, if the run file does not say."""
         return LARGEST_ELEMENTS
 
     @property
     def later_words(self) -> tuple[str, ...]:
-        """Returns extensions that only orders after a device's first one use; a policy must allow them."""
+        """Return extensions that only orders after a device's first one use; a policy must allow them."""
         return ()
 
     @property
     def patch_values(self) -> ValueCoding:
-        """Returns how patches and start vectors are encoded by default, if the run file does not say."""
+        """Return how patches and start vectors are encoded by default, if the run file does not say."""
         return ValueCoding.FP32
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """Returns remarks on these options with this model, one sentence each; usually none.
+        """Return remarks on these options with this model, one sentence each; usually none.
 
         A remark says, for example, that with these options the method is equivalent to another. Remarks
         appear when a run starts, when devices first return, and in the run's report. ``layouts`` are the
@@ -383,15 +383,15 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ()
 
     def init(self, context: Context) -> State:
-        """Returns the state before the first round: the model that the run was started with."""
+        """Return the state before the first round: the model that the run was started with."""
         return State(context.theta)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns one device's assignment in a round; by default it trains the global model."""
+        """Return one device's assignment in a round; by default it trains the global model."""
         return Assignment()
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Returns the state after a round of training.
+        """Return the state after a round of training.
 
         ``updates`` are decoded one at a time, in the order of device ids, so a round need not fit in
         memory. They can be iterated more than once.

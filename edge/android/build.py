@@ -60,7 +60,7 @@ class Framework(NamedTuple):
 
 
 def missing(tools: Mapping[str, str]) -> str:
-    """Returns the command that installs the missing tools, or "" if none is missing.
+    """Return the command that installs the missing tools, or "" if none is missing.
 
     ``tools`` maps each program to its Debian package.
     """
@@ -76,7 +76,7 @@ def _run(*words: str | Path) -> str:
 
 
 def mirror() -> str:
-    """Returns the address of the Debian archive from this machine's apt sources."""
+    """Return the address of the Debian archive from this machine's apt sources."""
     words = ("--format", "$(ORIGIN) $(CODENAME) $(REPO_URI)", "Created-By: Packages")
     for line in _run("apt-get", "indextargets", *words).splitlines():
         origin, codename, address = line.split(maxsplit=2)
@@ -115,7 +115,7 @@ def _unpack_old_packages(folder: Path) -> None:
 
 
 def sources(module: str) -> list[Path]:
-    """Returns all Java source files of a module."""
+    """Return all Java source files of a module."""
     return sorted((HERE / module / "src" / "main" / "java").rglob("*.java"))
 
 
@@ -204,7 +204,7 @@ def unpack_aar(aar: Path, folder: Path) -> list[Path]:
 
 
 def debug_key() -> Path:
-    """Returns the key that signs APKs.
+    """Return the key that signs APKs.
 
     It is created once, because Android only updates apps with the same key.
     """

@@ -99,14 +99,14 @@ def compile_interface(machine: str, executorch: Path, target: Path) -> None:
 
 
 def glibc(files: list[Path]) -> tuple[int, int]:
-    """Returns the oldest glibc version that has all the symbol versions that these libraries need."""
+    """Return the oldest glibc version that has all the symbol versions that these libraries need."""
     words = ["readelf", "--version-info", "--wide", *map(str, files)]
     text = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     return max((int(a), int(b)) for a, b in re.findall(r"\bGLIBC_(\d+)\.(\d+)", text))
 
 
 def contents(machine: str, folder: Path) -> dict[str, bytes]:
-    """Returns the files of a machine's wheel by their path in it, without RECORD."""
+    """Return the files of a machine's wheel by their path in it, without RECORD."""
     executorch, text = unpacked(machine, folder)
     compile_interface(machine, executorch, folder / f"lib{PACKAGE}.so")
     libraries = [folder / f"lib{PACKAGE}.so", *(executorch / "lib" / name for name in LIBRARIES)]
@@ -127,7 +127,7 @@ def contents(machine: str, folder: Path) -> dict[str, bytes]:
 
 
 def record(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Returns the files together with the RECORD that lists them."""
+    """Return the files together with the RECORD that lists them."""
     path = f"{PACKAGE}-{VERSION}.dist-info/RECORD"
     lines = [f"{path},,"]
     for name, data in files.items():
@@ -153,7 +153,7 @@ def build(machine: str, out: Path) -> Path:
 
 
 def machines() -> list[str]:
-    """Returns the machines to build for: this one, and any others that have a cross compiler installed."""
+    """Return the machines to build for: this one, and any others that have a cross compiler installed."""
     return [name for name in COMPILERS if shutil.which(COMPILERS[name])]
 
 

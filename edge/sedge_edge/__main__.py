@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parser() -> Parser:
-    """Returns the parser for the command line."""
+    """Return the parser for the command line."""
     made = command(
         "sedge-edge", "The Sedge agent of one device.", "edge.toml",
         ["sedge-edge doctor", "sedge-edge run -c device-1/edge.toml"],
@@ -256,7 +256,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> bool:
 
 
 def _served(config: EdgeConfig, folder: Path, code: UserCode) -> AbstractContextManager[object]:
-    """Returns a context that serves the model on a socket, if the configuration names one."""
+    """Return a context that serves the model on a socket, if the configuration names one."""
     if config.serve.socket is None:
         return nullcontext()
     from sedge_edge.model_socket import ModelSocket
@@ -266,7 +266,7 @@ def _served(config: EdgeConfig, folder: Path, code: UserCode) -> AbstractContext
 
 
 def _codecs(backend: str, folder: Path) -> tuple[str, ...]:
-    """Returns the codecs to announce. If user code cannot be imported, orders are declined later."""
+    """Return the codecs to announce. If user code cannot be imported, orders are declined later."""
     try:
         missing = impossible_features(backend, folder)
     except ConfigError as exc:

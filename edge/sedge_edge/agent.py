@@ -150,7 +150,7 @@ class Agent:
         self._outbox.disconnected()
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` is next due."""
+        """Return the time at which ``poll`` is next due."""
         due = [self._waiting.timer(), None if self._waiting.closed.link else self._outbox.timer()]
         waits = self._disk.disk_at
         due += [self._fetches.timer(), self._disk.job_at] if waits is None else [waits]

@@ -69,7 +69,7 @@ class Asking:
         return topics.down(self.token.fleet, self.token.token)
 
     def settings(self, ca_file: str | None) -> BrokerSettings:
-        """Returns the settings for connecting with the token's own account at the broker."""
+        """Return the settings for connecting with the token's own account at the broker."""
         name, pem = self.token.token, self.token.certificate
         own = None
         if pem is not None:
@@ -79,7 +79,7 @@ class Asking:
         return BrokerSettings(self.token.url, name, name, password, ca_file, client_pem=own)
 
     def question(self) -> tuple[str, bytes]:
-        """Returns topic and bytes of a JOIN."""
+        """Return topic and bytes of a JOIN."""
         self._sent += 1
         up = topics.up(self.token.fleet, self.token.token)
         asks = Join(self.point, self.name, self._agreement.asks(self.name), VERSION)

@@ -169,18 +169,18 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Lowest severity to log; use ``debug`` to trace a problem."""
 
     def secret(self) -> bytes:
-        """Returns the secret that the device was enrolled with, from its file. Raises ``ConfigError``."""
+        """Return the secret that the device was enrolled with, from its file. Raises ``ConfigError``."""
         text = _read_private(self.secret_file, "secret_file")
         return parse_secret(text, str(self.secret_file))
 
     def keys(self) -> DeviceKeys:
-        """Returns the device's current keys. Raises ``ConfigError`` or ``StorageError``."""
+        """Return the device's current keys. Raises ``ConfigError`` or ``StorageError``."""
         if not os.path.exists(self.state_dir / KEYS):
             return DeviceKeys.of(self.secret())
         return self.keyring(self.state_dir).keys
 
     def keyring(self, folder: Path) -> Keyring:
-        """Returns the keyring in the state ``folder``. Raises ``ConfigError`` or ``StorageError``."""
+        """Return the keyring in the state ``folder``. Raises ``ConfigError`` or ``StorageError``."""
         durable = Journal(folder / KEYS, KeptKeys, SCHEMA)
         return Keyring(self.secret(), self.fleet, self.device, durable, os.urandom)
 
@@ -203,7 +203,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.broker.cert_file is not None and self.broker.key_file is None
 
     def certificate(self, folder: Path | None) -> OwnCertificate | None:
-        """Returns the certificate whose key is derived from the secret, or None if there is none.
+        """Return the certificate whose key is derived from the secret, or None if there is none.
 
         Prefers the renewed certificate issued by the coordinator, if one is stored in the state ``folder``.
         Raises ``ConfigError`` or ``StorageError``.
@@ -218,7 +218,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return OwnCertificate(self.secret(), given, durable)
 
     def broker_settings(self) -> BrokerSettings:
-        """Returns the settings for the link to the broker, including the password.
+        """Return the settings for the link to the broker, including the password.
 
         Raises ``ConfigError``.
         """
@@ -306,7 +306,7 @@ def _optional(path: Path | None, key: str, folder: Path) -> Path | None:
 
 
 def _source(source: str, key: str, folder: Path) -> str:
-    """Returns a data source with its path made absolute. "module:function" is returned unchanged."""
+    """Return a data source with its path made absolute. "module:function" is returned unchanged."""
     return (
         source if FUNCTION_SOURCE.fullmatch(source) else str(_absolute(Path(source), key, folder))
     )

@@ -124,7 +124,7 @@ class Diary:
 
 
 def read_diary(folder: Path) -> Page:
-    """Returns the diary in a state folder, or an empty one if it is missing or damaged."""
+    """Return the diary in a state folder, or an empty one if it is missing or damaged."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode((folder / FILE).read_bytes(), type=Page)
     return Page()

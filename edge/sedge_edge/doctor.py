@@ -187,7 +187,7 @@ def _range(raw: Raw, whole: Examples) -> str:
 
 
 def _manifest(config: EdgeConfig) -> BundleManifest | None:
-    """Returns the manifest of the newest run, or None until its bundle has arrived.
+    """Return the manifest of the newest run, or None until its bundle has arrived.
 
     The newest run is that of the last order, whose model may differ from the newest personal model. If the
     disk cannot be read, the check of the disk says why.

@@ -64,7 +64,7 @@ class Gates:
             self._config, self._next = config, self._clock()
 
     def closed(self) -> Closed:
-        """Returns which gates are closed now."""
+        """Return which gates are closed now."""
         with self._lock:
             now = self._clock()
             if now >= self._next:
@@ -75,7 +75,7 @@ class Gates:
             return self._closed
 
     def states(self) -> list[Gate]:
-        """Returns the current state of every configured gate."""
+        """Return the current state of every configured gate."""
         return [*self._power(), *self._machine(), *self._outside()]
 
     def _power(self) -> Iterator[Gate]:
@@ -121,7 +121,7 @@ class Gates:
 def _limited(
     key: str, name: str, value: float | None, unit: str, limit: float, closed: bool
 ) -> Gate:
-    """Returns the state of a gate with a limit. The reason names value and limit."""
+    """Return the state of a gate with a limit. The reason names value and limit."""
     if value is None:
         return Gate(key, None)
     text = f"{value:.3g}{unit}" if value < 1000 else f"{value:.0f}{unit}"

@@ -49,13 +49,13 @@ class DownloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("download.ca_file", str(self.ca_file), "a readable file")
 
     def permits(self, url: str) -> bool:
-        """Returns True if this URL may be requested now."""
+        """Return True if this URL may be requested now."""
         if self.http == "never" or (self.unmetered and link_is_metered()):
             return False
         return self.names(url)
 
     def names(self, url: str) -> bool:
-        """Returns True if this URL may be requested, apart from whether the link is metered."""
+        """Return True if this URL may be requested, apart from whether the link is metered."""
         # Imported here, because http.client takes memory, which is scarce.
         from sedge_protocol.host.web import parse
 
@@ -101,7 +101,7 @@ class Downloads:
         self._span = None
 
     def taken(self) -> Iterator[FetchedChunk | SpanEnd]:
-        """Yields everything that has arrived since the last call."""
+        """Yield everything that has arrived since the last call."""
         for _ in range(self._parts.qsize()):
             yield self._parts.get_nowait()
 

@@ -149,7 +149,7 @@ def _write(enrolment: Enrolment, folder: Path, wanted: Wanted, already: bool = F
 
 
 def _has(folder: Path, enrolment: Enrolment) -> bool:
-    """Returns True if the folder has this enrolment, as after ``sedge-cloud device add --join``."""
+    """Return True if the folder has this enrolment, as after ``sedge-cloud device add --join``."""
     known = _device_in(folder) == (enrolment.device, enrolment.fleet)
     path = folder / SECRET
     return known and path.exists() and path.read_text().strip() == enrolment.secret
@@ -160,7 +160,7 @@ def _files(enrolment: Enrolment, wanted: Wanted) -> Mapping[str, str]:
 
 
 def _require_free(folder: Path, enrolment: Enrolment, wanted: Wanted) -> bool:
-    """Returns True if this device is already in the folder and may be replaced.
+    """Return True if this device is already in the folder and may be replaced.
 
     Raises ``ConfigError`` if the folder has another device's files. Those of an interrupted join are
     reused.
@@ -185,7 +185,7 @@ def _require_free(folder: Path, enrolment: Enrolment, wanted: Wanted) -> bool:
 
 
 def _seed(token: Token, folder: Path, wanted: Wanted) -> bytes:
-    """Returns the seed of this join's private key.
+    """Return the seed of this join's private key.
 
     It comes from an interrupted join by the same token, or is new.
     """
@@ -205,13 +205,13 @@ def _seed(token: Token, folder: Path, wanted: Wanted) -> bytes:
 
 
 def _is_written(folder: Path, asking: Asking) -> bool:
-    """Returns True if the join was interrupted after it had written its last file."""
+    """Return True if the join was interrupted after it had written its last file."""
     path = folder / SECRET
     return path.exists() and path.read_text(errors="replace").strip() == asking.secret.hex()
 
 
 def _device_in(folder: Path) -> tuple[str, str]:
-    """Returns id and fleet of the device in a folder, or empty strings if there is none."""
+    """Return id and fleet of the device in a folder, or empty strings if there is none."""
     try:
         said = tomllib.loads((folder / CONFIG).read_text(errors="replace"))
     except (OSError, tomllib.TOMLDecodeError):
@@ -224,6 +224,6 @@ def _name_in(folder: Path | None) -> str:
 
 
 def _host_name() -> str:
-    """Returns this machine's name in the form of a valid id."""
+    """Return this machine's name in the form of a valid id."""
     words = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().partition(".")[0].lower())
     return words.strip("-")[:48].strip("-") or "device"

@@ -22,7 +22,7 @@ ANSWER_S = 30.0
 
 
 def member(path: Path) -> EdgeConfig:
-    """Returns the configuration of a device that can leave.
+    """Return the configuration of a device that can leave.
 
     Raises ``ConfigError``, or ``StorageError`` for a device without a secret.
     """
@@ -76,7 +76,7 @@ def _tell(config: EdgeConfig, folder: Path, timeout_s: float) -> None:
 
 
 def _starts(folder: Path) -> int:
-    """Returns the device's start counter, or 0 if its state, which will be deleted, cannot be read."""
+    """Return the device's start counter, or 0 if its state, which will be deleted, cannot be read."""
     try:
         state = Journal(folder / "journal", AgentState, SCHEMA).load()
     except StorageError:

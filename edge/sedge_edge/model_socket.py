@@ -82,7 +82,7 @@ class ModelSocket:
             self._path.unlink()
 
     def model(self) -> Model:
-        """Returns the model, which is opened at the first call.
+        """Return the model, which is opened at the first call.
 
         Raises ``ConfigError`` while there is none, ``StorageError`` for a disk error.
         """
@@ -213,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(lambda: self._predicted(body))
 
     def _predicted(self, body: bytes) -> tuple[str, bytes]:
-        """Returns the content type and the bytes of the answer."""
+        """Return the content type and the bytes of the answer."""
         model = self._model()
         if self.headers.get_content_type() == _JSON:
             return _JSON, _as_json(model, _from_json(body))

@@ -31,7 +31,7 @@ class DeviceBlobs(BlobFolder):
         self._log = logging.getLogger("sedge.edge")
 
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
-        """Returns the chunks of a blob that have arrived, or could be copied from the device's own file."""
+        """Return the chunks of a blob that have arrived, or could be copied from the device's own file."""
         held = super().open_part(owner, manifest)
         path = self._files.get(manifest.sha256)
         if path is None:
@@ -92,7 +92,7 @@ def _described(path: Path, size: int) -> str:
 
 
 def own_files(frozen: Mapping[str, Path]) -> dict[bytes, Path]:
-    """Returns the files of [frozen] by SHA-256. Raises ``ConfigError`` for an invalid name."""
+    """Return the files of [frozen] by SHA-256. Raises ``ConfigError`` for an invalid name."""
     found: dict[bytes, Path] = {}
     for name, path in frozen.items():
         try:
@@ -106,7 +106,7 @@ def own_files(frozen: Mapping[str, Path]) -> dict[bytes, Path]:
 
 
 def check_files(files: Mapping[bytes, Path], needed: bytes | None) -> str:
-    """Returns the doctor's summary of these files. ``needed`` is the newest run's base, if it has one.
+    """Return the doctor's summary of these files. ``needed`` is the newest run's base, if it has one.
 
     Raises ``StorageError`` for a missing file, or one whose content does not match its name.
     """

@@ -96,7 +96,7 @@ def newest(state_dir: Path, run: str | None) -> Source:
 
 
 def _sources(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
-    """Returns the models by run. Models that the device has trained come last, the newest at the end."""
+    """Return the models by run. Models that the device has trained come last, the newest at the end."""
     kept = {name: Source(entry) for name, entry in state.runs.items()}
     trained = {name: source for name, source in kept.items() if source.trained}
     others = _received(state, blobs)
@@ -107,7 +107,7 @@ def _sources(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
 
 
 def _received(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
-    """Returns the orders that are ready to begin, by run. A gate may delay them for a long time."""
+    """Return the orders that are ready to begin, by run. A gate may delay them for a long time."""
     return {
         order.run: Source(None, order)
         for order in state.continued_orders(blobs.has)
@@ -141,7 +141,7 @@ def personal_model(state_dir: Path, run: str | None = None) -> PersonalModel:
 def predict_file(
     model: PersonalModel, path: Path, backend: BackendConfig, folder: Path = Path()
 ) -> NDArray[np.float32]:
-    """Returns the model's outputs (N, C, ...) for the inputs in a file. ``folder`` has the user's code.
+    """Return the model's outputs (N, C, ...) for the inputs in a file. ``folder`` has the user's code.
 
     Raises ``DataError`` for a bad file, ``ConfigError`` for a backend or code that fails.
     """

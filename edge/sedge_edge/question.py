@@ -35,7 +35,7 @@ THERE = "`sedge-cloud doctor` on the coordinator's machine says which"
 
 
 def ask_coordinator(config: EdgeConfig) -> str:
-    """Returns a line about the coordinator's answer to this device.
+    """Return a line about the coordinator's answer to this device.
 
     Raises ``LinkError`` and ``StorageError``, which say what is wrong, where, and how to fix it.
     """

@@ -68,7 +68,7 @@ class OpenBundles:
     _lock: Lock = field(default_factory=Lock)
 
     def open(self, blobs: WholeBlobs, sha256: bytes) -> tuple[Bundle, Trainer]:
-        """Returns a bundle from the blobs, and a trainer for it."""
+        """Return a bundle from the blobs, and a trainer for it."""
         with self._lock:
             if sha256 not in self._open:
                 others = [bundle for bundle, _ in self._open.values()]
@@ -121,15 +121,15 @@ class Runtime:
         self._log = logging.getLogger(f"sedge.edge.{identity.device}")
 
     def fileno(self) -> int | None:
-        """Returns the file descriptor of the link's socket."""
+        """Return the file descriptor of the link's socket."""
         return self.link.fileno()
 
     def wants_write(self) -> bool:
-        """Returns True if the link has bytes to write."""
+        """Return True if the link has bytes to write."""
         return self.link.wants_write()
 
     def timer(self) -> float:
-        """Returns the time at which ``step`` is next due."""
+        """Return the time at which ``step`` is next due."""
         if (self._job is not None and self._job.done()) or self._downloads.waiting:
             return 0.0
         due = self.agent.timer()
@@ -293,7 +293,7 @@ def local_context(
     stopped: Callable[[], bool] = lambda: False,
     watts: float | None = None,
 ) -> WorkerContext:
-    """Returns the environment of an agent's jobs in this process: disk, examples, programs."""
+    """Return the environment of an agent's jobs in this process: disk, examples, programs."""
     return WorkerContext(
         agent.blobs,
         agent.vectors,
@@ -319,7 +319,7 @@ def pooled_runtime(
     diary: Diary | None = None,
     certificate: OwnCertificate | None = None,
 ) -> Runtime:
-    """Returns a device that runs its own jobs, on its own data, in a thread of ``pool``.
+    """Return a device that runs its own jobs, on its own data, in a thread of ``pool``.
 
     Each job calls ``examples`` for its training and test examples. A job stops if the runtime closes, or if
     ``gate`` closes, which must also be the agent's.
@@ -349,5 +349,5 @@ def pooled_runtime(
 
 
 def _expected(error: BaseException | None) -> bool:
-    """Returns True for an outcome, or an error that is not a bug of ours."""
+    """Return True for an outcome, or an error that is not a bug of ours."""
     return error is None or (isinstance(error, SedgeError) and not isinstance(error, LocalError))

@@ -41,7 +41,7 @@ class Sensors:
         self._at, self._cpu_at, self._own_load = clock(), cpu_clock(), 0.0
 
     def on_mains(self) -> bool | None:
-        """Returns whether the device is on mains, or None if it has no known supply.
+        """Return whether the device is on mains, or None if it has no known supply.
 
         It is on mains if a supply other than a battery is online, or if no battery discharges.
         """
@@ -52,18 +52,18 @@ class Sensors:
         return "Discharging" not in states if states else None
 
     def battery_percent(self) -> float | None:
-        """Returns the charge of the emptiest battery."""
+        """Return the charge of the emptiest battery."""
         charges = (_number(supply / "capacity") for supply in self._batteries())
         return min((charge for charge in charges if charge is not None), default=None)
 
     def temperature_c(self) -> float | None:
-        """Returns the temperature of the hottest thermal zone, in °C."""
+        """Return the temperature of the hottest thermal zone, in °C."""
         zones = self._root.glob("sys/class/thermal/thermal_zone*/temp")
         heats = (_number(zone) for zone in zones)
         return max((heat / 1000 for heat in heats if heat is not None), default=None)
 
     def load(self) -> float | None:
-        """Returns the number of processes that run or wait to run, averaged over a minute.
+        """Return the number of processes that run or wait to run, averaged over a minute.
 
         This process's own share is subtracted.
         """
@@ -79,13 +79,13 @@ class Sensors:
         return None
 
     def memory_mb(self) -> float | None:
-        """Returns the memory that other programs leave: the available memory plus this process's own."""
+        """Return the memory that other programs leave: the available memory plus this process's own."""
         available = self._kilobytes("proc/meminfo", "MemAvailable")
         own = self._kilobytes("proc/self/status", "VmRSS")
         return None if available is None else (available + (own or 0.0)) * 1024 / 1e6
 
     def _supplies(self) -> Iterator[Path]:
-        """Yields the supplies of the device itself, as opposed to, say, those of a mouse."""
+        """Yield the supplies of the device itself, as opposed to, say, those of a mouse."""
         for supply in sorted(self._root.glob("sys/class/power_supply/*")):
             if _text(supply / "scope") != "Device":
                 yield supply
@@ -103,7 +103,7 @@ class Sensors:
 
 
 def link_is_metered() -> bool | None:
-    """Returns True if the link is metered, as far as NetworkManager knows or guesses.
+    """Return True if the link is metered, as far as NetworkManager knows or guesses.
 
     Returns None if there is no NetworkManager.
     """

@@ -68,7 +68,7 @@ class Model:
         self._load()
 
     def predict(self, inputs: Given) -> NDArray[np.float32]:
-        """Returns the outputs (N, C, ...) for inputs (N, ...).
+        """Return the outputs (N, C, ...) for inputs (N, ...).
 
         Raises ``DataError`` if they do not fit the model.
         """
@@ -82,7 +82,7 @@ class Model:
             return self._manifest
 
     def classify(self, inputs: Given) -> Classified:
-        """Returns the class of each input and the probabilities of all classes.
+        """Return the class of each input and the probabilities of all classes.
 
         Raises the same as ``predict``.
         """
@@ -128,7 +128,7 @@ class Model:
         self._source = source
 
     def _stamp(self) -> tuple[int, int] | None:
-        """Returns a value that changes with each commit of the agent's journal.
+        """Return a value that changes with each commit of the agent's journal.
 
         None if it cannot be read.
         """
@@ -140,7 +140,7 @@ class Model:
 
 
 def _softmax(outputs: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
-    """Returns the probabilities for logits (N, ...) whose classes are along ``axis``."""
+    """Return the probabilities for logits (N, ...) whose classes are along ``axis``."""
     with np.errstate(invalid="ignore"):  # infinite outputs become NaN
         powers = np.exp(outputs - outputs.max(axis=axis, keepdims=True))
     found: NDArray[np.float32] = powers / powers.sum(axis=axis, keepdims=True)

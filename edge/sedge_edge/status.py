@@ -105,7 +105,7 @@ class Status(msgspec.Struct, frozen=True):
     certificate: datetime | None = None
 
     def lines(self) -> Iterator[str]:
-        """Yields the status as lines of text for people."""
+        """Yield the status as lines of text for people."""
         if not self.started:
             yield f"device {self.device} of fleet {self.fleet}: has never run"
             return
@@ -145,7 +145,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 def status(config: EdgeConfig, state: AgentState | None, folder: Path) -> Status:
-    """Returns the status of this device from ``folder``. ``state`` is None if the device has never run."""
+    """Return the status of this device from ``folder``. ``state`` is None if the device has never run."""
     device, fleet = config.device, config.fleet
     if state is None:
         return Status(device, fleet)

@@ -59,7 +59,7 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blobs: dict[str, int]
 
     def members(self) -> list[tuple[str, str, int]]:
-        """Returns the name, digest and size of every member after the head, in order."""
+        """Return the name, digest and size of every member after the head, in order."""
         blobs = [(f"blobs/{name}", name, size) for name, size in sorted(self.blobs.items())]
         return [(DATABASE_NAME, self.database_sha256, self.database_bytes), *blobs]
 
@@ -156,7 +156,7 @@ def _into_server(cloud: CloudConfig, folder: Path, members: Members, replace: bo
 
 
 def _given_up(store: Store, replace: bool) -> dict[str, int]:
-    """Returns the last closed round of each run that the restore discards."""
+    """Return the last closed round of each run that the restore discards."""
     if not replace and not is_empty(store):
         raise _taken(store.place)
     return _rounds(store)
@@ -210,7 +210,7 @@ def _contents(store: Store) -> list[str]:
 
 
 def _rounds(store: Store) -> dict[str, int]:
-    """Returns the last closed round of each run."""
+    """Return the last closed round of each run."""
     return {row.run: state_of(row).round for row in store.runs()}
 
 
@@ -260,7 +260,7 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 
 
 def _digest(path: Path) -> tuple[str, int]:
-    """Returns a file's SHA-256 in hex, and its size in bytes."""
+    """Return a file's SHA-256 in hex, and its size in bytes."""
     digest, size = hashlib.sha256(), 0
     with translated("read", path), path.open("rb") as file:
         while data := file.read(READ_BYTES):

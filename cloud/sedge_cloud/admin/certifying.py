@@ -25,7 +25,7 @@ RENEW_SHARE = 1 / 3
 
 
 def authority_of(cloud: CloudConfig) -> Authority | None:
-    """Returns the certificate authority whose key is on this machine; None if none is configured.
+    """Return the certificate authority whose key is on this machine; None if none is configured.
 
     Raises ``ConfigError`` if key and certificate do not match, ``StorageError`` if a file cannot be read.
     """
@@ -77,7 +77,7 @@ def certify_token(store: Store, cloud: CloudConfig, name: str, secret: bytes, un
 
 
 def is_renewal_due(store: Store, cloud: CloudConfig) -> bool:
-    """Returns True if ``renew_due`` would renew any certificate."""
+    """Return True if ``renew_due`` would renew any certificate."""
     return bool(_due(store, cloud))
 
 
@@ -107,7 +107,7 @@ def write_revoked(store: Store, cloud: CloudConfig) -> None:
 
 
 def revoked_file(cloud: CloudConfig) -> Path:
-    """Returns the path of the broker's list of revoked certificates."""
+    """Return the path of the broker's list of revoked certificates."""
     return Path(str(cloud.broker.device_password_file)).with_name(REVOKED)
 
 
@@ -131,7 +131,7 @@ def certificates_left(store: Store, cloud: CloudConfig) -> str:
 
 
 def days_left(row: CertificateRow, now: float) -> str:
-    """Returns when a certificate expires, in days and in words."""
+    """Return when a certificate expires, in days and in words."""
     days = int((row.until - now) // DAY_S)
     return f"({days} days left)" if days >= 0 else f"(ended {-days} days ago)"
 

@@ -54,12 +54,12 @@ def copy_blobs(source: Store, target: Store) -> tuple[int, int, int]:
 
 
 def is_empty(store: Store) -> bool:
-    """Returns True if a store is empty, as it is when its folder has lost the database."""
+    """Return True if a store is empty, as it is when its folder has lost the database."""
     return not store.census().all and not store.runs()
 
 
 def _is_sound(store: Store, sha256: bytes) -> bool:
-    """Returns True if the store has this blob intact. A damaged blob is moved aside."""
+    """Return True if the store has this blob intact. A damaged blob is moved aside."""
     if not store.blobs.has(sha256):
         return False
     try:

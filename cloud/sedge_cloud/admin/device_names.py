@@ -35,7 +35,7 @@ class DeviceNames:
     tags: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
 
     def folders(self, out: Path | None) -> dict[str, Path]:
-        """Returns each device's folder: ``out`` itself for a single device, otherwise ``out``/DEVICE.
+        """Return each device's folder: ``out`` itself for a single device, otherwise ``out``/DEVICE.
 
         Devices that came with a secret need no files and have no folder.
         """
@@ -50,7 +50,7 @@ def device_names(
     file: Path | None,
     taken: Callable[[Collection[str]], Collection[str]],
 ) -> DeviceNames:
-    """Returns the ids to enrol, after checking all of them.
+    """Return the ids to enrol, after checking all of them.
 
     ``taken`` returns those that are already enrolled.
 
@@ -98,7 +98,7 @@ def _read(file: Path, taken: Callable[[Collection[str]], Collection[str]]) -> De
 
 
 def _columns(cells: list[str], where: str) -> list[str]:
-    """Returns the column names, if the file's first line is a header. A file without one lists only ids."""
+    """Return the column names, if the file's first line is a header. A file without one lists only ids."""
     columns = [cell.lower() for cell in cells]
     if columns[0] not in _HEADERS:
         if len(cells) > 1:

@@ -119,7 +119,7 @@ def _public(cloud: CloudConfig) -> str:
 
 
 def _models(store: Store) -> list[bytes]:
-    """Returns the digest of every run's model blob, oldest run first."""
+    """Return the digest of every run's model blob, oldest run first."""
     return [Run(row, store).state.model for row in store.runs()]
 
 

@@ -119,7 +119,7 @@ def reload_broker(cloud: CloudConfig) -> None:
 
 
 def join_text(folder: Path) -> str:
-    """Returns the contents of a device's folder as one line, for ``sedge-edge join`` (enrolment.md, E7).
+    """Return the contents of a device's folder as one line, for ``sedge-edge join`` (enrolment.md, E7).
 
     The line contains the secret. Raises ``StorageError`` when the folder cannot be read.
     """
@@ -183,7 +183,7 @@ def _issue(
 
 
 def _are_enrolled(store: Store, secrets: Mapping[str, bytes]) -> bool:
-    """Returns True if the store has these devices with these secrets."""
+    """Return True if the store has these devices with these secrets."""
     try:
         rows = store.devices_named(secrets)
     except StorageError:

@@ -105,7 +105,7 @@ def _reload(cloud: CloudConfig) -> None:
 
 
 def _qr_code() -> Callable[[str], None]:
-    """Returns a function that prints text as a QR code. Raises ``ConfigError`` if segno is missing."""
+    """Return a function that prints text as a QR code. Raises ``ConfigError`` if segno is missing."""
     try:
         import segno
     except ModuleNotFoundError as exc:

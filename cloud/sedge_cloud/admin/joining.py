@@ -153,13 +153,13 @@ def _give_passwords(store: Store, path: Path, names: Collection[str]) -> None:
 
 
 def is_due(store: Store, cloud: CloudConfig) -> bool:
-    """Returns True if ``settle`` has passwords or certificates to issue. Raises ``StorageError``."""
+    """Return True if ``settle`` has passwords or certificates to issue. Raises ``StorageError``."""
     waits = store.joins(["accepted"]) or store.renewals_due()
     return bool(waits) or is_renewal_due(store, cloud)
 
 
 def may_settle(cloud: CloudConfig) -> bool:
-    """Returns True if this process may write the broker's files, and read the authority's key if any."""
+    """Return True if this process may write the broker's files, and read the authority's key if any."""
     path, key = cloud.broker.device_password_file, cloud.broker.authority_key_file
     if path is None:
         return True
@@ -167,7 +167,7 @@ def may_settle(cloud: CloudConfig) -> bool:
 
 
 def by_hand(cloud: CloudConfig, row: TokenRow) -> list[str]:
-    """Returns the steps left to the operator for a token's account, if the broker's files are elsewhere."""
+    """Return the steps left to the operator for a token's account, if the broker's files are elsewhere."""
     if cloud.broker.device_password_file is not None:
         return (
             [] if access_file(cloud) is not None else [f"Deny {row.token} {_SHARED} at the broker."]

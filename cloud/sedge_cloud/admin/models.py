@@ -18,7 +18,7 @@ from sedge_protocol.wire.bundle import Bundle, unpack
 
 
 def find_run(store: Store, name: str) -> RunRow:
-    """Returns a run's row. Raises ``ConfigError`` when there is no such run."""
+    """Return a run's row. Raises ``ConfigError`` when there is no such run."""
     run = next((row for row in store.runs() if row.run == name), None)
     if run is None:
         raise ConfigError("run", name, "the name of a run (see `run list`)")

@@ -36,7 +36,7 @@ class Revocation:
 
     @property
     def command(self) -> str:
-        """Returns the command that repeats the revocation as a user who may edit the broker's passwords."""
+        """Return the command that repeats the revocation as a user who may edit the broker's passwords."""
         return f"sudo sedge-cloud device revoke {self.device}"
 
 
@@ -81,7 +81,7 @@ def _shut_out(store: Store, cloud: CloudConfig, device: str) -> None:
 
 
 def is_served(cloud: CloudConfig) -> bool:
-    """Returns True if the fleet's coordinator runs on this machine."""
+    """Return True if the fleet's coordinator runs on this machine."""
     try:
         lock_folder(Path(cloud.state_dir)).close()
     except StorageError:

@@ -66,7 +66,7 @@ def start_rollout(store: Store, name: str, folder: Path, plan: RolloutPlan) -> R
 def _first_phase(
     store: Store, run: str, plan: RolloutPlan, devices: Collection[str], number: int = 0
 ) -> RolloutRow:
-    """Returns a rollout to these devices. Its first phase begins now, with orders in round ``number``."""
+    """Return a rollout to these devices. Its first phase begins now, with orders in round ``number``."""
     at, earlier = time.time(), store.rollouts(run)
     coded = msgspec.msgpack.encode(plan)
     made = RolloutRow(run, len(earlier) + 1, b"", "in_progress", coded, b"", at)

@@ -96,7 +96,7 @@ def _renews(row: DeviceRow) -> bool:
 
 
 def _unable(row: DeviceRow) -> str:
-    """Returns a line about a device whose agent cannot change its secret."""
+    """Return a line about a device whose agent cannot change its secret."""
     hello = row.read_hello()
     version = "" if hello is None else f" {hello.version}"
     return (

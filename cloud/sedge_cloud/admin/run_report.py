@@ -80,7 +80,7 @@ def run_report(reader: Reader, name: str, as_json: bool, width: int | None = Non
 
 
 def run_remarks(store: Store, run: RunFacts) -> tuple[str, ...]:
-    """Returns the strategy's remarks on its options and its run; empty if it cannot be imported here."""
+    """Return the strategy's remarks on its options and its run; empty if it cannot be imported here."""
     rows = [row.summary for row in store.rounds(run.run) if row.summary is not None]
     summaries = [msgspec.msgpack.decode(row, type=Summary) for row in rows]
     trained = [summary for summary in summaries if summary.devices]
@@ -93,7 +93,7 @@ def run_remarks(store: Store, run: RunFacts) -> tuple[str, ...]:
 
 
 def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:
-    """Returns a round's summary as JSON fields, with its times, and bytes and reasons for every device."""
+    """Return a round's summary as JSON fields, with its times, and bytes and reasons for every device."""
     orders = store.orders(s.run, s.round)
     told = msgspec.to_builtins(s)
     for fields in (told, *told["devices"]) if s.withheld else ():
@@ -126,7 +126,7 @@ def _privacy(store: Store, name: str) -> Iterator[str]:
 
 
 def _dense(store: Store, name: str) -> int:
-    """Returns the bytes of a run's model as float32, upload and download together."""
+    """Return the bytes of a run's model as float32, upload and download together."""
     return 8 * Run(find_run(store, name), store).manifest.layout.size
 
 

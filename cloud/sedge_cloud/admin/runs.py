@@ -131,7 +131,7 @@ def _begin(
 
 
 def _past(store: Store, run: Run, source: str) -> list[ClientModelRow]:
-    """Returns the client models of the run ``source`` as rows of this run before its first round.
+    """Return the client models of the run ``source`` as rows of this run before its first round.
 
     They leave out what each device has cached, as that is specific to the other run.
     """
@@ -155,7 +155,7 @@ def _past(store: Store, run: Run, source: str) -> list[ClientModelRow]:
 
 
 def _first_state(run: Run, run_store: RunStore, exact: bool) -> RunState:
-    """Returns the state before the first round, with the model that the strategy's ``init`` returns."""
+    """Return the state before the first round, with the model that the strategy's ``init`` returns."""
     first = run.strategy.init(run_store.context(run))
     broadcast = run.config.broadcast
     theta = first.theta if exact else first_version(first.theta, run.manifest.layout, broadcast)
@@ -200,7 +200,7 @@ def _require_plan(run: Run, run_store: RunStore) -> tuple[str, ...]:
 
 
 def first_order(run: Run, run_store: RunStore) -> Order:
-    """Returns the order that a device without history gets in round 1.
+    """Return the order that a device without history gets in round 1.
 
     Raises the errors of ``plan_newcomer``.
     """
@@ -278,7 +278,7 @@ def resume_run(
 def _resumed(
     name: str, config: RunConfig, state: RunState, spent: int, num_rounds: int | None
 ) -> RunConfig:
-    """Returns the config for resuming a run after its last round, or after ``spent`` if that is not 0."""
+    """Return the config for resuming a run after its last round, or after ``spent`` if that is not 0."""
     last, budget = state.round, state.budget
     done = config.training_rounds(last)
     if budget is not None and num_rounds is not None and num_rounds > done + budget.left:

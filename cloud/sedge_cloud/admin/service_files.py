@@ -193,7 +193,7 @@ def _bracketed(host: str) -> str:
 
 
 def _account(name: str) -> tuple[int, int]:
-    """Returns a user's uid and gid. Raises ``ConfigError``, which says how to create the user."""
+    """Return a user's uid and gid. Raises ``ConfigError``, which says how to create the user."""
     import pwd  # not available on Windows
 
     try:

@@ -102,7 +102,7 @@ def write_first_files(
 
 
 def cloud_toml(fleet: str, state: str, broker: Mapping[str, str], under: str = "") -> str:
-    """Returns the text of a first cloud.toml with these keys in ``[broker]``."""
+    """Return the text of a first cloud.toml with these keys in ``[broker]``."""
     keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in broker.items())
     return CLOUD_TOML.format(fleet=fleet, state=state, broker=keys, under=under)
 

@@ -108,7 +108,7 @@ def _require_free(port: int, folder: Path) -> None:
 
 
 def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
-    """Returns the fleet's address, and the next commands to type."""
+    """Return the fleet's address, and the next commands to type."""
     command, broker = f"sedge-cloud -c {folder / 'cloud.toml'}", cloud.broker
     lines = [
         f"Fleet {cloud.fleet}: its devices reach the broker at {broker.device_url or broker.url}"
@@ -158,7 +158,7 @@ def _write_files(folder: Path, url: str | None) -> None:
 
 
 def _free_one(ports: range) -> int:
-    """Returns the first free port. Raises ``ConfigError`` if there is none."""
+    """Return the first free port. Raises ``ConfigError`` if there is none."""
     for port in ports:
         if is_free(port):
             return port
@@ -166,7 +166,7 @@ def _free_one(ports: range) -> int:
 
 
 def _own_address() -> str:
-    """Returns this machine's address in its network, or the loopback address if it has no network."""
+    """Return this machine's address in its network, or the loopback address if it has no network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_ELSEWHERE)

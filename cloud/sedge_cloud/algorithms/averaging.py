@@ -28,7 +28,7 @@ BLOCK_BYTES = 64 * 2**20
 
 
 def average_change(context: Context, updates: Iterable[Update]) -> Change:
-    """Returns the change (n,) from the global model to the trained models' mean by ``num_examples``.
+    """Return the change (n,) from the global model to the trained models' mean by ``num_examples``.
 
     If the run's ``robust`` says so, a coordinate-wise rule replaces the mean. Raises ``StrategyError``
     for an update of another shape or a negative weight.
@@ -39,7 +39,7 @@ def average_change(context: Context, updates: Iterable[Update]) -> Change:
 
 
 def mean_change(updates: Iterable[Update], theta: Theta) -> Change:
-    """Returns the change (n,) from theta (n,) to the weighted mean; zeros if all weights are 0.
+    """Return the change (n,) from theta (n,) to the weighted mean; zeros if all weights are 0.
 
     Raises ``StrategyError`` as ``average_change`` does.
     """
@@ -91,7 +91,7 @@ def robust_change(updates: Iterable[Update], theta: Theta, robust: Robust) -> Ch
 
 
 def repeatable(updates: Iterable[Update]) -> Iterable[Update]:
-    """Returns the updates in a form that can be iterated more than once."""
+    """Return the updates in a form that can be iterated more than once."""
     return list(updates) if isinstance(updates, Iterator) else updates
 
 

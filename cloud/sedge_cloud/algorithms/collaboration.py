@@ -64,7 +64,7 @@ class Grouped(Strategy, frozen=True):
 
     @property
     def patch_values(self) -> ValueCoding:
-        """Returns int8, as a patch has about half of the model's elements."""
+        """Return int8, as a patch has about half of the model's elements."""
         return ValueCoding.INT8
 
     def masks(self, context: Context) -> "Masks":
@@ -109,7 +109,7 @@ class MaskRecorder:
 
 
 def sampled_places(size: int, sample: int) -> Places | None:
-    """Returns the places, ascending, at which models of ``size`` elements are compared; None means all."""
+    """Return the places, ascending, at which models of ``size`` elements are compared; None means all."""
     if size <= sample:
         return None
     edges = np.arange(sample + 1) * size // sample
@@ -164,7 +164,7 @@ def _apart(masks: list[Words], rows: tuple[int, int]) -> NDArray[np.int32]:
 
 
 def threshold(overlap: NDArray[np.float64], number: int, beta: int) -> float:
-    """Returns the overlap from which two devices collaborate after round ``number``, from 1 to beta.
+    """Return the overlap from which two devices collaborate after round ``number``, from 1 to beta.
 
     The threshold rises linearly from the mean of the overlaps O (N, N) off the diagonal to their maximum.
     """
@@ -176,7 +176,7 @@ def threshold(overlap: NDArray[np.float64], number: int, beta: int) -> float:
 def collaborators(
     masks: Mapping[str, Words], number: int, beta: int, compute: Compute = IN_PLACE
 ) -> dict[str, tuple[str, ...]]:
-    """Returns C of every device with collaborators after round ``number``, in the order of ``masks``."""
+    """Return C of every device with collaborators after round ``number``, in the order of ``masks``."""
     names = [name for name, words in masks.items() if words.any()]
     if number > beta or len(names) < 2:
         return {}
@@ -191,7 +191,7 @@ def collaborators(
 
 
 def next_groups(context: Context, masks: Masks, beta: int) -> Groups:
-    """Returns the groups that apply after the round that follows ``context``."""
+    """Return the groups that apply after the round that follows ``context``."""
     number = context.round + 1
     if number > beta:
         return {}
@@ -201,7 +201,7 @@ def next_groups(context: Context, masks: Masks, beta: int) -> Groups:
 
 
 def places(vector: SparseVector) -> Places:
-    """Returns the places of a vector's elements, ascending."""
+    """Return the places of a vector's elements, ascending."""
     where = vector.where
     return np.arange(vector.size, dtype=np.intp) if isinstance(where, slice) else where
 

@@ -13,7 +13,7 @@ Names = tuple[str, ...]
 
 
 def head(layout: Layout, names: Sequence[str] = ()) -> Names:
-    """Returns the parameters with these names or in these modules; without names, those of the last module.
+    """Return the parameters with these names or in these modules; without names, those of the last module.
 
     Raises ``ConfigError`` for a name that is neither a parameter nor a module, and if the body would be
     empty.
@@ -32,18 +32,18 @@ def head(layout: Layout, names: Sequence[str] = ()) -> Names:
 
 
 def body(layout: Layout, names: Sequence[str] = ()) -> Names:
-    """Returns the parameters outside ``head``."""
+    """Return the parameters outside ``head``."""
     top = head(layout, names)
     return tuple(name for name in parameters(layout) if name not in top)
 
 
 def parameters(layout: Layout) -> Names:
-    """Returns the names of the tensors that are not statistics."""
+    """Return the names of the tensors that are not statistics."""
     return tuple(t.name for t in layout.tensors if t.role is Role.PARAMETER)
 
 
 def norms(layout: Layout) -> Names:
-    """Returns the scale and shift of each normalisation layer: a module whose parameters are all vectors.
+    """Return the scale and shift of each normalisation layer: a module whose parameters are all vectors.
 
     These are BatchNorm, GroupNorm and LayerNorm; linear and convolutional layers also have a matrix.
     """
@@ -52,10 +52,10 @@ def norms(layout: Layout) -> Names:
 
 
 def module(name: str) -> str:
-    """Returns the name of a tensor's module."""
+    """Return the name of a tensor's module."""
     return name.rpartition(".")[0]
 
 
 def inside(tensor: str, name: str) -> bool:
-    """Returns True if ``name`` is this tensor, its module or an enclosing module."""
+    """Return True if ``name`` is this tensor, its module or an enclosing module."""
     return tensor == name or tensor.startswith(f"{name}.")

@@ -87,7 +87,7 @@ class Aligner:
 
 
 def made_along(axes: Axes) -> tuple[int, ...]:
-    """Returns for every tensor the dimension along which it outputs channels, or ``NONE``.
+    """Return for every tensor the dimension along which it outputs channels, or ``NONE``.
 
     For biases, normalisations, linear layers and convolutions it is the first dimension. An axis that no
     weight outputs in this way is output by its first tensor, such as an embedding or a transposed
@@ -208,7 +208,7 @@ def _rows(values: Values, place: int, channels: int) -> Values:
 
 
 def _cover(form: Form, plans: dict[int, AxisPlan]) -> Theta | None:
-    """Returns 1 for elements all of whose channels come from a source, 0 for others; None if all are 1."""
+    """Return 1 for elements all of whose channels come from a source, 0 for others; None if all are 1."""
     covered = {axis: plan.makes.any(axis=0) for axis, plan in plans.items()}
     if all(reached.all() for reached in covered.values()):
         return None

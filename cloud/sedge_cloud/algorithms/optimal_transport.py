@@ -44,7 +44,7 @@ def require_solver(solver: Solver) -> None:
 
 
 def plan_between(cost: Matrix, solver: Solver, reg: float = 0.01) -> Matrix:
-    """Returns the plan T (M, m), of sum 1, for a ``cost`` (M, m) of 0 or more; ``reg`` is for sinkhorn.
+    """Return the plan T (M, m), of sum 1, for a ``cost`` (M, m) of 0 or more; ``reg`` is for sinkhorn.
 
     Every row of T sums to 1/M and every column to 1/m; with ``assign``, rows and columns without a partner
     sum to 0 and the others to 1/min(M, m). Raises ``StrategyError`` for a cost that is negative or not
@@ -65,7 +65,7 @@ def plan_between(cost: Matrix, solver: Solver, reg: float = 0.01) -> Matrix:
 
 
 def _assignment(cost: Matrix) -> Matrix:
-    """Returns the unscaled plan (M, m), which is 1 where a source and a target are partners."""
+    """Return the unscaled plan (M, m), which is 1 where a source and a target are partners."""
     from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 
     plan = np.zeros(cost.shape)

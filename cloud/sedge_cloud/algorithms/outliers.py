@@ -59,7 +59,7 @@ class Filtered:
 
     @property
     def distrusted(self) -> dict[str, float]:
-        """Returns the factors below ``TRUSTED``, by device."""
+        """Return the factors below ``TRUSTED``, by device."""
         return distrusted(self.shortened)
 
     def __iter__(self) -> Iterator[Update]:
@@ -99,7 +99,7 @@ def measure(update: Update) -> Measured:
 def filter_outliers(
     updates: Iterable[Update], robust: Robust, measured: Sequence[Measured] | None = None
 ) -> Filtered:
-    """Returns the updates that a strategy may aggregate, shortened where necessary.
+    """Return the updates that a strategy may aggregate, shortened where necessary.
 
     If ``updates`` is an iterator, it is read into memory; otherwise it is iterated several times.
     ``measured`` has the updates' measures, if known. That saves a pass over the vectors, and all passes if
@@ -131,7 +131,7 @@ def filter_outliers(
 
 
 def _factors(measured: Sequence[Measured], clip: float) -> list[float]:
-    """Returns the clip factor of each update: the smaller of the factors for its two lengths."""
+    """Return the clip factor of each update: the smaller of the factors for its two lengths."""
     deltas = [each.delta for each in measured]
     trusted = [each.patch for each in measured if each.trusted]
     is_any = any(0 < patch < np.inf for patch in trusted)
@@ -162,7 +162,7 @@ def _centres(
     moved: Sequence[bool],
     before: Mapping[int, NDArray[np.float64]],
 ) -> dict[int, NDArray[np.float64]]:
-    """Returns each width's mean direction (n,), weighted by inverse distance from ``before`` if given."""
+    """Return each width's mean direction (n,), weighted by inverse distance from ``before`` if given."""
     sums: dict[int, NDArray[np.float64]] = {}
     weights: defaultdict[int, float] = defaultdict(float)
     squares = {width: float(np.square(centre).sum()) for width, centre in before.items()}
@@ -219,7 +219,7 @@ def _length(vector: Theta | None) -> float:
 
 
 def _sum_of_squares(vector: Theta) -> float:
-    """Returns ``np.square(vector, dtype=np.float64).sum()`` bit for bit, with less memory.
+    """Return ``np.square(vector, dtype=np.float64).sum()`` bit for bit, with less memory.
 
     Like numpy, it halves the vector recursively.
     """

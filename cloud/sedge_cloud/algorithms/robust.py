@@ -71,19 +71,19 @@ class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
     limit."""
 
     def wrong(self, count: int) -> int:
-        """Returns f, the number of updates among ``count`` that may be hostile."""
+        """Return f, the number of updates among ``count`` that may be hostile."""
         return floor_of(self.byzantine, count)
 
 
 def distrusted(factors: Mapping[str, float]) -> dict[str, float]:
-    """Returns the factors below ``TRUSTED``, by device."""
+    """Return the factors below ``TRUSTED``, by device."""
     return {device: factor for device, factor in factors.items() if factor < TRUSTED}
 
 
 def clip_factors(
     lengths: Sequence[float], clip: float, among: Sequence[float] | None = None
 ) -> list[float]:
-    """Returns the factor that shortens each change to at most ``clip`` times the median length.
+    """Return the factor that shortens each change to at most ``clip`` times the median length.
 
     A change that is not finite gets 0; a ``clip`` of 0 shortens no other. The median is that of ``among``,
     by default of all ``lengths``, without lengths of zero: if a codec lets most devices send nothing, the
@@ -107,7 +107,7 @@ def counted_examples(claimed: Sequence[int], max_weight: float) -> list[int]:
 
 
 def agreement_factors(agreements: Sequence[float]) -> list[float]:
-    """Returns the factor of each change by how well its direction agrees with the others; NaN is unknown.
+    """Return the factor of each change by how well its direction agrees with the others; NaN is unknown.
 
     The factor is 1 for an agreement of at least ``AGREES`` times the median, proportional below that, and 0
     for a change that points against the others. Nothing is shortened if there are only two changes, as
@@ -137,7 +137,7 @@ def krum_scores(gram: NDArray[np.float64], wrong: int) -> NDArray[np.float64]:
 
 
 def krum(gram: NDArray[np.float64], wrong: int, rule: Rule) -> list[int]:
-    """Returns the updates that the rule keeps, ascending, from the inner products (d, d) of the changes.
+    """Return the updates that the rule keeps, ascending, from the inner products (d, d) of the changes.
 
     With fewer than 3 updates all are kept, as none has two others to be compared with. f is at most (d - 3)
     / 2, the limit of Krum's proof. If scores are equal, the first update wins.

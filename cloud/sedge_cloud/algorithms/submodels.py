@@ -35,7 +35,7 @@ class Form:
 
 
 def form_of(context: Context, width: int) -> Form:
-    """Returns the form of ``Context.widths[width]``. In a model without axes, every dimension is fixed.
+    """Return the form of ``Context.widths[width]``. In a model without axes, every dimension is fixed.
 
     Raises ``StrategyError`` for a width that the run does not have.
     """
@@ -47,12 +47,12 @@ def form_of(context: Context, width: int) -> Form:
 
 
 def prefix(form: Form) -> Channels:
-    """Returns the first channels of every axis, as many as the form has."""
+    """Return the first channels of every axis, as many as the form has."""
     return [np.arange(channels) for channels in form.axes.channels]
 
 
 def rolled(form: Form, whole: Axes, shift: int) -> Channels:
-    """Returns as many adjacent channels of every axis as the form has, from ``shift`` on, cyclically."""
+    """Return as many adjacent channels of every axis as the form has, from ``shift`` on, cyclically."""
     return [
         (np.arange(kept) + shift) % channels
         for kept, channels in zip(form.axes.channels, whole.channels, strict=True)
@@ -60,7 +60,7 @@ def rolled(form: Form, whole: Axes, shift: int) -> Channels:
 
 
 def places_of(whole: Form, form: Form, channels: Channels) -> NDArray[np.intp]:
-    """Returns the places in the whole theta (n,) of the elements (m,) of a form with these channels."""
+    """Return the places in the whole theta (n,) of the elements (m,) of a form with these channels."""
     places = np.empty(form.layout.size, np.intp)
     for tensor, target, axes in zip(
         whole.layout.tensors, form.layout.tensors, whole.axes.dims, strict=True
@@ -107,7 +107,7 @@ class ElementMean:
         self._weights[places] += weights
 
     def change(self) -> NDArray[np.float64]:
-        """Returns theta' - theta (n,)."""
+        """Return theta' - theta (n,)."""
         np.divide(self._total, self._weights, out=self._total, where=self._weights > 0)
         return self._total
 

@@ -17,7 +17,7 @@ Indices = NDArray[np.uint32]
 
 
 def by_energy(scores: Scores, energy: float, most: float) -> Indices:
-    """Returns sorted indices of the fewest largest scores (s,) that add up to the share ``energy`` of all.
+    """Return sorted indices of the fewest largest scores (s,) that add up to the share ``energy`` of all.
 
     Elements that tie with the last of these are included. The result has at most a share ``most`` of the
     elements; if it would exceed that, it has only the scores above the first one that does not fit. If all

@@ -54,17 +54,17 @@ class WidthPolicy(Strategy, frozen=True):
             raise ConfigError("memory_mb, step_s", both, "neither of them together with dropped")
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """Returns a remark if the run has only one width, so that there is nothing to choose from."""
+        """Return a remark if the run has only one width, so that there is nothing to choose from."""
         text = f"{self.name}: the run has one form of the model, so every device trains the whole of it"
         return () if len(layouts) > 1 else (text,)
 
     @property
     def widths_vary(self) -> bool:
-        """Returns True, as these options assign widths."""
+        """Return True, as these options assign widths."""
         return True
 
     def width_of(self, context: Context, client: ClientModel) -> tuple[int, Arrays]:
-        """Returns a device's width, and the arrays that store it.
+        """Return a device's width, and the arrays that store it.
 
         Raises ``ConfigError`` for an option that does not suit the run's bundles.
         """

@@ -34,7 +34,7 @@ NAMES = ("acl", "broker-acl")
 
 
 def access_list(fleet: str) -> str:
-    """Returns the access list of a fleet."""
+    """Return the access list of a fleet."""
     return ACL.format(user=f"{COORDINATOR}{fleet}", fleet=fleet)
 
 
@@ -70,7 +70,7 @@ def forget_tokens(cloud: CloudConfig, tokens: Collection[str]) -> None:
 
 
 def access_file(cloud: CloudConfig) -> Path | None:
-    """Returns the path of the broker's access list, or None if it is not on this machine."""
+    """Return the path of the broker's access list, or None if it is not on this machine."""
     passwords = cloud.broker.device_password_file
     files = [] if passwords is None else [Path(passwords).with_name(name) for name in NAMES]
     return next((path for path in files if path.exists()), None)

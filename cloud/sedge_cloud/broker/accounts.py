@@ -95,7 +95,7 @@ def passwords_agree(cloud: CloudConfig) -> str:
 
 
 def _let_in(cloud: CloudConfig, row: DeviceRow) -> bool:
-    """Returns True if the broker accepts the device's password.
+    """Return True if the broker accepts the device's password.
 
     The test connects with a client id of its own.
     """

@@ -74,11 +74,11 @@ class Authority:
         return cls(private, own)
 
     def texts(self) -> tuple[str, str]:
-        """Returns its certificate and its key, in PEM."""
+        """Return its certificate and its key, in PEM."""
         return _pem(self._own), _key_pem(self._key)
 
     def broker(self, hosts: Sequence[str]) -> tuple[str, str]:
-        """Returns the certificate and key, in PEM, of a broker that is reached under these names.
+        """Return the certificate and key, in PEM, of a broker that is reached under these names.
 
         The names by which this machine reaches itself are always included.
         """
@@ -93,7 +93,7 @@ class Authority:
         return _pem(self._leaf("broker", key.public_key(), _in(DAYS), extension)), _key_pem(key)
 
     def coordinator(self, name: str) -> tuple[str, str]:
-        """Returns the certificate and key of a coordinator, in PEM."""
+        """Return the certificate and key of a coordinator, in PEM."""
         key = _new_key()
         return _pem(self._leaf(name, key.public_key(), _in(DAYS))), _key_pem(key)
 

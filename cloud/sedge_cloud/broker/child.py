@@ -28,7 +28,7 @@ _STOP_S = 5.0
 
 
 def find_mosquitto() -> str | None:
-    """Returns the path of the Mosquitto daemon, or None."""
+    """Return the path of the Mosquitto daemon, or None."""
     return shutil.which("mosquitto") or shutil.which("mosquitto", path=os.pathsep.join(_FOLDERS))
 
 

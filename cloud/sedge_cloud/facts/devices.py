@@ -110,7 +110,7 @@ class KnownDevice:
         return "online" if self.session.online else "offline"
 
     def _trouble(self, past: DevicePast) -> Problem | None:
-        """Returns the problem if the device's last update did not count, or not in full."""
+        """Return the problem if the device's last update did not count, or not in full."""
         why = past.shortfall
         if why is None:
             return None
@@ -123,7 +123,7 @@ class KnownDevice:
 
 
 def versions_of(counts: Mapping[str, int]) -> tuple[AgentVersion, ...]:
-    """Returns the agents' versions with the number of devices that have each, most common first."""
+    """Return the agents' versions with the number of devices that have each, most common first."""
     order = sorted(counts, key=lambda version: (-counts[version], version))
     return tuple(
         AgentVersion(version=printable(one), devices=counts[one], behind=_is_behind(one))
@@ -132,7 +132,7 @@ def versions_of(counts: Mapping[str, int]) -> tuple[AgentVersion, ...]:
 
 
 def _is_behind(version: str) -> bool:
-    """Returns True if an agent's version, such as ``0.1.0`` or ``java 0.1.0``, is older than ours."""
+    """Return True if an agent's version, such as ``0.1.0`` or ``java 0.1.0``, is older than ours."""
     here, there = _NUMBERS.search(VERSION), _NUMBERS.search(version)
     if here is None or there is None:
         return False
@@ -182,7 +182,7 @@ def lots_of(
 
 
 def change(past: DevicePast) -> float | None:
-    """Returns how much the latest mean improves on the best earlier mean; None with too few values."""
+    """Return how much the latest mean improves on the best earlier mean; None with too few values."""
     ends = range(RECENT, len(past.before) + 1)
     means = [sum(past.before[end - RECENT : end]) / RECENT for end in ends]
     if len(means) <= RECENT:

@@ -13,7 +13,7 @@ _DAY_S, _HOUR_S = 86_400.0, 3600.0
 def disk_of(
     row: CoordinatorRow, running: bool, folder: Path, measured: Sequence[DiskRow]
 ) -> DiskFacts:
-    """Returns the disk's facts as the service measured them, or measured now if it is not running."""
+    """Return the disk's facts as the service measured them, or measured now if it is not running."""
     free, total = row.free, row.total
     if not running:
         disk = shutil.disk_usage(folder)

@@ -127,7 +127,7 @@ class Waits:
 def _doing(
     device: DeviceFacts, order: tuple[str, int], opened: datetime | None
 ) -> tuple[str, datetime | None]:
-    """Returns an online device's progress with its order, as part of a sentence, and since when."""
+    """Return an online device's progress with its order, as part of a sentence, and since when."""
     if device.order != order:
         return "has not been asked yet", opened
     match device.doing.split(" ", 1):
@@ -167,7 +167,7 @@ def run_waits(
 
 
 def last_message_dropped(device: DeviceFacts) -> bool:
-    """Returns True if a device's last message was dropped, so that it may think it is connected."""
+    """Return True if a device's last message was dropped, so that it may think it is connected."""
     if device.error_since is None:
         return False
     return device.since is None or device.error_since >= device.since - RESOLUTION

@@ -56,7 +56,7 @@ _MILD: frozenset[Code] = frozenset({"device_waits", "device_slow"})
 
 
 def problems(facts: Fleet, of_devices: Iterable[Problem] | None = None) -> tuple[Problem, ...]:
-    """Returns all problems: errors first, then the longest-lasting first.
+    """Return all problems: errors first, then the longest-lasting first.
 
     ``of_devices`` is the result of ``device_problems``, if it is known.
     """
@@ -245,19 +245,19 @@ def _never_connected(facts: Fleet) -> Iterator[Problem]:
 
 
 def _is_overdue(facts: Fleet, device: DeviceFacts) -> bool:
-    """Returns True if a device that has never connected has had time to do so."""
+    """Return True if a device that has never connected has had time to do so."""
     recent = device.enrolled is not None and facts.at - device.enrolled < DEPLOYED
     return not (recent or _is_unheard(facts, device))
 
 
 def _is_unheard(facts: Fleet, device: DeviceFacts) -> bool:
-    """Returns True if a message from the device was dropped recently."""
+    """Return True if a message from the device was dropped recently."""
     recent = device.error_since is not None and facts.at - device.error_since < RECENT
     return recent and (device.state == "never" or last_message_dropped(device))
 
 
 def _is_over(facts: Fleet, device: DeviceFacts, trouble: Problem) -> bool:
-    """Returns True if a problem is no longer worth reporting, as its device was revoked a while ago."""
+    """Return True if a problem is no longer worth reporting, as its device was revoked a while ago."""
     is_old = trouble.since is None or facts.at - trouble.since > RECENT
     return device.state == "revoked" and is_old
 

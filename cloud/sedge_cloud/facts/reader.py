@@ -142,7 +142,7 @@ class Reader:
         return msgspec.structs.replace(facts, problems=found)
 
     def choose(self, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-        """Returns one page of the wanted devices, at most ``MAX_DEVICES``, and how many match on all pages.
+        """Return one page of the wanted devices, at most ``MAX_DEVICES``, and how many match on all pages.
 
         Raises ``ConfigError`` for an invalid condition, or for a tag that no device has.
         """
@@ -169,12 +169,12 @@ class Reader:
         return lots_of(self.store, names, running, self._going, MAX_DEVICES), found
 
     def device(self, name: str) -> DeviceFacts | None:
-        """Returns a device's facts, even if it is not cached; None if there is no such device."""
+        """Return a device's facts, even if it is not cached; None if there is no such device."""
         with self.store.reading():
             return self._facts_of([name]).get(name)
 
     def _matching(self, facts: Fleet, condition: Condition) -> Sequence[DeviceFacts]:
-        """Returns the devices that match the condition, in a fleet that is not large."""
+        """Return the devices that match the condition, in a fleet that is not large."""
         if condition is ALL:
             return facts.devices
         choice = Choice(None, "", facts.coordinator.running, condition)
@@ -198,7 +198,7 @@ class Reader:
         return self._states
 
     def _device_problems(self, facts: Fleet) -> tuple[Problem, ...]:
-        """Returns the problems of devices, recomputed when a device has changed or some time has passed."""
+        """Return the problems of devices, recomputed when a device has changed or some time has passed."""
         at, last = facts.at.timestamp(), self._wrong
         runs = [(run.run, run.status, bool(run.why)) for run in facts.runs]
         is_new = last is None or last.devices is not facts.devices or last.runs != runs
@@ -265,7 +265,7 @@ class Reader:
             self._all = tuple(self._facts.values())
 
     def _facts_of(self, names: Sequence[str]) -> Mapping[str, DeviceFacts]:
-        """Returns the facts of at least these devices, by id."""
+        """Return the facts of at least these devices, by id."""
         missing = [name for name in names if name not in self._facts]
         if missing:
             self._take(missing)
@@ -378,7 +378,7 @@ def _closed(row: RoundRow) -> RoundFacts:
 
 
 def _usual(closed: Sequence[RoundFacts]) -> float | None:
-    """Returns the median duration of recent rounds, in seconds; None if unknown."""
+    """Return the median duration of recent rounds, in seconds; None if unknown."""
     took = [
         (r.closed - r.opened).total_seconds()
         for r in closed[-_USUAL:]

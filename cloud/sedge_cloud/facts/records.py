@@ -293,25 +293,25 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_large(self) -> bool:
-        """Returns True if the fleet has more devices than are in ``devices``."""
+        """Return True if the fleet has more devices than are in ``devices``."""
         return len(self.devices) < sum(self.states.values())
 
     @property
     def online(self) -> int:
-        """Returns how many devices are online."""
+        """Return how many devices are online."""
         return self.states["online"]
 
     @property
     def active(self) -> int:
-        """Returns how many devices are not revoked."""
+        """Return how many devices are not revoked."""
         return sum(self.states.values()) - self.states["revoked"]
 
     def run(self, name: str) -> RunFacts | None:
-        """Returns the run with this name, or None."""
+        """Return the run with this name, or None."""
         return next((run for run in self.runs if run.run == name), None)
 
     def shown(self, name: str | None = None) -> RunFacts | None:
-        """Returns the run with this name, or else the newest running run, or else the newest run."""
+        """Return the run with this name, or else the newest running run, or else the newest run."""
         running = [run for run in self.runs if run.status == "running"]
         named = None if name is None else self.run(name)
         return named or next(reversed(running or self.runs), None)
@@ -327,7 +327,7 @@ class ChangeKey:
 
 
 def change_key(facts: Fleet, last: ChangeKey | None) -> ChangeKey:
-    """Returns the key of these facts, which equals ``last`` if only ages and counters have changed."""
+    """Return the key of these facts, which equals ``last`` if only ages and counters have changed."""
     it = facts.coordinator
     rest = facts.problems, facts.runs, it.running, it.link
     if last is not None and last.devices is facts.devices:

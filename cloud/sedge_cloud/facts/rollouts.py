@@ -7,7 +7,7 @@ from sedge_protocol.wire.settings import listed, name_of
 
 
 def rollout_of(store: Store, run: str) -> RolloutFacts | None:
-    """Returns the newest rollout of a run, or of settings, or None. Raises ``StorageError``."""
+    """Return the newest rollout of a run, or of settings, or None. Raises ``StorageError``."""
     rows = store.rollouts(run)
     if not rows:
         return None

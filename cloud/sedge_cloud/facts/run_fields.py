@@ -30,7 +30,7 @@ def fields_of(row: RunRow) -> tuple[StateFields, ConfigFields]:
 
 
 def privacy_of(state: StateFields, config: ConfigFields) -> PrivacyFacts | None:
-    """Returns the budget of a private run; None for other runs, and before the first round."""
+    """Return the budget of a private run; None for other runs, and before the first round."""
     bound, budget = config.privacy, state.budget
     if bound is None or budget is None:
         return None

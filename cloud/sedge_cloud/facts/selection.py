@@ -43,7 +43,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def choose(devices: Sequence[DeviceFacts], wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-    """Returns a page of the matching devices and the number of all matches; ``where`` is not applied.
+    """Return a page of the matching devices and the number of all matches; ``where`` is not applied.
 
     The devices keep the given order unless ``sort`` is set.
     """

@@ -37,14 +37,14 @@ class Snapshot:
         self._changes = 0
 
     def facts(self) -> Fleet:
-        """Returns facts that are up to ``FRESH_S`` old, or ``STALE_S`` in a large fleet.
+        """Return facts that are up to ``FRESH_S`` old, or ``STALE_S`` in a large fleet.
 
         Raises ``SedgeError``.
         """
         return self.look()[0]
 
     def look(self) -> tuple[Fleet, int]:
-        """Returns the facts, and how often they have changed so far. Raises ``SedgeError``."""
+        """Return the facts, and how often they have changed so far. Raises ``SedgeError``."""
         with self._lock:
             self._charge()
             age = max(FRESH_S, min(self._spent / SHARE, STALE_S))
@@ -57,12 +57,12 @@ class Snapshot:
             return self._facts, self._changes
 
     def choose(self, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-        """Returns a page of the wanted devices, and how many match on all pages. Raises ``SedgeError``."""
+        """Return a page of the wanted devices, and how many match on all pages. Raises ``SedgeError``."""
         with self._lock:
             return self._opened().choose(facts, wanted)
 
     def device(self, name: str) -> DeviceFacts | None:
-        """Returns a device's facts, even in a large fleet; None if there is no such device.
+        """Return a device's facts, even in a large fleet; None if there is no such device.
 
         Raises ``SedgeError``.
         """
@@ -70,7 +70,7 @@ class Snapshot:
             return self._opened().device(name)
 
     def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
-        """Returns the tags of those of these devices that have any, by device and key.
+        """Return the tags of those of these devices that have any, by device and key.
 
         Raises ``SedgeError``.
         """

@@ -27,7 +27,7 @@ _TIME_UNITS = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "s
 
 
 def series(i: int) -> str:
-    """Returns the colour of the i-th strategy."""
+    """Return the colour of the i-th strategy."""
     return f"s{i % NUM_SERIES + 1}"
 
 
@@ -168,7 +168,7 @@ def pixels(value: float) -> str:
 def ticks(
     low: float, high: float, most: int, steps: Sequence[float] = (1, 2, 2.5, 5)
 ) -> list[float]:
-    """Returns about ``most`` round numbers from ``low`` to ``high``, evenly spaced.
+    """Return about ``most`` round numbers from ``low`` to ``high``, evenly spaced.
 
     The spacing is one of ``steps`` times a power of ten.
     """
@@ -181,7 +181,7 @@ def ticks(
 
 
 def metric_axis(values: Sequence[float], metric: Metric = ACCURACY) -> Axis:
-    """Returns an axis that fits the values of a metric.
+    """Return an axis that fits the values of a metric.
 
     For shares its ends are tenths, so that small differences near the top remain visible. For any other
     metric it runs from the lowest value to the highest.
@@ -196,20 +196,20 @@ def metric_axis(values: Sequence[float], metric: Metric = ACCURACY) -> Axis:
 
 
 def count_axis(low: float, high: float, label: str = "", margin: float = 0.0) -> Axis:
-    """Returns an axis of whole numbers."""
+    """Return an axis of whole numbers."""
     marks = [(at, f"{at:,.0f}") for at in ticks(low, high, 8, (1, 2, 5)) if at == int(at)]
     return Axis(low - margin, max(high, low + 1e-3) + margin, marks, label)
 
 
 def round_axis(rounds: Sequence[int]) -> Axis:
-    """Returns an axis that covers the rounds of all strategies."""
+    """Return an axis that covers the rounds of all strategies."""
     numbers = rounds or [1]
     margin = max(0.5, 0.02 * len(set(numbers)))
     return count_axis(min(numbers), max(numbers), "round", margin)
 
 
 def time_axis(longest_s: float) -> Axis:
-    """Returns an axis of times from 0 on, in a unit that gives small numbers."""
+    """Return an axis of times from 0 on, in a unit that gives small numbers."""
     unit_s, name = next((u for u in _TIME_UNITS if longest_s >= 2 * u[0]), _TIME_UNITS[-1])
     high = 1.03 * max(longest_s, 1e-3)
     marks = [(at * unit_s, f"{at:g}") for at in ticks(0, high / unit_s, 8, (1, 2, 5))]
@@ -217,7 +217,7 @@ def time_axis(longest_s: float) -> Axis:
 
 
 def bytes_axis(low: float, high: float, label: str = "") -> Axis:
-    """Returns a logarithmic axis of sizes that covers at least two powers of ten."""
+    """Return a logarithmic axis of sizes that covers at least two powers of ten."""
     bottom = math.floor(math.log10(max(low, 1)))
     top = max(math.ceil(math.log10(max(high, 1) * 1.3)), bottom + 1)
     decades = [10.0**exponent for exponent in range(bottom, top + 1)]

@@ -83,7 +83,7 @@ def rounds_text(closed: int, total: int, training: int) -> str:
 
 
 def natural(name: str) -> tuple[tuple[str | int, ...], str]:
-    """Returns a sort key for natural order: ``pi-2`` comes before ``pi-10``."""
+    """Return a sort key for natural order: ``pi-2`` comes before ``pi-10``."""
     # Text and digits alternate, so comparisons never mix text and numbers.
     parts = re.split(r"([0-9]+)", name)
     return tuple(int(part) if i % 2 else part for i, part in enumerate(parts)), name
@@ -97,7 +97,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def some_of(names: Sequence[str], count: int) -> str:
-    """Returns the ``names`` of a few out of ``count``: ``a, b and 3 more``."""
+    """Return the ``names`` of a few out of ``count``: ``a, b and 3 more``."""
     more = count - len(names)
     return listed([*names, *([f"{more:,} more"] if more > 0 else [])])
 

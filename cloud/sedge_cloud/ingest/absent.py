@@ -35,11 +35,11 @@ class Absent:
         self._asked, self._at = 0, now
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` must next be called; infinite if nothing is due."""
+        """Return the time at which ``poll`` must next be called; infinite if nothing is due."""
         return None if math.isinf(self._at) else self._at
 
     def poll(self, now: float) -> list[Send]:
-        """Returns the requests that are due.
+        """Return the requests that are due.
 
         Raises ``StorageError``; in that case they are due again a bit later.
         """

@@ -23,7 +23,7 @@ class Admission:
         self._notes: list[Note] = []
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
-        """Returns True if a frame is to be processed. Call it exactly once per frame.
+        """Return True if a frame is to be processed. Call it exactly once per frame.
 
         If the sender cannot be looked up, the frame is treated as lost, and the sender will repeat it.
         """
@@ -64,6 +64,6 @@ class Admission:
         return False
 
     def poll(self) -> list[Note]:
-        """Returns the messages to log about frames that were refused since the last call."""
+        """Return the messages to log about frames that were refused since the last call."""
         notes, self._notes = self._notes, []
         return notes

@@ -62,7 +62,7 @@ class Answer:
 
 
 def reported(answer: Answer, counters: Counter[str]) -> list[UpdateReceived | Note]:
-    """Returns the effects that report a receipt that was just written."""
+    """Return the effects that report a receipt that was just written."""
     row = answer.row
     if row is None:
         return []

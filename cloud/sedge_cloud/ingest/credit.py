@@ -46,7 +46,7 @@ class Credit:
         self._chunks = self._bytes = 0
 
     def ask(self, key: Key, intake: Intake, now: float) -> bool:
-        """Returns True if an upload may send now. If not, ``poll`` returns it once it may."""
+        """Return True if an upload may send now. If not, ``poll`` returns it once it may."""
         if key not in self._granted:
             self._waiting[key] = _Wait(intake, now)  # an upload that waits already keeps its place
             if next(iter(self._waiting)) != key or not self._has_room(intake):
@@ -70,7 +70,7 @@ class Credit:
             self._bytes -= grant.size
 
     def poll(self, now: float) -> list[Key]:
-        """Returns the uploads that waited and may send now."""
+        """Return the uploads that waited and may send now."""
         if self._waiting:
             for key in [key for key, it in self._granted.items() if now >= _over(it)]:
                 self.end(key)
@@ -88,7 +88,7 @@ class Credit:
         return found
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
+        """Return the time at which ``poll`` must next be called; None if nothing is due."""
         if not self._waiting or not self._granted:
             return None
         return min(map(_over, self._granted.values()))
@@ -106,12 +106,12 @@ class Credit:
 
 
 def _over(grant: _Grant) -> float:
-    """Returns the latest time at which a turn ends."""
+    """Return the latest time at which a turn ends."""
     return min(grant.heard + SILENT_S, grant.given + TURN_S)
 
 
 def _flight(intake: Intake) -> tuple[int, int]:
-    """Returns how many chunks of an upload may be in flight at once, and their bytes."""
+    """Return how many chunks of an upload may be in flight at once, and their bytes."""
     manifest = intake.manifest
     chunks = min(CREDIT, manifest.count - len(intake.have))
     return chunks, min(chunks * manifest.chunk_bytes, manifest.size)

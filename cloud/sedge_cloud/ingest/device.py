@@ -36,16 +36,16 @@ class Device:
 
     @property
     def online(self) -> bool:
-        """Returns True if the device has said hello and no goodbye since."""
+        """Return True if the device has said hello and no goodbye since."""
         return self.session.online
 
     @property
     def waits(self) -> str:
-        """Returns why the device starts no orders now, according to its last hello; empty if it does."""
+        """Return why the device starts no orders now, according to its last hello; empty if it does."""
         return "" if self.hello is None else self.hello.waits
 
     def is_another(self, hello: Hello, incarnation: int) -> bool:
-        """Returns True if this hello comes from a restarted agent, or announces other capabilities."""
+        """Return True if this hello comes from a restarted agent, or announces other capabilities."""
         new_start = self.hello is None or incarnation != self.row.incarnation
         return new_start or abilities(hello) != abilities(self.hello)
 

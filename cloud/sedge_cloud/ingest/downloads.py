@@ -73,7 +73,7 @@ class Downloads:
             self._shared[key] = serving
 
     def take_shared(self, now: float) -> list[tuple[Manifest, list[int]]]:
-        """Returns the broadcast chunks that are due, for another process to send."""
+        """Return the broadcast chunks that are due, for another process to send."""
         taken: list[tuple[Manifest, list[int]]] = []
         for key, serving in list(self._shared.items()):
             chunks = serving.poll(now, serving.manifest.count)
@@ -84,7 +84,7 @@ class Downloads:
         return taken
 
     def poll(self, now: float, room: int) -> list[Chunk]:
-        """Returns up to ``room`` chunks to send now, taken from shared and private blobs in turn.
+        """Return up to ``room`` chunks to send now, taken from shared and private blobs in turn.
 
         Raises ``StorageError`` for a blob that is damaged on the disk.
         """
@@ -100,7 +100,7 @@ class Downloads:
         return chunks
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
+        """Return the time at which ``poll`` must next be called; None if nothing is due."""
         due = [serving.timer() for serving in self._shared.values()]
         if self._private:
             due.append(next(iter(self._private.values())).timer())
@@ -122,7 +122,7 @@ class Downloads:
         return self._shared if owner is None else self._private
 
     def _next(self, waiting: OrderedDict[Key, Serving], now: float) -> Chunk | None:
-        """Returns the next chunk that is due, from the first blob that has one; None if none has."""
+        """Return the next chunk that is due, from the first blob that has one; None if none has."""
         polled = ((key, one, one.poll(now, 1)) for key, one in waiting.items())
         ready = next((turn for turn in polled if turn[2]), None)
         if ready is None:

@@ -25,13 +25,13 @@ class FirstVersion:
         self._sent: Counter[str] = Counter()  # by device: the number of the last frame sent to it
 
     def sender(self, topic: str) -> str | None:
-        """Returns the id of the device that owns a topic of protocol version 1; None for other topics."""
+        """Return the id of the device that owns a topic of protocol version 1; None for other topics."""
         *_, device, last = topic.split("/") if topic.count("/") == 5 else ("", "")
         is_up = bool(device) and topic == topics.first_version_up(self._fleet, device)
         return device if is_up and last == "up" else None
 
     def refuse(self, device: str, secret: bytes, topic: str, payload: bytes) -> list[Effect]:
-        """Returns the refusal of a frame whose MAC proves that such a device sent it; otherwise nothing."""
+        """Return the refusal of a frame whose MAC proves that such a device sent it; otherwise nothing."""
         keys = DeviceKeys.of(secret)
         with suppress(RemoteError):
             open_frame(payload, topic, keys.up, (FIRST_VERSION,))

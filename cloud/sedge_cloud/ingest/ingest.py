@@ -147,7 +147,7 @@ class Ingest:
         self.open.disconnected()
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
+        """Return the time at which ``poll`` must next be called; None if nothing is due."""
         parts = (
             self._downloads, self._uploads, self._log, self.muting, self.open, self._absent,
             self._renewing, self._settings,
@@ -212,7 +212,7 @@ class Ingest:
                 return self._counted(self.devices.refuse(hint.device, hint.run, hint.features))
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
-        """Returns True if a frame is to be processed (admission.py). Call it exactly once per frame."""
+        """Return True if a frame is to be processed (admission.py). Call it exactly once per frame."""
         if not self.devices.has_shard_of(topic):
             self.counters["foreign_shards"] += 1
             return False

@@ -40,7 +40,7 @@ class Joining:
         self._buckets = {row.token: self._buckets.get(row.token, TokenBucket()) for row in rows}
 
     def bucket(self, topic: str) -> TokenBucket | None:
-        """Returns the bucket of the token whose topic this is; None for any other topic."""
+        """Return the bucket of the token whose topic this is; None for any other topic."""
         token = self._tokens.get(topic)
         return None if token is None else self._buckets[token.token]
 
@@ -86,7 +86,7 @@ class Joining:
         return Agreement.of(private, message.point, message.point, self._fleet, token.token)
 
     def _answer(self, row: JoinRow, agreement: Agreement) -> Joined | None:
-        """Returns the answer to a device's join; None while its broker account is being created."""
+        """Return the answer to a device's join; None while its broker account is being created."""
         of = key_name(row.point)
         match row.state:
             case "accepted":

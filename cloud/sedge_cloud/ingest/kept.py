@@ -59,7 +59,7 @@ class Kept:
         self._sent = 0  # the highest frame number sent to any device that was evicted
 
     def find(self, name: str) -> Device | None:
-        """Returns a device, revoked or not; None if it is not enrolled or belongs to another process."""
+        """Return a device, revoked or not; None if it is not enrolled or belongs to another process."""
         device = self._devices.get(name)
         if device is not None:
             if name in self._idle:
@@ -103,7 +103,7 @@ class Kept:
                 self._strangers.popitem(last=False)
 
     def sender(self, topic: str) -> Device | None:
-        """Returns the device that owns a topic, revoked or not; None for any other topic."""
+        """Return the device that owns a topic, revoked or not; None for any other topic."""
         device = self._by_topic.get(topic)
         name = _sender_on(topic, self._fleet) if device is None else device.row.device
         return None if name is None else self.find(name)
@@ -188,7 +188,7 @@ def save_hellos(store: Rows, devices: Collection[Device]) -> None:
 
 
 def _sender_on(topic: str, fleet: str) -> str | None:
-    """Returns the id of the device that may publish to a topic; None for a topic to which none may."""
+    """Return the id of the device that may publish to a topic; None for a topic to which none may."""
     try:
         name = topics.device_of(topic)
     except FrameError:

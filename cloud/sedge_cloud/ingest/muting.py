@@ -46,7 +46,7 @@ class Muting:
             self.shards, self._look_at = shards, now
 
     def wildcards(self) -> set[str]:
-        """Returns the wildcard topics for all devices of the shards."""
+        """Return the wildcard topics for all devices of the shards."""
         if len(self.shards) == topics.SHARDS:
             return {topics.all_up(self._fleet)}
         return {topics.all_up(self._fleet, shard) for shard in self.shards}
@@ -67,11 +67,11 @@ class Muting:
         self._topics, self._look_at = self.wildcards(), math.inf
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` is next due."""
+        """Return the time at which ``poll`` is next due."""
         return None if math.isinf(self._look_at) else self._look_at
 
     def poll(self, now: float) -> list[Effect]:
-        """Returns the changes of subscriptions, additions first, so that no frame is missed."""
+        """Return the changes of subscriptions, additions first, so that no frame is missed."""
         self._now = now
         if now < self._look_at:
             return []

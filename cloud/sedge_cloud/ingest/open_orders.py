@@ -52,15 +52,15 @@ class OpenOrders:
         self._resend_at: dict[str, float] = {}
 
     def round(self, run: str) -> AskedRound | None:
-        """Returns a run's open round, or None."""
+        """Return a run's open round, or None."""
         return self._open.get(run)
 
     def rounds(self) -> Iterable[AskedRound]:
-        """Returns all open rounds."""
+        """Return all open rounds."""
         return self._open.values()
 
     def waiting(self) -> list[str]:
-        """Returns the devices that owe an answer, including those of other processes."""
+        """Return the devices that owe an answer, including those of other processes."""
         return [name for current in self._open.values() for name in current.waiting]
 
     def look(self) -> None:
@@ -74,7 +74,7 @@ class OpenOrders:
             read_answers(current, self._store.receipts(name, current.row.round))
 
     def find(self, run: str, number: int, device: str) -> tuple[OrderRow, RoundRow] | None:
-        """Returns a device's order in an open round, and the round; None without one."""
+        """Return a device's order in an open round, and the round; None without one."""
         current = self._open.get(run)
         if current is None or current.row.round != number or device not in current.orders:
             return None
@@ -165,7 +165,7 @@ class OpenOrders:
         return [Note(logging.WARNING, text), Declined(run, number, device, reason)]
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
+        """Return the time at which ``poll`` must next be called; None if nothing is due."""
         return min(self._resend_at.values(), default=None)
 
     def poll(self, now: float) -> Iterator[CloudEffect | Hint]:

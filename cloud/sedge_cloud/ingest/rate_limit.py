@@ -36,7 +36,7 @@ LINES, LINES_S = 20, 60.0
 
 
 def cost(payload: bytes) -> int:
-    """Returns a frame's cost to its sender's bucket, by its length and the kind that it claims to be."""
+    """Return a frame's cost to its sender's bucket, by its length and the kind that it claims to be."""
     units = max(1, -(-(len(payload) - HEADER.size) // UNIT_BYTES))
     if len(payload) <= _KIND:
         return units
@@ -69,11 +69,11 @@ class TokenBucket:
 
     @property
     def floods(self) -> bool:
-        """Returns True if, beyond the sustained rate, more messages were dropped than a bucket holds."""
+        """Return True if, beyond the sustained rate, more messages were dropped than a bucket holds."""
         return self._dropped > BURST
 
     def warns(self, now: float) -> bool:
-        """Returns True if dropped messages should be logged now, which happens once a minute."""
+        """Return True if dropped messages should be logged now, which happens once a minute."""
         if now < self._warn_at:
             return False
         self._warn_at = now + WARN_EVERY_S
@@ -88,7 +88,7 @@ class LogQuota:
         self._over: dict[str, int] = {}  # omitted lines, by sender
 
     def admit(self, sender: str, effects: Iterable[E], now: float) -> list[E]:
-        """Returns the effects without the notes that exceed the sender's quota."""
+        """Return the effects without the notes that exceed the sender's quota."""
         return [e for e in effects if not isinstance(e, Note) or self._admits(sender, now)]
 
     def _admits(self, sender: str, now: float) -> bool:
@@ -102,7 +102,7 @@ class LogQuota:
         return False
 
     def poll(self, now: float) -> list[Note]:
-        """Returns a line for each sender whose interval has ended with lines omitted."""
+        """Return a line for each sender whose interval has ended with lines omitted."""
         notes: list[Note] = []
         for sender in [s for s in self._over if now >= self._lines[s][0] + LINES_S]:
             left_out = self._over.pop(sender)
@@ -112,5 +112,5 @@ class LogQuota:
         return notes
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
+        """Return the time at which ``poll`` must next be called; None if nothing is due."""
         return min((self._lines[sender][0] + LINES_S for sender in self._over), default=None)

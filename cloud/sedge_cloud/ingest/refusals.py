@@ -46,7 +46,7 @@ class Refusals:
         self._failed = failed
 
     def may_refuse(self, topic: str, payload: bytes, now: float) -> bool:
-        """Returns True if ``refuse`` may have an answer to a frame whose sender is not an active device."""
+        """Return True if ``refuse`` may have an answer to a frame whose sender is not an active device."""
         outdated = self._outdated(topic)
         device = outdated or self._kept.sender(topic)
         is_doctor = outdated is None and asks(payload)
@@ -55,7 +55,7 @@ class Refusals:
         return device.bucket.spend(now, cost(payload))
 
     def refuse(self, topic: str, payload: bytes, now: float) -> list[Effect]:
-        """Returns the answer to a sender that is not an active device.
+        """Return the answer to a sender that is not an active device.
 
         A device that is revoked or speaks protocol version 1 is only told so occasionally, but a doctor's
         check is answered at once. A device that asks to join always gets an answer.
@@ -84,10 +84,10 @@ class Refusals:
         return []
 
     def is_outdated(self, topic: str) -> bool:
-        """Returns True if this is a device's topic in protocol version 1."""
+        """Return True if this is a device's topic in protocol version 1."""
         return self._outdated(topic) is not None
 
     def _outdated(self, topic: str) -> Device | None:
-        """Returns the device that publishes to this topic in protocol version 1; None for other topics."""
+        """Return the device that publishes to this topic in protocol version 1; None for other topics."""
         name = self._first_version.sender(topic)
         return None if name is None else self._kept.find(name)

@@ -64,7 +64,7 @@ class Renewing:
         self._silent = silent
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` is next due."""
+        """Return the time at which ``poll`` is next due."""
         due = [self._stored_at[name] + OFFER_S for name in self._held]
         if self._silent and self._due is not None:
             due.append(self._due)
@@ -94,7 +94,7 @@ class Renewing:
         return effects
 
     def ask(self, device: Device) -> list[Effect]:
-        """Returns a RENEW message, if the device should change its secret and supports that.
+        """Return a RENEW message, if the device should change its secret and supports that.
 
         A device that has offered a secret is asked again after each hello, as it may have lost that secret.
         """
@@ -106,7 +106,7 @@ class Renewing:
         return [device.peer.message(Renew(public_key(self._private)))]
 
     def greet(self, device: Device) -> list[Effect]:
-        """Returns what a hello is answered with: a newer certificate, and the result of ``ask``.
+        """Return what a hello is answered with: a newer certificate, and the result of ``ask``.
 
         Raises ``StorageError``.
         """
@@ -137,7 +137,7 @@ class Renewing:
             self._take(name, message.point, agreement.secret, now)
 
     def heard(self, device: Device, topic: str, payload: bytes, now: float) -> Device:
-        """Returns the device, switched to its new secret if the frame is a HELLO under it.
+        """Return the device, switched to its new secret if the frame is a HELLO under it.
 
         Raises ``StorageError``.
         """
@@ -176,7 +176,7 @@ class Renewing:
 
 
 def _opens(payload: bytes, topic: str, secret: bytes, kind: Kind | None = None) -> bool:
-    """Returns True if a frame is of this kind and has a valid MAC under this secret."""
+    """Return True if a frame is of this kind and has a valid MAC under this secret."""
     try:
         return kind in (None, open_frame(payload, topic, DeviceKeys.of(secret).up).kind)
     except RemoteError:

@@ -83,19 +83,19 @@ class Fleet:
 
     @property
     def shards(self) -> frozenset[str]:
-        """Returns the shards whose devices belong to this process."""
+        """Return the shards whose devices belong to this process."""
         return self._kept.shards
 
     @property
     def present(self) -> int:
-        """Returns the number of devices that are online."""
+        """Return the number of devices that are online."""
         return len(self._kept.online)
 
     def __contains__(self, device: str) -> bool:
         return self._kept.find(device) is not None
 
     def hello(self, device: str) -> Hello | None:
-        """Returns a device's last hello; None if it has sent none or is not enrolled."""
+        """Return a device's last hello; None if it has sent none or is not enrolled."""
         entry = self._kept.find(device)
         return None if entry is None else entry.hello
 
@@ -189,11 +189,11 @@ class Fleet:
             self._stirred.setdefault(row.device, row)
 
     def online(self, device: str) -> bool:
-        """Returns True if a device has said hello and no goodbye since; False if another process has it."""
+        """Return True if a device has said hello and no goodbye since; False if another process has it."""
         return device in self._kept.online
 
     def presence(self, device: str) -> Presence:
-        """Returns a device's presence; all False if it is not enrolled or belongs to another process."""
+        """Return a device's presence; all False if it is not enrolled or belongs to another process."""
         entry = self._kept.find(device)
         if entry is None:
             return Presence(False, False, False)
@@ -201,7 +201,7 @@ class Fleet:
         return Presence(entry.session.online, waits, entry.row.revoked)
 
     def ask(self, device: str, order: Order, now: float) -> Send:
-        """Returns the frame that sends a device its order."""
+        """Return the frame that sends a device its order."""
         entry = self[device]
         if (entry.session.run, entry.session.round) != (order.run, order.round):
             at = self.wall(now)
@@ -211,7 +211,7 @@ class Fleet:
         return entry.peer.message(order)
 
     def cancel(self, device: str, cancel: Cancel) -> Send:
-        """Returns the frame that cancels a device's order."""
+        """Return the frame that cancels a device's order."""
         return self[device].peer.message(cancel)
 
     def request_hellos(self) -> list[Send]:
@@ -227,29 +227,29 @@ class Fleet:
         return [device.peer.message(request) for device in known if not device.row.revoked]
 
     def listed(self) -> Collection[str]:
-        """Returns the ids of all devices; in a large fleet only of those that are online."""
+        """Return the ids of all devices; in a large fleet only of those that are online."""
         is_large = self.num_active > MAX_LISTED
         return self._kept.online if is_large else self._store.names(MAX_LISTED)
 
     def welcome(self, nonce: bytes, padding: bytes = b"", settings: bytes = b"") -> Welcome:
-        """Returns the answer to a hello."""
+        """Return the answer to a hello."""
         limit = self.max_packet if self.max_packet < MAX_PACKET_BYTES else 0
         return Welcome(nonce, VERSION, self._versions, self.num_active, limit, padding, settings)
 
     def limited(self, hello: Hello) -> Hello:
-        """Returns the hello with its packet limit lowered to our broker's if that is lower; 0: no limit."""
+        """Return the hello with its packet limit lowered to our broker's if that is lower; 0: no limit."""
         limit = min(hello.max_packet or MAX_PACKET_BYTES, self.max_packet)
         return msgspec.structs.replace(
             hello, max_packet=limit if limit < MAX_PACKET_BYTES else 0, padding=b""
         )
 
     def max_packet_of(self, device: str) -> int:
-        """Returns the largest MQTT packet that a device can receive, as far as its hello says."""
+        """Return the largest MQTT packet that a device can receive, as far as its hello says."""
         hello = self.hello(device)
         return MAX_PACKET_BYTES if hello is None or not hello.max_packet else hello.max_packet
 
     def chunk(self, device: str | None, transfer: bytes, index: int, data: bytes) -> Send:
-        """Returns the frame with a chunk for a device or, if None, for every device that lacks it."""
+        """Return the frame with a chunk for a device or, if None, for every device that lacks it."""
         if device is not None:
             return self[device].peer.chunk(transfer, index, data)
         topic = topics.blob(self._name, transfer)
@@ -275,7 +275,7 @@ class Fleet:
         self._inherited.clear()
 
     def away(self, names: Iterable[str]) -> list[str]:
-        """Returns those of these devices that belong to this process and are not online."""
+        """Return those of these devices that belong to this process and are not online."""
         online, shards = self._kept.online, self.shards
         return [n for n in names if n not in online and topics.shard_of(n) in shards]
 
@@ -299,17 +299,17 @@ class Fleet:
             self._kept.leave(device)
 
     def sender(self, topic: str) -> Device | None:
-        """Returns the device that owns this topic; None for other topics and for a revoked device's."""
+        """Return the device that owns this topic; None for other topics and for a revoked device's."""
         device = self._kept.sender(topic)
         return None if device is None or device.row.revoked else device
 
     @property
     def is_shared(self) -> bool:
-        """Returns True if other processes have devices, too."""
+        """Return True if other processes have devices, too."""
         return len(self.shards) < topics.SHARDS
 
     def has_shard_of(self, topic: str) -> bool:
-        """Returns True if a device that owns this topic would belong to this process."""
+        """Return True if a device that owns this topic would belong to this process."""
         return not self.is_shared or topics.shard_in(topic) in self.shards
 
     def answer_doctor(self, device: Device, payload: bytes) -> list[Effect]:
@@ -367,7 +367,7 @@ class Fleet:
         return [Note(logging.WARNING, text)]
 
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
-        """Returns the sorted ids of the devices that are online, do not wait, and meet a run's terms.
+        """Return the sorted ids of the devices that are online, do not wait, and meet a run's terms.
 
         Only devices that the run selects are considered and, unless ``among`` is empty, only those in it.
         """

@@ -43,7 +43,7 @@ class Settings:
         self._look_at = now + LOOK_S if is_open else None
 
     def welcome(self, device: Device, hello: Hello) -> Welcome:
-        """Returns the answer to a device's hello."""
+        """Return the answer to a device's hello."""
         coded = b"" if hello.settings is None else self._of(device)
         return self._fleet.welcome(hello.nonce, settings=coded)
 
@@ -52,7 +52,7 @@ class Settings:
         return b"" if row is None else row.read_plan().settings
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` is next due."""
+        """Return the time at which ``poll`` is next due."""
         due = [self._look_at, self._next_at if self._queue else None]
         return min((at for at in due if at is not None), default=None)
 

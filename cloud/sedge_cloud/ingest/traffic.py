@@ -87,7 +87,7 @@ class Traffic:
     def of_round(
         self, run: str, number: int, cohort: Iterable[str]
     ) -> tuple[tuple[TrafficRow, ...], Link]:
-        """Returns the bytes of an open round's devices so far, and those on the link meanwhile.
+        """Return the bytes of an open round's devices so far, and those on the link meanwhile.
 
         If the coordinator started after the round opened, the count begins with its start, and ``cohort``
         names the round's devices.

@@ -135,7 +135,7 @@ class Uploads:
 
     @property
     def is_turn_full(self) -> bool:
-        """Returns True if enough updates have arrived in this turn that it should end."""
+        """Return True if enough updates have arrived in this turn that it should end."""
         return len(self._arrived) >= MAX_TURN
 
     def commit(self) -> Iterator[tuple[str, bytes, Answer | StorageError]]:
@@ -175,7 +175,7 @@ class Uploads:
         return Answer(receipt(row, sha256), row, report, left)
 
     def poll(self, now: float) -> list[tuple[str, bytes, Have]]:
-        """Returns the progress reports that are due as (device, transfer id, message)."""
+        """Return the progress reports that are due as (device, transfer id, message)."""
         due = self._fresh
         self._fresh = {}
         for key, intake in self._quiet.items():
@@ -194,7 +194,7 @@ class Uploads:
         return reports
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
+        """Return the time at which ``poll`` must next be called; None if nothing is due."""
         if self._arrived:
             return -math.inf
         quiet = next(iter(self._quiet.values())).timer() if self._quiet else None
@@ -261,7 +261,7 @@ class Uploads:
         self._credit.end((device, transfer))
 
     def _order(self, run: Run, number: int, device: str) -> tuple[OrderRow, RoundRow]:
-        """Returns the device's order and its round.
+        """Return the device's order and its round.
 
         Raises ``UpdateRejected`` if there is none, or it is too old.
         """
@@ -364,7 +364,7 @@ class Uploads:
 
 
 def receipt(row: UpdateRow, offered: bytes) -> Message:
-    """Returns the answer to an offer of a blob if its round already has this receipt from the device."""
+    """Return the answer to an offer of a blob if its round already has this receipt from the device."""
     if row.blob != offered:
         detail = "another update of this device was counted for this round"
         return Reject(row.run, row.round, offered, "duplicate", detail)

@@ -58,7 +58,7 @@ DEVICE: Entities = {
 
 
 def messages(facts: Fleet, max_devices: int, page: str | None = None) -> dict[str, bytes]:
-    """Returns the payload of every topic; an empty one removes a device that is revoked or over the limit.
+    """Return the payload of every topic; an empty one removes a device that is revoked or over the limit.
 
     ``page`` is the status page's address, to which Home Assistant links.
     """
@@ -84,18 +84,18 @@ def messages(facts: Fleet, max_devices: int, page: str | None = None) -> dict[st
 
 
 def link_topic(fleet: str) -> str:
-    """Returns the topic that reports whether the coordinator is running."""
+    """Return the topic that reports whether the coordinator is running."""
     return f"{ROOT}/{fleet}/facts/link"
 
 
 def _about(version: str, page: str | None) -> dict[str, str]:
-    """Returns the version and page of the fleet or a device, as far as they are known."""
+    """Return the version and page of the fleet or a device, as far as they are known."""
     about = {"sw_version": version, "configuration_url": page or ""}
     return {key: value for key, value in about.items() if value}
 
 
 def _of_fleet(facts: Fleet) -> tuple[Entities, dict[str, object]]:
-    """Returns the fleet's values: those of its newest running run or, without one, of its newest run."""
+    """Return the fleet's values: those of its newest running run or, without one, of its newest run."""
     run = facts.shown()
     last = next((r for r in reversed(run.rounds if run else ()) if r.before is not None), None)
     metric = last.metric if last else ACCURACY
@@ -133,14 +133,14 @@ def _measured(metric: Metric) -> Entities:
 
 
 def _values(metric: Metric, before: float | None, after: float | None) -> dict[str, object]:
-    """Returns shares in percent, and values of any other metric unchanged."""
+    """Return shares in percent, and values of any other metric unchanged."""
     scale = 100 if metric.share else 1
     pairs = (("before", before), ("after", after))
     return {key: None if value is None else float(f"{scale * value:.4g}") for key, value in pairs}
 
 
 def _topics(fleet: str, device: str | None) -> tuple[str, str]:
-    """Returns the topics of the announcement and the state of a device, or of the fleet if None.
+    """Return the topics of the announcement and the state of a device, or of the fleet if None.
 
     The fleet's topic cannot clash with a device's, as no device id contains "_".
     """
@@ -155,7 +155,7 @@ def _published(
     entities: Entities,
     state: Mapping[str, object],
 ) -> dict[str, bytes]:
-    """Returns the two messages, announcement and state, of a device or the fleet."""
+    """Return the two messages, announcement and state, of a device or the fleet."""
     config, topic = _topics(fleet, device)
     whole = f"sedge/{fleet}"
     identity = whole if device is None else f"{whole}/{device}"

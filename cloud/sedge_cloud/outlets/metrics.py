@@ -114,12 +114,12 @@ class _Facts:
 
 
 def exposition(facts: Fleet) -> tuple[bytes, str]:
-    """Returns the metrics in Prometheus' text format, and its content type."""
+    """Return the metrics in Prometheus' text format, and its content type."""
     return generate_latest(_Facts(facts)), CONTENT_TYPE_PLAIN_0_0_4
 
 
 def _moved(sums: RunSums) -> dict[tuple[str, str], int]:
-    """Returns total bytes by (whose, direction); ``up`` is what these devices, or the coordinator, sent."""
+    """Return total bytes by (whose, direction); ``up`` is what these devices, or the coordinator, sent."""
     return {
         ("newcomers", "up"): sums.newcomer_up,
         ("newcomers", "down"): sums.newcomer_down,
@@ -138,7 +138,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 def _labelled(
     name: str, text: str, label: str, counts: Mapping[Any, int], known: tuple[str, ...]
 ) -> Metric:
-    """Returns a gauge with a value for every known label, so that no series disappears at zero."""
+    """Return a gauge with a value for every known label, so that no series disappears at zero."""
     metric = GaugeMetricFamily(f"sedge_{name}", text, labels=[label])
     for value in known:
         metric.add_metric([value], counts.get(value, 0))

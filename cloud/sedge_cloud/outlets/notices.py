@@ -59,7 +59,7 @@ class Notices:
             self._send(notice)
 
     def due(self, problems: Iterable[Problem], now: float) -> list[Notice]:
-        """Returns the notices that a reading's problems call for; ``now`` in seconds."""
+        """Return the notices that a reading's problems call for; ``now`` in seconds."""
         seen: dict[Key, Problem] = {
             (p.code, p.subject): p for p in problems if p.code in NOTIFY_CODES
         }
@@ -106,7 +106,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> None:
-        """Returns None, so that urllib makes no second request and reports the redirect as an error."""
+        """Return None, so that urllib makes no second request and reports the redirect as an error."""
 
 
 def _post(url: str, body: bytes) -> None:

@@ -21,7 +21,7 @@ class Onsets:
         self._begun: dict[Key, float] = {}
 
     def new(self, seen: Mapping[Key, Problem], now: float) -> list[Problem]:
-        """Returns the problems whose onset is the reading ``seen``; ``now`` in seconds."""
+        """Return the problems whose onset is the reading ``seen``; ``now`` in seconds."""
         self._begun = {key: at for key, at in self._begun.items() if now < at + self._quiet_s}
         keys = [key for key in seen if key in self._last and key not in self._begun]
         self._last = seen.keys()

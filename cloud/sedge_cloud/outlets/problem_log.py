@@ -36,7 +36,7 @@ class ProblemLog:
             _log.log(level, "%s", text)
 
     def lines(self, problems: Iterable[Problem], now: float) -> list[Line]:
-        """Returns the new lines with their levels; ``now`` in seconds."""
+        """Return the new lines with their levels; ``now`` in seconds."""
         seen: dict[Key, Problem] = {(p.code, p.subject): p for p in problems}
         begun = self._onsets.new({key: seen[key] for key in seen if key not in self._open}, now)
         ended = [self._open.pop(key) for key in self._open.keys() - seen.keys()]

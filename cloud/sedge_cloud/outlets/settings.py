@@ -35,14 +35,14 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     each device to its page."""
 
     def address(self) -> tuple[str, int]:
-        """Returns the host and the port. Raises ``ConfigError`` for a malformed address."""
+        """Return the host and the port. Raises ``ConfigError`` for a malformed address."""
         host, _, port = (self.listen or "").rpartition(":")
         if not host or not port.isdecimal() or not 0 <= int(port) < 65536:
             raise ConfigError("http.listen", self.listen, "host:port, as in 127.0.0.1:8470")
         return host.removeprefix("[").removesuffix("]"), int(port)
 
     def is_loopback(self) -> bool:
-        """Returns True if only this machine can reach the page."""
+        """Return True if only this machine can reach the page."""
         host, _ = self.address()
         if host == "localhost":
             return True
@@ -84,7 +84,7 @@ class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def wanted(self) -> bool:
-        """Returns True if any receiver is configured."""
+        """Return True if any receiver is configured."""
         return self.webhook is not None or bool(self.command)
 
     def check(self, where: str) -> None:

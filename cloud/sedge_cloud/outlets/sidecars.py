@@ -24,7 +24,7 @@ ACCOUNTS_S = 1.0
 
 
 def snapshot_of(cloud: CloudConfig) -> Snapshot:
-    """Returns a cache of the fleet's facts for all threads."""
+    """Return a cache of the fleet's facts for all threads."""
 
     def open_reader() -> Reader:
         folder = Path(cloud.state_dir)
@@ -34,7 +34,7 @@ def snapshot_of(cloud: CloudConfig) -> Snapshot:
 
 
 def accounts(cloud: CloudConfig) -> Callable[[], None]:
-    """Returns a function that creates the accounts of joining devices, if this process may write them.
+    """Return a function that creates the accounts of joining devices, if this process may write them.
 
     Otherwise the function touches a file in the state folder, which makes systemd's
     sedge-cloud-accounts.path have root create them.

@@ -71,7 +71,7 @@ class Supervised:
 def watcher(
     name: str, snapshot: Snapshot, every_s: float, take: Callable[[Fleet], None]
 ) -> Supervised:
-    """Returns a thread that passes each new reading of the facts to ``take``."""
+    """Return a thread that passes each new reading of the facts to ``take``."""
     last: Fleet | None = None
 
     def turn() -> None:

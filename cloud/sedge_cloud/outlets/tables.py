@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 
 def terminal_width() -> int | None:
-    """Returns the width of the terminal; None for a file or a pipe, where nothing is shortened."""
+    """Return the width of the terminal; None for a file or a pipe, where nothing is shortened."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

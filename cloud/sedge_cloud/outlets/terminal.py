@@ -70,7 +70,7 @@ def run_lines(run: RunFacts, at: datetime) -> Iterator[str]:
 
 
 def device_cells(device: DeviceFacts, at: datetime) -> tuple[str, ...]:
-    """Returns a device's cells for ``DEVICES``; the last says why it waits, or its last error."""
+    """Return a device's cells for ``DEVICES``; the last says why it waits, or its last error."""
     error = f"{device.error} ({age(device.error_since, at)} ago)" if device.error else ""
     what = f"waits: {device.waits}" if device.waits else error
     if device.state == "never" and device.enrolled and not what:

@@ -13,13 +13,13 @@ _STATE, _STARTED = 0, 19
 
 
 def this_process() -> ProcessRow:
-    """Returns this process's row, without a token."""
+    """Return this process's row, without a token."""
     pid = os.getpid()
     return ProcessRow(0, platform.node(), _boot(), pid, _started(pid) or 0)
 
 
 def has_ended(process: ProcessRow, mine: ProcessRow) -> bool:
-    """Returns True if a process is known to have ended; that can only be known of this host and boot.
+    """Return True if a process is known to have ended; that can only be known of this host and boot.
 
     ``mine`` is this process's row.
     """
@@ -48,7 +48,7 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """Returns when a process started; None if it is not running, or this host cannot tell."""
+    """Return when a process started; None if it is not running, or this host cannot tell."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -52,7 +52,7 @@ class Membership:
 
     @property
     def token(self) -> int:
-        """Returns this process's token, which no other process has ever had."""
+        """Return this process's token, which no other process has ever had."""
         return self._process.token
 
     def wall(self, now: float) -> float:
@@ -60,11 +60,11 @@ class Membership:
         return now + self._ahead
 
     def is_sure(self, now: float) -> bool:
-        """Returns True if no other process can have replaced this one yet."""
+        """Return True if no other process can have replaced this one yet."""
         return self._is_in and (self._alone or now < self._renewed_at + LEASE_S)
 
     def timer(self) -> float:
-        """Returns the time at which ``poll`` must next be called."""
+        """Return the time at which ``poll`` must next be called."""
         return self._look_at
 
     def poll(self, now: float) -> bool:
@@ -132,12 +132,12 @@ class Membership:
 
     @property
     def is_alone(self) -> bool:
-        """Returns True if there is no other process to hand anything over to."""
+        """Return True if there is no other process to hand anything over to."""
         return not any(not process.leaves for process in self._others.values())
 
     @property
     def others(self) -> int:
-        """Returns how many other processes serve the fleet."""
+        """Return how many other processes serve the fleet."""
         return len(self._others)
 
     def _join(self, now: float) -> None:
@@ -170,7 +170,7 @@ class Membership:
         self._take_over(living, leases)
 
     def _seen(self, now: float) -> tuple[list[ProcessRow], list[ProcessRow], Sequence[LeaseRow]]:
-        """Returns dead processes, live ones, and leases.
+        """Return dead processes, live ones, and leases.
 
         Raises ``LeaseLost`` if this process has lost its lease.
         """
@@ -183,7 +183,7 @@ class Membership:
         return gone, [process for process in processes if process not in gone], leases
 
     def _is_gone(self, process: ProcessRow, now: float) -> bool:
-        """Returns True if a process has ended, or is silent and this one has been in touch long enough."""
+        """Return True if a process has ended, or is silent and this one has been in touch long enough."""
         if self._alone:
             return True
         # An expiry later than any lease allows counts as silence, too: it is from a database clock that has

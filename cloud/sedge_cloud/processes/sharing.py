@@ -19,7 +19,7 @@ from sedge_protocol.wire.topics import SHARDS
 
 
 def plan(token: int, processes: Sequence[ProcessRow], leases: Sequence[LeaseRow]) -> list[LeaseRow]:
-    """Returns the leases that this process changes, given all processes that are alive and all leases."""
+    """Return the leases that this process changes, given all processes that are alive and all leases."""
     living = {process.token for process in processes}
     staying = [process.token for process in processes if not process.leaves]
     current = [without_gone(lease, living, staying) for lease in leases]
@@ -36,13 +36,13 @@ def plan(token: int, processes: Sequence[ProcessRow], leases: Sequence[LeaseRow]
 
 
 def shares(tokens: Sequence[int]) -> dict[int, int]:
-    """Returns the number of shards that each of these processes, oldest first, should have."""
+    """Return the number of shards that each of these processes, oldest first, should have."""
     each, more = divmod(SHARDS, len(tokens) or 1)
     return {token: each + (place < more) for place, token in enumerate(sorted(tokens))}
 
 
 def without_gone(lease: LeaseRow, living: Collection[int], staying: Collection[int]) -> LeaseRow:
-    """Returns the lease without an owner that is gone, and without an heir that is leaving."""
+    """Return the lease without an owner that is gone, and without an heir that is leaving."""
     if lease.token and lease.token not in living:
         lease = msgspec.structs.replace(lease, token=0)
     if lease.heir and lease.heir not in staying:
@@ -51,7 +51,7 @@ def without_gone(lease: LeaseRow, living: Collection[int], staying: Collection[i
 
 
 def _lead(token: int, lease: LeaseRow, staying: Sequence[int]) -> LeaseRow:
-    """Returns the leader's lease. This process takes a free lead; if leaving, it passes the lead on."""
+    """Return the leader's lease. This process takes a free lead; if leaving, it passes the lead on."""
     if not lease.token and token in staying:
         return msgspec.structs.replace(lease, token=token)
     if lease.token == token and token not in staying:
@@ -60,7 +60,7 @@ def _lead(token: int, lease: LeaseRow, staying: Sequence[int]) -> LeaseRow:
 
 
 def _room(staying: Sequence[int], leases: Sequence[LeaseRow]) -> dict[int, int]:
-    """Returns how many more shards each process should get; negative if it has too many."""
+    """Return how many more shards each process should get; negative if it has too many."""
     room = shares(staying)
     for lease in leases:
         owner = lease.heir or lease.token
@@ -70,7 +70,7 @@ def _room(staying: Sequence[int], leases: Sequence[LeaseRow]) -> dict[int, int]:
 
 
 def _take(token: int, lease: LeaseRow, room: dict[int, int]) -> LeaseRow:
-    """Returns a shard's lease after this process has taken it or named an heir. Updates ``room``."""
+    """Return a shard's lease after this process has taken it or named an heir. Updates ``room``."""
     if not lease.token and lease.heir in (0, token):
         if not lease.heir and room.get(token, 0) <= 0:
             return lease

@@ -68,7 +68,7 @@ class Signals:
         return Send(topic, sender + self._mac(topic, sender, body) + body)
 
     def open(self, token: int, topic: str, payload: bytes) -> tuple[int, Signal | None]:
-        """Returns another process's token and signal.
+        """Return another process's token and signal.
 
         The signal is None if it is our own, forged or unknown.
         """

@@ -75,11 +75,11 @@ class Answered:
 
     @property
     def is_first_return(self) -> bool:
-        """Returns True if this is the run's first round with a device that has trained before."""
+        """Return True if this is the run's first round with a device that has trained before."""
         return not self.sums.returned and self.have_trained(self.answers)
 
     def have_trained(self, devices: Iterable[str]) -> bool:
-        """Returns True if one of these devices has trained in an earlier round."""
+        """Return True if one of these devices has trained in an earlier round."""
         return any(self.pasts[name].trained for name in devices if name in self.pasts)
 
 
@@ -214,7 +214,7 @@ class _Round:
     traffic: Mapping[str, TrafficRow]
 
     def of(self, name: str, past: DevicePast) -> DevicePast:
-        """Returns a device's history with this round included."""
+        """Return a device's history with this round included."""
         part, moved = self.devices.get(name), self.traffic.get(name)
         shortfall = self._shortfall(name)
         strikes = shortfall is not None and shortfall.kind != "declined"
@@ -238,7 +238,7 @@ class _Round:
         return msgspec.structs.replace(past, good=good, shortfall=kept)
 
     def _shortfall(self, name: str) -> Shortfall | None:
-        """Returns why a device's update did not count, or not in full; None if it did."""
+        """Return why a device's update did not count, or not in full; None if it did."""
         number, at = self.row.round, self.row.closed
         if name in self.parts.rejected:
             return Shortfall("rejected", number, self.parts.rejected[name], at=at)
@@ -252,7 +252,7 @@ class _Round:
 def _with_update(
     past: DevicePast, told: DeviceSummary | None, metric: Metric, trained: bool
 ) -> DevicePast:
-    """Returns the history with one more update. ``told`` has its metrics, or is None if withheld."""
+    """Return the history with one more update. ``told`` has its metrics, or is None if withheld."""
     return msgspec.structs.replace(
         past,
         updates=past.updates + 1,
@@ -264,7 +264,7 @@ def _with_update(
 
 
 def worst_tenth(values: Sequence[float], metric: Metric = ACCURACY) -> float | None:
-    """Returns the mean of the worst tenth, at least one value; None without values."""
+    """Return the mean of the worst tenth, at least one value; None without values."""
     count = max(1, round(len(values) / 10))
     worst = sorted(values, key=metric.badness, reverse=True)[:count]
     return sum(worst) / len(worst) if worst else None

@@ -20,7 +20,7 @@ HOLDOUT_ROUND = 0
 
 
 def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
-    """Returns an assignment's work, completed with defaults.
+    """Return an assignment's work, completed with defaults.
 
     Raises ``StrategyError`` for anything that a device would have to refuse.
     """
@@ -83,7 +83,7 @@ def _require_choice(where: str, assignment: Assignment) -> None:
 
 
 def _choice(run: Run, device: str, assignment: Assignment) -> PatchChoice | None:
-    """Returns how a device chooses its start, or None.
+    """Return how a device chooses its start, or None.
 
     It holds out the same examples in every round of a run.
     """

@@ -113,7 +113,7 @@ def _conclude(
 def _remarks(
     run: Run, run_store: RunStore, current: OpenRound, summary: Summary
 ) -> tuple[str, ...]:
-    """Returns the strategy's remarks on personal elements, in the first round with returning devices."""
+    """Return the strategy's remarks on personal elements, in the first round with returning devices."""
     offered, orders = summary.personal, list(current.orders.values())
     # Include elements that devices chose not to use.
     if any(order.read_work().choice for order in orders):
@@ -126,7 +126,7 @@ def _remarks(
 
 
 def already_closed(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summary | None:
-    """Returns the summary of a round that is closed already, after moving the run on; None if it is open.
+    """Return the summary of a round that is closed already, after moving the run on; None if it is open.
 
     Either another leader closed it, or its commit succeeded although the disk reported an error. A closed
     round must not be closed again, as its updates may have been garbage-collected.

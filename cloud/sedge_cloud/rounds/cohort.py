@@ -24,7 +24,7 @@ Draw: TypeAlias = Callable[[Run, int, str, Sequence[str]], list[str]]
 
 
 def next_round(run: Run) -> tuple[int, str] | None:
-    """Returns the number and task of the run's next round, or None if the run is over."""
+    """Return the number and task of the run's next round, or None if the run is over."""
     config, number = run.config, run.state.round + 1
     if number > config.total_rounds:
         return None

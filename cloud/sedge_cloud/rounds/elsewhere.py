@@ -73,24 +73,24 @@ class Everywhere:
 
     @property
     def present(self) -> int:
-        """Returns the number of devices that are online."""
+        """Return the number of devices that are online."""
         return self._ours.present + len(self._online)
 
     @property
     def changes(self) -> int:
-        """Returns how often a device has come or gone."""
+        """Return how often a device has come or gone."""
         return self._ours.changes + self._changes
 
     @property
     def returning(self) -> Collection[str]:
-        """Returns the devices that were online before an outage and are not back yet; only this process's.
+        """Return the devices that were online before an outage and are not back yet; only this process's.
 
         Other processes' devices count as online until their rows say otherwise.
         """
         return self._ours.returning
 
     def presence(self, device: str) -> Presence:
-        """Returns a device's presence."""
+        """Return a device's presence."""
         if self._is_ours(device):
             return self._ours.presence(device)
         known = self._find(device)
@@ -100,19 +100,19 @@ class Everywhere:
         return Presence(device in self._online, waits, known.row.revoked)
 
     def hello(self, device: str) -> Hello | None:
-        """Returns a device's last hello, or None."""
+        """Return a device's last hello, or None."""
         if self._is_ours(device):
             return self._ours.hello(device)
         known = self._find(device)
         return None if known is None else known.hello
 
     def max_packet_of(self, device: str) -> int:
-        """Returns the largest MQTT packet that a device can receive, as far as its hello says."""
+        """Return the largest MQTT packet that a device can receive, as far as its hello says."""
         hello = self.hello(device)
         return MAX_PACKET_BYTES if hello is None or not hello.max_packet else hello.max_packet
 
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
-        """Returns the sorted ids of the devices that are online, do not wait, and meet a run's terms.
+        """Return the sorted ids of the devices that are online, do not wait, and meet a run's terms.
 
         Only devices that the run selects are considered and, unless ``among`` is empty, only those in it.
         """
@@ -135,7 +135,7 @@ class Everywhere:
 
 
 def _is_another(last: _Known, known: _Known) -> bool:
-    """Returns True if the device's agent has restarted or announces other capabilities."""
+    """Return True if the device's agent has restarted or announces other capabilities."""
     new_start = last.row.incarnation != known.row.incarnation
     return new_start or abilities(last.hello) != abilities(known.hello)
 
@@ -151,7 +151,7 @@ class MeterEverywhere:
     def of_round(
         self, run: str, number: int, cohort: Iterable[str]
     ) -> tuple[tuple[TrafficRow, ...], tuple[int, int]]:
-        """Returns the bytes of an open round's devices so far, and those on this process's link."""
+        """Return the bytes of an open round's devices so far, and those on this process's link."""
         rows, link = self._ours.of_round(run, number, cohort)
         stored = {row.device: row for row in self._store.traffic(run, number)}
         merged = (row if self._is_ours(row.device) else stored.get(row.device, row) for row in rows)

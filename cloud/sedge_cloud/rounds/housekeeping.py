@@ -43,7 +43,7 @@ class Housekeeping:
         return self._collect(lambda: self._garbage.collect_if_due(orders))
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
+        """Return the time at which ``poll`` must next be called; None if nothing is due."""
         return self._collect_at if self._wanted else None
 
     def poll(self, now: float) -> list[Note]:

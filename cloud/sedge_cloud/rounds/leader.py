@@ -55,12 +55,12 @@ class Leader:
 
     @property
     def runs(self) -> dict[str, Run]:
-        """Returns all loaded runs, by name."""
+        """Return all loaded runs, by name."""
         return {name: live.run for name, live in self._rounds.live.items()}
 
     @property
     def open(self) -> dict[str, OpenRound]:
-        """Returns the open rounds, by run."""
+        """Return the open rounds, by run."""
         return {current.row.run: current for current in self._rounds.open_rounds()}
 
     def load(self, runs: Sequence[RunRow], now: float) -> list[CloudEffect | Hint]:
@@ -93,7 +93,7 @@ class Leader:
         return self._rounds.hear(hint, now)
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
+        """Return the time at which ``poll`` must next be called; None if nothing is due."""
         again = self._retry_at if self._retry_at < math.inf else None
         due = self._rounds.timer(), self._housekeeping.timer(), self._settings.timer(), again
         return min((at for at in due if at is not None), default=None)

@@ -120,7 +120,7 @@ S = TypeVar("S", bound=str)
 
 
 def next_state(table: Mapping[S, Mapping[Event, S]], state: S, event: Event) -> S:
-    """Returns the state after ``event``. Raises ``LocalError`` if the event is illegal in this state."""
+    """Return the state after ``event``. Raises ``LocalError`` if the event is illegal in this state."""
     if event not in table[state]:
         expected = ", ".join(table[state]) or "nothing more"
         raise LocalError(f"{state!r}: found the event {str(event)!r}, expected {expected}")
@@ -143,21 +143,21 @@ class OpenRound(AskedRound):
     extended: int = 0
 
     def needed(self, config: RunConfig) -> int:
-        """Returns the number of updates that make a quorum, given the devices that wait now."""
+        """Return the number of updates that make a quorum, given the devices that wait now."""
         return needed_updates(config, len(self.orders) - len(self.excused))
 
     @property
     def ends_at(self) -> float:
-        """Returns when the current phase ends."""
+        """Return when the current phase ends."""
         return min(self.deadline, self.grace_ends)
 
     def timer(self) -> float:
-        """Returns when the round is next due, even if no message arrives before."""
+        """Return when the round is next due, even if no message arrives before."""
         waits_for_away = self.back_at > self.looked_at and not self.present - self.excused
         return min(self.ends_at, self.back_at if waits_for_away else math.inf)
 
     def due(self, config: RunConfig, now: float) -> Event | None:
-        """Returns the event that is due, given the answers so far and the time; None if there is none."""
+        """Return the event that is due, given the answers so far and the time; None if there is none."""
         self.looked_at = now
         if self.phase is Phase.SERVING:
             return None
@@ -210,7 +210,7 @@ class LiveRun:
     refused: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
     def timer(self) -> float | None:
-        """Returns when the run is next due, even if no message arrives; None without an open round."""
+        """Return when the run is next due, even if no message arrives; None without an open round."""
         return None if self.round is None else max(self.round.timer(), self.retry_at)
 
     def end(self, event: Event) -> None:
@@ -220,14 +220,14 @@ class LiveRun:
 
 
 def needed_updates(config: RunConfig, expected: int) -> int:
-    """Returns the quorum, in updates, of a round in which ``expected`` devices should answer."""
+    """Return the quorum, in updates, of a round in which ``expected`` devices should answer."""
     return max(ceil_of(config.quorum, expected), config.min_updates)
 
 
 def new_round(
     run: Run, number: int, task: str, orders: Sequence[OrderRow], now: float, wall: Wall = as_it_is
 ) -> OpenRound:
-    """Returns a round that could open now; nothing is stored yet."""
+    """Return a round that could open now; nothing is stored yet."""
     state, opened = run.state, wall(now)
     row = RoundRow(
         run=run.name,
@@ -250,7 +250,7 @@ def new_round(
 def resume(
     run: Run, store: Rows, now: float, wall: Wall = as_it_is, back_s: float = RETURN_S
 ) -> OpenRound | None:
-    """Returns the run's open round from the store, to continue where it left off; None without one.
+    """Return the run's open round from the store, to continue where it left off; None without one.
 
     If little or none of its time is left, the devices get ``back_s`` to come back.
     """
@@ -272,7 +272,7 @@ def resume(
 
 
 def counts_late_since(config: RunConfig, row: RoundRow) -> int | None:
-    """Returns the first round whose late updates count in this one; None if late updates do not count."""
+    """Return the first round whose late updates count in this one; None if late updates do not count."""
     if config.late_updates != "count" or row.task != TRAIN:
         return None
     since = row.round
@@ -282,7 +282,7 @@ def counts_late_since(config: RunConfig, row: RoundRow) -> int | None:
 
 
 def counted_updates(received: Received, with_late: bool) -> list[UpdateRow]:
-    """Returns the updates that count in a round: its own and, if ``with_late``, late ones.
+    """Return the updates that count in a round: its own and, if ``with_late``, late ones.
 
     A device counts once: with its update for this round if there is one, otherwise with the latest of its
     late ones.

@@ -78,7 +78,7 @@ def plan_round(
 
 
 def _lacking(run: Run, assignment: Assignment, work: Work, hello: Hello | None) -> frozenset[str]:
-    """Returns the features, or the memory, that an order needs and the device lacks."""
+    """Return the features, or the memory, that an order needs and the device lacks."""
     needed = needed_by_work(work, run.config.training_in(run.state.round + 1))
     if assignment.correction is not None:
         needed |= {CORRECTION}
@@ -104,7 +104,7 @@ def save_terms(run: Run, run_store: RunStore, stored: bytes) -> None:
 
 
 def plan_newcomer(run: Run, run_store: RunStore) -> OrderRow:
-    """Returns the first round's order of a device without history.
+    """Return the first round's order of a device without history.
 
     Raises ``StrategyError``, ``CodecError`` or ``Unencodable`` for an assignment that cannot be used.
     """
@@ -143,7 +143,7 @@ class _Planner:
         self._run_store.drop_past(self._past.rows.values(), keep)
 
     def order(self, device: str, assignment: Assignment, work: Work) -> OrderRow:
-        """Returns a device's order as a row. Raises ``Unencodable`` for values that cannot be encoded."""
+        """Return a device's order as a row. Raises ``Unencodable`` for values that cannot be encoded."""
         run, run_store = self._run, self._run_store
         client, hello = self._past.rows.get(device), self._hello(device)
         trusted = client is None or run_store.counted(run, client) > 0
@@ -179,7 +179,7 @@ class _Planner:
         )
 
     def _sum(self, client: ClientModelRow, holds: bytes) -> bytes:
-        """Returns the blob of a single step that combines all changes that a device has missed.
+        """Return the blob of a single step that combines all changes that a device has missed.
 
         Returns b"" if that saves nothing, or if the device had a later order and so may have a later model.
         """
@@ -190,7 +190,7 @@ class _Planner:
         return self._sums[holds]
 
     def _start(self, start: Theta | None) -> tuple[bytes, bytes]:
-        """Returns the blob and hash of a start vector; both empty for the run's own model."""
+        """Return the blob and hash of a start vector; both empty for the run's own model."""
         if start is None:
             return b"", b""
         name = hash_of(start)
@@ -204,7 +204,7 @@ class _Planner:
         return self._starts[name]
 
     def _correction(self, correction: Theta | None) -> bytes:
-        """Returns the blob of the vector that a device adds to its gradients; empty for none."""
+        """Return the blob of the vector that a device adds to its gradients; empty for none."""
         if correction is None:
             return b""
         whole = SparseVector(correction.size, None, correction)
@@ -214,14 +214,14 @@ class _Planner:
     def _is_own(
         self, device: str, patch: SparseVector | None, client: ClientModelRow | None
     ) -> bool:
-        """Returns True if the device has kept this patch: the elements it sent last, with their values."""
+        """Return True if the device has kept this patch: the elements it sent last, with their values."""
         if patch is None or client is None or not client.remembered:
             return False
         model = self._clients.of(device)
         return model.trained is not None and _same(patch, model.sent, model.trained)
 
     def _mask(self, client: ClientModelRow | None) -> bytes:
-        """Returns the blob of a device's last mask; empty if it has none, or the disk has lost it."""
+        """Return the blob of a device's last mask; empty if it has none, or the disk has lost it."""
         if client is None or not client.mask or not self._run_store.store.blobs.has(client.mask):
             return b""
         return client.mask
@@ -229,7 +229,7 @@ class _Planner:
     def _patch(
         self, patch: SparseVector | None, client: ClientModelRow | None, is_own: bool
     ) -> tuple[bytes, bytes]:
-        """Returns the encoded patch, and the blob of the mask needed to decode it; each may be empty."""
+        """Return the encoded patch, and the blob of the mask needed to decode it; each may be empty."""
         if patch is None:
             return b"", b""
         if is_own:  # uncompressed, as the device must derive the same bytes from its vector
@@ -245,7 +245,7 @@ class _Planner:
 
 
 def _held_in(wanted: ValueCoding, values: Theta) -> ValueCoding:
-    """Returns the ``wanted`` coding, or fp32 if that cannot hold the largest of the values (k,).
+    """Return the ``wanted`` coding, or fp32 if that cannot hold the largest of the values (k,).
 
     One device's extreme value must not end the run. Every device can decode fp32, and an encoded vector
     names its coding.
@@ -258,7 +258,7 @@ def _held_in(wanted: ValueCoding, values: Theta) -> ValueCoding:
 
 
 def _same(patch: SparseVector, sent: SparseVector | None, trained: Theta) -> bool:
-    """Returns True if a patch equals ``trained`` (n,) at the elements in ``sent``."""
+    """Return True if a patch equals ``trained`` (n,) at the elements in ``sent``."""
     if sent is None or sent.count != patch.count:
         return False
     if patch.indices is None or sent.indices is None:

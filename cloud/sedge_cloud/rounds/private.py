@@ -10,7 +10,7 @@ from sedge_protocol.errors import StorageError
 
 
 def noised(run: Run, context: Context, given: RoundUpdates) -> Update:
-    """Returns the noised mean of a round's updates. Raises ``StorageError`` for a run without a budget.
+    """Return the noised mean of a round's updates. Raises ``StorageError`` for a run without a budget.
 
     Elements that devices keep to themselves or do not train stay unchanged, and need no noise.
     """

@@ -20,33 +20,33 @@ class Reach(Protocol):
 
     @property
     def present(self) -> int:
-        """Returns how many devices are online."""
+        """Return how many devices are online."""
         ...
 
     @property
     def changes(self) -> int:
-        """Returns how often a device has come or gone."""
+        """Return how often a device has come or gone."""
         ...
 
     @property
     def returning(self) -> Collection[str]:
-        """Returns the devices that were online before the last outage and have not come back yet."""
+        """Return the devices that were online before the last outage and have not come back yet."""
         ...
 
     def presence(self, device: str) -> Presence:
-        """Returns a device's presence; all False if it is not enrolled."""
+        """Return a device's presence; all False if it is not enrolled."""
         ...
 
     def hello(self, device: str) -> Hello | None:
-        """Returns a device's last hello, which says whether it waits; None if there is none."""
+        """Return a device's last hello, which says whether it waits; None if there is none."""
         ...
 
     def max_packet_of(self, device: str) -> int:
-        """Returns the largest MQTT packet that a device can receive, as far as its hello says."""
+        """Return the largest MQTT packet that a device can receive, as far as its hello says."""
         ...
 
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
-        """Returns the sorted ids of the devices that are online, do not wait, and meet a run's terms.
+        """Return the sorted ids of the devices that are online, do not wait, and meet a run's terms.
 
         Only devices that the run selects are considered and, unless ``among`` is empty, only those in it.
         """
@@ -59,5 +59,5 @@ class Meter(Protocol):
     def of_round(
         self, run: str, number: int, cohort: Iterable[str]
     ) -> tuple[tuple[TrafficRow, ...], tuple[int, int]]:
-        """Returns the bytes of an open round's devices so far, and those on the coordinator's link."""
+        """Return the bytes of an open round's devices so far, and those on the coordinator's link."""
         ...

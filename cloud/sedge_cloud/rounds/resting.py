@@ -57,7 +57,7 @@ class Resting:
         self._declined.pop(device, None)
 
     def devices(self, number: int) -> set[str]:
-        """Returns the devices that are not invited to this round."""
+        """Return the devices that are not invited to this round."""
         return {
             name
             for name, last in self._declined.items()

@@ -60,7 +60,7 @@ class Group(msgspec.Struct):
 
     @property
     def share(self) -> float:
-        """Returns the share of devices that failed among those that failed or succeeded."""
+        """Return the share of devices that failed among those that failed or succeeded."""
         return len(self.failed) / max(1, len(self.failed) + len(self.succeeded))
 
     def fail(self, device: str, why: str) -> None:
@@ -76,7 +76,7 @@ class Tally(msgspec.Struct):
     others: Group = msgspec.field(default_factory=Group)
 
     def changes(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-        """Returns how much each device's metric before and after training has changed, for both groups."""
+        """Return how much each device's metric before and after training has changed, for both groups."""
         was, new, others = self.others, self.new.last, self.others.last
         return (
             [_change(was.last[device], new[device]) for device in new if device in was.last],
@@ -124,7 +124,7 @@ def add(tally: Tally, bundle: bytes, orders: Iterable[Tried], since: int, measur
 def tallied(
     row: RolloutRow, store: RolloutRows, closed: int, measured: bool = False
 ) -> tuple[Progress, Tally]:
-    """Returns the progress, which stores the older part of the tally, and the tally up to round ``closed``.
+    """Return the progress, which stores the older part of the tally, and the tally up to round ``closed``.
 
     Answers to the last rounds may still arrive, so their orders are read again the next time.
     """
@@ -215,7 +215,7 @@ def proceed(
 def next_phase(
     row: RolloutRow, plan: RolloutPlan, progress: Progress, seen: Seen, at: float
 ) -> Progress:
-    """Returns a rollout's progress at the start of its next phase, which has at least one device."""
+    """Return a rollout's progress at the start of its next phase, which has at least one device."""
     devices = seen.devices
     phase = len(progress.bounds)
     ranks = sorted(rank(row, device) for device in devices)
@@ -234,7 +234,7 @@ def next_phase(
 
 
 def awaited(row: RolloutRow, progress: Progress, devices: Iterable[str], new: Group) -> list[str]:
-    """Returns those of the ``devices`` that are in the rollout and have neither succeeded nor failed."""
+    """Return those of the ``devices`` that are in the rollout and have neither succeeded nor failed."""
     known = {*progress.failed, *new.failed, *new.succeeded}
     names = (name for name in devices if name not in known)
     return [name for name in names if rank(row, name) <= progress.bounds[-1]]
@@ -246,13 +246,13 @@ def _with_awaited(row: RolloutRow, progress: Progress, seen: Seen) -> Progress:
 
 
 def members(row: RolloutRow, progress: Progress, devices: Iterable[str]) -> set[str]:
-    """Returns those of ``devices`` that the current phase has added."""
+    """Return those of ``devices`` that the current phase has added."""
     before, last = (-1, *progress.bounds)[-2:]
     return {name for name in devices if before < rank(row, name) <= last}
 
 
 def away(store: RolloutRows, devices: Set[str], since: float) -> set[str]:
-    """Returns those of ``devices`` that are paused, or offline and unheard since ``since`` (wall clock)."""
+    """Return those of ``devices`` that are paused, or offline and unheard since ``since`` (wall clock)."""
     seen = store.sessions_named(devices)
     near = {one.device for one in seen if one.online or one.heard > since}
     return {*devices} - (near - store.paused().keys())
@@ -266,7 +266,7 @@ def absent(
     new: Group,
     at: float,
 ) -> set[str]:
-    """Returns those of the ``newest`` devices for which a small phase does not wait.
+    """Return those of the ``newest`` devices for which a small phase does not wait.
 
     They are ``away``, or have no outcome because they had no order in the last rounds: other devices were
     drawn, or these wait or lack a feature.
@@ -279,12 +279,12 @@ def absent(
 
 
 def _added(progress: Progress) -> int:
-    """Returns how many devices the phase added when it began."""
+    """Return how many devices the phase added when it began."""
     return progress.sizes[-1] - (progress.sizes[-2] if len(progress.sizes) > 1 else 0)
 
 
 def _needed(plan: RolloutPlan, progress: Progress, reachable: Set[str]) -> int:
-    """Returns how many devices of a phase must succeed before the next, or answer before an abort."""
+    """Return how many devices of a phase must succeed before the next, or answer before an abort."""
     return plan.min_devices if _added(progress) >= plan.min_devices else max(1, len(reachable))
 
 
@@ -296,7 +296,7 @@ def _is_through(
     at: float,
     reachable: Set[str],
 ) -> bool:
-    """Returns True if a phase has lasted long enough, and enough of the devices it added have succeeded."""
+    """Return True if a phase has lasted long enough, and enough of the devices it added have succeeded."""
     if at < progress.since + plan.hold_s:
         return False
     succeeded = len(members(row, progress, new.succeeded))

@@ -91,20 +91,20 @@ class Scheduler:
         self._back_at = math.inf  # until then, devices may return from an outage
 
     def open_round(self, run: str) -> OpenRound | None:
-        """Returns the open round of a run, or None."""
+        """Return the open round of a run, or None."""
         live = self.live.get(run)
         return None if live is None else live.round
 
     def open_rounds(self) -> list[OpenRound]:
-        """Returns all open rounds."""
+        """Return all open rounds."""
         return [live.round for live in self.live.values() if live.round is not None]
 
     def running(self) -> list[Run]:
-        """Returns all runs that have not ended."""
+        """Return all runs that have not ended."""
         return [live.run for live in self.live.values() if live.run.status == RUNNING]
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` must next be called; None if nothing is due."""
+        """Return the time at which ``poll`` must next be called; None if nothing is due."""
         if self._is_stirred:
             return -math.inf
         due = [live.timer() for live in self.live.values()]

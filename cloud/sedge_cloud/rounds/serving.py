@@ -29,14 +29,14 @@ from sedge_protocol.wire.messages import TRAIN
 
 
 def serving_run(rows: Sequence[RunRow]) -> RunRow | None:
-    """Returns the most recently finished of these runs, given oldest first; None while a run is running."""
+    """Return the most recently finished of these runs, given oldest first; None while a run is running."""
     if not all(row.has_ended for row in rows):
         return None
     return next((row for row in reversed(rows) if row.status == FINISHED), None)
 
 
 def resume_serving(run: Run, run_store: RunStore, now: float, wall: Wall) -> OpenRound | None:
-    """Returns the round after the last, if it already has an order for a device; otherwise None."""
+    """Return the round after the last, if it already has an order for a device; otherwise None."""
     current = resume(run, run_store.store, now, wall)
     return None if current is None else _serving(current)
 

@@ -29,7 +29,7 @@ class _Said(msgspec.Struct):
 
 
 def said(store: Rows, where: str) -> dict[str, bytes]:
-    """Returns the name of the settings of each matching device that supports settings."""
+    """Return the name of the settings of each matching device that supports settings."""
     found = dict[str, bytes]()
     for name, row in store.devices_named(store.eligible(where)).items():
         if row.hello is None:
@@ -67,7 +67,7 @@ def tally_of(row: RolloutRow, store: Rows, names: dict[str, bytes], at: float) -
 
 
 def _declined(store: Rows, since: float) -> dict[str, str]:
-    """Returns each device's reason for its last decline in recent rounds, if opened after ``since``."""
+    """Return each device's reason for its last decline in recent rounds, if opened after ``since``."""
     found = dict[str, str]()
     for run in store.runs():
         rounds = [it for it in store.last_rounds(run.run, 0, EARLIER_ROUNDS) if it.opened > since]
@@ -90,7 +90,7 @@ class SettingsRollouts:
         self._due = None if row is None else now if self._due is None else self._due
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` is next due."""
+        """Return the time at which ``poll`` is next due."""
         return self._due
 
     def poll(self, now: float) -> Iterator[Note]:

@@ -22,7 +22,7 @@ def summarise(
     orders: Sequence[OrderRow],
     updates: Sequence[UpdateRow],
 ) -> Summary:
-    """Returns the summary of a round with these orders and accepted updates; each device counts once."""
+    """Return the summary of a round with these orders and accepted updates; each device counts once."""
     reports = [(update, msgspec.msgpack.decode(update.report, type=Report)) for update in updates]
     picked = {update.device: report.patched for update, report in reports}
     withheld = run.config.withholds
@@ -63,7 +63,7 @@ def summarise(
 
 
 def _commonest(reasons: Sequence[str]) -> str:
-    """Returns the most common reason, as it was first worded, and its count; empty without reasons."""
+    """Return the most common reason, as it was first worded, and its count; empty without reasons."""
     if not reasons:
         return ""
     ((kind, count),) = Counter(map(without_numbers, reasons)).most_common(1)

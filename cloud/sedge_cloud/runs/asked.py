@@ -41,7 +41,7 @@ class AskedRound:
 
     @cached_property
     def steps(self) -> tuple[StepRow, ...]:
-        """Returns the changes that lead to the round's model, oldest first."""
+        """Return the changes that lead to the round's model, oldest first."""
         return steps_of(self.row.steps)
 
     @cached_property
@@ -65,12 +65,12 @@ class AskedRound:
         return Counter((order.width, order.bundle) for order in self.orders.values())
 
     def waiting_for(self, device: str) -> bool:
-        """Returns True if this device still owes an answer."""
+        """Return True if this device still owes an answer."""
         return device in self.orders and device not in self.settled
 
     @property
     def waiting(self) -> list[str]:
-        """Returns the devices that still owe an answer."""
+        """Return the devices that still owe an answer."""
         return [name for name in self.orders if name not in self.settled]
 
     def look(self, presence: Callable[[str], Presence]) -> list[str]:

@@ -28,7 +28,7 @@ ORDER_BYTES = 2048
 
 
 def outline(config: RunConfig) -> Terms:
-    """Returns the requirements that follow from a run's configuration alone."""
+    """Return the requirements that follow from a run's configuration alone."""
     return Terms(
         strategy=config.strategy,
         select=config.cohort.select,
@@ -39,7 +39,7 @@ def outline(config: RunConfig) -> Terms:
 
 
 def terms_of(run: Run, work: Work = PLAIN_WORK) -> Terms:
-    """Returns a run's requirements on devices for this work, without the features that its orders need.
+    """Return a run's requirements on devices for this work, without the features that its orders need.
 
     Devices must be able to decode broadcasts and patches, and have memory for a job with the smallest form
     that the run's strategy may give them.
@@ -66,7 +66,7 @@ def _sorted(names: Collection[str]) -> tuple[str, ...]:
 
 
 def memory_of(run: Run, width: int, work: Work = PLAIN_WORK) -> dict[str, int]:
-    """Returns the memory for work with one of the run's forms, in MB by backend; 0 if unknown."""
+    """Return the memory for work with one of the run's forms, in MB by backend; 0 if unknown."""
     form = run.manifests[width]
     backends = {program.backend for program in form.programs if program.name == work.program}
     vectors = work.vectors(run.config.training)
@@ -74,7 +74,7 @@ def memory_of(run: Run, width: int, work: Work = PLAIN_WORK) -> dict[str, int]:
 
 
 def packets_for(run: Run) -> tuple[int, ...]:
-    """Returns the packet sizes that suffice for the run's orders; empty if even the largest does not."""
+    """Return the packet sizes that suffice for the run's orders; empty if even the largest does not."""
     frozen = run.manifest.frozen
     sizes = [run.bundles[0].size, run.model_bytes()]
 
@@ -94,14 +94,14 @@ def packets_for(run: Run) -> tuple[int, ...]:
 
 
 def widest(run: Run, hello: Hello) -> int:
-    """Returns the widest of the run's forms that fits in a device's memory; the last one if none does."""
+    """Return the widest of the run's forms that fits in a device's memory; the last one if none does."""
     widths = range(len(run.manifests))
     fits = (width for width in widths if not without_memory(memory_of(run, width), hello))
     return next(fits, widths[-1])
 
 
 def codec_for(codec: Codec, hello: Hello | None) -> Codec:
-    """Returns the run's codec, with the nearest alternatives to what the device does not support."""
+    """Return the run's codec, with the nearest alternatives to what the device does not support."""
     if hello is None:
         return codec
     is_known = codec.compression is not Compression.ZSTD or Compression.ZSTD in hello.compressions

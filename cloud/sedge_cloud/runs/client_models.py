@@ -42,19 +42,19 @@ class ClientModels:
         self._members.clear()
 
     def of(self, device: str) -> ClientModel:
-        """Returns a device's client model, with its group."""
+        """Return a device's client model, with its group."""
         group = Group(self, self._groups.get(device, ()))
         return replace(self.alone(device), group=group)
 
     def alone(self, device: str) -> ClientModel:
-        """Returns a device's client model, without its group."""
+        """Return a device's client model, without its group."""
         if not self._groups:
             return self._load(device)
         name = device.encode()
         return self._members.get(name) or self._members.put(name, self._load(device))
 
     def member(self, device: str) -> ClientModel:
-        """Returns a device's client model for others to use, shortened by the factor from its round."""
+        """Return a device's client model for others to use, shortened by the factor from its round."""
         client = self.alone(device)
         if client.counted in (0, 1):
             return client

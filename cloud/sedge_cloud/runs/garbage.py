@@ -37,7 +37,7 @@ class Garbage:
         self._written = self._kept = 0
 
     def named_blobs(self) -> set[bytes]:
-        """Returns all blobs that the store refers to."""
+        """Return all blobs that the store refers to."""
         named = self._store.named_blobs()
         for row in self._store.runs():
             named |= state_of(row).blobs()
@@ -74,7 +74,7 @@ class Garbage:
         return Pruned(tuple(gone), rows)
 
     def used_bytes(self, sizes: Mapping[bytes, int]) -> int:
-        """Returns the total size of the blobs that the store refers to; ``sizes`` has that of all blobs."""
+        """Return the total size of the blobs that the store refers to; ``sizes`` has that of all blobs."""
         return sum(sizes.get(sha256, 0) for sha256 in self.named_blobs())
 
     def collect(self) -> int:
@@ -107,6 +107,6 @@ class Garbage:
 
 
 def _candidates(runs: list[RunRow]) -> list[RunRow]:
-    """Returns the runs that may be deleted, oldest first."""
+    """Return the runs that may be deleted, oldest first."""
     newest = next((row.run for row in reversed(runs) if row.status == FINISHED), None)
     return [row for row in runs if row.has_ended and row.run != newest]

@@ -28,11 +28,11 @@ class Runs:
                 del self._loaded[name]
 
     def status(self, name: str) -> str:
-        """Returns a run's status as of the last ``load``; empty if there is no such run."""
+        """Return a run's status as of the last ``load``; empty if there is no such run."""
         return self._statuses.get(name, "")
 
     def get(self, name: str) -> Run | None:
-        """Returns a run, even an ended one; None if there is no such run. Raises ``StorageError``."""
+        """Return a run, even an ended one; None if there is no such run. Raises ``StorageError``."""
         if name not in self._loaded and name in self._statuses:
             row = next((row for row in self._store.runs() if row.run == name), None)
             if row is not None:
@@ -40,7 +40,7 @@ class Runs:
         return self._loaded.get(name)
 
     def running(self) -> list[Run]:
-        """Returns all readable runs that have not ended; the leader reports why others cannot be read."""
+        """Return all readable runs that have not ended; the leader reports why others cannot be read."""
         found: list[Run] = []
         for name in [name for name, status in self._statuses.items() if status == RUNNING]:
             try:

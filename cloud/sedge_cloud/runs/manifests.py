@@ -18,7 +18,7 @@ class Manifests:
         )
 
     def of(self, blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:
-        """Returns the manifest of a blob. Raises ``StorageError``."""
+        """Return the manifest of a blob. Raises ``StorageError``."""
         key = (
             blob if chunk_bytes == DEFAULT_CHUNK_BYTES else blob + chunk_bytes.to_bytes(4, "little")
         )

@@ -89,7 +89,7 @@ def make_order(
 
 
 def places(shared: Iterable[Manifest], public: Public) -> tuple[Place, ...]:
-    """Returns the places of the large ones among these blobs, from which devices can fetch them over HTTP.
+    """Return the places of the large ones among these blobs, from which devices can fetch them over HTTP.
 
     Blobs for a single device have none. If a URL is too long for an order, or the store cannot sign one
     now, the blob is sent over MQTT.
@@ -106,11 +106,11 @@ class Links(Protocol):
     """What an order depends on in addition to its rows: the devices' hellos and links."""
 
     def hello(self, device: str) -> Hello | None:
-        """Returns a device's last hello; None if it has sent none or is not enrolled."""
+        """Return a device's last hello; None if it has sent none or is not enrolled."""
         ...
 
     def max_packet_of(self, device: str) -> int:
-        """Returns the largest MQTT packet that a device can receive, as far as its hello says."""
+        """Return the largest MQTT packet that a device can receive, as far as its hello says."""
         ...
 
 
@@ -141,11 +141,11 @@ class Orders:
         return trimmed(order, self._devices.max_packet_of(name))
 
     def served(self, run: Run, current: AskedRound, device: str) -> Iterator[NamedBlob]:
-        """Returns the blobs that a device of the round may request."""
+        """Return the blobs that a device of the round may request."""
         return named_blobs(run, current, device, self.describe(device))
 
     def describe(self, device: str) -> Describe:
-        """Returns a function that returns a blob's manifest, in chunks that suit the device."""
+        """Return a function that returns a blob's manifest, in chunks that suit the device."""
         chunk_bytes = fitting_chunk(self._devices.max_packet_of(device))
         return lambda blob: self._cut(blob, chunk_bytes)
 
@@ -179,7 +179,7 @@ def named_blobs(
 
 
 def bundle_of(run: Run, given: OrderRow) -> bytes:
-    """Returns the blob of the bundle that an order names."""
+    """Return the blob of the bundle that an order names."""
     return given.bundle or run.bundles[given.width].sha256
 
 
@@ -192,7 +192,7 @@ def bundle_users(run: Run, current: AskedRound) -> Counter[bytes]:
 
 
 def receivers_of(run: Run, current: AskedRound, blob: bytes) -> int | None:
-    """Returns to how many devices a round sends this shared blob; None if it is not shared."""
+    """Return to how many devices a round sends this shared blob; None if it is not shared."""
     named = dict(bundle_users(run, current))
     if run.manifest.frozen is not None:
         named[run.manifest.frozen.blob.sha256] = len(current.orders)
@@ -202,7 +202,7 @@ def receivers_of(run: Run, current: AskedRound, blob: bytes) -> int | None:
 
 
 def packet_of(order: Order) -> int:
-    """Returns the size of an order's MQTT packet, in bytes."""
+    """Return the size of an order's MQTT packet, in bytes."""
     return len(encode_body(order)) + AROUND_BYTES
 
 
@@ -214,7 +214,7 @@ def too_large(order: Order, max_packet: int) -> str:
 
 
 def trimmed(order: Order, max_packet: int) -> Order:
-    """Returns the order cut to fit in a packet: its oldest steps are dropped first, then its places.
+    """Return the order cut to fit in a packet: its oldest steps are dropped first, then its places.
 
     A device whose model is older than the remaining steps fetches the whole model.
     """
@@ -226,7 +226,7 @@ def trimmed(order: Order, max_packet: int) -> Order:
 
 
 def require_sendable(run: Run, order: Order, device: str) -> Order:
-    """Returns the order. Raises ``StrategyError`` if it does not fit in a frame."""
+    """Return the order. Raises ``StrategyError`` if it does not fit in a frame."""
     size = len(encode_body(order))
     if size > MAX_ORDER_BYTES:
         sizes = {

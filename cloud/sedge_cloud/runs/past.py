@@ -20,12 +20,12 @@ class Past:
         self._models = self._store.round_models(run.name, rounds)
 
     def holds(self, row: ClientModelRow) -> bytes:
-        """Returns the hash of the global model that a device's last update started from; empty for none."""
+        """Return the hash of the global model that a device's last update started from; empty for none."""
         model, model_hash = self._models.get(row.round, (b"", b""))
         return model_hash if model == row.model else b""
 
     def was_asked_since(self, row: ClientModelRow) -> bool:
-        """Returns True if a device had an order after its last update, and so may have a later model."""
+        """Return True if a device had an order after its last update, and so may have a later model."""
         return self._last_orders.get(row.device, 0) > row.round
 
     @cached_property

@@ -10,7 +10,7 @@ from sedge_cloud.store.rollouts import Progress, RolloutRow, RolloutRows
 
 
 def rank(row: RolloutRow, device: str) -> int:
-    """Returns a device's place in a rollout, below 2**63."""
+    """Return a device's place in a rollout, below 2**63."""
     digest = hashlib.sha256(f"{row.run}/{row.number}/{device}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
@@ -27,12 +27,12 @@ class Versions:
                 self._given.append((row, row.read_progress(), among))
 
     def bundle(self, device: str) -> bytes:
-        """Returns the blob of a device's bundle; empty for the run's own bundle."""
+        """Return the blob of a device's bundle; empty for the run's own bundle."""
         row = self.row(device)
         return b"" if row is None else row.bundle
 
     def row(self, device: str) -> RolloutRow | None:
-        """Returns the rollout that applies to a device; None if none does."""
+        """Return the rollout that applies to a device; None if none does."""
         for row, progress, among in self._given:
             bound = progress.bounds[-1] if progress.bounds else -1
             is_in = device not in progress.failed and rank(row, device) <= bound

@@ -44,7 +44,7 @@ class RunState(msgspec.Struct, frozen=True):
     budget: Budget | None = None
 
     def blobs(self) -> set[bytes]:
-        """Returns all blobs that the state names."""
+        """Return all blobs that the state names."""
         steps = {step.blob for step in self.steps}
         return {self.model, self.initial, self.arrays, self.owed, self.groups} | steps
 
@@ -77,7 +77,7 @@ class Run:
 
     @cached_property
     def strategy(self) -> Strategy:
-        """Returns the run's algorithm, created on demand, as an ended run can answer offers without it.
+        """Return the run's algorithm, created on demand, as an ended run can answer offers without it.
 
         Raises ``ConfigError`` when it cannot be created, for example because a user's class is missing.
         """
@@ -85,7 +85,7 @@ class Run:
 
     @property
     def codec(self) -> Codec:
-        """Returns how devices encode their updates by default, if the run file does not say.
+        """Return how devices encode their updates by default, if the run file does not say.
 
         In a private run every element is sent, as without error feedback elements that are left out are
         lost.
@@ -93,26 +93,26 @@ class Run:
         return self.strategy.codec if self.config.privacy is None else EVERY_ELEMENT
 
     def model_bytes(self) -> int:
-        """Returns the size of the global model's blob; 0 if the disk has lost it."""
+        """Return the size of the global model's blob; 0 if the disk has lost it."""
         model = self.state.model
         return self._blobs.size(model) if self._blobs.has(model) else 0
 
     @property
     def patch_values(self) -> ValueCoding:
-        """Returns how patches and start vectors are encoded."""
+        """Return how patches and start vectors are encoded."""
         return self.config.patch.values or self.strategy.patch_values
 
     def remarks(self, personal: int | None = None) -> tuple[str, ...]:
-        """Returns the strategy's remarks on its options with this model (``Strategy.remarks``)."""
+        """Return the strategy's remarks on its options with this model (``Strategy.remarks``)."""
         return self.strategy.remarks([width.layout for width in self.widths], personal)
 
     def layout(self, width: int) -> Layout:
-        """Returns the layout of one of the run's widths; 0 is the whole model."""
+        """Return the layout of one of the run's widths; 0 is the whole model."""
         return self.widths[width].layout
 
 
 def order_seed(seed: int, number: int, device: str) -> int:
-    """Returns the seed of one device's shuffles in one round, below 2**63."""
+    """Return the seed of one device's shuffles in one round, below 2**63."""
     digest = hashlib.sha256(f"{seed}/{number}/{device}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 

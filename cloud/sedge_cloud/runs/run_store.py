@@ -49,7 +49,7 @@ class _Closed(msgspec.Struct, frozen=True):
 
 
 def _closed_round(run: Run, number: int) -> bytes:
-    """Returns a round's key in the cache. It has the run's creation time, as names can be reused."""
+    """Return a round's key in the cache. It has the run's creation time, as names can be reused."""
     return f"{run.name}/{run.created}/{number}".encode()
 
 
@@ -68,7 +68,7 @@ class RunStore(Vectors):
         )
 
     def context(self, run: Run) -> Context:
-        """Returns the context that is now passed to the run's strategy."""
+        """Return the context that is now passed to the run's strategy."""
         layout, trainings = run.manifest.layout, run.config.training_rounds(run.state.round)
         return Context(
             layout,
@@ -125,7 +125,7 @@ class RunStore(Vectors):
         return msgspec.structs.replace(last, model=model, model_hash=model_hash, steps=steps)
 
     def summed_step(self, run: Run, held: bytes) -> bytes:
-        """Returns the blob of a single step to the run's model from the model with the hash ``held``.
+        """Return the blob of a single step to the run's model from the model with the hash ``held``.
 
         Returns b"" unless it replaces several steps and is smaller than all of them together.
         """
@@ -141,7 +141,7 @@ class RunStore(Vectors):
         return self.store.blobs.write(coded) if is_smaller else b""
 
     def client_model(self, run: Run, device: str, row: ClientModelRow | None = None) -> ClientModel:
-        """Returns a device's client model in this run, without its group and ``memory_mb``.
+        """Return a device's client model in this run, without its group and ``memory_mb``.
 
         Its vectors are read-only. ``row`` is the device's row, read here if not given. If the disk has lost
         a part of the model, the device counts as one without history: the run continues, and the device's
@@ -160,7 +160,7 @@ class RunStore(Vectors):
             return ClientModel(device=device)
 
     def take_losses(self) -> list[str]:
-        """Returns messages about client models found lost since the last call, each reported once."""
+        """Return messages about client models found lost since the last call, each reported once."""
         losses = list(self._losses.values())
         self._losses.clear()
         return losses
@@ -187,13 +187,13 @@ class RunStore(Vectors):
         )
 
     def counted(self, run: Run, row: ClientModelRow) -> float:
-        """Returns the factor of a client model's update in its round; 0 if it was distrusted or late."""
+        """Return the factor of a client model's update in its round; 0 if it was distrusted or late."""
         name = _closed_round(run, row.round)
         counted = self._counted.get(name) or self.load_counted(run, [row.round]).get(row.round, {})
         return counted.get(row.device, 0.0)
 
     def load_counted(self, run: Run, numbers: Iterable[int]) -> dict[int, dict[str, float]]:
-        """Returns how much the updates of these rounds counted, by round and device; read unless cached."""
+        """Return how much the updates of these rounds counted, by round and device; read unless cached."""
         unknown = [n for n in numbers if self._counted.get(_closed_round(run, n)) is None]
         loaded: dict[int, dict[str, float]] = {}
         for number, coded in self.store.summaries(run.name, unknown).items() if unknown else ():
@@ -212,7 +212,7 @@ class RunStore(Vectors):
         rows: Iterable[UpdateRow],
         orders: Mapping[str, OrderRow] | None = None,
     ) -> list[tuple[UpdateRow, OrderRow]]:
-        """Returns the updates that count in a round, each with its order; a late one's order is older.
+        """Return the updates that count in a round, each with its order; a late one's order is older.
 
         ``orders`` are the round's, by device, read here if not given.
         """
@@ -237,7 +237,7 @@ class RunStore(Vectors):
         rows: Iterable[UpdateRow] | None = None,
         orders: Mapping[str, OrderRow] | None = None,
     ) -> RoundUpdates:
-        """Returns a round's updates to the global model ``base`` (n,), in the order of devices.
+        """Return a round's updates to the global model ``base`` (n,), in the order of devices.
 
         ``rows`` are the updates that count; by default, those that arrived in time. ``orders`` as in
         ``with_orders``.

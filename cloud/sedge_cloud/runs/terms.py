@@ -55,12 +55,12 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def keeps_model(hello: Hello | None, run: str) -> bool:
-    """Returns True if a device still keeps its data of a run, as far as is known; True without a hello."""
+    """Return True if a device still keeps its data of a run, as far as is known; True without a hello."""
     return hello is None or hello.holds is None or run in hello.holds
 
 
 def abilities(hello: Hello | None) -> Hello | None:
-    """Returns the part of a hello about the device itself, without its connection, data or waits."""
+    """Return the part of a hello about the device itself, without its connection, data or waits."""
     return hello and msgspec.structs.replace(hello, nonce=bytes(16), waits="", holds=None)
 
 

@@ -32,12 +32,12 @@ class RoundUpdates:
         return map(self._update, range(len(self.accepted)))
 
     def measured(self) -> list[Measured]:
-        """Returns the outlier filter's inputs; vectors are read only if a receipt lacks their lengths."""
+        """Return the outlier filter's inputs; vectors are read only if a receipt lacks their lengths."""
         return list(map(self._measure, range(len(self.accepted))))
 
     @cached_property
     def _known(self) -> list[tuple[UpdateRow, OrderRow, Report, int, int]]:
-        """Returns each update's row, report, number of examples and size, without decoding its vector."""
+        """Return each update's row, report, number of examples and size, without decoding its vector."""
         known: list[tuple[UpdateRow, OrderRow, Report, int, int]] = []
         for row, order in self.accepted:
             report = msgspec.msgpack.decode(row.report, type=Report)

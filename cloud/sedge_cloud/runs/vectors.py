@@ -160,15 +160,15 @@ class Vectors:
 
 
 def hash_of(theta: Theta) -> bytes:
-    """Returns a vector's hash: SHA-256 of its n float32, little endian."""
+    """Return a vector's hash: SHA-256 of its n float32, little endian."""
     return hashlib.sha256(theta.astype("<f4", copy=False).tobytes()).digest()
 
 
 def magnitude(values: NDArray[np.float32]) -> float:
-    """Returns the largest magnitude of finite values."""
+    """Return the largest magnitude of finite values."""
     return max(float(values.max()), -float(values.min())) if values.size else 0.0
 
 
 def vector_bytes(vector: SparseVector) -> int:
-    """Returns the memory that a sparse vector takes, in bytes."""
+    """Return the memory that a sparse vector takes, in bytes."""
     return vector.values.nbytes + (0 if vector.indices is None else vector.indices.nbytes)

@@ -51,7 +51,7 @@ class Version:
 def next_version(
     wanted: Theta, current: Theta, owed: Theta | None, broadcast: BroadcastConfig
 ) -> Version:
-    """Returns the model that the fleet gets when the strategy wants ``wanted`` (n,) after ``current`` (n,).
+    """Return the model that the fleet gets when the strategy wants ``wanted`` (n,) after ``current`` (n,).
 
     Raises ``Unencodable`` when the change, or its sum with the model, is not finite in the coding.
     """
@@ -64,14 +64,14 @@ def next_version(
 
 
 def needs_every_element(state: State, broadcast: BroadcastConfig) -> bool:
-    """Returns True if a strategy's state rules out sending a ``fraction``, as it replaces the model."""
+    """Return True if a strategy's state rules out sending a ``fraction``, as it replaces the model."""
     return not state.is_change and not broadcast.sends_all
 
 
 def replacing_version(
     wanted: Theta, current: Theta, layout: Layout, broadcast: BroadcastConfig
 ) -> Version:
-    """Returns the model that the fleet gets when ``wanted`` (n,) replaces ``current`` (n,).
+    """Return the model that the fleet gets when ``wanted`` (n,) replaces ``current`` (n,).
 
     Every element of the difference is sent, in bf16, rounded tensor by tensor like the first model. Raises
     ``Unencodable`` as ``next_version`` does.
@@ -95,7 +95,7 @@ def _reached(current: Theta, change: Theta, step: bytes) -> Version:
 
 
 def first_version(theta: Theta, layout: Layout, broadcast: BroadcastConfig) -> Theta:
-    """Returns a run's first model (n,), on the grid (except statistics) if the broadcast has one."""
+    """Return a run's first model (n,), on the grid (except statistics) if the broadcast has one."""
     if not broadcast.on_grid:
         return theta
     return _on_grid(theta, layout)
@@ -119,7 +119,7 @@ def chosen(change: Theta, broadcast: BroadcastConfig) -> SparseVector:
 
 
 def worth_sending(steps: Sequence[StepRow], model_bytes: int) -> tuple[StepRow, ...]:
-    """Returns the most recent ``steps`` (oldest first) that together are smaller than the whole model.
+    """Return the most recent ``steps`` (oldest first) that together are smaller than the whole model.
 
     There are at most ``MAX_STEPS``. A device that is further behind fetches the whole model.
     """
@@ -151,7 +151,7 @@ def summed(changes: Iterable[SparseVector], current: Theta, held: bytes) -> Spar
 
 
 def steps_since(steps: Sequence[StepRow], held: bytes) -> Sequence[StepRow]:
-    """Returns the last of ``steps``, for a device that has the model ``held`` (a hash) or a later one.
+    """Return the last of ``steps``, for a device that has the model ``held`` (a hash) or a later one.
 
     Returns all of them if none starts from ``held``.
     """

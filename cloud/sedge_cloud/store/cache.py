@@ -26,7 +26,7 @@ class Memory:
 
     @staticmethod
     def of_machine(share: float = SHARE) -> "Memory":
-        """Returns a memory whose limit is a share of what this process may use."""
+        """Return a memory whose limit is a share of what this process may use."""
         return Memory(int(share * (memory_mb() or UNKNOWN_MB) * 10**6))
 
 
@@ -39,7 +39,7 @@ class Cache(Generic[V]):
         self._owner = next(_OWNERS)
 
     def get(self, name: bytes) -> V | None:
-        """Returns the value of this name, or None if it is not, or no longer, cached."""
+        """Return the value of this name, or None if it is not, or no longer, cached."""
         entries, key = self._memory.entries, (self._owner, name)
         if key not in entries:
             return None

@@ -26,11 +26,11 @@ class RenewalQueries(Protocol):
     """The ingest's queries about certificates and secrets that are being renewed."""
 
     def renewals(self) -> list[RenewalRow]:
-        """Returns all pending renewals of secrets, oldest first."""
+        """Return all pending renewals of secrets, oldest first."""
         ...
 
     def renewal(self, device: str) -> RenewalRow | None:
-        """Returns one device's pending renewal, or None."""
+        """Return one device's pending renewal, or None."""
         ...
 
     def offer_secret(self, device: str, point: bytes, secret: bytes) -> None:
@@ -42,11 +42,11 @@ class RenewalQueries(Protocol):
         ...
 
     def certificate(self, name: str) -> CertificateRow | None:
-        """Returns the newest valid certificate of a device or token, or None."""
+        """Return the newest valid certificate of a device or token, or None."""
         ...
 
     def certificates_to_send(self) -> list[CertificateRow]:
-        """Returns new certificates for devices that still hold an earlier one."""
+        """Return new certificates for devices that still hold an earlier one."""
         ...
 
     def hold_certificate(self, row: CertificateRow) -> None:

@@ -34,7 +34,7 @@ class Certificates(Devices):
             self._enrol(db)
 
     def certificate(self, name: str) -> CertificateRow | None:
-        """Returns the newest valid certificate of a device or token, or None."""
+        """Return the newest valid certificate of a device or token, or None."""
         sql = f"SELECT * FROM certificates c WHERE name = ? AND {_CURRENT} ORDER BY state DESC"
         return next(iter(self._rows(CertificateRow, sql, name)), None)
 
@@ -45,7 +45,7 @@ class Certificates(Devices):
                 db.execute("UPDATE certificates SET state = 'revoked' WHERE name = ?", (name,))
 
     def revoked_serials(self, now: float) -> list[bytes]:
-        """Returns the serial numbers of revoked certificates that are unexpired at ``now`` (wall clock)."""
+        """Return the serial numbers of revoked certificates that are unexpired at ``now`` (wall clock)."""
         sql = "SELECT * FROM certificates WHERE state = 'revoked' AND until > ? ORDER BY serial"
         return [row.serial for row in self._rows(CertificateRow, sql, now)]
 
@@ -58,7 +58,7 @@ class Certificates(Devices):
             db.execute(sql, (row.serial,))
 
     def certificates_to_send(self) -> list[CertificateRow]:
-        """Returns new certificates for devices that still hold an earlier one."""
+        """Return new certificates for devices that still hold an earlier one."""
         sql = (
             "SELECT c.* FROM certificates c JOIN certificates h ON h.name = c.name"
             " AND h.state = 'held' WHERE c.state = 'issued' ORDER BY c.name"
@@ -66,7 +66,7 @@ class Certificates(Devices):
         return self._rows(CertificateRow, sql)
 
     def certificates_due(self, before: float) -> list[CertificateRow]:
-        """Returns the newest certificate of each active device, if it expires before ``before``."""
+        """Return the newest certificate of each active device, if it expires before ``before``."""
         sql = (
             f"SELECT c.* FROM certificates c JOIN devices d ON d.device = c.name WHERE {_CURRENT}"
             " AND c.until < ? AND d.revoked = 0 AND NOT EXISTS (SELECT 1 FROM certificates n"
@@ -76,7 +76,7 @@ class Certificates(Devices):
         return self._rows(CertificateRow, sql, before)
 
     def certificates_held(self) -> list[CertificateRow]:
-        """Returns the certificates that active devices hold, the first to expire first."""
+        """Return the certificates that active devices hold, the first to expire first."""
         sql = (
             "SELECT c.* FROM certificates c JOIN devices d ON d.device = c.name"
             " WHERE c.state = 'held' AND d.revoked = 0 ORDER BY c.until, c.name"
@@ -84,7 +84,7 @@ class Certificates(Devices):
         return self._rows(CertificateRow, sql)
 
     def certificates_late(self, now: float) -> list[CertificateRow]:
-        """Returns held certificates whose successor was issued long ago, but has not been fetched.
+        """Return held certificates whose successor was issued long ago, but has not been fetched.
 
         The expiries of the two are about two thirds of a lifetime apart; late means that a sixth of a
         lifetime is left.

@@ -47,7 +47,7 @@ def portions(values: Sequence[V], width: int = 1) -> Iterator[Sequence[V]]:
 
 
 def marks(values: Sequence[object]) -> str:
-    """Returns placeholders, one for each value."""
+    """Return placeholders, one for each value."""
     return ",".join("?" * len(values))
 
 
@@ -80,7 +80,7 @@ class Database:
 
     @property
     def place(self) -> str:
-        """Returns the database's name in error messages."""
+        """Return the database's name in error messages."""
         return self._db.place
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class Database:
             yield is_held
 
     def used_bytes(self) -> int:
-        """Returns the size of the database without free space, in bytes."""
+        """Return the size of the database without free space, in bytes."""
         with self._db.errors():
             return self._db.used_bytes()
 
@@ -135,7 +135,7 @@ class Database:
             self._db.shrink()
 
     def version(self) -> int:
-        """Returns a number that changes whenever another process has committed something."""
+        """Return a number that changes whenever another process has committed something."""
         with self._db.errors():
             return self._db.version()
 
@@ -202,7 +202,7 @@ class Database:
         raise StorageError(f"{self.place}: another process leads")
 
     def lease_lost(self) -> LeaseLost:
-        """Returns the error for a process that was replaced by another one."""
+        """Return the error for a process that was replaced by another one."""
         return LeaseLost(f"{self.place}: this process was silent, and another has replaced it")
 
     def _insert(self, db: Dialect, table: str, *rows: msgspec.Struct) -> None:
@@ -211,12 +211,12 @@ class Database:
             db.insert(table, values, len(values[0]))
 
     def _stamp(self, db: Dialect) -> int:
-        """Returns this transaction's unique number; the counter's row is locked until the commit."""
+        """Return this transaction's unique number; the counter's row is locked until the commit."""
         sql = "UPDATE meta SET value = value + 1 WHERE key = 'change' RETURNING value"
         return int(db.execute(sql).fetchone()[0])
 
     def _now(self, db: Dialect) -> float:
-        """Returns the time on the database's clock, in seconds since 1970."""
+        """Return the time on the database's clock, in seconds since 1970."""
         return float(db.execute(f"SELECT {db.clock}").fetchone()[0])
 
     def _put(
@@ -247,12 +247,12 @@ class Database:
             raise StorageError(f"{self.place}: damaged {kind.__name__}: {exc}") from exc
 
     def _named(self, kind: type[R], sql: str, names: Collection[str]) -> list[R]:
-        """Returns the rows for any of these names, in portions; ``sql`` has a place for placeholders."""
+        """Return the rows for any of these names, in portions; ``sql`` has a place for placeholders."""
         some = portions(sorted(names))
         return [row for each in some for row in self._rows(kind, sql.format(marks(each)), *each)]
 
     def _among(self, sql: str, run: str, values: Sequence[str | int], *more: int) -> list[Any]:
-        """Returns the rows of a run for any of these values, read in portions."""
+        """Return the rows of a run for any of these values, read in portions."""
         with self._db.errors():
             return [
                 row

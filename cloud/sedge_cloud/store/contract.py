@@ -25,15 +25,15 @@ class Cursor(Protocol):
 
     @property
     def rowcount(self) -> int:
-        """Returns the number of rows that the statement changed."""
+        """Return the number of rows that the statement changed."""
         ...
 
     def fetchone(self) -> Any:
-        """Returns the next row, or None."""
+        """Return the next row, or None."""
         ...
 
     def fetchall(self) -> list[Any]:
-        """Returns all remaining rows."""
+        """Return all remaining rows."""
         ...
 
     def __iter__(self) -> Iterator[Any]: ...
@@ -56,7 +56,7 @@ class Dialect(Protocol):
         ...
 
     def table(self, name: str) -> tuple[int, Iterator[Sequence[Any]]]:
-        """Returns a table's number of columns, and its rows, read in batches within a transaction."""
+        """Return a table's number of columns, and its rows, read in batches within a transaction."""
         ...
 
     def insert(self, table: str, rows: Iterable[Sequence[Any]], width: int) -> None:
@@ -89,7 +89,7 @@ class Dialect(Protocol):
 
     @property
     def in_transaction(self) -> bool:
-        """Returns True within a transaction."""
+        """Return True within a transaction."""
         ...
 
     def limit_idle(self, seconds: float) -> None:
@@ -97,7 +97,7 @@ class Dialect(Protocol):
         ...
 
     def schema(self) -> int:
-        """Returns the version number of the tables' schema; 0 if there are no tables."""
+        """Return the version number of the tables' schema; 0 if there are no tables."""
         ...
 
     def define(self, statements: str, schema: int) -> None:
@@ -109,7 +109,7 @@ class Dialect(Protocol):
         ...
 
     def version(self) -> int:
-        """Returns a number that changes whenever another connection has committed something."""
+        """Return a number that changes whenever another connection has committed something."""
         ...
 
     def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[bool]:
@@ -120,7 +120,7 @@ class Dialect(Protocol):
         ...
 
     def used_bytes(self) -> int:
-        """Returns the database's size in bytes, not counting free space."""
+        """Return the database's size in bytes, not counting free space."""
         ...
 
     def shrink(self) -> None:
@@ -150,15 +150,15 @@ class Blobs(Protocol):
         ...
 
     def has(self, sha256: bytes) -> bool:
-        """Returns True if the complete blob is stored."""
+        """Return True if the complete blob is stored."""
         ...
 
     def size(self, sha256: bytes) -> int:
-        """Returns a blob's size in bytes."""
+        """Return a blob's size in bytes."""
         ...
 
     def sizes(self) -> dict[bytes, int]:
-        """Returns every complete blob with its size, in bytes."""
+        """Return every complete blob with its size, in bytes."""
         ...
 
     def read(self, sha256: bytes) -> bytes:
@@ -189,7 +189,7 @@ class Parts(Protocol):
         ...
 
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
-        """Returns the chunks that have arrived already.
+        """Return the chunks that have arrived already.
 
         Raises ``StorageError`` if the others would not fit on the disk.
         """
@@ -207,7 +207,7 @@ class Parts(Protocol):
         ...
 
     def read_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """Returns the bytes of a complete part. If the hash is wrong, discards it and returns None."""
+        """Return the bytes of a complete part. If the hash is wrong, discards it and returns None."""
         ...
 
     def discard_part(self, owner: str, manifest: Manifest) -> None:

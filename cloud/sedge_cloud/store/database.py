@@ -44,12 +44,12 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             raise ConfigError("fleet", name, f"{row[0]!r}, whose store {self.place} is")
 
     def secret(self) -> bytes:
-        """Returns a secret that only the fleet's coordinators know."""
+        """Return a secret that only the fleet's coordinators know."""
         with self._db.errors():
             return bytes(self._db.execute("SELECT secret FROM fleet").fetchone()[0])
 
     def next_incarnation(self, clock: int) -> int:
-        """Returns the next incarnation: above all earlier ones, and at least ``clock`` if plausible."""
+        """Return the next incarnation: above all earlier ones, and at least ``clock`` if plausible."""
         with self._transaction() as db:
             sql = "SELECT value FROM meta WHERE key = 'incarnation' FOR UPDATE"
             row = db.execute(sql).fetchone()
@@ -58,7 +58,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return incarnation
 
     def runs(self) -> list[RunRow]:
-        """Returns all runs, oldest first."""
+        """Return all runs, oldest first."""
         return self._rows(RunRow, "SELECT * FROM runs ORDER BY created, run")
 
     def add_run(self, row: RunRow, past: Sequence[ClientModelRow] = ()) -> None:
@@ -128,16 +128,16 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return rows
 
     def rounds(self, run: str) -> list[RoundRow]:
-        """Returns a run's rounds in order."""
+        """Return a run's rounds in order."""
         return self._rows(RoundRow, "SELECT * FROM rounds WHERE run = ? ORDER BY round", run)
 
     def current_round(self, run: str) -> RoundRow | None:
-        """Returns the run's open round, or None."""
+        """Return the run's open round, or None."""
         sql = "SELECT * FROM rounds WHERE run = ? AND open = 1 ORDER BY round"
         return next(iter(self._rows(RoundRow, sql, run)), None)
 
     def open_rounds(self) -> list[RoundRow]:
-        """Returns the open rounds of running runs, and of runs that serve newcomers."""
+        """Return the open rounds of running runs, and of runs that serve newcomers."""
         sql = (
             "SELECT * FROM rounds WHERE open = 1 AND run IN"
             " (SELECT run FROM runs WHERE status IN ('running', 'finished')) ORDER BY run, round"
@@ -145,7 +145,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return self._rows(RoundRow, sql)
 
     def round(self, run: str, number: int) -> RoundRow | None:
-        """Returns one round, or None."""
+        """Return one round, or None."""
         sql = "SELECT * FROM rounds WHERE run = ? AND round = ?"
         return next(iter(self._rows(RoundRow, sql, run, number)), None)
 
@@ -170,7 +170,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             self._insert(db, "orders", *orders)
 
     def took_part(self, run: str, device: str, number: int) -> bool:
-        """Returns True if a device has a receipt in this round or later, or an order in a later one."""
+        """Return True if a device has a receipt in this round or later, or an order in a later one."""
         sql = (
             "SELECT EXISTS (SELECT 1 FROM updates"
             " WHERE run = :run AND round >= :number AND device = :device)"
@@ -217,12 +217,12 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return True
 
     def orders(self, run: str, number: int) -> list[OrderRow]:
-        """Returns the orders of a round, by device."""
+        """Return the orders of a round, by device."""
         sql = "SELECT * FROM orders WHERE run = ? AND round = ? ORDER BY device"
         return self._rows(OrderRow, sql, run, number)
 
     def order(self, run: str, number: int, device: str) -> OrderRow | None:
-        """Returns one device's order, or None."""
+        """Return one device's order, or None."""
         sql = "SELECT * FROM orders WHERE run = ? AND round = ? AND device = ?"
         return next(iter(self._rows(OrderRow, sql, run, number, device)), None)
 
@@ -236,7 +236,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             )
 
     def declines(self, run: str, first: int, last: int) -> list[tuple[str, int, str]]:
-        """Returns (device, round, reason) of the declines in these rounds, oldest first.
+        """Return (device, round, reason) of the declines in these rounds, oldest first.
 
         Declines are left out if the device has sent an update since.
         """
@@ -256,17 +256,17 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             self._save_traffic(db, rows)
 
     def traffic(self, run: str, number: int) -> list[TrafficRow]:
-        """Returns the devices' bytes in a round, by device."""
+        """Return the devices' bytes in a round, by device."""
         sql = "SELECT * FROM traffic WHERE run = ? AND round = ? ORDER BY device"
         return self._rows(TrafficRow, sql, run, number)
 
     def client_model(self, run: str, device: str) -> ClientModelRow | None:
-        """Returns a device's last model, as references to blobs."""
+        """Return a device's last model, as references to blobs."""
         sql = "SELECT * FROM client_models WHERE run = ? AND device = ?"
         return next(iter(self._rows(ClientModelRow, sql, run, device)), None)
 
     def client_models(self, run: str, devices: Collection[str]) -> dict[str, ClientModelRow]:
-        """Returns the last models of these devices, as references to blobs, where they have one."""
+        """Return the last models of these devices, as references to blobs, where they have one."""
         sql = "SELECT * FROM client_models WHERE run = ? AND device IN ({})"
         rows = [
             row
@@ -276,18 +276,18 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return {row.device: row for row in rows}
 
     def round_models(self, run: str, numbers: Collection[int]) -> dict[int, tuple[bytes, bytes]]:
-        """Returns the blob and hash of the global model of each of these rounds."""
+        """Return the blob and hash of the global model of each of these rounds."""
         sql = "SELECT round, model, model_hash FROM rounds WHERE run = ? AND round IN ({})"
         rows = self._among(sql, run, sorted(numbers))
         return {int(number): (bytes(model), bytes(named)) for number, model, named in rows}
 
     def summaries(self, run: str, numbers: Collection[int]) -> dict[int, bytes]:
-        """Returns the summaries of those of these rounds that are closed."""
+        """Return the summaries of those of these rounds that are closed."""
         sql = "SELECT round, summary FROM rounds WHERE run = ? AND summary IS NOT NULL AND round IN ({})"
         return {int(n): bytes(coded) for n, coded in self._among(sql, run, sorted(numbers))}
 
     def last_orders(self, run: str, devices: Collection[str], since: int) -> dict[str, int]:
-        """Returns the last round after ``since`` with an order for each of these devices, if it has one."""
+        """Return the last round after ``since`` with an order for each of these devices, if it has one."""
         sql = (
             "SELECT device, MAX(round) FROM orders WHERE run = ? AND round > ? AND device IN ({})"
             " GROUP BY device"
@@ -295,13 +295,13 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return {str(d): int(number) for d, number in self._among(sql, run, sorted(devices), since)}
 
     def client_devices(self, run: str) -> list[str]:
-        """Returns the devices that have a client model in a run, by id."""
+        """Return the devices that have a client model in a run, by id."""
         sql = "SELECT device FROM client_models WHERE run = ? ORDER BY device"
         with self._db.errors():
             return [str(row[0]) for row in self._db.execute(sql, (run,))]
 
     def named_blobs(self) -> set[bytes]:
-        """Returns all blobs that rows refer to, except in runs' states; steps count in open rounds only."""
+        """Return all blobs that rows refer to, except in runs' states; steps count in open rounds only."""
         with self._db.errors():
             rows = self._db.execute(named_blobs_sql(LATE_ROUNDS))
             named = {bytes(row[0]) for row in rows if row[0]}

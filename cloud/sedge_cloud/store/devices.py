@@ -27,22 +27,22 @@ class Devices(Database):
     """The devices as rows. Every method is one transaction, or raises ``StorageError``."""
 
     def devices(self) -> list[DeviceRow]:
-        """Returns all devices ever enrolled, by id."""
+        """Return all devices ever enrolled, by id."""
         return self._rows(DeviceRow, "SELECT * FROM devices ORDER BY device")
 
     def device(self, name: str) -> DeviceRow | None:
-        """Returns the device with this id, or None."""
+        """Return the device with this id, or None."""
         return next(
             iter(self._rows(DeviceRow, "SELECT * FROM devices WHERE device = ?", name)), None
         )
 
     def devices_named(self, names: Collection[str]) -> dict[str, DeviceRow]:
-        """Returns those of these devices that are enrolled or revoked, by id."""
+        """Return those of these devices that are enrolled or revoked, by id."""
         rows = self._named(DeviceRow, "SELECT * FROM devices WHERE device IN ({})", names)
         return {row.device: row for row in rows}
 
     def enrolment(self) -> int:
-        """Returns a number that grows whenever devices are enrolled, revoked or reissued."""
+        """Return a number that grows whenever devices are enrolled, revoked or reissued."""
         with self._db.errors():
             row = self._db.execute("SELECT value FROM meta WHERE key = 'enrolment'").fetchone()
         return int(row[0])
@@ -75,7 +75,7 @@ class Devices(Database):
         return +found
 
     def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
-        """Returns a page of the selected devices, by id, after the first ``offset``."""
+        """Return a page of the selected devices, by id, after the first ``offset``."""
         sql, values = wanted.query("d.device")
         with self._db.errors():
             rows = self._db.execute(
@@ -84,12 +84,12 @@ class Devices(Database):
             return [str(row[0]) for row in rows]
 
     def count(self, wanted: Choice) -> int:
-        """Returns the number of selected devices."""
+        """Return the number of selected devices."""
         with self._db.errors():
             return int(self._db.execute(*wanted.query("COUNT(*)")).fetchone()[0])
 
     def names(self, most: int) -> list[str]:
-        """Returns up to ``most`` sorted ids of devices that are enrolled and not revoked."""
+        """Return up to ``most`` sorted ids of devices that are enrolled and not revoked."""
         sql = "SELECT device FROM devices WHERE revoked = 0 ORDER BY device LIMIT ?"
         with self._db.errors():
             return [str(row[0]) for row in self._db.execute(sql, (most,))]
@@ -105,13 +105,13 @@ class Devices(Database):
         return names
 
     def online(self) -> list[str]:
-        """Returns the ids of the devices that are online according to their sessions."""
+        """Return the ids of the devices that are online according to their sessions."""
         with self._db.errors():
             rows = self._db.execute("SELECT device FROM sessions WHERE online = 1 ORDER BY device")
             return [str(name) for (name,) in rows]
 
     def enrolled(self) -> int:
-        """Returns how many devices are enrolled and not revoked."""
+        """Return how many devices are enrolled and not revoked."""
         with self._db.errors():
             row = self._db.execute("SELECT COUNT(*) FROM devices WHERE revoked = 0").fetchone()
         return int(row[0])
@@ -164,7 +164,7 @@ class Devices(Database):
                 db.execute(f"DELETE FROM {table} WHERE device = ?", (device,))
 
     def packet_limits(self) -> list[int]:
-        """Returns the MQTT packet limits that devices have announced; 0 means no limit."""
+        """Return the MQTT packet limits that devices have announced; 0 means no limit."""
         with self._db.errors():
             rows = self._db.execute(
                 "SELECT DISTINCT a.max_packet FROM abilities a JOIN devices d ON d.device = a.device"

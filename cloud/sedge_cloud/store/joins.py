@@ -40,11 +40,11 @@ class Joins(Tags):
             self._enrol(db)
 
     def tokens(self) -> list[TokenRow]:
-        """Returns all tokens, oldest first."""
+        """Return all tokens, oldest first."""
         return self._rows(TokenRow, "SELECT * FROM tokens ORDER BY created, token")
 
     def join_token(self, name: str) -> TokenRow | None:
-        """Returns the token of this name, or None."""
+        """Return the token of this name, or None."""
         return next(iter(self._rows(TokenRow, "SELECT * FROM tokens WHERE token = ?", name)), None)
 
     def revoke_token(self, name: str) -> None:
@@ -57,19 +57,19 @@ class Joins(Tags):
             self._enrol(db)
 
     def joins(self, states: Collection[JoinState]) -> list[JoinRow]:
-        """Returns the joins in these states, oldest first."""
+        """Return the joins in these states, oldest first."""
         some = sorted(states)
         sql = f"SELECT * FROM joins WHERE state IN ({','.join('?' * len(some))}) ORDER BY asked, device"
         return self._rows(JoinRow, sql, *some)
 
     def join_of(self, point: bytes) -> JoinRow | None:
-        """Returns the join of the device with this public key, or None."""
+        """Return the join of the device with this public key, or None."""
         with self._db.errors():
             row = self._db.execute("SELECT * FROM joins WHERE point = ?", (point,)).fetchone()
         return None if row is None else _join(row)
 
     def uses(self) -> dict[str, int]:
-        """Returns how many joins count against each token."""
+        """Return how many joins count against each token."""
         sql = "SELECT token, COUNT(*) FROM joins WHERE state != 'refused' GROUP BY token"
         with self._db.errors():
             return {str(token): int(count) for token, count in self._db.execute(sql)}
@@ -138,11 +138,11 @@ class Joins(Tags):
                 db.execute(sql, (point,))
 
     def refusing_tokens(self, now: float) -> list[TokenRow]:
-        """Returns the tokens that have recently refused a device."""
+        """Return the tokens that have recently refused a device."""
         return self._rows(TokenRow, "SELECT * FROM tokens WHERE refused_at > ?", now - RECENT_S)
 
     def spent_tokens(self, now: float) -> list[TokenRow]:
-        """Returns the tokens whose broker accounts should be deleted.
+        """Return the tokens whose broker accounts should be deleted.
 
         These are revoked tokens, and expired ones with which no device is joining any more.
         """

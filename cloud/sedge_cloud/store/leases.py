@@ -74,7 +74,7 @@ class Leases(Database):
         return self._token
 
     def clock(self) -> float:
-        """Returns the time on the database's clock, in seconds since 1970."""
+        """Return the time on the database's clock, in seconds since 1970."""
         with self._db.errors():
             return float(self._db.execute(f"SELECT {self._db.clock}").fetchone()[0])
 
@@ -144,11 +144,11 @@ class Leases(Database):
                 self._put(db, "leases", lease)
 
     def processes(self) -> list[ProcessRow]:
-        """Returns all processes that have joined and not left, oldest first."""
+        """Return all processes that have joined and not left, oldest first."""
         return self._rows(ProcessRow, "SELECT * FROM processes ORDER BY token")
 
     def leases(self) -> list[LeaseRow]:
-        """Returns all leases, by name."""
+        """Return all leases, by name."""
         return self._rows(LeaseRow, "SELECT * FROM leases ORDER BY name")
 
     def _bury(self, db: Dialect, is_gone: IsGone) -> None:

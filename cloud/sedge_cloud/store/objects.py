@@ -139,7 +139,7 @@ class ObjectBlobs:
             raise StorageError(str(self._error)) from self._error.__cause__
 
     def has(self, sha256: bytes) -> bool:
-        """Returns True if the blob is stored or being written."""
+        """Return True if the blob is stored or being written."""
         if sha256 in self._waiting:
             return True
         with self._errors("look up blob", sha256):
@@ -152,14 +152,14 @@ class ObjectBlobs:
         return True
 
     def size(self, sha256: bytes) -> int:
-        """Returns a blob's size in bytes."""
+        """Return a blob's size in bytes."""
         if sha256 in self._waiting:
             return len(self._waiting[sha256][0])
         with self._errors("look up blob", sha256):
             return obstore.head(self._objects, sha256.hex())["size"]
 
     def sizes(self) -> dict[bytes, int]:
-        """Returns every blob with its size, in bytes."""
+        """Return every blob with its size, in bytes."""
         with self._errors("look into"):
             return {sha256: size for sha256, size, _ in self._listed()}
 
@@ -192,7 +192,7 @@ class ObjectBlobs:
         return data
 
     def signed(self, sha256: bytes) -> str:
-        """Returns a URL from which anybody may GET the blob, valid for ``SIGNED``."""
+        """Return a URL from which anybody may GET the blob, valid for ``SIGNED``."""
         with self._errors("sign a URL of", sha256):
             return obstore.sign(cast("S3Store", self._objects), "GET", sha256.hex(), SIGNED)
 
@@ -240,7 +240,7 @@ class ObjectBlobs:
                     yield bytes.fromhex(found["path"]), found["size"], found["last_modified"]
 
     def _time(self, listed: "list[tuple[bytes, int, datetime]]") -> datetime:
-        """Returns the server's time or, if it is too full to write, the time of its newest object."""
+        """Return the server's time or, if it is too full to write, the time of its newest object."""
         with suppress(BaseError, OSError):
             obstore.put(self._objects, "clock", b"now", mode="overwrite")
             return self._modified("clock")
@@ -252,7 +252,7 @@ class ObjectBlobs:
         return obstore.head(self._objects, name)["last_modified"]
 
     def _copies_has(self, sha256: bytes) -> bool:
-        """Returns True if there is a copy, and marks it as just used."""
+        """Return True if there is a copy, and mark it as just used."""
         try:
             os.utime(self._folder / sha256.hex())
         except FileNotFoundError:
@@ -317,7 +317,7 @@ class ObjectParts:
 
 
 def _is_bucket_missing(error: Exception) -> bool:
-    """Returns True if the whole bucket is missing, rather than one object."""
+    """Return True if the whole bucket is missing, rather than one object."""
     return "NoSuchBucket" in str(error)
 
 

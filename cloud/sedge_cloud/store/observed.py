@@ -74,17 +74,17 @@ class Observed(Database):
         self._put(db, "sessions", *rows)
 
     def sessions(self, since: int = -1, most: int = MOST_ROWS) -> list[SessionRow]:
-        """Returns sessions that changed after the transaction ``since``, oldest change first."""
+        """Return sessions that changed after the transaction ``since``, oldest change first."""
         sql = "SELECT * FROM sessions WHERE changed > ? ORDER BY changed DESC, device DESC LIMIT ?"
         return self._rows(SessionRow, sql, since, most)[::-1]
 
     def changed_devices(self, since: int = -1, most: int = MOST_ROWS) -> list[DeviceRow]:
-        """Returns devices that changed after the transaction ``since``, oldest change first."""
+        """Return devices that changed after the transaction ``since``, oldest change first."""
         sql = "SELECT * FROM devices WHERE changed > ? ORDER BY changed DESC, device DESC LIMIT ?"
         return self._rows(DeviceRow, sql, since, most)[::-1]
 
     def histories(self, since: int = -1, most: int = MOST_ROWS) -> list[HistoryRow]:
-        """Returns histories that changed after the transaction ``since``, oldest change first."""
+        """Return histories that changed after the transaction ``since``, oldest change first."""
         sql = (
             "SELECT * FROM histories WHERE changed > ?"
             " ORDER BY changed DESC, run DESC, device DESC LIMIT ?"
@@ -92,20 +92,20 @@ class Observed(Database):
         return self._rows(HistoryRow, sql, since, most)[::-1]
 
     def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
-        """Returns the sessions of these devices."""
+        """Return the sessions of these devices."""
         return self._named(SessionRow, "SELECT * FROM sessions WHERE device IN ({})", names)
 
     def histories_named(self, names: Collection[str]) -> list[HistoryRow]:
-        """Returns the histories of these devices, oldest change first."""
+        """Return the histories of these devices, oldest change first."""
         sql = "SELECT * FROM histories WHERE device IN ({}) ORDER BY changed, run, device"
         return self._named(HistoryRow, sql, names)
 
     def coordinator(self) -> CoordinatorRow:
-        """Returns the leading process's row; a new row if there has never been a process."""
+        """Return the leading process's row; a new row if there has never been a process."""
         return next(iter(self.coordinators()), CoordinatorRow())
 
     def coordinators(self) -> list[CoordinatorRow]:
-        """Returns the serving processes: the leader first, then by most recent heartbeat."""
+        """Return the serving processes: the leader first, then by most recent heartbeat."""
         names = ", ".join(f"c.{name}" for name in CoordinatorRow.__struct_fields__)
         sql = (
             f"SELECT {names} FROM coordinator c LEFT JOIN leases l ON l.name = ? AND l.token = c.id"
@@ -114,11 +114,11 @@ class Observed(Database):
         return self._rows(CoordinatorRow, sql, LEADER)
 
     def disk(self) -> list[DiskRow]:
-        """Returns the disk measurements of the last week, oldest first."""
+        """Return the disk measurements of the last week, oldest first."""
         return self._rows(DiskRow, "SELECT * FROM disk ORDER BY at")
 
     def change(self) -> int:
-        """Returns the number of the last transaction that changed a device, session or history."""
+        """Return the number of the last transaction that changed a device, session or history."""
         with self._db.errors():
             row = self._db.execute("SELECT value FROM meta WHERE key = 'change'").fetchone()
         return int(row[0])
@@ -137,31 +137,31 @@ class Observed(Database):
         self._put(db, "histories", *rows, keys=2)
 
     def unaccounted(self, run: str, since: int) -> list[RoundRow]:
-        """Returns a run's closed rounds after round ``since``."""
+        """Return a run's closed rounds after round ``since``."""
         sql = "SELECT * FROM rounds WHERE run = ? AND round > ? AND open = 0 ORDER BY round"
         return self._rows(RoundRow, sql, run, since)
 
     def sums(self, run: str) -> bytes:
-        """Returns the encoded totals of a run's closed rounds; empty if it has none, or is deleted."""
+        """Return the encoded totals of a run's closed rounds; empty if it has none, or is deleted."""
         with self._db.errors():
             row = self._db.execute("SELECT sums FROM runs WHERE run = ?", (run,)).fetchone()
         return bytes(row[0]) if row else b""
 
     def pasts(self, run: str, devices: Collection[str]) -> dict[str, bytes]:
-        """Returns the histories of these devices in a run, by device; devices without one are left out."""
+        """Return the histories of these devices in a run, by device; devices without one are left out."""
         sql = "SELECT device, past FROM histories WHERE run = ? AND device IN ({}) ORDER BY device"
         rows = self._among(sql, run, sorted(devices))
         return {str(device): bytes(past) for device, past in rows}
 
     def answers(self, run: str, number: int) -> list[tuple[str, str]]:
-        """Returns the devices with an order in a round, by id, with their reason for declining, or ""."""
+        """Return the devices with an order in a round, by id, with their reason for declining, or ""."""
         sql = "SELECT device, declined FROM orders WHERE run = ? AND round = ? ORDER BY device"
         with self._db.errors():
             rows = self._db.execute(sql, (run, number)).fetchall()
         return [(str(device), str(why)) for device, why in rows]
 
     def last_rounds(self, run: str, after: int, most: int) -> list[RoundRow]:
-        """Returns the last ``most`` of a run's rounds after ``after``, oldest first, without summaries."""
+        """Return the last ``most`` of a run's rounds after ``after``, oldest first, without summaries."""
         fields = RoundRow.__struct_fields__
         names = ", ".join("NULL" if name == "summary" else name for name in fields)
         sql = f"SELECT {names} FROM rounds WHERE run = ? AND round > ? ORDER BY round DESC LIMIT ?"

@@ -30,7 +30,7 @@ def open_store(cloud: CloudConfig, any_thread: bool = False) -> Store:
 
 
 def is_shared(cloud: CloudConfig) -> bool:
-    """Returns True if several processes may serve the fleet, as both rows and blobs are on servers."""
+    """Return True if several processes may serve the fleet, as both rows and blobs are on servers."""
     return cloud.store.url is not None and cloud.blobs.url is not None
 
 

@@ -148,7 +148,7 @@ class Postgres:
         return self._db.execute(_translated(sql), values)
 
     def table(self, name: str) -> tuple[int, Iterator[Sequence[Any]]]:
-        """Returns a table's number of columns, and its rows through a server-side cursor."""
+        """Return a table's number of columns, and its rows through a server-side cursor."""
         cursor = self._db.cursor(name="rows")
         cursor.itersize = BATCH
         cursor.execute(_text(f"SELECT * FROM {name}"))
@@ -194,7 +194,7 @@ class Postgres:
 
     @property
     def in_transaction(self) -> bool:
-        """Returns True within a transaction."""
+        """Return True within a transaction."""
         return self._in_transaction
 
     def limit_idle(self, seconds: float) -> None:
@@ -203,7 +203,7 @@ class Postgres:
         self.execute(_idle(seconds))
 
     def schema(self) -> int:
-        """Returns the version number of the tables' schema."""
+        """Return the version number of the tables' schema."""
         if self.execute("SELECT to_regclass('sedge_store')").fetchone()[0] is None:
             return 0
         return int(self.execute("SELECT schema FROM sedge_store").fetchone()[0])
@@ -235,7 +235,7 @@ class Postgres:
             raise StorageError(f"{self.place}: {kind} {name!r} is missing")
 
     def version(self) -> int:
-        """Returns the number of commits by other connections."""
+        """Return the number of commits by other connections."""
         row = self.execute("SELECT commits FROM sedge_store").fetchone()
         return int(row[0]) - self._own_commits
 
@@ -256,7 +256,7 @@ class Postgres:
                 self._db.execute(_text(f"SELECT pg_advisory_unlock{_suffix(shared)}({_key(name)})"))
 
     def used_bytes(self) -> int:
-        """Returns the size of the tables in bytes, including free space in them."""
+        """Return the size of the tables in bytes, including free space in them."""
         sql = (
             "SELECT SUM(pg_total_relation_size(oid)) FROM pg_class"
             " WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"
@@ -324,7 +324,7 @@ def _key(name: str) -> int:
 
 @lru_cache(256)  # few statements: long ones differ only in the number of values
 def _translated(sql: str) -> LiteralString:
-    """Returns the statement with psycopg's placeholders."""
+    """Return the statement with psycopg's placeholders."""
     marks = {"?": "%s", "%": "%%"}
     return _text(_VALUES.sub(lambda found: marks.get(found[0]) or f"%({found[1]})s", sql))
 

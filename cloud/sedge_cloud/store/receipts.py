@@ -61,12 +61,12 @@ class Receipts(Database):
         return [stored[at] for at in range(len(arrived))]
 
     def update(self, run: str, number: int, device: str) -> UpdateRow | None:
-        """Returns one device's receipt in one round, for an accepted or rejected update, or None."""
+        """Return one device's receipt in one round, for an accepted or rejected update, or None."""
         sql = "SELECT * FROM updates WHERE run = ? AND round = ? AND device = ?"
         return next(iter(self._rows(UpdateRow, sql, run, number, device)), None)
 
     def receipts(self, run: str, number: int) -> list[tuple[str, bool]]:
-        """Returns the devices with a receipt in a round, each with whether its update was accepted."""
+        """Return the devices with a receipt in a round, each with whether its update was accepted."""
         sql = "SELECT device, rejected FROM updates WHERE run = ? AND round = ? ORDER BY device"
         with self._db.errors():
             rows = self._db.execute(sql, (run, number)).fetchall()
@@ -113,7 +113,7 @@ class Receipts(Database):
         return row
 
     def updates(self, run: str, number: int) -> list[UpdateRow]:
-        """Returns the updates that count in a round, by device: those neither rejected nor late."""
+        """Return the updates that count in a round, by device: those neither rejected nor late."""
         sql = (
             "SELECT * FROM updates WHERE run = ? AND round = ? AND rejected = '' AND late = 0"
             " ORDER BY device"
@@ -121,7 +121,7 @@ class Receipts(Database):
         return self._rows(UpdateRow, sql, run, number)
 
     def received(self, run: str, number: int, since: int | None = None) -> Received:
-        """Returns a round's receipts, and the late updates that arrived in rounds ``since`` to ``number``.
+        """Return a round's receipts, and the late updates that arrived in rounds ``since`` to ``number``.
 
         By default, ``since`` is the round itself.
         """
@@ -131,7 +131,7 @@ class Receipts(Database):
         return Received(own, [row for row in rows if row.round != number])
 
     def update_blob(self, sha256: bytes) -> bytes:
-        """Returns the bytes of an accepted update, checked against their hash."""
+        """Return the bytes of an accepted update, checked against their hash."""
         with self._db.errors():
             sql = "SELECT data FROM small_updates WHERE sha256 = ?"
             row = self._db.execute(sql, (sha256,)).fetchone()
@@ -175,7 +175,7 @@ class Receipts(Database):
         return result
 
     def _late(self, db: Dialect, row: UpdateRow) -> UpdateRow:
-        """Returns the receipt of an update whose round has closed; rejected if that was too long ago."""
+        """Return the receipt of an update whose round has closed; rejected if that was too long ago."""
         sql = "SELECT MAX(round + 1 - open) FROM rounds WHERE run = ?"
         coming: int | None = db.execute(sql, (row.run,)).fetchone()[0]
         if coming is None:

@@ -39,11 +39,11 @@ class Renewals(Joins):
         return names
 
     def renewals(self) -> list[RenewalRow]:
-        """Returns all pending renewals of secrets, oldest first."""
+        """Return all pending renewals of secrets, oldest first."""
         return self._rows(RenewalRow, "SELECT * FROM renewals ORDER BY asked, device")
 
     def renewal(self, device: str) -> RenewalRow | None:
-        """Returns one device's pending renewal, or None."""
+        """Return one device's pending renewal, or None."""
         sql = "SELECT * FROM renewals WHERE device = ?"
         return next(iter(self._rows(RenewalRow, sql, device)), None)
 
@@ -57,12 +57,12 @@ class Renewals(Joins):
             db.execute(sql, (point, secret, device, point))
 
     def renewals_due(self) -> list[RenewalRow]:
-        """Returns the renewals whose new password has not been given to the broker yet."""
+        """Return the renewals whose new password has not been given to the broker yet."""
         sql = "SELECT * FROM renewals WHERE account = 0 AND LENGTH(point) > 0 ORDER BY device"
         return self._rows(RenewalRow, sql)
 
     def broker_secrets(self, names: Collection[str]) -> dict[str, bytes]:
-        """Returns the secrets whose passwords the broker must have: an offered one, or the present one.
+        """Return the secrets whose passwords the broker must have: an offered one, or the present one.
 
         A revoked device has none.
         """

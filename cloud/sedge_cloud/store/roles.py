@@ -38,11 +38,11 @@ class Seen(Protocol):
 
     @property
     def blobs(self) -> Blobs:
-        """Returns the store's blobs."""
+        """Return the store's blobs."""
         ...
 
     def answers(self, run: str, number: int) -> list[tuple[str, str]]:
-        """Returns the devices with an order in a round, by id, with their reason for declining, or ""."""
+        """Return the devices with an order in a round, by id, with their reason for declining, or ""."""
         ...
 
     def census(self) -> Census:
@@ -50,11 +50,11 @@ class Seen(Protocol):
         ...
 
     def change(self) -> int:
-        """Returns the number of the last transaction that changed a device, session or history."""
+        """Return the number of the last transaction that changed a device, session or history."""
         ...
 
     def changed_devices(self, since: int = -1, most: int = MOST_ROWS) -> list[DeviceRow]:
-        """Returns devices that changed after the transaction ``since``, oldest change first."""
+        """Return devices that changed after the transaction ``since``, oldest change first."""
         ...
 
     def close(self) -> None:
@@ -62,47 +62,47 @@ class Seen(Protocol):
         ...
 
     def coordinator(self) -> CoordinatorRow:
-        """Returns the service's last state; a new row if there has never been one."""
+        """Return the service's last state; a new row if there has never been one."""
         ...
 
     def count(self, wanted: Choice) -> int:
-        """Returns the number of selected devices."""
+        """Return the number of selected devices."""
         ...
 
     def devices(self) -> list[DeviceRow]:
-        """Returns all devices ever enrolled, by id."""
+        """Return all devices ever enrolled, by id."""
         ...
 
     def devices_named(self, names: Collection[str]) -> dict[str, DeviceRow]:
-        """Returns those of these devices that are enrolled or revoked, by id."""
+        """Return those of these devices that are enrolled or revoked, by id."""
         ...
 
     def disk(self) -> list[DiskRow]:
-        """Returns the disk measurements of the last week, oldest first."""
+        """Return the disk measurements of the last week, oldest first."""
         ...
 
     def histories(self, since: int = -1, most: int = MOST_ROWS) -> list[HistoryRow]:
-        """Returns histories that changed after the transaction ``since``, oldest change first."""
+        """Return histories that changed after the transaction ``since``, oldest change first."""
         ...
 
     def histories_named(self, names: Collection[str]) -> list[HistoryRow]:
-        """Returns the histories of these devices, oldest change first."""
+        """Return the histories of these devices, oldest change first."""
         ...
 
     def last_rounds(self, run: str, after: int, most: int) -> list[RoundRow]:
-        """Returns the last ``most`` of a run's rounds after ``after``, oldest first, without summaries."""
+        """Return the last ``most`` of a run's rounds after ``after``, oldest first, without summaries."""
         ...
 
     def online_matching(self, condition: Condition) -> set[str]:
-        """Returns the ids of the devices that match and are online."""
+        """Return the ids of the devices that match and are online."""
         ...
 
     def paused(self) -> dict[str, float]:
-        """Returns the paused devices, and since when (wall clock)."""
+        """Return the paused devices, and since when (wall clock)."""
         ...
 
     def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
-        """Returns a page of the selected devices, by id, after the first ``offset``."""
+        """Return a page of the selected devices, by id, after the first ``offset``."""
         ...
 
     def reading(self) -> AbstractContextManager[None]:
@@ -110,23 +110,23 @@ class Seen(Protocol):
         ...
 
     def received(self, run: str, number: int, since: int | None = None) -> Received:
-        """Returns a round's receipts, and late updates that arrived in rounds ``since`` to ``number``."""
+        """Return a round's receipts, and late updates that arrived in rounds ``since`` to ``number``."""
         ...
 
     def runs(self) -> list[RunRow]:
-        """Returns all runs, oldest first."""
+        """Return all runs, oldest first."""
         ...
 
     def sessions(self, since: int = -1, most: int = MOST_ROWS) -> list[SessionRow]:
-        """Returns sessions that changed after the transaction ``since``, oldest change first."""
+        """Return sessions that changed after the transaction ``since``, oldest change first."""
         ...
 
     def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
-        """Returns the sessions of these devices."""
+        """Return the sessions of these devices."""
         ...
 
     def traffic(self, run: str, number: int) -> list[TrafficRow]:
-        """Returns the devices' bytes in a round, by device."""
+        """Return the devices' bytes in a round, by device."""
         ...
 
 
@@ -140,11 +140,11 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
 
     @property
     def public(self) -> Public | None:
-        """Returns a function from a blob to its public URL; None if there are no such URLs."""
+        """Return a function from a blob to its public URL; None if there are no such URLs."""
         ...
 
     def client_models(self, run: str, devices: Collection[str]) -> dict[str, ClientModelRow]:
-        """Returns the last models of these devices, as references to blobs, where they have one."""
+        """Return the last models of these devices, as references to blobs, where they have one."""
         ...
 
     def delete_run(self, run: str) -> None:
@@ -160,7 +160,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def last_orders(self, run: str, devices: Collection[str], since: int) -> dict[str, int]:
-        """Returns the last round after ``since`` with an order for each of these devices, if it has one."""
+        """Return the last round after ``since`` with an order for each of these devices, if it has one."""
         ...
 
     def may_collect(self) -> AbstractContextManager[bool]:
@@ -168,11 +168,11 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def named_blobs(self) -> set[bytes]:
-        """Returns all blobs that rows refer to, except in runs' states; steps count in open rounds only."""
+        """Return all blobs that rows refer to, except in runs' states; steps count in open rounds only."""
         ...
 
     def orders(self, run: str, number: int) -> list[OrderRow]:
-        """Returns the orders of a round, by device."""
+        """Return the orders of a round, by device."""
         ...
 
     def revoke_device(self, device: str) -> None:
@@ -180,11 +180,11 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def round_models(self, run: str, numbers: Collection[int]) -> dict[int, tuple[bytes, bytes]]:
-        """Returns the blob and hash of the global model of each of these rounds."""
+        """Return the blob and hash of the global model of each of these rounds."""
         ...
 
     def summaries(self, run: str, numbers: Collection[int]) -> dict[int, bytes]:
-        """Returns the summaries of those of these rounds that are closed."""
+        """Return the summaries of those of these rounds that are closed."""
         ...
 
     def transaction(
@@ -194,11 +194,11 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def update_blob(self, sha256: bytes) -> bytes:
-        """Returns the bytes of an accepted update, checked against their hash."""
+        """Return the bytes of an accepted update, checked against their hash."""
         ...
 
     def used_bytes(self) -> int:
-        """Returns the size of the database in bytes, not counting free space."""
+        """Return the size of the database in bytes, not counting free space."""
         ...
 
     # The leader
@@ -215,7 +215,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def current_round(self, run: str) -> RoundRow | None:
-        """Returns the run's open round, or None."""
+        """Return the run's open round, or None."""
         ...
 
     def decline(self, run: str, number: int, device: str, reason: str) -> None:
@@ -223,7 +223,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def declines(self, run: str, first: int, last: int) -> list[tuple[str, int, str]]:
-        """Returns (device, round, reason) of the declines in these rounds, oldest first."""
+        """Return (device, round, reason) of the declines in these rounds, oldest first."""
         ...
 
     def missing_reason(self, sha256: bytes) -> str:
@@ -235,11 +235,11 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def pasts(self, run: str, devices: Collection[str]) -> dict[str, bytes]:
-        """Returns the histories of these devices in a run, by device; devices without one are left out."""
+        """Return the histories of these devices in a run, by device; devices without one are left out."""
         ...
 
     def receipts(self, run: str, number: int) -> list[tuple[str, bool]]:
-        """Returns the devices with a receipt in a round, each with whether its update was accepted."""
+        """Return the devices with a receipt in a round, each with whether its update was accepted."""
         ...
 
     def reject(self, row: UpdateRow) -> None:
@@ -247,7 +247,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def round(self, run: str, number: int) -> RoundRow | None:
-        """Returns one round, or None."""
+        """Return one round, or None."""
         ...
 
     def add_newcomer_orders(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
@@ -266,25 +266,25 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def sums(self, run: str) -> bytes:
-        """Returns the encoded totals of a run's closed rounds; empty if it has none, or is deleted."""
+        """Return the encoded totals of a run's closed rounds; empty if it has none, or is deleted."""
         ...
 
     def took_part(self, run: str, device: str, number: int) -> bool:
-        """Returns True if a device has a receipt in this round or later, or an order in a later one."""
+        """Return True if a device has a receipt in this round or later, or an order in a later one."""
         ...
 
     def unaccounted(self, run: str, since: int) -> list[RoundRow]:
-        """Returns a run's closed rounds after round ``since``."""
+        """Return a run's closed rounds after round ``since``."""
         ...
 
     def updates(self, run: str, number: int) -> list[UpdateRow]:
-        """Returns the updates that count in a round, by device: those neither rejected nor late."""
+        """Return the updates that count in a round, by device: those neither rejected nor late."""
         ...
 
     # An ingest
 
     def client_model(self, run: str, device: str) -> ClientModelRow | None:
-        """Returns a device's last model, as references to blobs."""
+        """Return a device's last model, as references to blobs."""
         ...
 
     def ask_to_join(self, asked: JoinRow, now: float) -> JoinRow:
@@ -295,23 +295,23 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def join_of(self, point: bytes) -> JoinRow | None:
-        """Returns the join of the device with this public key, or None."""
+        """Return the join of the device with this public key, or None."""
         ...
 
     def secret(self) -> bytes:
-        """Returns a secret that only the fleet's coordinators know."""
+        """Return a secret that only the fleet's coordinators know."""
         ...
 
     def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
-        """Returns the tags of these devices by device and key; devices without tags are left out."""
+        """Return the tags of these devices by device and key; devices without tags are left out."""
         ...
 
     def tokens(self) -> list[TokenRow]:
-        """Returns all tokens, oldest first."""
+        """Return all tokens, oldest first."""
         ...
 
     def device(self, name: str) -> DeviceRow | None:
-        """Returns the device with this id, or None."""
+        """Return the device with this id, or None."""
         ...
 
     def end_sessions(self, at: float) -> list[str]:
@@ -319,31 +319,31 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def enrolled(self) -> int:
-        """Returns how many devices are enrolled and not revoked."""
+        """Return how many devices are enrolled and not revoked."""
         ...
 
     def enrolment(self) -> int:
-        """Returns a number that grows whenever devices are enrolled, revoked or reissued."""
+        """Return a number that grows whenever devices are enrolled, revoked or reissued."""
         ...
 
     def names(self, most: int) -> list[str]:
-        """Returns up to ``most`` sorted ids of devices that are enrolled and not revoked."""
+        """Return up to ``most`` sorted ids of devices that are enrolled and not revoked."""
         ...
 
     def online(self) -> list[str]:
-        """Returns the ids of the devices that are online according to their sessions."""
+        """Return the ids of the devices that are online according to their sessions."""
         ...
 
     def open_rounds(self) -> list[RoundRow]:
-        """Returns the open rounds of running runs, and of runs that serve newcomers."""
+        """Return the open rounds of running runs, and of runs that serve newcomers."""
         ...
 
     def order(self, run: str, number: int, device: str) -> OrderRow | None:
-        """Returns one device's order, or None."""
+        """Return one device's order, or None."""
         ...
 
     def ready(self, condition: Condition, among: Sequence[str] = ()) -> list[str]:
-        """Returns sorted ids of matching devices that are online and not waiting.
+        """Return sorted ids of matching devices that are online and not waiting.
 
         Unless ``among`` is empty, only those in it are considered.
         """
@@ -369,17 +369,17 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def update(self, run: str, number: int, device: str) -> UpdateRow | None:
-        """Returns one device's receipt in one round, for an accepted or rejected update, or None."""
+        """Return one device's receipt in one round, for an accepted or rejected update, or None."""
         ...
 
     # Queries of the process that runs both ingest and leader.
 
     def next_incarnation(self, clock: int) -> int:
-        """Returns the next incarnation: above all earlier ones, and at least ``clock`` if plausible."""
+        """Return the next incarnation: above all earlier ones, and at least ``clock`` if plausible."""
         ...
 
     def version(self) -> int:
-        """Returns a number that changes whenever another process has committed something."""
+        """Return a number that changes whenever another process has committed something."""
         ...
 
     def seen(

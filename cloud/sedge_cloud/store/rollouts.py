@@ -111,7 +111,7 @@ class RolloutRows(Protocol):
     """The leader's queries about rollouts."""
 
     def rollouts(self, run: str) -> list[RolloutRow]:
-        """Returns a run's rollouts, oldest first."""
+        """Return a run's rollouts, oldest first."""
         ...
 
     def save_rollout(self, row: RolloutRow) -> bool:
@@ -119,19 +119,19 @@ class RolloutRows(Protocol):
         ...
 
     def eligible(self, where: str) -> list[str]:
-        """Returns the enrolled devices that match a condition; all of them if it is empty."""
+        """Return the enrolled devices that match a condition; all of them if it is empty."""
         ...
 
     def tried(self, run: str, first: int, last: int) -> list[Tried]:
-        """Returns all orders of a run in these rounds, by round and device."""
+        """Return all orders of a run in these rounds, by round and device."""
         ...
 
     def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
-        """Returns the sessions of these devices."""
+        """Return the sessions of these devices."""
         ...
 
     def paused(self) -> dict[str, float]:
-        """Returns the paused devices, and since when (wall clock)."""
+        """Return the paused devices, and since when (wall clock)."""
         ...
 
 
@@ -151,11 +151,11 @@ class Rollouts(Database):
             self._insert(db, "rollouts", row)
 
     def rollouts(self, run: str) -> list[RolloutRow]:
-        """Returns a run's rollouts, oldest first."""
+        """Return a run's rollouts, oldest first."""
         return self._rows(RolloutRow, "SELECT * FROM rollouts WHERE run = ? ORDER BY number", run)
 
     def last_bundle(self, run: str, device: str) -> bytes | None:
-        """Returns the blob of the bundle that a device's order named in its last closed round.
+        """Return the blob of the bundle that a device's order named in its last closed round.
 
         It is empty for the run's own bundle, and None if there is no such order any more.
         """
@@ -199,7 +199,7 @@ class Rollouts(Database):
         return row, True
 
     def eligible(self, where: str) -> list[str]:
-        """Returns the enrolled devices that match a condition; all of them if it is empty."""
+        """Return the enrolled devices that match a condition; all of them if it is empty."""
         if where:
             sql, values = parse(where).query("d.device", "devices", "d.revoked = 0")
         else:
@@ -208,7 +208,7 @@ class Rollouts(Database):
             return [str(row[0]) for row in self._db.execute(sql, values)]
 
     def tried(self, run: str, first: int, last: int) -> list[Tried]:
-        """Returns all orders of a run in these rounds, by round and device."""
+        """Return all orders of a run in these rounds, by round and device."""
         sql = (
             "SELECT o.device, o.round, o.bundle, o.declined, COALESCE(u.rejected, ''),"
             " u.report, r.open FROM orders o"
@@ -220,7 +220,7 @@ class Rollouts(Database):
 
 
 def in_progress(store: RolloutRows, run: str) -> RolloutRow | None:
-    """Returns a run's rollout that is in progress, or None."""
+    """Return a run's rollout that is in progress, or None."""
     return next((row for row in store.rollouts(run) if row.state == "in_progress"), None)
 
 

@@ -67,12 +67,12 @@ class RunRow(msgspec.Struct, frozen=True):
 
     @property
     def has_ended(self) -> bool:
-        """Returns True if it is no longer running."""
+        """Return True if it is no longer running."""
         return self.status != "running"
 
     @property
     def bundles(self) -> tuple[bytes, ...]:
-        """Returns the blob of each width's bundle, the whole model's first. Raises ``StorageError``."""
+        """Return the blob of each width's bundle, the whole model's first. Raises ``StorageError``."""
         try:
             narrower = msgspec.msgpack.decode(self.narrower, type=tuple[bytes, ...])
         except ValueError as exc:  # msgspec raises ValueErrors
@@ -153,11 +153,11 @@ class OrderRow(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def patch_hash(self) -> bytes:
-        """Returns SHA-256 of the encoded patch; empty for none."""
+        """Return SHA-256 of the encoded patch; empty for none."""
         return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")
 
     def blobs(self, model: bytes) -> tuple[bytes, ...]:
-        """Returns the blobs that the client model will name after the update; ``model`` is the round's."""
+        """Return the blobs that the client model will name after the update; ``model`` is the round's."""
         named = self.model or model, self.arrays, self.context, self.patch_blob, self.patch_context
         return tuple(filter(None, named))
 
@@ -191,7 +191,7 @@ class UpdateRow(msgspec.Struct, frozen=True):
     delta_length: float | None = None
 
     def refused(self, reason: str, detail: str) -> "UpdateRow":
-        """Returns the same receipt, marked as rejected."""
+        """Return the same receipt, marked as rejected."""
         return msgspec.structs.replace(self, report=b"", rejected=reason, detail=detail[:1000])
 
 
@@ -206,7 +206,7 @@ class Received(NamedTuple):
 
     @property
     def counted(self) -> list[UpdateRow]:
-        """Returns the round's updates that arrived in time and were not rejected."""
+        """Return the round's updates that arrived in time and were not rejected."""
         return [update for update in self.receipts if not update.rejected and not update.late]
 
 
@@ -239,7 +239,7 @@ class ClientModelRow(msgspec.Struct, frozen=True):
 
     @property
     def blobs(self) -> tuple[bytes, ...]:
-        """Returns the blobs needed to decode it."""
+        """Return the blobs needed to decode it."""
         named = (
             self.model,
             self.blob,
@@ -252,7 +252,7 @@ class ClientModelRow(msgspec.Struct, frozen=True):
 
     @property
     def patch_hash(self) -> bytes:
-        """Returns SHA-256 of the encoded patch; empty for none."""
+        """Return SHA-256 of the encoded patch; empty for none."""
         return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")
 
 

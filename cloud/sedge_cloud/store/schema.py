@@ -143,7 +143,7 @@ TABLES = ";".join([
 
 
 def _rebuilt(table: str, added: str, text: str = "") -> tuple[str, ...]:
-    """Returns statements that give a table new columns, with the values ``added``.
+    """Return statements that give a table new columns, with the values ``added``.
 
     ``text`` is an earlier form of the table. Afterwards the table's text in SQLite, and its index's name in
     PostgreSQL, are as in a new store.
@@ -198,7 +198,7 @@ NAMED_UPDATES = (
 
 
 def named_blobs_sql(late_rounds: int) -> str:
-    """Returns a query of all blobs that rows name, except in the runs' states and the rounds' steps.
+    """Return a query of all blobs that rows name, except in the runs' states and the rounds' steps.
 
     Rounds up to ``late_rounds`` before the open or next one keep their models and the blobs that their
     orders name, as a late update makes them part of a client model.

@@ -53,13 +53,13 @@ class Condition:
     keys: frozenset[str]
 
     def query(self, what: str, table: str, where: str = "1 = 1") -> tuple[str, tuple[Value, ...]]:
-        """Returns a SELECT of ``what`` from the matching rows ``d`` of a table, and its values."""
+        """Return a SELECT of ``what`` from the matching rows ``d`` of a table, and its values."""
         if self.tag is None:
             return f"SELECT {what} FROM {table} d WHERE {where} AND {self.sql}", self.values
         return f"{_tagged(what, table, where)} AND {self.sql}", (*self.tag, *self.values)
 
     def devices(self, table: str, where: str) -> tuple[str, tuple[Value, ...]]:
-        """Returns a SELECT of the devices of the matching rows ``d`` of a table, and its values."""
+        """Return a SELECT of the devices of the matching rows ``d`` of a table, and its values."""
         if self.tag is None or not self.values:
             return self.query("d.device", table, where)
         # Otherwise PostgreSQL joins the attributes of all devices before it filters the rows.
@@ -88,7 +88,7 @@ class AbilityRow(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(device: str, hello: Hello) -> "AbilityRow":
-        """Returns the attributes in this hello."""
+        """Return the attributes in this hello."""
         backends = "".join(f" {name}" for name in hello.backends) + " "
         sizes = hello.memory_mb, hello.num_train, hello.num_test, hello.max_packet
         return AbilityRow(device, hello.version, backends, *sizes)
@@ -287,7 +287,7 @@ class Choice:
     condition: Condition = ALL
 
     def query(self, what: str) -> tuple[str, tuple[Value, ...]]:
-        """Returns a SELECT of ``what`` from the rows ``d`` of devices, and its values."""
+        """Return a SELECT of ``what`` from the rows ``d`` of devices, and its values."""
         conditions, values = ["1 = 1"], list[str]()
         if self.state is not None:
             conditions.append(self._in_state(self.state))

@@ -75,7 +75,7 @@ class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default, everything is sent over MQTT."""
 
     def place(self, sha256: bytes) -> str:
-        """Returns the public URL of a blob."""
+        """Return the public URL of a blob."""
         assert self.public is not None
         if NAME in self.public:
             return self.public.replace(NAME, sha256.hex())
@@ -120,7 +120,7 @@ class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _look(key: str, url: str, where: str) -> tuple[str, bool]:
-    """Returns a URL's scheme, and whether it contains a password."""
+    """Return a URL's scheme, and whether it contains a password."""
     try:
         parts = urlsplit(url)
         return parts.scheme, parts.password is not None

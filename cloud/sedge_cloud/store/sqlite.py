@@ -83,7 +83,7 @@ class Sqlite:
         return self._db.execute(_translated(sql), values)
 
     def table(self, name: str) -> tuple[int, Iterator[Sequence[Any]]]:
-        """Returns a table's number of columns, and its rows."""
+        """Return a table's number of columns, and its rows."""
         rows = self._db.execute(f"SELECT * FROM {name}")
         return len(rows.description), rows
 
@@ -118,14 +118,14 @@ class Sqlite:
 
     @property
     def in_transaction(self) -> bool:
-        """Returns True within a transaction."""
+        """Return True within a transaction."""
         return self._db.in_transaction
 
     def limit_idle(self, seconds: float) -> None:
         """Do nothing, as no other process can write meanwhile, or replace this one."""
 
     def schema(self) -> int:
-        """Returns the version number of the tables' schema."""
+        """Return the version number of the tables' schema."""
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
 
     def define(self, statements: str, schema: int) -> None:
@@ -148,7 +148,7 @@ class Sqlite:
             raise StorageError(f"{self.place}: found {kind} {name!r}, which is not Sedge's")
 
     def version(self) -> int:
-        """Returns SQLite's own count of other connections' commits."""
+        """Return SQLite's own count of other connections' commits."""
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     @contextmanager
@@ -163,7 +163,7 @@ class Sqlite:
                 yield True
 
     def used_bytes(self) -> int:
-        """Returns the size of the file in bytes, without its free pages."""
+        """Return the size of the file in bytes, without its free pages."""
         pages = "SELECT (p.page_count - f.freelist_count) * s.page_size FROM pragma_page_count p"
         row = self._db.execute(f"{pages}, pragma_freelist_count f, pragma_page_size s").fetchone()
         return int(row[0])
@@ -203,7 +203,7 @@ class Sqlite:
 
 @lru_cache(256)  # few statements: long ones differ only in the number of values
 def _translated(sql: str) -> str:
-    """Returns the statement without row locks, as a transaction that writes locks the whole database."""
+    """Return the statement without row locks, as a transaction that writes locks the whole database."""
     return _LOCKS.sub("", sql)
 
 

@@ -55,7 +55,7 @@ class Tags(Devices):
         return self._set_aside(chosen, "DELETE FROM paused WHERE device = ?")
 
     def paused(self) -> dict[str, float]:
-        """Returns the paused devices, and since when (wall clock)."""
+        """Return the paused devices, and since when (wall clock)."""
         with self._db.errors():
             rows = self._db.execute("SELECT device, since FROM paused")
             return {str(name): float(since) for name, since in rows}
@@ -69,7 +69,7 @@ class Tags(Devices):
         return len(names)
 
     def _chosen(self, db: Dialect, chosen: Condition | Collection[str]) -> list[str]:
-        """Returns the chosen ids. Raises ``ConfigError`` for a device that is not enrolled."""
+        """Return the chosen ids. Raises ``ConfigError`` for a device that is not enrolled."""
         if isinstance(chosen, Condition):
             return [str(row[0]) for row in db.execute(*chosen.query("d.device", "devices"))]
         names = sorted(chosen)
@@ -79,7 +79,7 @@ class Tags(Devices):
         return names
 
     def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
-        """Returns the tags of these devices by device and key; devices without tags are left out."""
+        """Return the tags of these devices by device and key; devices without tags are left out."""
         found: dict[str, dict[str, str]] = {}
         with self._db.errors():
             for some in portions(sorted(devices)):
@@ -89,7 +89,7 @@ class Tags(Devices):
         return found
 
     def tag_keys(self) -> list[str]:
-        """Returns the sorted keys of all tags."""
+        """Return the sorted keys of all tags."""
         keys, sql = list[str](), "SELECT MIN(key) FROM tags WHERE key > ?"
         with self._db.errors():
             while (row := self._db.execute(sql, (keys[-1] if keys else "",)).fetchone())[0]:
@@ -104,13 +104,13 @@ class Tags(Devices):
             raise ConfigError(key, name, expected)
 
     def online_matching(self, condition: Condition) -> set[str]:
-        """Returns the ids of the devices that match and are online."""
+        """Return the ids of the devices that match and are online."""
         with self._db.errors():
             rows = self._db.execute(*condition.devices("sessions", "d.online = 1"))
             return {str(row[0]) for row in rows}
 
     def ready(self, condition: Condition, among: Sequence[str] = ()) -> list[str]:
-        """Returns sorted ids of matching devices that are online and not waiting.
+        """Return sorted ids of matching devices that are online and not waiting.
 
         Unless ``among`` is empty, only those in it are considered.
         """

@@ -33,7 +33,7 @@ class APFL(FedAvg, frozen=True):
     """Let each device adapt its alpha by gradient steps (the paper's equation 11)."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns FedAvg's assignment, with the mixture as the device's last round left it."""
+        """Return FedAvg's assignment, with the mixture as the device's last round left it."""
         last = client.mix if self.adaptive else None
         alpha = self.alpha if last is None else min(last, LARGEST)
         own = OwnModel(context.training, alpha, self.adaptive)

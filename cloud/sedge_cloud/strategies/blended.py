@@ -35,18 +35,18 @@ class Blended(FedAvg, frozen=True):
     """Whether a device may add the logarithms of its class shares to the global model's bias."""
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """Returns a remark if the model has no bias to which the prior could be added."""
+        """Return a remark if the model has no bias to which the prior could be added."""
         if self.prior and not _bias(layouts[0]):
             return (f"{self.name}: the head has no bias that could take a device's class shares",)
         return ()
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns FedAvg's assignment, with the settings for blending."""
+        """Return FedAvg's assignment, with the settings for blending."""
         prior = _bias(context.layout) if self.prior else ""
         return Assignment(work=Work(blend=Blend(self.mix, prior)))
 
 
 def _bias(layout: Layout) -> str:
-    """Returns the name of the head's bias; empty if it has none."""
+    """Return the name of the head's bias; empty if it has none."""
     vectors = [name for name in layout.head if len(layout.by_name[name].shape) == 1]
     return vectors[-1] if len(layout.head) > 1 and vectors else ""

@@ -37,53 +37,53 @@ class Custom(Strategy, frozen=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """Returns True if ``inner`` follows coordinate-wise robust rules."""
+        """Return True if ``inner`` follows coordinate-wise robust rules."""
         with self._step("coordinate_rules"):
             return bool(self.inner.coordinate_rules)
 
     @property
     def widths_vary(self) -> bool:
-        """Returns True if ``inner`` may give a device a narrower form of the model."""
+        """Return True if ``inner`` may give a device a narrower form of the model."""
         with self._step("widths_vary"):
             return bool(self.inner.widths_vary)
 
     @property
     def codec(self) -> Codec:
-        """Returns how devices encode their updates under ``inner``."""
+        """Return how devices encode their updates under ``inner``."""
         with self._step("codec"):
             return _expected(self.inner.codec, Codec)
 
     @property
     def later_words(self) -> tuple[str, ...]:
-        """Returns the protocol extensions that later orders of ``inner`` use."""
+        """Return the protocol extensions that later orders of ``inner`` use."""
         with self._step("later_words"):
             return _expected(self.inner.later_words, tuple[str, ...])
 
     @property
     def patch_values(self) -> ValueCoding:
-        """Returns how patches are encoded under ``inner``."""
+        """Return how patches are encoded under ``inner``."""
         with self._step("patch_values"):
             return _expected(self.inner.patch_values, ValueCoding)
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """Returns the remarks of ``inner`` on its options."""
+        """Return the remarks of ``inner`` on its options."""
         with self._step("remarks"):
             said = self.inner.remarks(layouts, personal)
             _require("remarks", said, tuple[str, ...])
             return said
 
     def init(self, context: Context) -> State:
-        """Returns the state before the first round."""
+        """Return the state before the first round."""
         with self._step("init"):
             return _expected_state(self.inner.init(context), context)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns one device's assignment in a round."""
+        """Return one device's assignment in a round."""
         with self._step("plan"):
             return _expected(self.inner.plan(context, client), Assignment)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Returns the state after a round."""
+        """Return the state after a round."""
         with self._step("apply"):
             return _expected_state(self.inner.apply(context, updates), context)
 
@@ -102,7 +102,7 @@ class Custom(Strategy, frozen=True):
 
 
 def _place(error: BaseException, module: str) -> str:
-    """Returns the line of the strategy's own file in which an error arose; empty if none is known."""
+    """Return the line of the strategy's own file in which an error arose; empty if none is known."""
     frames = [
         (frame.f_code.co_filename.rpartition("/")[2], line)
         for frame, line in walk_tb(error.__traceback__)
@@ -112,7 +112,7 @@ def _place(error: BaseException, module: str) -> str:
 
 
 def _expected(value: object, kind: type[R]) -> R:
-    """Returns the value. Raises ``TypeError`` if it or one of its parts has the wrong type."""
+    """Return the value. Raises ``TypeError`` if it or one of its parts has the wrong type."""
     if not isinstance(value, kind):
         raise TypeError(f"gave a {type(value).__name__}, expected a {kind.__name__}")
     _require(kind.__name__, value, kind)
@@ -120,7 +120,7 @@ def _expected(value: object, kind: type[R]) -> R:
 
 
 def _expected_state(value: object, context: Context) -> State:
-    """Returns the state. Raises ``TypeError`` unless its model is finite and has the run's layout."""
+    """Return the state. Raises ``TypeError`` unless its model is finite and has the run's layout."""
     state, size = _expected(value, State), context.layout.size
     if state.theta.shape != (size,):
         raise TypeError(f"State.theta: found shape {state.theta.shape}, expected ({size},)")

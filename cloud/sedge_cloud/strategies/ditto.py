@@ -28,7 +28,7 @@ class Ditto(FedAvg, frozen=True):
     """Epochs of the own model's training per round; 0 uses the run's ``local_epochs``."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns FedAvg's assignment, with the training of the device's own model."""
+        """Return FedAvg's assignment, with the training of the device's own model."""
         training = context.training
         epochs = self.personal_epochs or training.local_epochs
         tied = msgspec.structs.replace(training, prox=self.lam, local_epochs=epochs)

@@ -18,9 +18,9 @@ class FedAvg(Strategy, frozen=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """Returns True."""
+        """Return True."""
         return True
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Returns the weighted mean of the trained models."""
+        """Return the weighted mean of the trained models."""
         return context.moved(average_change(context, updates))

@@ -27,13 +27,13 @@ class FedBN(FedAvg, frozen=True):
     modules with vectors only."""
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """Returns a remark if the model has nothing to keep."""
+        """Return a remark if the model has nothing to keep."""
         what = "BatchNorm" if self.norms == "batch" else "normalisation"
         text = f"{self.name}: the model has no {what}, so this is FedAvg"
         return () if self._kept(layouts[0]) else (text,)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns the global model, with the device's own normalisation layers."""
+        """Return the global model, with the device's own normalisation layers."""
         return Assignment(work=Work(keep=self._kept(context.layout)))
 
     def _kept(self, layout: Layout) -> tuple[str, ...]:

@@ -45,11 +45,11 @@ class FedCAC(Grouped, frozen=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """Returns True, as such a rule can replace the mean G."""
+        """Return True, as such a rule can replace the mean G."""
         return True
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns d on the device's critical elements, G elsewhere, and its own statistics."""
+        """Return d on the device's critical elements, G elsewhere, and its own statistics."""
         if client.trained is None or client.sent is None:
             return Assignment()
         critical = critical_places(context.layout, client.sent, client.trained, self.fraction)
@@ -64,7 +64,7 @@ class FedCAC(Grouped, frozen=True):
         return Assignment(patch)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Returns the weighted mean of the trained models, and the next groups."""
+        """Return the weighted mean of the trained models, and the next groups."""
 
         def critical(update: Update, delta: SparseVector) -> Places:
             return critical_places(context.layout, delta, update.trained, self.fraction)
@@ -76,7 +76,7 @@ class FedCAC(Grouped, frozen=True):
 
 
 def critical_places(layout: Layout, delta: SparseVector, trained: Theta, fraction: float) -> Places:
-    """Returns m, ascending: where c = |delta * trained| is in the top ``fraction`` of its tensor.
+    """Return m, ascending: where c = |delta * trained| is in the top ``fraction`` of its tensor.
 
     These are int(fraction * numel) elements of each parameter tensor, plus any that tie with the last of
     them. If that threshold is 1e-10 or less, every c above 1e-20 is critical instead, as in the authors'

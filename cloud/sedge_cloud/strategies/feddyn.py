@@ -54,11 +54,11 @@ class FedDyn(Strategy, frozen=True):
 
     @property
     def later_words(self) -> tuple[str, ...]:
-        """Returns the correction extension, which a device's first order does not use."""
+        """Return the correction extension, which a device's first order does not use."""
         return (CORRECTION,)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns the global model, training settings that pull towards it, and -g_k unless it is 0."""
+        """Return the global model, training settings that pull towards it, and -g_k unless it is 0."""
         work = Work(training=msgspec.structs.replace(context.training, prox=self.alpha))
         correction = self._correction(client)
         if correction is None or not correction.any():
@@ -66,7 +66,7 @@ class FedDyn(Strategy, frozen=True):
         return Assignment(work=work, arrays={CORRECTION: correction}, correction=correction)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Returns the next w and h."""
+        """Return the next w and h."""
         moved, count = np.zeros(context.theta.size), 0
         for update in updates:
             count += 1
@@ -77,7 +77,7 @@ class FedDyn(Strategy, frozen=True):
         return context.moved(change, {SHARED: _float32(shared)})
 
     def _correction(self, client: ClientModel) -> Theta | None:
-        """Returns -g_k (n,) after a device's last update; None if it has sent none."""
+        """Return -g_k (n,) after a device's last update; None if it has sent none."""
         last = client.arrays.get(CORRECTION)
         if client.trained is None or client.sent is None:
             return last

@@ -28,6 +28,6 @@ class FedLC(FedAvg, frozen=True):
     """Strength with which rarer classes are favoured."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns FedAvg's assignment, trained with the guided loss."""
+        """Return FedAvg's assignment, trained with the guided loss."""
         send = {CONSTANTS: np.array([self.tau], np.float32)}
         return Assignment(work=Work(loss=self.name), send=send)

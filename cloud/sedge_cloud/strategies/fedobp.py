@@ -115,7 +115,7 @@ class FedOBP(Strategy, frozen=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """Returns True."""
+        """Return True."""
         return True
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
@@ -142,12 +142,12 @@ class FedOBP(Strategy, frozen=True):
         return tuple(f"{self.name}: {text}" for text in said)
 
     def init(self, context: Context) -> State:
-        """Returns the run's first model. Raises ``ConfigError`` for a bad name in ``classifier_only``."""
+        """Return the run's first model. Raises ``ConfigError`` for a bad name in ``classifier_only``."""
         self.scored(context.layout)
         return super().init(context)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns the patch of the device's personal parameters, with its own statistics."""
+        """Return the patch of the device's personal parameters, with its own statistics."""
         if self.scoring == "device":
             return Assignment(work=Work(scoring=self._scoring(context.layout)))
         first = context.initial if self.cold_start == "init" else None
@@ -166,11 +166,11 @@ class FedOBP(Strategy, frozen=True):
         return Assignment(patch, arrays=arrays, holdout=self.holdout)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Returns the weighted mean of the trained models, personal elements included."""
+        """Return the weighted mean of the trained models, personal elements included."""
         return context.moved(average_change(context, updates))
 
     def scored(self, layout: Layout) -> tuple[Tensor, ...]:
-        """Returns the tensors that are scored. Raises ``ConfigError`` for a name that is no parameter."""
+        """Return the tensors that are scored. Raises ``ConfigError`` for a name that is no parameter."""
         parameters = {t.name: t for t in layout.tensors if t.role is Role.PARAMETER}
         if self.classifier_only is False:
             return tuple(parameters.values())
@@ -181,19 +181,19 @@ class FedOBP(Strategy, frozen=True):
         return tuple(t for t in parameters.values() if t.name in names)
 
     def _scoring(self, layout: Layout) -> DeviceScoring:
-        """Returns the part of the order for a device that scores its own model."""
+        """Return the part of the order for a device that scores its own model."""
         names = () if self.classifier_only is False else tuple(t.name for t in self.scored(layout))
         size = sum(tensor.size for tensor in self.scored(layout))
         return DeviceScoring(self._share(size), self.score, self.norm, names)
 
     def _share(self, size: int) -> float:
-        """Returns the quantile for this number of scored elements."""
+        """Return the quantile for this number of scored elements."""
         if self.quantile == "auto":
             return quantile_for(isqrt(size), size)
         return PAPER_QUANTILE if self.quantile == "paper" else self.quantile
 
     def _chosen(self, scores: Scores) -> NDArray[np.uint32]:
-        """Returns K as sorted indices into the scores (s,). Raises ``LocalError`` if one is not finite."""
+        """Return K as sorted indices into the scores (s,). Raises ``LocalError`` if one is not finite."""
         if self.energy > 0:
             return by_energy(scores, self.energy, self.most)
         return select(scores, self._share(scores.size))
@@ -201,7 +201,7 @@ class FedOBP(Strategy, frozen=True):
     def _patch(
         self, scores: Scores, tensors: tuple[Tensor, ...], layout: Layout, history: Theta
     ) -> SparseVector | None:
-        """Returns the personal elements with their values; None if there are none."""
+        """Return the personal elements with their values; None if there are none."""
         chosen = self._chosen(scores)
         if chosen.size == 0:
             return None
@@ -210,7 +210,7 @@ class FedOBP(Strategy, frozen=True):
 
 
 def smooth(scores: Scores, past: Scores | None, ema: float) -> Scores:
-    """Returns E (s,) = (1 - ema) * scores + ema * past; without ``past``, the scores themselves.
+    """Return E (s,) = (1 - ema) * scores + ema * past; without ``past``, the scores themselves.
 
     ``past`` is the E of the device's last plan. Raises ``StrategyError`` when it has another shape.
     """

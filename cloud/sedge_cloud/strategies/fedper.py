@@ -23,7 +23,7 @@ class FedPer(FedAvg, frozen=True):
     classifier."""
 
     def init(self, context: Context) -> State:
-        """Returns the run's first model.
+        """Return the run's first model.
 
         Raises ``ConfigError`` for a name in ``head`` that the model lacks.
         """
@@ -31,7 +31,7 @@ class FedPer(FedAvg, frozen=True):
         return super().init(context)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns the global body, with the device's own head."""
+        """Return the global body, with the device's own head."""
         return Assignment(work=Work(keep=head(context.layout, self.head)))
 
 
@@ -41,5 +41,5 @@ class LGFedAvg(FedPer, frozen=True):
     name: ClassVar[str] = "lg_fedavg"
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns the global head, with the device's own body."""
+        """Return the global head, with the device's own body."""
         return Assignment(work=Work(keep=body(context.layout, self.head)))

@@ -24,6 +24,6 @@ class FedProx(FedAvg, frozen=True):
     1."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns FedAvg's assignment, with training pulled towards the start."""
+        """Return FedAvg's assignment, with training pulled towards the start."""
         pulled = msgspec.structs.replace(context.training, prox=self.mu)
         return Assignment(work=Work(training=pulled))

@@ -66,11 +66,11 @@ class FedPURIN(Grouped, frozen=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """Returns True only if elements that were not sent are ``filled``."""
+        """Return True only if elements that were not sent are ``filled``."""
         return self.average == "filled"
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns d on the elements that the device last sent, G elsewhere, and the next selection."""
+        """Return d on the elements that the device last sent, G elsewhere, and the next selection."""
         select = UpdateSelection(
             fraction=self.fraction,
             gradient=self.gradient,
@@ -82,7 +82,7 @@ class FedPURIN(Grouped, frozen=True):
         return Assignment(self._patch(context, client), work)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Returns the next G, and the next groups."""
+        """Return the next G, and the next groups."""
         masks = self.masks(context)
         seen = MaskRecorder(updates, masks, lambda _, delta: places(delta))
         theta: Theta | NDArray[np.float64]
@@ -94,7 +94,7 @@ class FedPURIN(Grouped, frozen=True):
         return context.replaced(theta, groups=groups, fixed=context.layout.normalisation)
 
     def _patch(self, context: Context, client: ClientModel) -> SparseVector | None:
-        """Returns d on m; after round beta these are the device's own values, bit for bit."""
+        """Return d on m; after round beta these are the device's own values, bit for bit."""
         if client.trained is None or client.sent is None or not client.sent.count:
             return None
         critical = places(client.sent)

@@ -33,7 +33,7 @@ class FedRep(FedPer, frozen=True):
     """Number of the last ``local_epochs`` that train the body; 1 in the paper and its code."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns the global body with the device's own head, and two training phases."""
+        """Return the global body with the device's own head, and two training phases."""
         top, below = phases(context.layout, self.head, context.training, self.body_epochs)
         keep = head(context.layout, self.head)
         return Assignment(work=Work(keep=keep, training=top, then=(below,)))
@@ -48,14 +48,14 @@ class FedBABU(FedPer, frozen=True):
     """Number of the last ``local_epochs`` that fit a device's own head, which is sent but not averaged."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns the global model with the first head, and two phases: the body's, then the head's."""
+        """Return the global model with the first head, and two phases: the body's, then the head's."""
         body_epochs = max(1, context.training.local_epochs - self.head_epochs)
         top, below = phases(context.layout, self.head, context.training, body_epochs)
         fit = msgspec.structs.replace(top, local_epochs=self.head_epochs)
         return Assignment(work=Work(training=below, then=(fit,)))
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Returns the mean of the bodies; the head does not change."""
+        """Return the mean of the bodies; the head does not change."""
         fixed = head(context.layout, self.head)
         return context.moved(average_change(context, updates), fixed=fixed)
 
@@ -63,7 +63,7 @@ class FedBABU(FedPer, frozen=True):
 def phases(
     layout: Layout, names: tuple[str, ...], training: Training, body_epochs: int
 ) -> tuple[Training, Training]:
-    """Returns the training of the head alone and that of the body alone, ``local_epochs`` together."""
+    """Return the training of the head alone and that of the body alone, ``local_epochs`` together."""
     head_epochs = max(1, training.local_epochs - body_epochs)
     frozen = training.freeze
     replace = msgspec.structs.replace

@@ -29,5 +29,5 @@ class FedRolex(HeteroFL, frozen=True):
         return EVERY_ELEMENT
 
     def channels(self, context: Context, width: int) -> Channels:
-        """Returns the channels of a width in this round."""
+        """Return the channels of a width in this round."""
         return rolled(form_of(context, width), form_of(context, 0).axes, context.round)

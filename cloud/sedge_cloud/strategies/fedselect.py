@@ -48,11 +48,11 @@ class FedSelect(FedAvg, frozen=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """Returns False, as each element is averaged over different devices."""
+        """Return False, as each element is averaged over different devices."""
         return False
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """Returns a remark if no tensor is large enough to get a personal element."""
+        """Return a remark if no tensor is large enough to get a personal element."""
         layout = layouts[0]
         everything = np.ones(layout.size, np.float32)
         if self.grown(np.zeros(layout.size, np.bool_), everything, layout).any():
@@ -63,7 +63,7 @@ class FedSelect(FedAvg, frozen=True):
         )
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns the device's own values on its mask, after adding the elements of its last change."""
+        """Return the device's own values on its mask, after adding the elements of its last change."""
         layout = context.layout
         if client.trained is None:
             return Assignment()
@@ -77,11 +77,11 @@ class FedSelect(FedAvg, frozen=True):
         return Assignment(patch, arrays={MASK: write_mask(mask)})
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Returns the mean of every element over the devices that share it."""
+        """Return the mean of every element over the devices that share it."""
         return context.moved(shared_mean_change(updates, context.theta))
 
     def grown(self, mask: Mask, change: NDArray[np.float32], layout: Layout) -> Mask:
-        """Returns ``mask`` (n,) plus, in each weight tensor, the elements outside it that changed most."""
+        """Return ``mask`` (n,) plus, in each weight tensor, the elements outside it that changed most."""
         mask = mask.copy()
         for tensor in layout.tensors:
             if tensor.role is not Role.PARAMETER or len(tensor.shape) < 2:

@@ -38,13 +38,13 @@ class HeteroFL(WidthPolicy, frozen=True):
     FedAvg."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns the device's sub-model of the global model, with its own statistics."""
+        """Return the device's sub-model of the global model, with its own statistics."""
         width, arrays = self.width_of(context, client)
         start = context.theta[self.places(context, width)] if width else None
         return Assignment(arrays=arrays, start=start, width=width)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Returns each element's mean over the models that have it."""
+        """Return each element's mean over the models that have it."""
 
         def weight(update: Update) -> float:
             return update.num_examples if self.weighting == "examples" else 1
@@ -53,11 +53,11 @@ class HeteroFL(WidthPolicy, frozen=True):
         return context.moved(change)
 
     def places(self, context: Context, width: int) -> Places:
-        """Returns the places in the global model of a width's elements (m,) in this round."""
+        """Return the places in the global model of a width's elements (m,) in this round."""
         return places_of(
             form_of(context, 0), form_of(context, width), self.channels(context, width)
         )
 
     def channels(self, context: Context, width: int) -> Channels:
-        """Returns the channels of a width in this round: the first ones of every axis."""
+        """Return the channels of a width in this round: the first ones of every axis."""
         return prefix(form_of(context, width))

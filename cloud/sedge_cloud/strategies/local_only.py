@@ -13,9 +13,9 @@ class LocalOnly(Strategy, frozen=True):
     name: ClassVar[str] = "local_only"
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns the device's own last model, all of it, and no upload."""
+        """Return the device's own last model, all of it, and no upload."""
         return Assignment(work=Work(keep=tuple(context.layout.by_name), upload=False))
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Returns the same model."""
+        """Return the same model."""
         return State(context.theta)

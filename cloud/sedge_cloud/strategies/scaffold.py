@@ -67,7 +67,7 @@ class Scaffold(Strategy, frozen=True):
         return EVERY_ELEMENT
 
     def init(self, context: Context) -> State:
-        """Returns the run's first model. Raises ``ConfigError`` for an optimizer other than plain SGD."""
+        """Return the run's first model. Raises ``ConfigError`` for an optimizer other than plain SGD."""
         training = context.training
         why = "scaffold computes a device's mean gradient from its change"
         if training.momentum > 0:
@@ -80,11 +80,11 @@ class Scaffold(Strategy, frozen=True):
 
     @property
     def later_words(self) -> tuple[str, ...]:
-        """Returns the correction extension, which a device's first order does not use."""
+        """Return the correction extension, which a device's first order does not use."""
         return (CORRECTION,)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns the global model, and d_i = c - c_i unless it is 0."""
+        """Return the global model, and d_i = c - c_i unless it is 0."""
         correction = _float32(_array(context.arrays, VARIATE) - _variate(context, client))
         arrays = {RATES: _rates(context.training)}
         if not correction.any():
@@ -92,7 +92,7 @@ class Scaffold(Strategy, frozen=True):
         return Assignment(arrays={CORRECTION: correction, **arrays}, correction=correction)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Returns the next x and c."""
+        """Return the next x and c."""
         variate = _array(context.arrays, VARIATE)
         moved, shifted = np.zeros(context.theta.size), np.zeros(context.theta.size)
         count = 0
@@ -106,7 +106,7 @@ class Scaffold(Strategy, frozen=True):
 
 
 def _variate(context: Context, client: ClientModel) -> NDArray[np.float64]:
-    """Returns c_i (n,) after a device's last update; without an update 0, of shape ()."""
+    """Return c_i (n,) after a device's last update; without an update 0, of shape ()."""
     if client.trained is None:
         return np.zeros(())
     rates = client.arrays.get(RATES, _rates(context.training))
@@ -115,14 +115,14 @@ def _variate(context: Context, client: ClientModel) -> NDArray[np.float64]:
 
 
 def _slope(sent: SparseVector | None, steps: int, rates: Theta) -> NDArray[np.float64]:
-    """Returns s / (K lr) (n,), the negative mean gradient of a device that sent s; without s, a zero ()."""
+    """Return s / (K lr) (n,), the negative mean gradient of a device that sent s; without s, a zero ()."""
     if sent is None:
         return np.zeros(())
     return sent.dense() / _rate_sum(max(steps, 1), rates)
 
 
 def _rates(training: Training) -> Theta:
-    """Returns the numbers (3,) that determine the rates of the training steps."""
+    """Return the numbers (3,) that determine the rates of the training steps."""
     rates = training.learning_rate, training.warmup_steps, training.end_factor
     return np.array(rates, np.float32)
 

@@ -91,17 +91,17 @@ class SubFLOT(WidthPolicy, frozen=True):
 
     @property
     def patch_values(self) -> ValueCoding:
-        """Returns int8, as every device's start is its own model."""
+        """Return int8, as every device's start is its own model."""
         return ValueCoding.INT8
 
     def init(self, context: Context) -> State:
-        """Returns the run's first model. Raises ``ConfigError`` if SciPy is needed and missing."""
+        """Return the run's first model. Raises ``ConfigError`` if SciPy is needed and missing."""
         if self.otp or self.ota:
             require_solver(self.solver)
         return super().init(context)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Returns W~_i, the pull towards it, and the device's own statistics."""
+        """Return W~_i, the pull towards it, and the device's own statistics."""
         width, arrays = self.width_of(context, client)
         start = None
         past = client.trained if client.trusted and client.width == width else None
@@ -118,7 +118,7 @@ class SubFLOT(WidthPolicy, frozen=True):
         return Assignment(work=Work(training=pulled), arrays=arrays, start=start, width=width)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Returns the weighted mean of the trained models, aligned with the neurons of the global one."""
+        """Return the weighted mean of the trained models, aligned with the neurons of the global one."""
 
         def weight(update: Update) -> float:
             if self.weighting == "uniform":
@@ -149,7 +149,7 @@ class SubFLOT(WidthPolicy, frozen=True):
 
 
 def prox_for(share: float, training: Training, steps: int) -> float:
-    """Returns the ``prox`` that alone would take back a share (below 1) of a distance in ``steps`` steps.
+    """Return the ``prox`` that alone would take back a share (below 1) of a distance in ``steps`` steps.
 
     Each step keeps the same part of the distance, 1 - prox * rate, at the mean of the scheduled rates.
     Momentum m moves a model 1 / (1 - m) times as far. With Adam, which normalises the sum of gradient and

@@ -102,25 +102,25 @@ BACKENDS = {
 
 
 def installed_backends() -> dict[str, str]:
-    """Returns the installed backends and their versions, without loading them."""
+    """Return the installed backends and their versions, without loading them."""
     return {name: _version(BACKENDS[name].distribution) for name in _installed()}
 
 
 def allowed_backends(backend: str) -> list[str]:
-    """Returns the backends that the setting ``backend.name`` allows, in order of preference."""
+    """Return the backends that the setting ``backend.name`` allows, in order of preference."""
     if backend != AUTO:
         return [FUNCTION if ":" in backend else backend]
     return [name for name in BACKENDS if name not in WITHOUT_PROGRAMS]
 
 
 def usable_backends(backend: str) -> tuple[str, ...]:
-    """Returns the installed backends that the setting allows. A device announces these."""
+    """Return the installed backends that the setting allows. A device announces these."""
     allowed = allowed_backends(backend)
     return tuple(name for name in _installed() if name in allowed)
 
 
 def impossible_features(backend: str, folder: Path) -> frozenset[str]:
-    """Returns the optional abilities that the agent must not announce, as this backend lacks them.
+    """Return the optional abilities that the agent must not announce, as this backend lacks them.
 
     Raises ``ConfigError`` if the user's function cannot be imported.
     """

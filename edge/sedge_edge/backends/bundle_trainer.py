@@ -60,7 +60,7 @@ def bundled(
     load: Callable[[bytes, Signature, int], LoadedProgram],
     threads: int,
 ) -> LoadProgram:
-    """Returns a function that loads the programs that the bundle has for a backend.
+    """Return a function that loads the programs that the bundle has for a backend.
 
     ``load`` takes a program's bytes, its signature and the number of threads. It raises ``ImportError`` and
     ``ConfigError`` like a ``LoadProgram``, and any other exception if the bytes are not a valid program.
@@ -153,7 +153,7 @@ class BundleTrainer:
         return train(stepper, training, found, step_count(*count), feed, stopped, resume)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
-        """Returns mean loss and metric of theta (n,); see ``Trainer.evaluate``."""
+        """Return mean loss and metric of theta (n,); see ``Trainer.evaluate``."""
         manifest = self._bundle.manifest
         manifest.layout.check(theta)
         buffers = _Buffers(examples, manifest.batch_size)
@@ -166,7 +166,7 @@ class BundleTrainer:
         return evaluation(sums.tolist(), len(examples.targets), manifest.metric.reported)
 
     def predictor(self, theta: Theta) -> Predictor:
-        """Returns a function that predicts with theta (n,); see ``Trainer.predictor``."""
+        """Return a function that predicts with theta (n,); see ``Trainer.predictor``."""
         self._bundle.manifest.layout.check(theta)
         if self._bind is not None:
             program = self._bind(theta)
@@ -219,7 +219,7 @@ class _Buffers:
             self._y = np.empty((batch_size, *targets.shape[1:]), targets.dtype)
 
     def fill(self, batch: Batch) -> Arrays:
-        """Returns a program's x, y and w for a batch. They are valid until the next ``fill``."""
+        """Return a program's x, y and w for a batch. They are valid until the next ``fill``."""
         # All indices are in range. "clip" only stops numpy from making a copy first.
         self._examples.inputs.take(batch.indices, axis=0, out=self._x, mode="clip")
         if self._y is not self._x:
@@ -228,7 +228,7 @@ class _Buffers:
 
 
 def _with_last(source: Iterator[Batch]) -> Iterator[tuple[Batch, bool]]:
-    """Yields each batch, and whether it is the last one."""
+    """Yield each batch, and whether it is the last one."""
     batch = next(source)
     for following in source:
         yield batch, False

@@ -33,7 +33,7 @@ class Draws:
     def take(
         self, shape: Sequence[int], like: Tensor | None = None, of: Tensor | None = None
     ) -> Tensor:
-        """Returns the next numbers in this shape. ``of`` is another form of the same tensor of numbers."""
+        """Return the next numbers in this shape. ``of`` is another form of the same tensor of numbers."""
         begin, self.count = self.count, self.count + math.prod(shape)
         numbers = self._numbers if of is None else of
         if numbers is None:
@@ -41,7 +41,7 @@ class Draws:
         return numbers[begin : self.count].view(tuple(shape))
 
     def dropped(self, x: Tensor, p: float, shape: Sequence[int]) -> Tensor:
-        """Returns x with dropout: a share p is set to 0, the rest is scaled up.
+        """Return x with dropout: a share p is set to 0, the rest is scaled up.
 
         The mask has this ``shape``.
         """
@@ -79,7 +79,7 @@ def _replacements(source: Draws) -> list[tuple[Any, str, Replacement]]:
 
 
 def _dropout(source: Draws, original: Callable[..., Tensor], rank: int) -> Callable[..., Tensor]:
-    """Returns dropout of single elements or, with a rank, of whole channels of batches of this rank."""
+    """Return dropout of single elements or, with a rank, of whole channels of batches of this rank."""
 
     def dropout(
         input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
@@ -94,7 +94,7 @@ def _dropout(source: Draws, original: Callable[..., Tensor], rank: int) -> Calla
 
 
 def _attention(source: Draws, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Returns attention.
+    """Return attention.
 
     If it has dropout, it is computed from products and a softmax, as torch documents it.
     """

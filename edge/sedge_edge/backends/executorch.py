@@ -76,7 +76,7 @@ class Library:
         self._lock = threading.Lock()
 
     def error(self) -> CodecError:
-        """Returns an error with the message of this thread's last call."""
+        """Return an error with the message of this thread's last call."""
         text = cast(bytes, self.native.sedge_et_error()).decode(errors="replace")
         return CodecError("".join(sign if sign.isprintable() else "?" for sign in text))
 
@@ -96,7 +96,7 @@ class Library:
 
 
 def _memory_limit() -> int:
-    """Returns the memory limit for a program in bytes, or 0 if unknown.
+    """Return the memory limit for a program in bytes, or 0 if unknown.
 
     A program that needs more fails without affecting others, as with onnxruntime.
     """
@@ -125,7 +125,7 @@ class _File:
         self._programs: dict[str, int] = {}
 
     def program(self, name: str) -> int:
-        """Returns the native program for the method with this name."""
+        """Return the native program for the method with this name."""
         native = self._library.native
         if self._file is None:
             self._file = native.sedge_et_open(self._data, len(self._data))
@@ -215,7 +215,7 @@ class ExecutorchProgram:
 
 
 def _checked(array: NDArray[np.generic], tensor: _Tensor) -> NDArray[np.generic]:
-    """Returns the array in a form that native code can read.
+    """Return the array in a form that native code can read.
 
     Raises ``CodecError`` for another type or shape.
     """

@@ -68,7 +68,7 @@ class FlatModule:
         self, objective: Objective, x: Tensor, y: Tensor, guidance: Mapping[str, Tensor] | None,
         outputs: Callable[[Tensor], Tensor] | None = None,
     ) -> Callable[[], Tensor]:  # fmt: skip
-        """Returns the losses (B,) of a batch at the current values.
+        """Return the losses (B,) of a batch at the current values.
 
         If ``guidance`` is given, even if it is empty, they are losses of the guided loss. Its keys are the
         names in ``Guide``, and reference models are run here. ``outputs`` runs the module if a plain call
@@ -94,7 +94,7 @@ class FlatModule:
         return guided
 
     def differentiate(self, values: Tensor, mean_loss: Callable[[], Tensor]) -> Differentiated:
-        """Returns the gradient (n,) of a loss at values (n,).
+        """Return the gradient (n,) of a loss at values (n,).
 
         ``mean_loss`` computes it by calling the module in training mode.
         """

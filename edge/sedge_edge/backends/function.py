@@ -66,7 +66,7 @@ NEVER = frozenset({"own_model", "select", "scoring", "correction", "average", "l
 
 
 def honours(name: str, folder: Path) -> frozenset[str]:
-    """Returns the abilities that the function declares. Raises ``ConfigError`` if it cannot be imported."""
+    """Return the abilities that the function declares. Raises ``ConfigError`` if it cannot be imported."""
     said: object = getattr(imported(name, folder, "backend.name"), "honours", ())
     if not isinstance(said, tuple | list) or not set(cast(tuple[object, ...], said)) <= set(
         HONOURABLE
@@ -151,7 +151,7 @@ class FunctionTrainer:
         )
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
-        """Returns mean loss and metric of theta (n,), computed by the module's ``evaluate``."""
+        """Return mean loss and metric of theta (n,), computed by the module's ``evaluate``."""
         name, metric = f"{self._module}:evaluate", self._manifest.metric
         mean, count, metrics = self._three(
             name, self._evaluate, "mean loss", self._parameters(theta), _read_only(examples)
@@ -166,7 +166,7 @@ class FunctionTrainer:
         return Metrics(loss, value, self._count(name, count, len(examples.targets)))
 
     def predictor(self, theta: Theta) -> Predictor:
-        """Returns the module's ``predict`` with theta (n,) filled in."""
+        """Return the module's ``predict`` with theta (n,) filled in."""
         return partial(self._predict, theta)
 
     def _predict(self, theta: Theta, inputs: Inputs) -> NDArray[np.float32]:
@@ -220,7 +220,7 @@ class FunctionTrainer:
         return values[0], values[1], cast(dict[str, object], values[2])
 
     def _flat(self, parameters: object) -> Theta:
-        """Returns theta (n,) from the arrays that a function returned.
+        """Return theta (n,) from the arrays that a function returned.
 
         Raises ``ConfigError`` for wrong arrays, or ``TrainingDiverged`` for NaN.
         """
@@ -246,7 +246,7 @@ class FunctionTrainer:
         return theta
 
     def _returned(self, given: object, wanted: Mapping[str, int]) -> dict[str, Theta]:
-        """Returns the arrays (m,) that the order wants from a function's result.
+        """Return the arrays (m,) that the order wants from a function's result.
 
         Raises ``ConfigError`` for wrong arrays, or ``TrainingDiverged`` for NaN.
         """
@@ -283,7 +283,7 @@ class FunctionTrainer:
         return number
 
     def _steps(self, examples: Examples, training: Training) -> int:
-        """Returns the number of steps that the settings ask for. The function does not report its own."""
+        """Return the number of steps that the settings ask for. The function does not report its own."""
         count = len(examples.targets), self._manifest.batch_size
         return step_count(*count, training.local_epochs, training.last_batch)
 
@@ -298,7 +298,7 @@ def _array(name: str, value: object) -> NDArray[np.generic]:
 
 
 def _read_only(examples: Examples) -> Examples:
-    """Returns read-only views of the examples, so that a function cannot spoil them for later rounds."""
+    """Return read-only views of the examples, so that a function cannot spoil them for later rounds."""
     inputs, targets = examples.inputs.view(), examples.targets.view()
     inputs.flags.writeable = targets.flags.writeable = False
     return Examples(inputs, targets)

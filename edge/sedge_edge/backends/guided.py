@@ -63,6 +63,6 @@ def features_of(model: nn.Module) -> Generator[Callable[[], Tensor]]:
 
 
 def _last_layer(model: nn.Module) -> nn.Module:
-    """Returns the last module that has parameters of its own."""
+    """Return the last module that has parameters of its own."""
     layers = [module for module in model.modules() if any(True for _ in module.parameters(False))]
     return layers[-1]

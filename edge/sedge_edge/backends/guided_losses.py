@@ -26,7 +26,7 @@ GUIDED_LOSSES = {"fedlc": GuidedLoss(Guide("fedlc", constants=1, counts=True), f
 
 
 def guided_loss(name: str, folder: Path, key: str) -> GuidedLoss | None:
-    """Returns the built-in guided loss ``name``, or the one that the user's "module:function" returns.
+    """Return the built-in guided loss ``name``, or the one that the user's "module:function" returns.
 
     Returns None if there is no name. Modules are found from ``folder``. Raises ``ConfigError``, which names
     ``key``.

@@ -100,7 +100,7 @@ class OnnxProgram:
 
 
 def binding(bundle: Bundle, threads: int) -> BindPredict:
-    """Returns a function that loads the bundle's ``predict`` with theta built in.
+    """Return a function that loads the bundle's ``predict`` with theta built in.
 
     Work that depends only on theta is then done only once.
     """

@@ -28,7 +28,7 @@ class Source(Protocol):
     def take(
         self, shape: Sequence[int], like: Tensor | None = None, of: Tensor | None = None
     ) -> Tensor:
-        """Returns the next numbers in this shape."""
+        """Return the next numbers in this shape."""
         ...
 
 

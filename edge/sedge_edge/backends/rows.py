@@ -40,7 +40,7 @@ class Objective(NamedTuple):
     guided: GuidedLoss | None = None
 
     def sums(self, output: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the sums over a batch of w * loss, of w * metric, and of w (B,).
+        """Return the sums over a batch of w * loss, of w * metric, and of w (B,).
 
         A row of several labels is weighted by the number of its labels that count, so the means are over
         labels, not over rows.
@@ -51,12 +51,12 @@ class Objective(NamedTuple):
 
 
 def counted(y: Tensor) -> Tensor:
-    """Returns the number of labels that count in each row of y (B, ...), shape (B,)."""
+    """Return the number of labels that count in each row of y (B, ...), shape (B,)."""
     return (y != IGNORED).float().flatten(1).sum(1)
 
 
 def classes_first(logits: Tensor, y: Tensor) -> Tensor:
-    """Returns logits (B, C, ...) for labels (B, ...). Hugging Face's shape (B, ..., C) is transposed.
+    """Return logits (B, C, ...) for labels (B, ...). Hugging Face's shape (B, ..., C) is transposed.
 
     If both shapes are possible, (B, C, ...) is assumed, which is torch's layout.
     """
@@ -64,7 +64,7 @@ def classes_first(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Returns each row's cross entropy, shape (B,), for logits (B, C) and labels (B,) or (B, ...).
+    """Return each row's cross entropy, shape (B,), for logits (B, C) and labels (B,) or (B, ...).
 
     For several labels it is the mean over those that count, or 0 if none does. A label outside the classes,
     as padding may have, gives loss 0 and gradient 0.
@@ -80,17 +80,17 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def squared_error(output: Tensor, y: Tensor) -> Tensor:
-    """Returns each row's mean squared error, shape (B,)."""
+    """Return each row's mean squared error, shape (B,)."""
     return _mean((output - y).square())
 
 
 def absolute_error(output: Tensor, y: Tensor) -> Tensor:
-    """Returns each row's mean absolute error, shape (B,)."""
+    """Return each row's mean absolute error, shape (B,)."""
     return _mean((output - y).abs())
 
 
 def accuracy(logits: Tensor, y: Tensor) -> Tensor:
-    """Returns 1 for each row whose largest logit is that of its label, and 0 for the others.
+    """Return 1 for each row whose largest logit is that of its label, and 0 for the others.
 
     Of equal logits, the first counts as the largest. For several labels, the result is the share of correct
     ones among those that count.
@@ -101,12 +101,12 @@ def accuracy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def label_accuracy(logits: Tensor, y: Tensor) -> Tensor:
-    """Returns each row's share of labels (B, ...) of 0 and 1 that agree with the signs of the logits."""
+    """Return each row's share of labels (B, ...) of 0 and 1 that agree with the signs of the logits."""
     return _mean(((logits > 0) == (y > 0.5)).float())
 
 
 def row_loss(loss: Loss) -> Rows | None:
-    """Returns the loss as a function, or None if it is not built in."""
+    """Return the loss as a function, or None if it is not built in."""
     if loss == Loss():
         return cross_entropy
     if loss.name == "cross_entropy":
@@ -115,12 +115,12 @@ def row_loss(loss: Loss) -> Rows | None:
 
 
 def row_metric(metric: Metric, loss: Rows) -> Rows | None:
-    """Returns the metric as a function, or None if it is not built in."""
+    """Return the metric as a function, or None if it is not built in."""
     return loss if metric.name == "loss" else _METRICS.get(metric.name)
 
 
 def _adjusted(loss: Loss) -> Rows:
-    """Returns cross entropy with smoothed labels or weighted classes."""
+    """Return cross entropy with smoothed labels or weighted classes."""
 
     def rows(logits: Tensor, y: Tensor) -> Tensor:
         weights = logits.new_tensor(loss.class_weights) if loss.class_weights else None
@@ -146,12 +146,12 @@ def _bce_with_logits(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def _has_several(y: Tensor) -> bool:
-    """Returns True if each row of y has several labels."""
+    """Return True if each row of y has several labels."""
     return y.ndim > 1 and not y.is_floating_point()
 
 
 def _mean_counted(values: Tensor, y: Tensor) -> Tensor:
-    """Returns each row's mean, (B,), over the labels of y (B, ...) that count.
+    """Return each row's mean, (B,), over the labels of y (B, ...) that count.
 
     The other values must be 0.
     """
@@ -159,7 +159,7 @@ def _mean_counted(values: Tensor, y: Tensor) -> Tensor:
 
 
 def _mean(values: Tensor) -> Tensor:
-    """Returns each row's mean, (B,)."""
+    """Return each row's mean, (B,)."""
     return values.flatten(1).mean(1)
 
 

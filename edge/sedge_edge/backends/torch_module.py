@@ -35,7 +35,7 @@ KEY = "backend.model"
 
 
 def torch_programs(bundle: Bundle, name: str, folder: Path, threads: int) -> LoadProgram:
-    """Returns a function that loads programs made from the user's module.
+    """Return a function that loads programs made from the user's module.
 
     The function ``name``, found from ``folder``, creates the module. Raises ``ConfigError`` for code that
     fails, and for a module whose tensors differ from the bundle's.
@@ -85,14 +85,14 @@ class _Model:
         self._flat = FlatModule(module, layout, _views(layout), self.device)
 
     def tensor(self, array: NDArray[np.float32 | np.int64]) -> Tensor:
-        """Returns a tensor with the array's values, which must not be changed."""
+        """Return a tensor with the array's values, which must not be changed."""
         return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self.device)
 
     def gradient(
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None,
         guidance: Mapping[str, Tensor] | None = None,
     ) -> list[Tensor]:  # fmt: skip
-        """Returns the gradient (n,), the weighted mean loss, and the statistics (s,) if there are any."""
+        """Return the gradient (n,), the weighted mean loss, and the statistics (s,) if there are any."""
         rows = self._flat.rows(self._objective, x, y, guidance)
 
         def mean_loss() -> Tensor:
@@ -107,17 +107,17 @@ class _Model:
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None,
         **guidance: Tensor,
     ) -> list[Tensor]:  # fmt: skip
-        """Returns the same as ``gradient`` for the guided loss, whose inputs are ``guidance``."""
+        """Return the same as ``gradient`` for the guided loss, whose inputs are ``guidance``."""
         return self.gradient(theta, x, y, w, noise, guidance)
 
     def evaluate(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> list[Tensor]:
-        """Returns the sums of losses, metrics and weights over the rows; see ``Objective.sums``."""
+        """Return the sums of losses, metrics and weights over the rows; see ``Objective.sums``."""
         (outputs,) = self.predict(theta, x)
         with self.device:
             return [*self._objective.sums(outputs, y, w)]
 
     def predict(self, theta: Tensor, x: Tensor) -> list[Tensor]:
-        """Returns the outputs (B, C, ...) in evaluation mode."""
+        """Return the outputs (B, C, ...) in evaluation mode."""
         self._flat.place(theta)
         self._flat.module.eval()
         return [self._flat.module(x)]
@@ -150,7 +150,7 @@ def _built(name: str, folder: Path) -> tuple[nn.Module, Rows | None, Rows | None
 def _objective(
     manifest: BundleManifest, own: Rows | None, own_metric: Rows | None, name: str
 ) -> Objective:
-    """Returns the user's own loss and metric or, without them, the bundle's. Raises ``ConfigError``."""
+    """Return the user's own loss and metric or, without them, the bundle's. Raises ``ConfigError``."""
     loss = own or row_loss(manifest.loss)
     if loss is None:
         expected = f"a tuple (module, loss): the bundle's loss is {manifest.loss.name}"

@@ -59,7 +59,7 @@ class Verdicts(msgspec.Struct, frozen=True):
 
 
 def fault(backend: str, package: str, bundle: Bundle, threads: int, state_dir: Path | None) -> str:
-    """Returns why this process must not run the bundle's programs for a backend, or "" if it may.
+    """Return why this process must not run the bundle's programs for a backend, or "" if it may.
 
     ``package`` is that of the runtime. The verdict comes from this process's memory, the agent's folder
     ``state_dir``, or a new trial. Raises ``CodecError`` for a program that must not be given to a runtime.
@@ -87,7 +87,7 @@ def fault(backend: str, package: str, bundle: Bundle, threads: int, state_dir: P
 
 
 def _subject(package: str, programs: list[str]) -> str:
-    """Returns the key of a verdict. Another runtime, processor or sandbox may give another verdict."""
+    """Return the key of a verdict. Another runtime, processor or sandbox may give another verdict."""
     spec = find_spec(package)
     origin = None if spec is None else spec.origin
     installed = Path(origin).stat().st_mtime_ns if origin else 0
@@ -96,7 +96,7 @@ def _subject(package: str, programs: list[str]) -> str:
 
 
 def _kept(journal: Journal[Verdicts] | None) -> dict[str, str]:
-    """Returns the stored verdicts. If they cannot be read, returns none, because trials can be repeated."""
+    """Return the stored verdicts. If they cannot be read, returns none, because trials can be repeated."""
     try:
         verdicts = None if journal is None else journal.load()
     except StorageError:
@@ -133,7 +133,7 @@ def _try(backend: str, bundle: Bundle, threads: int) -> tuple[str | None, bool]:
 
 
 def _program(printed: bytes | None) -> str:
-    """Returns the program that the trial began last, for a message."""
+    """Return the program that the trial began last, for a message."""
     names = (printed or b"").decode(errors="replace").split()
     return f" of {names[-1]!r}" if names else ""
 
@@ -149,7 +149,7 @@ def _reason(ended: signal.Signals) -> str:
 
 
 def _lacking() -> list[str]:
-    """Returns the features that this machine's processor could have but does not."""
+    """Return the features that this machine's processor could have but does not."""
     try:
         lines = _CPUINFO.read_text().splitlines()
     except OSError:
@@ -162,7 +162,7 @@ def _lacking() -> list[str]:
 
 
 def _samples(bundle: Bundle) -> Iterator[tuple[Theta, Inputs]]:
-    """Yields models (n,) with inputs (B, ...): zeros, ordinary numbers, and NaN as after divergence.
+    """Yield models (n,) with inputs (B, ...): zeros, ordinary numbers, and NaN as after divergence.
 
     Integers are always 0, because a runtime may rely on them being valid indices.
     """
@@ -204,7 +204,7 @@ def _run(trainer: Trainer, bundle: Bundle, theta: Theta, inputs: Inputs) -> None
 
 
 def sample_guidance(manifest: BundleManifest, theta: Theta) -> Guidance:
-    """Returns sample inputs for the bundle's guided loss: theta (n,) as every reference, and ones."""
+    """Return sample inputs for the bundle's guided loss: theta (n,) as every reference, and ones."""
     guide = manifest.guide or Guide("")
     sizes = {CONSTANTS: guide.constants, COUNTS: manifest.num_classes * guide.counts}
     arrays = {name: np.ones(size, np.float32) for name, size in sizes.items() if size}

@@ -17,7 +17,7 @@ _TARGETS = ("label", "labels", "target", "targets")
 
 
 def read_archive(path: Path) -> tuple[object, object, object]:
-    """Returns x or the inputs by name, y, and ``group``. Missing ones are None.
+    """Return x or the inputs by name, y, and ``group``. Missing ones are None.
 
     Raises ``DataError`` for an unreadable file.
     """
@@ -39,7 +39,7 @@ def read_archive(path: Path) -> tuple[object, object, object]:
 def named_inputs(
     arrays: Mapping[str, NDArray[np.generic]],
 ) -> dict[str, NDArray[np.generic]]:
-    """Returns the arrays that are inputs, by name, of an .npz without x."""
+    """Return the arrays that are inputs, by name, of an .npz without x."""
     return {name: array for name, array in arrays.items() if name not in _NO_INPUTS}
 
 

@@ -86,7 +86,7 @@ def _label(folder: Path) -> int:
 
 
 def _listed(folder: Path, endings: set[str]) -> tuple[list[Path], Counter[str]]:
-    """Returns the images of a class, and the number of other files by their ending."""
+    """Return the images of a class, and the number of other files by their ending."""
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     images = [path for path in inside if path.suffix.lower() in endings]
     others = Counter(_ending(path) for path in inside if path.suffix.lower() not in endings)
@@ -116,7 +116,7 @@ def _require_fit(
 
 
 def _endings(folder: Path) -> set[str]:
-    """Returns the file extensions of the images that Pillow can read here."""
+    """Return the file extensions of the images that Pillow can read here."""
     try:
         from PIL import Image
     except ImportError as exc:
@@ -126,12 +126,12 @@ def _endings(folder: Path) -> set[str]:
 
 
 def _shape(path: Path) -> tuple[int, int, int]:
-    """Returns the shape (C, H, W) of an image, from its header."""
+    """Return the shape (C, H, W) of an image, from its header."""
     return _read(path, lambda image: (1 if _is_grey(image) else 3, image.height, image.width))
 
 
 def _pixels(image: "Image") -> NDArray[np.uint8]:
-    """Returns the pixels (C, H, W) of an image. C is 1 if it is grey, otherwise 3."""
+    """Return the pixels (C, H, W) of an image. C is 1 if it is grey, otherwise 3."""
     pixels = np.asarray(image.convert("L" if _is_grey(image) else "RGB"), np.uint8)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 

@@ -24,7 +24,7 @@ class LiveData:
         self._examples = load_data(data, base)
 
     def __call__(self) -> tuple[Examples, Examples]:
-        """Returns the training and the test examples."""
+        """Return the training and the test examples."""
         stamps = self._stamps()
         if stamps != self._seen:
             try:
@@ -42,7 +42,7 @@ class LiveData:
 
 
 def _stamp(path: Path) -> tuple[object, ...]:
-    """Returns a value that changes if a file is replaced or written, or an image is added or removed."""
+    """Return a value that changes if a file is replaced or written, or an image is added or removed."""
     try:
         folders = sorted(p for p in path.iterdir() if p.is_dir()) if path.is_dir() else ()
         found = [path.stat(), *(folder.stat() for folder in folders)]

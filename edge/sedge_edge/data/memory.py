@@ -17,7 +17,7 @@ def require_room(needed: int, what: str, instead: str) -> None:
 
 
 def no_room(where: str) -> DataError:
-    """Returns the error for examples that turned out not to fit into memory."""
+    """Return the error for examples that turned out not to fit into memory."""
     return DataError(f"{where}: the examples need more memory than is free")
 
 

@@ -50,7 +50,7 @@ class Raw:
             raise no_room(self.where) from exc
 
     def groups(self) -> NDArray[np.generic] | None:
-        """Returns the group of each example, (N,), if the source has groups.
+        """Return the group of each example, (N,), if the source has groups.
 
         Raises ``DataError`` if it is malformed.
         """
@@ -119,12 +119,12 @@ def as_inputs(x: object, manifest: BundleManifest, where: str) -> Inputs:
 
 
 def is_bytes(x: NDArray[np.generic]) -> bool:
-    """Returns True if x holds unsigned bytes."""
+    """Return True if x holds unsigned bytes."""
     return x.dtype == np.uint8
 
 
 def is_pixels(x: NDArray[np.generic]) -> bool:
-    """Returns True if x (N, ...) holds images of unsigned bytes."""
+    """Return True if x (N, ...) holds images of unsigned bytes."""
     return is_bytes(x) and x.ndim == _IMAGES_NDIM
 
 

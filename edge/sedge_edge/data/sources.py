@@ -28,7 +28,7 @@ _OTHERS = {
 
 
 def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
-    """Returns the training and test examples of a configuration. Raises ``DataError``.
+    """Return the training and test examples of a configuration. Raises ``DataError``.
 
     The examples are split before they are converted, because pixels take four times the memory as float32.
     """
@@ -40,7 +40,7 @@ def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
 
 
 def load_source(source: str, base: Path) -> Examples:
-    """Returns the examples of one source. Relative paths and modules are looked up in ``base``.
+    """Return the examples of one source. Relative paths and modules are looked up in ``base``.
 
     Raises ``DataError`` for a source that is missing, unreadable, or does not have x and y.
     """

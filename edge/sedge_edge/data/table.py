@@ -152,7 +152,7 @@ def _data(first: list[str], rows: Iterator[list[str]], named: bool) -> Iterator[
 
 
 def _delimiter(file: TextIO, path: Path) -> str:
-    """Returns the delimiter that occurs in the first line. Rewinds the file."""
+    """Return the delimiter that occurs in the first line. Rewinds the file."""
     line = next((line for line in file if line.strip()), "")
     if not line:
         raise DataError(f"{path}: empty, expected a table")
@@ -162,7 +162,7 @@ def _delimiter(file: TextIO, path: Path) -> str:
 
 
 def _is_header(first: Sequence[str], decimal_comma: bool) -> bool:
-    """Returns True if the line has column names.
+    """Return True if the line has column names.
 
     Numeric fields are allowed only if each is its own column's number, counted from 0, as pandas writes
     them.

@@ -28,7 +28,7 @@ class BrokenSteps(CodecError):
 
 
 def steps_left(order: Order, has: Callable[[bytes], bool]) -> tuple[Step, ...] | None:
-    """Returns the steps to apply to the newest version that the device has.
+    """Return the steps to apply to the newest version that the device has.
 
     They are () if that is the model itself, and None if the device has no version.
     """
@@ -43,7 +43,7 @@ def steps_left(order: Order, has: Callable[[bytes], bool]) -> tuple[Step, ...] |
 def with_held_steps(
     order: Order, base: bytes, held: tuple[Step, ...], has: Callable[[bytes], bool]
 ) -> Order:
-    """Returns the order with its steps appended to those that the device holds, which lead to ``base``.
+    """Return the order with its steps appended to those that the device holds, which lead to ``base``.
 
     The order is unchanged if the device's steps share no version with the order's, or if one of their
     deltas is lost.
@@ -62,20 +62,20 @@ def with_held_steps(
 
 
 def needed_blobs(order: Order, has: Callable[[bytes], bool]) -> list[Manifest]:
-    """Returns the blobs that an order needs, depending on which versions, masks and patches are on disk."""
+    """Return the blobs that an order needs, depending on which versions, masks and patches are on disk."""
     left = steps_left(order, has)
     model = [order.model] if left is None else [step.blob for step in left]
     return [order.bundle, *model, *(m for m in _own_blobs(order) if not has(m.sha256))]
 
 
 def named_blobs(order: Order) -> list[Manifest]:
-    """Returns every blob that an order may ever need."""
+    """Return every blob that an order may ever need."""
     steps = [step.blob for step in order.steps]
     return [order.bundle, order.model, *steps, *_own_blobs(order)]
 
 
 def recut(order: Order, repeated: Order) -> Order:
-    """Returns the order with chunk sizes and download locations taken from its repetition."""
+    """Return the order with chunk sizes and download locations taken from its repetition."""
     cut = {(manifest.sha256, manifest.size): manifest for manifest in named_blobs(repeated)}
 
     def again(manifest: Manifest) -> Manifest:
@@ -98,12 +98,12 @@ def recut(order: Order, repeated: Order) -> Order:
 
 
 def base_versions(order: Order) -> list[bytes]:
-    """Returns the hashes of all global models that an order can start from."""
+    """Return the hashes of all global models that an order can start from."""
     return [order.model_hash, *(step.base_hash for step in order.steps)]
 
 
 def global_model(order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layout) -> Theta:
-    """Returns the order's global model (n,), read-only. ``vectors`` keeps it or its steps from now on.
+    """Return the order's global model (n,), read-only. ``vectors`` keeps it or its steps from now on.
 
     Raises ``CodecError`` for a snapshot that does not match the order, ``BrokenSteps`` for steps that do
     not, and ``StorageError`` for a missing or damaged blob or vector.
@@ -131,7 +131,7 @@ def global_model(order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layo
 def held_model(
     base: bytes, steps: tuple[Step, ...], blobs: ReadableBlobs, vectors: Vectors, layout: Layout
 ) -> Theta:
-    """Returns the global model (n,) named ``base`` that a device keeps, itself or as ``steps`` to it.
+    """Return the global model (n,) named ``base`` that a device keeps, itself or as ``steps`` to it.
 
     Raises ``CodecError`` for steps that do not lead to it, ``StorageError`` for a missing or damaged blob
     or vector.
@@ -160,6 +160,6 @@ def _hash(theta: Theta) -> bytes:
 
 
 def _own_blobs(order: Order) -> list[Manifest]:
-    """Returns the patch, the mask that it is coded against, and the correction, if they are blobs."""
+    """Return the patch, the mask that it is coded against, and the correction, if they are blobs."""
     manifests = (order.patch_blob, order.patch_context, order.correction)
     return [m for m in manifests if m is not None]

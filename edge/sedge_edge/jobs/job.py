@@ -33,7 +33,7 @@ class Kept(msgspec.Struct, frozen=True):
     start: bytes | None = None
 
     def names(self) -> set[bytes]:
-        """Returns the names of all kept blobs."""
+        """Return the names of all kept blobs."""
         return {name for name in msgspec.structs.astuple(self) if name is not None}
 
 

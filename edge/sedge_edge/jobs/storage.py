@@ -24,11 +24,11 @@ class ReadableBlobs(Protocol):
     """Immutable blobs that somebody else may write."""
 
     def has(self, sha256: bytes) -> bool:
-        """Returns True if the complete blob is stored."""
+        """Return True if the complete blob is stored."""
         ...
 
     def read(self, sha256: bytes) -> bytes:
-        """Returns a blob after checking its hash. If the hash is wrong, the blob is deleted."""
+        """Return a blob after checking its hash. If the hash is wrong, the blob is deleted."""
         ...
 
 
@@ -51,11 +51,11 @@ class Blobs(WholeBlobs, Protocol):
         ...
 
     def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:
-        """Returns ``length`` bytes of a blob from ``offset`` on, without checking its hash."""
+        """Return ``length`` bytes of a blob from ``offset`` on, without checking its hash."""
         ...
 
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
-        """Returns which chunks of a blob have arrived."""
+        """Return which chunks of a blob have arrived."""
         ...
 
     def write_part(self, owner: str, manifest: Manifest, index: int, data: bytes) -> None:
@@ -79,7 +79,7 @@ class DurableValue(Protocol[T]):
     """A single value that survives crashes and power loss. ``Journal`` implements it."""
 
     def load(self) -> T | None:
-        """Returns the last committed value, or None if there is none."""
+        """Return the last committed value, or None if there is none."""
         ...
 
     def commit(self, value: T) -> None:
@@ -97,11 +97,11 @@ class Vectors(Protocol):
     """
 
     def has(self, name: bytes) -> bool:
-        """Returns True if this vector or mask is stored."""
+        """Return True if this vector or mask is stored."""
         ...
 
     def read(self, name: bytes, layout: Layout) -> Theta:
-        """Returns a vector (n,), read-only. Raises ``CodecError`` if its size is not that of the layout."""
+        """Return a vector (n,), read-only. Raises ``CodecError`` if its size is not that of the layout."""
         ...
 
     def keep(self, theta: Theta) -> bytes:
@@ -116,7 +116,7 @@ class Vectors(Protocol):
         ...
 
     def read_mask(self, name: bytes) -> bytes:
-        """Returns the bitmap of a mask, or a coded patch."""
+        """Return the bitmap of a mask, or a coded patch."""
         ...
 
     def keep_mask(self, bitmap: bytes) -> bytes:
@@ -131,11 +131,11 @@ class FolderVectors:
         self._blobs = blobs
 
     def has(self, name: bytes) -> bool:
-        """Returns True if this vector or mask is stored."""
+        """Return True if this vector or mask is stored."""
         return self._blobs.has(name)
 
     def read(self, name: bytes, layout: Layout) -> Theta:
-        """Returns a vector (n,), read-only. Raises ``CodecError`` if its size is not that of the layout."""
+        """Return a vector (n,), read-only. Raises ``CodecError`` if its size is not that of the layout."""
         data = self._blobs.read(name)
         if len(data) != 4 * layout.size:
             # A malformed order may name any blob as its base version.
@@ -155,7 +155,7 @@ class FolderVectors:
             self.keep(theta)
 
     def read_mask(self, name: bytes) -> bytes:
-        """Returns the bitmap of a mask."""
+        """Return the bitmap of a mask."""
         return self._blobs.read(name)
 
     def keep_mask(self, bitmap: bytes) -> bytes:

@@ -41,7 +41,7 @@ class Admission:
         self.declines = Declines(store, blobs, peer, self.impossible)
 
     def impossible(self, order: Order) -> RemoteError | None:
-        """Returns why an order is impossible or not allowed, as far as is known yet, or None.
+        """Return why an order is impossible or not allowed, as far as is known yet, or None.
 
         More is known once the order's bundle has arrived.
         """
@@ -49,7 +49,7 @@ class Admission:
         return too_large or self._other_layout(order) or self._trust.refusal(order)
 
     def _other_layout(self, order: Order) -> CodecError | None:
-        """Returns an error if the order's bundle does not have the layout of the run's kept state."""
+        """Return an error if the order's bundle does not have the layout of the run's kept state."""
         entry = self._store.state.runs.get(order.run)
         facts = bundle_facts(order.bundle.sha256, self._blobs)
         if entry is None or facts is None or not entry.goes_on(order):

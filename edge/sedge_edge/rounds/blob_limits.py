@@ -19,7 +19,7 @@ FIRST_BYTES = 2**24
 
 
 def impossible_blob(order: Order, blobs: ReadableBlobs) -> CodecError | None:
-    """Returns an error if the order's bundle is invalid or a blob is too large, as far as is known yet.
+    """Return an error if the order's bundle is invalid or a blob is too large, as far as is known yet.
 
     Raises ``StorageError`` if the disk refuses.
     """
@@ -37,13 +37,13 @@ def impossible_blob(order: Order, blobs: ReadableBlobs) -> CodecError | None:
 
 
 def may_begin(order: Order, manifest: Manifest, blobs: ReadableBlobs) -> bool:
-    """Returns True if a blob of a possible order may be fetched before the order's bundle has arrived."""
+    """Return True if a blob of a possible order may be fetched before the order's bundle has arrived."""
     bundle = order.bundle.sha256
     return manifest.size <= FIRST_BYTES or manifest.sha256 == bundle or blobs.has(bundle)
 
 
 def _limits(order: Order, size: int) -> list[tuple[str, Manifest | None, int]]:
-    """Returns each blob except the bundle, with its name and its largest size in bytes.
+    """Return each blob except the bundle, with its name and its largest size in bytes.
 
     ``size`` is the number of elements of the order's vectors.
     """

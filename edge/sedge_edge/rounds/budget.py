@@ -67,7 +67,7 @@ class Bucket:
         return True
 
     def closed_s(self) -> float:
-        """Returns the seconds until a full bucket opens, when a tenth has drained, or 0 if it is open."""
+        """Return the seconds until a full bucket opens, when a tenth has drained, or 0 if it is open."""
         open_at = 0.9 * self.limit
         self._full = self.spent >= self.limit or (self._full and self.spent > open_at)
         return (self.spent - open_at) / self._rate if self._full else 0.0
@@ -133,11 +133,11 @@ class Budget:
         self._working = working
 
     def start(self) -> bool:
-        """Returns True if the frames of a restarted coordinator may be accepted. Counts the restart."""
+        """Return True if the frames of a restarted coordinator may be accepted. Counts the restart."""
         return not self._limited or self._starts.take()
 
     def order(self) -> str | None:
-        """Returns None to accept an order, "" to drop it silently, or the reason to decline it."""
+        """Return None to accept an order, "" to drop it silently, or the reason to decline it."""
         if not self._limited:
             return None
         if not self._moment.take():
@@ -150,7 +150,7 @@ class Budget:
         )
 
     def closed(self) -> str:
-        """Returns why nothing may be fetched or begun now, or "" if it may."""
+        """Return why nothing may be fetched or begun now, or "" if it may."""
         if not self._limited:
             return ""
         found: list[str] = []
@@ -164,7 +164,7 @@ class Budget:
         return "; ".join(found)
 
     def gate(self, other: Gate | None) -> Gate | None:
-        """Returns a gate that is closed if ``other`` is or a limit is reached; None if neither exists."""
+        """Return a gate that is closed if ``other`` is or a limit is reached; None if neither exists."""
         if not self._limited:
             return other
 
@@ -176,14 +176,14 @@ class Budget:
         return closed
 
     def must_stop(self, now: float) -> bool:
-        """Returns True if the running job has used up the training time. Any thread may call it."""
+        """Return True if the running job has used up the training time. Any thread may call it."""
         since = 0.0 if self._now is None else now - self._now
         training = self._training
         spent = training.spent + since * (1 - training.limit / DAY_S)
         return self._limited and spent >= training.limit
 
     def tells(self) -> bool:
-        """Returns True if a refused order should be logged now, which is the case once an hour."""
+        """Return True if a refused order should be logged now, which is the case once an hour."""
         now = self._now or 0.0
         if now < self._tell_at:
             return False
@@ -201,7 +201,7 @@ class Budget:
         return self._limited and (self._new_bytes >= COMMIT_BYTES or self._new_s >= COMMIT_S)
 
     def commit(self) -> Spent:
-        """Returns the amounts spent, which the caller must commit."""
+        """Return the amounts spent, which the caller must commit."""
         if not self._limited:
             return Spent()
         self._new_bytes = self._new_s = 0.0

@@ -40,7 +40,7 @@ class Declines:
         return [Note(logging.ERROR, text), self.message(order, error)]
 
     def message(self, order: Order | OrderName, error: SedgeError) -> Effect:
-        """Returns the DECLINE message, without a note for the log."""
+        """Return the DECLINE message, without a note for the log."""
         why = type(error).__name__, without_paths(str(error))[:1000]
         return self._peer.message(Decline(order.run, order.round, *why))
 

@@ -26,7 +26,7 @@ class DiskWaits:
         self._job_backoff_s = 0.0
 
     def waits(self, now: float) -> bool:
-        """Returns True while the disk should not be used."""
+        """Return True while the disk should not be used."""
         return self.disk_at is not None and now < self.disk_at
 
     def refused(self, error: StorageError, now: float) -> Note:

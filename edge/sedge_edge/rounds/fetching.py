@@ -78,7 +78,7 @@ class Fetches:
             fetch.disconnected()
 
     def missing(self, order: Order) -> list[Manifest]:
-        """Returns the missing blobs of an order, as far as they are known yet."""
+        """Return the missing blobs of an order, as far as they are known yet."""
         needed = needed_blobs(order, self._holds)
         facts = bundle_facts(order.bundle.sha256, self._blobs)
         if facts is not None and facts.frozen is not None and facts.frozen.fits(self._memory_mb):
@@ -200,7 +200,7 @@ class Fetches:
         return effects
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` is next due."""
+        """Return the time at which ``poll`` is next due."""
         asked = (fetch.timer() for t, fetch in self._active.items() if not self.places.takes(t))
         due = [*self._retry_at.values(), self.places.timer(), *asked]
         return min((at for at in due if at is not None), default=None)

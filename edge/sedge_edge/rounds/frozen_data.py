@@ -37,7 +37,7 @@ _known: dict[bytes, BundleFacts] = {}
 
 
 def bundle_facts(bundle: bytes, blobs: ReadableBlobs) -> BundleFacts | None:
-    """Returns the facts about a bundle, or None if it is not in ``blobs``.
+    """Return the facts about a bundle, or None if it is not in ``blobs``.
 
     Raises ``StorageError`` if the disk refuses.
     """
@@ -57,13 +57,13 @@ def bundle_facts(bundle: bytes, blobs: ReadableBlobs) -> BundleFacts | None:
 
 
 def known_base(sha256: bytes) -> FrozenData | None:
-    """Returns the frozen data that has this blob, or None if no bundle seen by this process has it."""
+    """Return the frozen data that has this blob, or None if no bundle seen by this process has it."""
     named = (facts.frozen for facts in list(_known.values()))
     return next((one for one in named if one is not None and one.blob.sha256 == sha256), None)
 
 
 def frozen_names(bundles: Iterable[bytes], blobs: ReadableBlobs) -> set[bytes]:
-    """Returns the names of these bundles' blobs of frozen data.
+    """Return the names of these bundles' blobs of frozen data.
 
     This works even if a bundle has been damaged since it arrived.
     """

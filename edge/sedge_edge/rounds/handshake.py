@@ -84,7 +84,7 @@ class Handshake:
         return self._peer.send_topic, self._peer.seal(Goodbye(self._nonce))
 
     def goodbye(self) -> Send:
-        """Returns the same goodbye, for leaving on purpose."""
+        """Return the same goodbye, for leaving on purpose."""
         return self._peer.message(Goodbye(self._nonce))
 
     def connected(self, now: float, max_packet_bytes: int) -> None:
@@ -143,7 +143,7 @@ class Handshake:
         self.begin(now)
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` is next due."""
+        """Return the time at which ``poll`` is next due."""
         return self._due
 
     def poll(self, now: float) -> list[Effect]:

@@ -64,7 +64,7 @@ class Keyring:
         return DeviceKeys.of(self._agreement().secret if self._is_next else self.secret)
 
     def answer(self, point: bytes, version: str) -> Join:
-        """Returns the JOIN that answers a RENEW with this ``point``. The key pair is on disk by then.
+        """Return the JOIN that answers a RENEW with this ``point``. The key pair is on disk by then.
 
         Raises ``FrameError`` for a point that is not on the curve, or ``StorageError``.
         """

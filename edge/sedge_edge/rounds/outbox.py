@@ -113,13 +113,13 @@ class Outbox:
         return effects
 
     def timer(self) -> float | None:
-        """Returns the time at which ``poll`` is next due."""
+        """Return the time at which ``poll`` is next due."""
         due: list[float | None] = list(self._disk_retry_at.values())
         due += [u.timer() for w, u in self._uploads.items() if w not in self._disk_retry_at]
         return min((at for at in due if at is not None), default=None)
 
     def _sending(self) -> set[Pending]:
-        """Returns the update to send for each run: the one whose upload has begun, otherwise the newest.
+        """Return the update to send for each run: the one whose upload has begun, otherwise the newest.
 
         Updates that are waiting for the disk are left out. Those that the coordinator has postponed come
         last, because it may be waiting for the transfers of the others.
@@ -174,7 +174,7 @@ class Outbox:
         return [*frames]
 
     def _can_halve(self, upload: Upload) -> bool:
-        """Returns True if an offer that has twice as many chunks and digests still fits into a packet."""
+        """Return True if an offer that has twice as many chunks and digests still fits into a packet."""
         return 2 * DIGEST_BYTES * upload.manifest.count + OFFER_BYTES <= self._max_packet
 
     def _give_up(self, waiting: Pending, size: int, packet: int) -> list[Effect]:

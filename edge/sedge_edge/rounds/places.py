@@ -52,7 +52,7 @@ class Places:
         self._pause_until, self._failures = 0.0, 0
 
     def takes(self, transfer: bytes) -> bool:
-        """Returns True if this blob is downloaded from a web server, and thus not requested over MQTT."""
+        """Return True if this blob is downloaded from a web server, and thus not requested over MQTT."""
         return transfer in self._chosen
 
     @property
@@ -146,5 +146,5 @@ class Places:
         return [*self.halt(), Note(logging.WARNING, text)]
 
     def timer(self) -> float | None:
-        """Returns the time at which the server's silence will count as a failure."""
+        """Return the time at which the server's silence will count as a failure."""
         return self._stall_at

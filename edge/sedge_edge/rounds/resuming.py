@@ -15,7 +15,7 @@ from sedge_protocol.wire.messages import Order
 def job_for(
     order: Order, state: AgentState, blobs: Blobs, vectors: Vectors, http_bytes: int = 0
 ) -> tuple[Job, list[Note]]:
-    """Returns the order's job, and a note for everything that the disk has lost.
+    """Return the order's job, and a note for everything that the disk has lost.
 
     If a vector is lost, the job continues without it. If a checkpoint is lost, the training starts over.
     """

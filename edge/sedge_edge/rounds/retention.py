@@ -43,7 +43,7 @@ class Retention:
     def surplus(
         self, state: AgentState, needed: Callable[[AgentState], set[bytes]]
     ) -> tuple[str, ...]:
-        """Returns the runs to delete, oldest first.
+        """Return the runs to delete, oldest first.
 
         ``needed`` returns the names of the files that a state needs.
 
@@ -67,13 +67,13 @@ class Retention:
 
 
 def without_runs(state: AgentState, gone: list[str] | tuple[str, ...]) -> AgentState:
-    """Returns the state without these runs."""
+    """Return the state without these runs."""
     runs = {run: entry for run, entry in state.runs.items() if run not in gone}
     return msgspec.structs.replace(state, runs=runs)
 
 
 def _over(state: AgentState) -> list[str]:
-    """Returns the runs that may be deleted, oldest first."""
+    """Return the runs that may be deleted, oldest first."""
     newest = next((run for run in reversed(state.runs) if state.runs[run].kept.model), None)
     used = {newest, *state.orders, *(waiting.run for waiting in state.outbox)}
     return [run for run in state.runs if run not in used]

@@ -23,5 +23,5 @@ class RunState(msgspec.Struct, frozen=True):
     layout: bytes = b""
 
     def goes_on(self, order: Order) -> bool:
-        """Returns True if an order of the run has the same bundle or another version of it."""
+        """Return True if an order of the run has the same bundle or another version of it."""
         return self.bundle == order.bundle.sha256 or self.origin == order.first_bundle

@@ -48,7 +48,7 @@ class TooManyStarts(SedgeError):
 
     @classmethod
     def of(cls, order: Order) -> "TooManyStarts":
-        """Returns the error for this order."""
+        """Return the error for this order."""
         where = f"run {order.run}, round {order.round}"
         return cls(TOO_MANY_STARTS.format(where=where, starts=MAX_STARTS))
 
@@ -113,11 +113,11 @@ class AgentState(msgspec.Struct, frozen=True):
     replaced: dict[str, bytes] = msgspec.field(default_factory=dict[str, bytes])
 
     def pending(self, run: str, number: int) -> Pending | None:
-        """Returns a round's update if it still awaits its receipt."""
+        """Return a round's update if it still awaits its receipt."""
         return next((p for p in self.outbox if (p.run, p.round) == (run, number)), None)
 
     def newest_bundle(self) -> bytes | None:
-        """Returns the hash of the last order's bundle, skipping runs that are no longer kept."""
+        """Return the hash of the last order's bundle, skipping runs that are no longer kept."""
         for run in reversed([*self.runs, *self.orders, *self.recent]):
             if run in self.orders:
                 return self.orders[run].bundle.sha256
@@ -126,12 +126,12 @@ class AgentState(msgspec.Struct, frozen=True):
         return None
 
     def kept_for(self, order: Order) -> Kept:
-        """Returns the kept state of the order's run, which is empty for another bundle."""
+        """Return the kept state of the order's run, which is empty for another bundle."""
         run = self.runs.get(order.run)
         return Kept() if run is None or not run.goes_on(order) else run.kept
 
     def still_wants(self, order: Order) -> bool:
-        """Returns True if the outcome of an order's job is still useful, even if only as a late update.
+        """Return True if the outcome of an order's job is still useful, even if only as a late update.
 
         It is not if the run was cancelled, or has continued with another bundle.
         """
@@ -141,21 +141,21 @@ class AgentState(msgspec.Struct, frozen=True):
         return current.round == order.round or current.first_bundle == order.first_bundle
 
     def attempt(self, order: Order) -> Attempt | None:
-        """Returns the attempts at exactly this order, as other orders may reuse the name of its run."""
+        """Return the attempts at exactly this order, as other orders may reuse the name of its run."""
         last = self.attempts.get(order.run)
         if last is None or (last.round, last.model_hash) != (order.round, order.model_hash):
             return None
         return last
 
     def attempts_exhausted(self, order: Order) -> bool:
-        """Returns True if ``MAX_STARTS`` earlier starts began the order without finishing it."""
+        """Return True if ``MAX_STARTS`` earlier starts began the order without finishing it."""
         last = self.attempt(order)
         return (
             last is not None and last.starts >= MAX_STARTS and last.incarnation != self.incarnation
         )
 
     def continued_orders(self, has: Callable[[bytes], bool]) -> list[Order]:
-        """Returns the orders with the steps kept from their runs. ``has`` checks if a blob is on disk."""
+        """Return the orders with the steps kept from their runs. ``has`` checks if a blob is on disk."""
         found: list[Order] = []
         for order in self.orders.values():
             run = self.runs.get(order.run)
@@ -165,18 +165,18 @@ class AgentState(msgspec.Struct, frozen=True):
         return found
 
     def evictable(self) -> str | None:
-        """Returns the least recently used of the runs that seem to be over, or None if there are none."""
+        """Return the least recently used of the runs that seem to be over, or None if there are none."""
         used = {*self.recent, *self.orders}
         return next((run for run in self.runs if run not in used), None)
 
     def needed(self, blobs: ReadableBlobs) -> set[bytes]:
-        """Returns the names of all blobs needed, with frozen data of the bundles in ``blobs``."""
+        """Return the names of all blobs needed, with frozen data of the bundles in ``blobs``."""
         bundles = [order.bundle.sha256 for order in self.orders.values()]
         bundles += [run.bundle for run in self.runs.values()]
         return self.blobs() | frozen_names(bundles, blobs)
 
     def blobs(self) -> set[bytes]:
-        """Returns the names of all blobs, vectors, masks and patches that are still needed."""
+        """Return the names of all blobs, vectors, masks and patches that are still needed."""
         names = {waiting.blob for waiting in self.outbox}
         for order in self.orders.values():
             names.update(manifest.sha256 for manifest in named_blobs(order))
@@ -210,7 +210,7 @@ class StateStore:
         self.spent: Callable[[], Spent] = lambda: self.state.spent
 
     def needed(self, blobs: ReadableBlobs) -> set[bytes]:
-        """Returns the names of all blobs needed by the state in memory, or by one that may be on disk.
+        """Return the names of all blobs needed by the state in memory, or by one that may be on disk.
 
         They include the bundle of the last declined order, because the next order may use the same one.
         """

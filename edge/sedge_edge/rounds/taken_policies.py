@@ -25,7 +25,7 @@ class TakenPolicy(msgspec.Struct, frozen=True):
 def remembered(
     before: Mapping[str, TakenPolicy], run: str, policy: TakenPolicy | None
 ) -> dict[str, TakenPolicy]:
-    """Returns the remembered policies by run, including this one, with the most recently used last.
+    """Return the remembered policies by run, including this one, with the most recently used last.
 
     Those of the runs unused for longest are dropped.
     """

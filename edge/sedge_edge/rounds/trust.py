@@ -30,7 +30,7 @@ class Trust:
         self._budget = budget
 
     def policy_of(self, order: Order) -> TakenPolicy | None:
-        """Returns the policy of an order that ``refusal`` has passed, or None if no keys are pinned."""
+        """Return the policy of an order that ``refusal`` has passed, or None if no keys are pinned."""
         if self._pinned is None:
             return None
         sealed = unsealed(order.policy)
@@ -46,7 +46,7 @@ class Trust:
             self._store.replace_keys(self._pinned.verified(order.policy, before))
 
     def refusal(self, order: Order) -> PolicyError | None:
-        """Returns why the order is not allowed, as far as is known yet, or None.
+        """Return why the order is not allowed, as far as is known yet, or None.
 
         More is known once its bundle has arrived. Raises ``StorageError`` if the disk refuses.
         """
@@ -63,7 +63,7 @@ class Trust:
         return None
 
     def _signed(self, order: Order, pinned: SigningKeys) -> Collection[bytes]:
-        """Returns the ids of the valid keys.
+        """Return the ids of the valid keys.
 
         Raises ``PolicyError`` unless one of them has signed the policy.
         """

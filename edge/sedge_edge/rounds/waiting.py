@@ -61,9 +61,9 @@ class Waiting:
             self._said, self._counts_at = closed.why, now + COUNTS_S
 
     def reason(self, disk: str) -> str:
-        """Returns the reasons to report: gates that have been closed for long enough, and disk errors."""
+        """Return the reasons to report: gates that have been closed for long enough, and disk errors."""
         return "; ".join(why for why in (self._said, disk) if why)
 
     def timer(self) -> float | None:
-        """Returns the time at which ``look`` is next due."""
+        """Return the time at which ``look`` is next due."""
         return self._look_at

@@ -38,7 +38,7 @@ class Batch:
 
 
 def permutations(seed: int, num_examples: int, epochs: int) -> Iterator[NDArray[np.int64]]:
-    """Returns one shuffle per epoch, the same on every platform (``permutation``)."""
+    """Return one shuffle per epoch, the same on every platform (``permutation``)."""
     keys = (stream_key(seed, Purpose.SHUFFLE, epoch) for epoch in range(epochs))
     return (permutation(key, num_examples) for key in keys)
 
@@ -64,7 +64,7 @@ def batches(
     padding_is_safe: bool,
     shuffles: Permutations = permutations,
 ) -> Iterator[Batch]:
-    """Yields the batches of a training phase, shuffled anew for each epoch.
+    """Yield the batches of a training phase, shuffled anew for each epoch.
 
     ``shuffles`` returns the permutations. The emulator passes another function to reproduce published runs.
     """
@@ -87,14 +87,14 @@ def batches(
 
 
 def step_count(num_examples: int, batch_size: int, epochs: int, last_batch: LastBatch) -> int:
-    """Returns the number of batches in a training phase of whole epochs."""
+    """Return the number of batches in a training phase of whole epochs."""
     whole, rest = divmod(num_examples, batch_size)
     dropped = last_batch == "drop" and whole > 0
     return epochs * (whole + (rest > 0 and not dropped))
 
 
 def evaluation_batches(num_examples: int, batch_size: int) -> Iterator[Batch]:
-    """Yields batches that contain each example once, in order.
+    """Yield batches that contain each example once, in order.
 
     Padding the last one does not affect evaluation.
     """

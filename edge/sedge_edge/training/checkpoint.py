@@ -43,7 +43,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return not self.answers and self.state is None
 
     def answer(self, index: int, request: Request) -> Answer:
-        """Returns the answer to the request with this index."""
+        """Return the answer to the request with this index."""
         data = self.answers[index]
         return _decode(data, Metrics) if isinstance(request, Evaluate) else _decode(data, Trained)
 
@@ -70,7 +70,7 @@ class Attempt:
         return self._earlier.seconds + self._clock() - self._began
 
     def answer(self, request: Request) -> Answer:
-        """Returns the answer to the next request."""
+        """Return the answer to the next request."""
         index, known = len(self._answers), len(self._earlier.answers)
         if index < known:
             answer = self._earlier.answer(index, request)
@@ -80,7 +80,7 @@ class Attempt:
         return answer
 
     def checkpoint(self, state: TrainingState | None) -> Checkpoint | None:
-        """Returns the checkpoint for the next attempt, or None if it would not save any training."""
+        """Return the checkpoint for the next attempt, or None if it would not save any training."""
         if state is None and all(isinstance(answer, Metrics) for answer in self._answers):
             return None
         answers = tuple(_encoder.encode(answer) for answer in self._answers)
@@ -88,14 +88,14 @@ class Attempt:
 
 
 def job_hash(order: msgspec.Struct, kept: msgspec.Struct, train: Examples) -> bytes:
-    """Returns a hash of what a checkpoint depends on: order, kept state, and the examples' targets."""
+    """Return a hash of what a checkpoint depends on: order, kept state, and the examples' targets."""
     found = hashlib.sha256(_FORMAT + msgspec.msgpack.encode((order, kept, train.inputs.shape)))
     found.update(np.ascontiguousarray(train.targets).data)
     return found.digest()
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Returns the checkpoint in MessagePack."""
+    """Return the checkpoint in MessagePack."""
     return _encoder.encode(checkpoint)
 
 
@@ -109,7 +109,7 @@ def decode_checkpoint(data: bytes | None, job: bytes) -> Checkpoint:
 
 
 def encode_moments(moments: Moments) -> bytes:
-    """Returns an optimizer's state in MessagePack. A device stores it as one blob per round."""
+    """Return an optimizer's state in MessagePack. A device stores it as one blob per round."""
     return _encoder.encode(moments)
 
 

@@ -26,17 +26,17 @@ class Purpose(IntEnum):
 
 
 def stream_key(seed: int, purpose: Purpose, part: int) -> int:
-    """Returns the key, 0 to 2^64 - 1, for one part of a seed's numbers, such as those of one epoch."""
+    """Return the key, 0 to 2^64 - 1, for one part of a seed's numbers, such as those of one epoch."""
     return _word(_word(seed, int(purpose)), part)
 
 
 def words(key: int, count: int) -> Words:
-    """Returns the first ``count`` words of a key, (count,), stored little-endian. All are different."""
+    """Return the first ``count`` words of a key, (count,), stored little-endian. All are different."""
     return _word(key, np.arange(count, dtype=np.uint64)).astype("<u8", copy=False)
 
 
 def _word(key: int, counter: W) -> W:
-    """Returns a key's word at a counter, or its words at an array of counters."""
+    """Return a key's word at a counter, or its words at an array of counters."""
     word = counter + 1
     word *= 0x9E3779B97F4A7C15
     word += key

@@ -24,7 +24,7 @@ _LARGEST_HALF = np.float32(np.finfo(np.float16).max)
 def critical(
     theta: Theta, gradient: Theta, layout: Layout, keep: Collection[str], selection: UpdateSelection
 ) -> NDArray[np.uint32]:
-    """Returns the sorted indices (k,) of the critical elements of theta (n,), given its gradient (n,)."""
+    """Return the sorted indices (k,) of the critical elements of theta (n,), given its gradient (n,)."""
     indices = [np.empty(0, np.uint32)]
     for tensor in _candidates(layout, keep):
         scores = _scores(theta[tensor.slice], gradient[tensor.slice], selection)
@@ -36,7 +36,7 @@ def critical(
 def sparsified(
     theta: Theta, chosen: NDArray[np.uint32], layout: Layout, keep: Collection[str]
 ) -> Theta:
-    """Returns theta (n,) with 0 in every element that ``critical`` could have chosen but did not.
+    """Return theta (n,) with 0 in every element that ``critical`` could have chosen but did not.
 
     ``chosen`` (k,) are the elements that it did choose.
     """
@@ -53,7 +53,7 @@ def _candidates(layout: Layout, keep: Collection[str]) -> list[Tensor]:
 
 
 def _scores(theta: Theta, gradient: Theta, selection: UpdateSelection) -> NDArray[np.float32]:
-    """Returns c for a tensor's elements. It is infinite where float32 overflows."""
+    """Return c for a tensor's elements. It is infinite where float32 overflows."""
     if selection.half:
         limited = np.clip(gradient, -_LARGEST_HALF, _LARGEST_HALF)
         gradient = limited.astype(np.float16).astype(np.float32)
@@ -66,7 +66,7 @@ def _scores(theta: Theta, gradient: Theta, selection: UpdateSelection) -> NDArra
 
 
 def _threshold(scores: NDArray[np.float32], selection: UpdateSelection) -> np.float32:
-    """Returns the smallest critical c of a tensor, or NaN if there is none.
+    """Return the smallest critical c of a tensor, or NaN if there is none.
 
     Every comparison with NaN is false, so no element is then chosen.
     """

@@ -26,11 +26,11 @@ class Places:
     numbers: NDArray[np.int64] | NDArray[np.intp]
 
     def of(self, rows: NDArray[np.int64] | NDArray[np.intp]) -> "Places":
-        """Returns the places of the examples with these indices."""
+        """Return the places of the examples with these indices."""
         return Places(self.file, self.kind, self.numbers[rows])
 
     def name(self, row: int) -> str:
-        """Returns the place of an example, as shown in messages."""
+        """Return the place of an example, as shown in messages."""
         return f"{self.file}, {self.kind} {self.numbers[row]}"
 
 
@@ -112,7 +112,7 @@ def check_labels(labels: Inputs, num_classes: int, name: str) -> None:
 def _at_first(
     text: str, rows: Inputs, wrong: NDArray[np.bool_], name: str, count: int
 ) -> DataError:
-    """Returns the error for the first number outside 0 to ``count`` - 1."""
+    """Return the error for the first number outside 0 to ``count`` - 1."""
     place = np.unravel_index(np.argmax(wrong), wrong.shape)
     where = ", ".join(map(str, place))
     values = {"name": name, "place": where, "value": rows[place]}
@@ -158,7 +158,7 @@ def split(examples: Examples, test_fraction: float, seed: int) -> tuple[Examples
 
 
 def rows_of(examples: Examples, rows: NDArray[np.int64] | NDArray[np.intp]) -> Examples:
-    """Returns copies of the examples with these indices."""
+    """Return copies of the examples with these indices."""
     inputs = examples.inputs[rows]
     own = examples.targets is not examples.inputs
     places = None if examples.places is None else examples.places.of(rows)
@@ -168,7 +168,7 @@ def rows_of(examples: Examples, rows: NDArray[np.int64] | NDArray[np.intp]) -> E
 def split_rows(
     count: int, test_fraction: float, seed: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Returns the indices of the training part and of the test part, each in ascending order."""
+    """Return the indices of the training part and of the test part, each in ascending order."""
     if count < 2:
         raise DataError(f"{count} examples cannot be split, expected at least 2")
     order = permutation(stream_key(seed, Purpose.SPLIT, 0), count)
@@ -177,7 +177,7 @@ def split_rows(
 
 
 def holdout_size(count: int, fraction: float) -> int:
-    """Returns how many of ``count`` examples (at least 2) a split puts into the second part."""
+    """Return how many of ``count`` examples (at least 2) a split puts into the second part."""
     return min(max(1, round(fraction * count)), count - 1)
 
 

@@ -265,12 +265,12 @@ def encode_delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> E
 
 
 def update_base(prepared: Prepared, result: LocalResult) -> Theta:
-    """Returns the vector (n,) that the update is relative to. It is the picked start if there is one."""
+    """Return the vector (n,) that the update is relative to. It is the picked start if there is one."""
     return prepared.base if result.picked is None else result.picked.start
 
 
 def _delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> Theta:
-    """Returns the delta (n,) to send: the trained model minus its base, plus the residual.
+    """Return the delta (n,) to send: the trained model minus its base, plus the residual.
 
     The device's personal elements get no residual, because their delta is already relative to the global
     model.

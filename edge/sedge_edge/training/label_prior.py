@@ -14,7 +14,7 @@ from sedge_protocol.wire.objective import IGNORED
 
 
 def with_prior(theta: Theta, bias: slice, labels: Inputs) -> Theta:
-    """Returns a copy of theta (n,) whose ``bias`` (C,) includes the class shares of these labels.
+    """Return a copy of theta (n,) whose ``bias`` (C,) includes the class shares of these labels.
 
     The labels (N,) or (N, ...) are below C, or ``IGNORED``.
     """

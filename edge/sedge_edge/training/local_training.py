@@ -153,7 +153,7 @@ def local_training(
 
 
 def _pick(candidates: StartCandidates, metric: Metric) -> Generator[Request, Answer, PickedStart]:
-    """Returns the start that does better on the held-out examples, preferring the one without the patch."""
+    """Return the start that does better on the held-out examples, preferring the one without the patch."""
     if candidates.whole is None:
         return PickedStart(False, candidates.bare)
     bare = yield from _ask(Evaluate(candidates.bare, held_out=True), Metrics)
@@ -164,7 +164,7 @@ def _pick(candidates: StartCandidates, metric: Metric) -> Generator[Request, Ans
 
 
 def _share(work: Work, own: Theta | None) -> float:
-    """Returns the share of own (n,) in the model that the device predicts with."""
+    """Return the share of own (n,) in the model that the device predicts with."""
     if work.blend is not None:
         return 0.0 if own is None else work.blend.mix
     return 0.0 if work.own_model is None else work.own_model.mix
@@ -177,7 +177,7 @@ def _badness(found: Metrics, metric: Metric) -> tuple[float, float]:
 def _first_request(
     order: Order, start: Theta, own: Theta, correction: Theta | None, moments: Moments | None
 ) -> TrainRequest:
-    """Returns the order's first training phase, which includes the device's own part of a mixture."""
+    """Return the order's first training phase, which includes the device's own part of a mixture."""
     personal, training, seed = order.work.own_model, order.training, order.seed
     exchange = exchanged(order)
     if personal is not None and personal.mixes:
@@ -188,7 +188,7 @@ def _first_request(
 
 
 def exchanged(order: Order) -> Exchange:
-    """Returns the settings and arrays that the order's work exchanges in addition to the model."""
+    """Return the settings and arrays that the order's work exchanges in addition to the model."""
     return Exchange(order.work.settings, unpack_arrays(order.work), order.work.returns)
 
 
@@ -226,7 +226,7 @@ def run_to_end(training: LocalTraining, answer: Callable[[Request], Answer]) -> 
 
 
 def examples_for(request: Evaluate, test: Examples, held_out: Examples | None) -> Examples:
-    """Returns the examples that a request asks to evaluate on."""
+    """Return the examples that a request asks to evaluate on."""
     if not request.held_out:
         return test
     if held_out is None:
@@ -235,7 +235,7 @@ def examples_for(request: Evaluate, test: Examples, held_out: Examples | None) -
 
 
 def mixture(mix: float, own: Theta, sent: Theta) -> Theta:
-    """Returns mix * own + (1 - mix) * sent, (n,).
+    """Return mix * own + (1 - mix) * sent, (n,).
 
     If mix is 0 or 1, returns the vector without copying it.
     """
@@ -245,13 +245,13 @@ def mixture(mix: float, own: Theta, sent: Theta) -> Theta:
 
 
 def wants_gradient(order: Order) -> bool:
-    """Returns True if the gradient of the last batch is needed, now or in the next round."""
+    """Return True if the gradient of the last batch is needed, now or in the next round."""
     selects = order.work.select is not None and order.work.select.gradient == "last"
     return selects or scores_gradient(order)
 
 
 def scores_gradient(order: Order) -> bool:
-    """Returns True if the device scores its elements by a gradient, which it keeps for the next round."""
+    """Return True if the device scores its elements by a gradient, which it keeps for the next round."""
     return order.work.scoring is not None and order.work.scoring.score in ("gradient", "fisher")
 
 
@@ -311,7 +311,7 @@ def _trained(request: TrainRequest) -> Generator[Request, Answer, Trained]:
 
 
 def _selection_gradient(select: UpdateSelection, start: Theta, trained: Trained) -> Theta:
-    """Returns the gradient (n,) for selecting elements: that of the last batch, or the whole change."""
+    """Return the gradient (n,) for selecting elements: that of the last batch, or the whole change."""
     if select.gradient == "last" and trained.gradient is not None:
         return trained.gradient
     with np.errstate(over="ignore"):
@@ -329,7 +329,7 @@ def _further_request(
     start: Theta,
     gradient: bool = False,
 ) -> TrainRequest:
-    """Returns a training after the order's first, with its own shuffle.
+    """Return a training after the order's first, with its own shuffle.
 
     Its prox term, if it has one, pulls towards the order's start.
     """
@@ -338,5 +338,5 @@ def _further_request(
 
 
 def phase_seed(seed: int, phase: int) -> int:
-    """Returns the seed, 0 to 2^63 - 1, of an order's ``phase``-th further training, counted from 1."""
+    """Return the seed, 0 to 2^63 - 1, of an order's ``phase``-th further training, counted from 1."""
     return stream_key(seed, Purpose.FURTHER_TRAINING, phase) >> 1

@@ -47,7 +47,7 @@ class Meter:
         self._steps += steps
 
     def spent(self, seconds: float) -> Spent:
-        """Returns the measurement. The job took ``seconds``, including earlier attempts."""
+        """Return the measurement. The job took ``seconds``, including earlier attempts."""
         self._read()
         step_s = self._seconds / self._steps if self._steps else None
         energy_j = None if self._watts is None else self._watts * seconds

@@ -13,7 +13,7 @@ _PER_WORD = 4
 
 
 def noise(seed: int, step: int, count: int) -> NDArray[np.float32]:
-    """Returns ``count`` numbers (count,) for a step: uniform multiples of 2^-16 in [0, 1).
+    """Return ``count`` numbers (count,) for a step: uniform multiples of 2^-16 in [0, 1).
 
     Steps are counted from 0.
     """

@@ -45,7 +45,7 @@ class Optimizer(Protocol):
 
 
 def optimizer(training: Training, theta: Theta, xp: Any = np) -> Optimizer:
-    """Returns a new optimizer for the training, for models with the shape of theta (..., n)."""
+    """Return a new optimizer for the training, for models with the shape of theta (..., n)."""
     return Sgd(training, theta, xp) if training.optimizer == "sgd" else Adam(training, theta, xp)
 
 

@@ -134,7 +134,7 @@ def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared
 def _informed(
     order: Order, manifest: BundleManifest, theta: Theta, train: Examples
 ) -> StartCandidates | None:
-    """Returns theta (n,) with and without the device's class shares, if order and model allow these."""
+    """Return theta (n,) with and without the device's class shares, if order and model allow these."""
     if order.work.blend is None or not order.work.blend.prior:
         return None
     bias = manifest.layout.by_name[order.work.blend.prior]
@@ -146,7 +146,7 @@ def _informed(
 def _guidance(
     work: Work, manifest: BundleManifest, kept: Kept, vectors: Vectors, train: Examples
 ) -> Guidance | None:
-    """Returns the inputs of the work's guided loss. An empty model (0,) stands for the start."""
+    """Return the inputs of the work's guided loss. An empty model (0,) stands for the start."""
     guide = manifest.guide
     if not work.loss or guide is None:
         return None
@@ -161,7 +161,7 @@ def _guidance(
 
 
 def _moments(training: Training, kept: Kept, vectors: Vectors, layout: Layout) -> Moments | None:
-    """Returns the kept state of the optimizer, or None to start anew, as with another optimizer."""
+    """Return the kept state of the optimizer, or None to start anew, as with another optimizer."""
     if not training.keeps_state or kept.moments is None:
         return None
     moments = decode_moments(vectors.read_mask(kept.moments))

@@ -9,7 +9,7 @@ from sedge_protocol.wire.work import Codec
 
 
 def select_elements(delta: Theta, codec: Codec) -> SparseVector:
-    """Returns the elements of delta (n,) to send."""
+    """Return the elements of delta (n,) to send."""
     k = max(1, round(codec.fraction * delta.size))
     if np.float32(codec.threshold) > 0:  # a threshold that becomes 0 in float32 counts as none
         return above(delta, codec.threshold, k)

@@ -54,7 +54,7 @@ def assemble(
     model: bytes | None = None,
     gradient: bytes | None = None,
 ) -> Start:
-    """Returns the global model with the patch or the device's own elements, then with the kept tensors.
+    """Return the global model with the patch or the device's own elements, then with the kept tensors.
 
     ``model`` and ``gradient`` name the device's vectors of its last round. Raises ``CodecError`` if the
     global model or the patch does not match the order.
@@ -84,7 +84,7 @@ def assemble(
 def own_elements(
     own: Theta, shared: Theta, layout: Layout, wanted: DeviceScoring, gradient: Theta | None
 ) -> NDArray[np.uint32]:
-    """Returns the sorted indices (k,) of the personal elements, scoring own (n,) against shared (n,).
+    """Return the sorted indices (k,) of the personal elements, scoring own (n,) against shared (n,).
 
     The scores are FedOBP's. There are none if the score needs the gradient and the device has lost it.
     """
@@ -104,7 +104,7 @@ def own_elements(
 def _patch(
     order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layout
 ) -> SparseVector | None:
-    """Returns an order's patch, or None if it has none."""
+    """Return an order's patch, or None if it has none."""
     coded, context = order.patch, None
     if order.patch_blob is not None:
         coded = _read(order.patch_blob.sha256, blobs, vectors)
@@ -119,5 +119,5 @@ def _patch(
 
 
 def _read(sha256: bytes, blobs: WholeBlobs, vectors: Vectors) -> bytes:
-    """Returns a mask or patch that the device has kept or fetched."""
+    """Return a mask or patch that the device has kept or fetched."""
     return vectors.read_mask(sha256) if vectors.has(sha256) else blobs.read(sha256)

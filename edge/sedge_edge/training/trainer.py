@@ -90,7 +90,7 @@ class Guidance:
         return {**self.models, **self.arrays}
 
     def moved(self, move: Move) -> "Guidance":
-        """Returns a copy in which ``move`` was applied to every model (n,)."""
+        """Return a copy in which ``move`` was applied to every model (n,)."""
         return replace(self, models={name: move(theta) for name, theta in self.models.items()})
 
 
@@ -125,7 +125,7 @@ class TrainRequest:
         return [vector for vector in vectors if vector is not None]
 
     def moved(self, move: Move) -> "TrainRequest":
-        """Returns a copy in which ``move`` was applied to every vector (n,)."""
+        """Return a copy in which ``move`` was applied to every vector (n,)."""
         return replace(
             self,
             theta=move(self.theta),
@@ -165,7 +165,7 @@ class Trained:
         return self.theta if self.mean is None else self.mean
 
     def moved(self, move: Move) -> "Trained":
-        """Returns a copy in which ``move`` was applied to every vector (n,)."""
+        """Return a copy in which ``move`` was applied to every vector (n,)."""
         return replace(
             self,
             theta=move(self.theta),
@@ -197,7 +197,7 @@ class TrainingDiverged(SedgeError):
 
 
 def evaluation(sums: Sequence[float], count: int, reported: Reported) -> Metrics:
-    """Returns the result of an evaluation over ``count`` examples. ``reported`` converts the mean metric.
+    """Return the result of an evaluation over ``count`` examples. ``reported`` converts the mean metric.
 
     ``sums`` are those of losses, metrics and weights. Raises ``TrainingDiverged`` if a mean is NaN or inf,
     or if all weights are 0.
@@ -239,11 +239,11 @@ class Trainer(Protocol):
         ...
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
-        """Returns mean loss and metric of theta (n,). Raises ``TrainingDiverged`` if one is not finite."""
+        """Return mean loss and metric of theta (n,). Raises ``TrainingDiverged`` if one is not finite."""
         ...
 
     def predictor(self, theta: Theta) -> Predictor:
-        """Returns a function for many predictions with theta (n,).
+        """Return a function for many predictions with theta (n,).
 
         Work that depends only on theta is done here.
 

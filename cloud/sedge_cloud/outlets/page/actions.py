@@ -45,13 +45,13 @@ class Action:
 
     @property
     def back(self) -> str:
-        """Returns the URL of the page to return to."""
+        """Return the URL of the page to return to."""
         on_device = self.verb in ("pause", "resume", "tag", "revoke")
         return f"device?{urlencode({'name': self.name})}" if on_device else "./"
 
 
 def find(verb: str, name: str, facts: Fleet) -> Action:
-    """Returns the action with this verb. Raises ``ConfigError`` for an unknown verb, run or device."""
+    """Return the action with this verb. Raises ``ConfigError`` for an unknown verb, run or device."""
     if verb not in _VERBS:
         raise ConfigError("verb", verb, f"one of {', '.join(_VERBS)}")
     return _VERBS[verb](name, facts)

@@ -146,7 +146,7 @@ def stacked(
 
 
 def _by_tensor(rounds: Sequence[Mapping[str, float]]) -> tuple[list[str], Floats]:
-    """Returns the tensors with elements, and how many each had in each round (tensors, rounds).
+    """Return the tensors with elements, and how many each had in each round (tensors, rounds).
 
     If there are more tensors than colours, the smallest ones are combined.
     """
@@ -166,7 +166,7 @@ def _by_tensor(rounds: Sequence[Mapping[str, float]]) -> tuple[list[str], Floats
 
 
 def spark(values: Sequence[float]) -> str:
-    """Returns a device's accuracies as the path of a sparkline, whose scale spans at least ten points."""
+    """Return a device's accuracies as the path of a sparkline, whose scale spans at least ten points."""
     if len(values) < 2:
         return ""
     low = min(values)
@@ -180,7 +180,7 @@ def spark(values: Sequence[float]) -> str:
 
 
 def layer_rows(it: RoundFacts, tensors: Mapping[str, int]) -> list[tuple[str, float, float]]:
-    """Returns (tensor, personal elements of a device, share of the tensor), the largest share first."""
+    """Return (tensor, personal elements of a device, share of the tensor), the largest share first."""
     rows = [
         (name, count / it.cohort, count / it.cohort / tensors[name] if name in tensors else 0.0)
         for name, count in it.personal.items()

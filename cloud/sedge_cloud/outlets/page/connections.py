@@ -29,7 +29,7 @@ _log = logging.getLogger("sedge.http")
 
 
 def max_connections() -> int:
-    """Returns how many connections the page may hold."""
+    """Return how many connections the page may hold."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft < 0 else min(MAX_CONNECTIONS, soft // SHARE)
 

@@ -43,7 +43,7 @@ class Direction:
 
 
 def direction(run: RunFacts) -> Direction | None:
-    """Returns a run's trend; None before its first round."""
+    """Return a run's trend; None before its first round."""
     known = [(r.before, r) for r in run.rounds if r.before is not None]
     if not known:
         return None
@@ -60,7 +60,7 @@ def direction(run: RunFacts) -> Direction | None:
 
 
 def month_bytes(facts: Fleet) -> tuple[int, bool]:
-    """Returns the bytes of all devices in rounds closed in the last 30 days, and if that is all."""
+    """Return the bytes of all devices in rounds closed in the last 30 days, and if that is all."""
     since = facts.at - MONTH
     total = sum(run.sums.up + run.sums.down for run in facts.runs if _began(run, since))
     older = [_recent(run, since) for run in facts.runs if not _began(run, since)]
@@ -69,7 +69,7 @@ def month_bytes(facts: Fleet) -> tuple[int, bool]:
 
 
 def closed_in_a_day(facts: Fleet) -> tuple[int, bool]:
-    """Returns how many rounds closed in the last 24 hours, and whether all were counted."""
+    """Return how many rounds closed in the last 24 hours, and whether all were counted."""
     since = facts.at - DAY
     count = sum(run.closed_rounds for run in facts.runs if _began(run, since))
     older = [_recent(run, since) for run in facts.runs if not _began(run, since)]
@@ -77,24 +77,24 @@ def closed_in_a_day(facts: Fleet) -> tuple[int, bool]:
 
 
 def _began(run: RunFacts, since: datetime) -> bool:
-    """Returns True if a run began after ``since``, so that its sums cover exactly the rounds since."""
+    """Return True if a run began after ``since``, so that its sums cover exactly the rounds since."""
     return run.created is not None and run.created >= since
 
 
 def _recent(run: RunFacts, since: datetime) -> tuple[Sequence[RoundFacts], bool]:
-    """Returns the rounds that closed after ``since``, and whether all of them have been read."""
+    """Return the rounds that closed after ``since``, and whether all of them have been read."""
     recent = [r for r in run.rounds if r.closed is not None and r.closed >= since]
     return recent, len(recent) < len(run.rounds) or len(run.rounds) == run.closed_rounds
 
 
 def versions(devices: Sequence[DeviceFacts]) -> list[tuple[str, int, bool]]:
-    """Returns (version, number of devices, whether it is the coordinator's), most common version first."""
+    """Return (version, number of devices, whether it is the coordinator's), most common version first."""
     counts = Counter(d.version for d in devices if d.version and d.state != "revoked")
     return [(version, count, version == VERSION) for version, count in counts.most_common()]
 
 
 def unsafe(facts: Fleet) -> list[str]:
-    """Returns the problems to fix before an upgrade."""
+    """Return the problems to fix before an upgrade."""
     return [f"{p.subject} {p.text}" for p in facts.problems if p.code in _UNSAFE]
 
 
@@ -113,7 +113,7 @@ def folded(problems: Sequence[Problem]) -> list[tuple[Problem, list[Problem]]]:
 
 
 def groups(run: RunFacts) -> list[tuple[list[str], list[str]]]:
-    """Returns groups of devices with the same partners, each with its partners, largest group first."""
+    """Return groups of devices with the same partners, each with its partners, largest group first."""
     sets: dict[frozenset[str], list[str]] = {}
     for device, others in run.groups.items():
         sets.setdefault(frozenset((device, *others)), []).append(device)
@@ -189,7 +189,7 @@ class Event:
 
 
 def last_day(facts: Fleet) -> list[Event]:
-    """Returns the events of the last 24 hours, latest first, with repeated ones combined.
+    """Return the events of the last 24 hours, latest first, with repeated ones combined.
 
     They are about runs, rollouts, unusual rounds and devices.
     """

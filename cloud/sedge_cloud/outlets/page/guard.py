@@ -69,7 +69,7 @@ def _hostname(host: str) -> str | None:
 
 
 def _given(headers: Headers) -> str:
-    """Returns the token in a request: a bearer token or, from browsers, the password for any user name."""
+    """Return the token in a request: a bearer token or, from browsers, the password for any user name."""
     kind, _, value = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return value.strip()
@@ -82,7 +82,7 @@ def _given(headers: Headers) -> str:
 
 
 def is_same_origin(request: Request) -> bool:
-    """Returns True if the browser says that a page of this server sent the request."""
+    """Return True if the browser says that a page of this server sent the request."""
     origin, host = request.headers.get("origin"), request.headers.get("host", "")
     if origin is None:
         return request.headers.get("sec-fetch-site") == "same-origin"

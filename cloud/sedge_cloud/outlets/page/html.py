@@ -136,14 +136,14 @@ def outcome_page(action: Action, revocation: Revocation) -> str:
 
 @cache
 def script() -> str:
-    """Returns the page's script."""
+    """Return the page's script."""
     return (files("sedge_cloud.figures") / "templates" / "live.js").read_text("utf-8")
 
 
 def chosen(
     facts: Fleet, wanted: Wanted, among: Collection[str] | None = None
 ) -> tuple[list[DeviceFacts], int]:
-    """Returns the wanted devices, only those in ``among`` if given, and how many there are on all pages.
+    """Return the wanted devices, only those in ``among`` if given, and how many there are on all pages.
 
     Unless a sort order is given, devices with errors come first, then those with warnings, then those that
     are getting worse fastest; revoked ones come last.
@@ -158,7 +158,7 @@ def chosen(
 
 
 def _wrong(facts: Fleet) -> dict[str, list[str]]:
-    """Returns the problems by subject."""
+    """Return the problems by subject."""
     found: dict[str, list[str]] = {}
     for problem in facts.problems:
         found.setdefault(problem.subject, []).append(problem.text)
@@ -194,6 +194,6 @@ def _environment() -> Environment:
 
 
 def _link(run: str | None, wanted: Wanted, **changes: object) -> str:
-    """Returns the query string of the same page with some parameters changed."""
+    """Return the query string of the same page with some parameters changed."""
     fields = {"run": run, **msgspec.structs.asdict(wanted), "limit": None, **changes}
     return f"?{urlencode({key: value for key, value in fields.items() if value})}"

@@ -11,7 +11,7 @@ from sedge_protocol import VERSION
 
 @cache
 def document() -> dict[str, object]:
-    """Returns the OpenAPI 3.1 document."""
+    """Return the OpenAPI 3.1 document."""
     (fleet, run, devices, problems), schemas = msgspec.json.schema_components(
         [Fleet, RunFacts, tuple[DeviceFacts, ...], tuple[Problem, ...]],
         ref_template="#/components/schemas/{name}",
@@ -38,7 +38,7 @@ def document() -> dict[str, object]:
 
 
 def _parameters() -> list[dict[str, object]]:
-    """Returns the parameters that select devices."""
+    """Return the parameters that select devices."""
     properties = msgspec.json.schema_components([Wanted])[1]["Wanted"]["properties"]
     return [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
 

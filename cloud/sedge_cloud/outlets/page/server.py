@@ -59,7 +59,7 @@ class Pages:
         self._drawn: dict[Hashable, str] = {}
 
     def of_fleet(self, snapshot: Snapshot, run: str | None, wanted: Wanted) -> str:
-        """Returns the main page for the current facts, with this run and these devices."""
+        """Return the main page for the current facts, with this run and these devices."""
         facts = snapshot.facts()
         run = run if run is None or facts.run(run) else None
 
@@ -71,7 +71,7 @@ class Pages:
         return self.once(facts, (run, wanted), draw)
 
     def once(self, facts: Fleet, key: Hashable, draw: Callable[[], str]) -> str:
-        """Returns the page that ``draw`` renders from these facts, cached by ``key``."""
+        """Return the page that ``draw`` renders from these facts, cached by ``key``."""
         if facts is not self._facts or len(self._drawn) >= MAX_DRAWN:
             self._facts = facts
             self._drawn.clear()
@@ -81,7 +81,7 @@ class Pages:
 
 
 def _listed(snapshot: Snapshot, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-    """Returns the wanted devices and how many there are on all pages. A large fleet is sorted by id.
+    """Return the wanted devices and how many there are on all pages. A large fleet is sorted by id.
 
     Raises ``SedgeError``.
     """
@@ -116,7 +116,7 @@ class StatusServer:
 
     @property
     def port(self) -> int:
-        """Returns the port that the server listens on."""
+        """Return the port that the server listens on."""
         port: int = self._socket.getsockname()[1]
         return port
 
@@ -288,7 +288,7 @@ class StatusServer:
 
 
 def _listen(host: str, port: int) -> Listener:
-    """Returns a bound socket. It is bound here so that a port in use ends the command with one line."""
+    """Return a bound socket. It is bound here so that a port in use ends the command with one line."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return Listener(fileno=socket.create_server((host, port), family=family).detach())
@@ -320,7 +320,7 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def _closed(last: Fleet, facts: Fleet) -> list[str]:
-    """Returns an event for each round that closed between two readings."""
+    """Return an event for each round that closed between two readings."""
     before = {run.run: run.rounds[-1].round for run in last.runs if run.rounds}
     rounds = (r for run in facts.runs for r in run.rounds)
     closed = [r for r in rounds if r.round > before.get(r.run, 0)]
@@ -333,6 +333,6 @@ def _json(value: object, status: int = 200) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """Returns the error as one line of text for a request that cannot be served."""
+    """Return the error as one line of text for a request that cannot be served."""
     status = 503 if isinstance(error, StorageError | OSError) else 400
     return Response(f"{error}\n", status_code=status, media_type="text/plain")

@@ -56,11 +56,11 @@ class Mixture:
         return [sent.loss, found.loss]
 
     def models(self) -> list[Theta]:
-        """Returns the model that is sent (n,), and the device's own."""
+        """Return the model that is sent (n,), and the device's own."""
         return [self.sent.theta, self.own.theta]
 
     def vectors(self) -> list[Theta]:
-        """Returns both models (n,), each followed by its optimizer's state."""
+        """Return both models (n,), each followed by its optimizer's state."""
         return [*self.sent.vectors, *self.own.vectors]
 
     def resume(self, state: TrainingState) -> None:
@@ -71,12 +71,12 @@ class Mixture:
         self.mix, self._adapts = state.mix, self._adapts and not state.steps
 
     def trained(self, loss: float, steps: int) -> Trained:
-        """Returns the model to send, and the device's own model together with its mixing weight."""
+        """Return the model to send, and the device's own model together with its mixing weight."""
         second = replace(self._second, theta=self.own.theta, mix=self.mix)
         return Trained(self.sent.theta, loss, steps, second=second)
 
     def _next_mix(self, gradient: Theta, rate: float) -> float:
-        """Returns the mix after this step, given the mixture's gradient (n,)."""
+        """Return the mix after this step, given the mixture's gradient (n,)."""
         if not self._adapts:
             return self.mix
         self._adapts = False

@@ -16,7 +16,7 @@ from sedge_protocol.wire.training import Training
 
 
 def mean_weight(training: Training, step: int, steps: int) -> float:
-    """Returns the weight (float32) of the model after step ``step`` of ``steps``.
+    """Return the weight (float32) of the model after step ``step`` of ``steps``.
 
     It is 1 / k for the k-th model in the mean, and 0 for models that are not in it.
     """

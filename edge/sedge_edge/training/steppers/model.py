@@ -44,7 +44,7 @@ class Term(Protocol):
 def tensor_slices(
     layout: Layout, names: Iterable[str], key: str = "training.freeze"
 ) -> tuple[slice, ...]:
-    """Returns the slices of the tensors that ``key`` names, merging neighbours.
+    """Return the slices of the tensors that ``key`` names, merging neighbours.
 
     Raises ``CodecError`` if one is missing.
     """
@@ -122,7 +122,7 @@ class Model:
 
 
 def _terms(request: TrainRequest) -> list[Term]:
-    """Returns the terms to add to the gradients. Their order matters, because float32 sums depend on it."""
+    """Return the terms to add to the gradients. Their order matters, because float32 sums depend on it."""
     terms: list[Term] = []
     if request.training.prox:
         anchor = request.theta if request.anchor is None else request.anchor
@@ -133,7 +133,7 @@ def _terms(request: TrainRequest) -> list[Term]:
 
 
 def _statistic_places(layout: Layout, freeze: Sequence[str]) -> list[tuple[slice, slice]]:
-    """Returns where each statistic that is not frozen is in theta and in a program's output."""
+    """Return where each statistic that is not frozen is in theta and in a program's output."""
     places: list[tuple[slice, slice]] = []
     offset = 0
     for tensor in layout.tensors:

@@ -33,11 +33,11 @@ class Single:
         return [found.loss]
 
     def models(self) -> list[Theta]:
-        """Returns theta (n,), the only model."""
+        """Return theta (n,), the only model."""
         return [self.model.theta]
 
     def vectors(self) -> list[Theta]:
-        """Returns theta (n,) and the optimizer's state."""
+        """Return theta (n,) and the optimizer's state."""
         return self.model.vectors
 
     def resume(self, state: TrainingState) -> None:
@@ -45,6 +45,6 @@ class Single:
         self.model.resume(self._earlier + state.steps, state.vectors)
 
     def trained(self, loss: float, steps: int) -> Trained:
-        """Returns the trained model."""
+        """Return the trained model."""
         moments = self.model.moments if self._keeps_state else None
         return Trained(self.model.theta, loss, steps, self._gradient, moments=moments)

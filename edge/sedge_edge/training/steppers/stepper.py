@@ -24,11 +24,11 @@ class Stepper(Protocol):
         ...
 
     def models(self) -> list[Theta]:
-        """Returns every model (n,) that must be finite, the reported one first."""
+        """Return every model (n,) that must be finite, the reported one first."""
         ...
 
     def vectors(self) -> list[Theta]:
-        """Returns the live models and their optimizers' state. The next step changes them."""
+        """Return the live models and their optimizers' state. The next step changes them."""
         ...
 
     def resume(self, state: TrainingState) -> None:
@@ -36,14 +36,14 @@ class Stepper(Protocol):
         ...
 
     def trained(self, loss: float, steps: int) -> Trained:
-        """Returns the training's result, after this many steps with this loss."""
+        """Return the training's result, after this many steps with this loss."""
         ...
 
 
 def stepper_of(
     request: TrainRequest, layout: Layout, differentiate: Differentiate, xp: Any = np
 ) -> Stepper:
-    """Returns the stepper for a training phase.
+    """Return the stepper for a training phase.
 
     Raises ``CodecError`` if the model lacks a frozen tensor.
     """

@@ -135,7 +135,7 @@ def _data(config: EdgeConfig, path: Path, bundle: Path | None) -> str:
 
 
 def _table_instead(config: EdgeConfig, path: Path) -> str | None:
-    """Says how to train on a table that is in the folder where a configured .npz is missing.
+    """Return how to train on a table that is in the folder where a configured .npz is missing.
 
     Returns None if there is no such table. Tables whose names would need quoting for sed are skipped.
     """
@@ -233,7 +233,7 @@ def gate_values(gates: Gates) -> str:
 
 
 def _torch(config: EdgeConfig) -> str:
-    """Warn about torch. Its CUDA wheels fill a small device's disk, and is hardly ever needed on one."""
+    """Warn about torch: its CUDA wheels fill the disk of a small device, which hardly ever needs it."""
     try:
         installed = version("torch")
     except PackageNotFoundError:

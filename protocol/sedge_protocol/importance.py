@@ -123,7 +123,7 @@ def _largest(scores: NDArray[np.float32], k: int) -> np.float32:
 def _parts(
     scores: NDArray[np.float32], tensors: tuple[Tensor, ...]
 ) -> Iterator[NDArray[np.float32]]:
-    """Return the scores (s,) of each tensor as views."""
+    """Yield the scores (s,) of each tensor as views."""
     start = 0
     for tensor in tensors:
         yield scores[start : start + tensor.size]

@@ -48,7 +48,7 @@ def initramfs(root: Path, modules: Sequence[str], label: str) -> bytes:
 
 
 def _archive(entries: Sequence[tuple[str, int, bytes]]) -> Iterator[bytes]:
-    """Return a cpio archive ("newc") of files, given by name, mode and content."""
+    """Yield the pieces of a cpio archive ("newc") of files, given by name, mode and content."""
     for number, (name, mode, data) in enumerate([*entries, ("TRAILER!!!", 0, b"")]):
         fields = [number, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0]
         header = b"070701" + b"".join(b"%08X" % field for field in fields) + name.encode() + b"\0"

@@ -55,7 +55,7 @@ class Gains(msgspec.Struct, frozen=True):
 
 
 def figures(found: Result) -> Iterator[Figure]:
-    """Return what each strategy gains over the first one, after training."""
+    """Yield what each strategy gains over the first one, after training."""
     cells = msgspec.convert(found, Gains).cells
     for split, size, strategy in dict.fromkeys((c.split, c.size, c.strategy) for c in cells):
         gains = gains_of(cells, split, size, strategy)

@@ -31,7 +31,7 @@ def drawn(path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """Return the figures in Markdown, and a sentence about the cells that they show."""
+    """Yield the figures in Markdown, and a sentence about the cells that they show."""
     for page, _ in drawn(path):
         split = page.stem.removeprefix("gains-")
         yield f"![Gain over training alone, by examples per device, {WORDS[split]}]({page.name})"

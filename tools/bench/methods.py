@@ -177,7 +177,7 @@ def _rates(fleet: EmulationConfig, kept: Path) -> Iterator[tuple[str, float]]:
 
 
 def _missing(fleet: EmulationConfig, kept: Path) -> Iterator[str]:
-    """Return the missing cells. Raises ``DataError`` for a cell of another configuration."""
+    """Yield the missing cells. Raises ``DataError`` for a cell of another configuration."""
     rates = dict(_rates(fleet, kept))
     by_seeds: dict[tuple[int, ...], list[str]] = {}
     for strategy in fleet.strategies:

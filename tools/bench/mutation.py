@@ -77,7 +77,7 @@ class Mutant:
 
 
 def alternatives(node: ast.AST) -> Iterator[str]:
-    """Return the source texts that may replace a node."""
+    """Yield the source texts that may replace a node."""
     match node:
         case ast.Compare(left, ops, rights):
             for place, op in enumerate(ops):

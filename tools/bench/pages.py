@@ -17,7 +17,7 @@ def main() -> None:
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Return the text of every page by its path."""
+    """Yield the path and the text of every page."""
     yield HERE / "RESULTS.md", results_page.page(RESULTS)
     yield HERE / "METHODS.md", methods.page()
     yield compression_figure.PAGE, compression_figure.drawn(RESULTS / "compression.json")

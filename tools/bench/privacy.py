@@ -63,7 +63,7 @@ privacy = {{ epsilon = {epsilon}, delta = {delta}, clip = {clip} }}
 
 
 def figures(found: Result) -> Iterator[Figure]:
-    """Return means over the seeds."""
+    """Yield means over the seeds."""
     for row in found["rows"]:
         plain, private = (mean(row[label]) for label in (PLAIN, PRIVATE))
         budget = f"({found['epsilon']:g}, {found['delta']:g})"

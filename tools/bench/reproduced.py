@@ -39,7 +39,7 @@ def page(found: list[Outcome]) -> str:
 
 
 def published(found: list[Outcome]) -> Iterable[str]:
-    """Return a single table of all our results next to the published ones."""
+    """Yield the lines of a single table of all our results next to the published ones."""
     yield f"| of | {' | '.join(HEADS[SHOWN])} |"
     yield f"| --- |{' --- |' * len(HEADS[SHOWN])}"
     for table, mine in tables(found):

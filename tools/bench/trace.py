@@ -181,7 +181,7 @@ class Bench(Online):
             delta = synthetic_delta("random", SIZE, number)
             payload = encode(top_k(delta, round(SHARE * SIZE)), ValueCoding.BF16)
             frames = device.frames(device.order(self.effects), self.layout, payload, number)
-            assert len(frames) == 2  # returns an offer and one chunk
+            assert len(frames) == 2  # an offer and one chunk
             for name, frame in zip((offer, chunk), frames, strict=True):
                 traced = self.tracer.step(name) if name and not number else nullcontext()
                 with traced:

@@ -187,7 +187,7 @@ def _stage(trial: Trial, home: Path) -> Stage:
 
 
 def _checkpoints(log: Log) -> Iterable[Checkpoint]:
-    """Return the rounds with evaluations of all devices."""
+    """Yield the rounds with evaluations of all devices."""
     trained = 0
     for summary in log.summaries:
         trained += summary.task == TRAIN
@@ -208,7 +208,7 @@ def _checkpoints(log: Log) -> Iterable[Checkpoint]:
 
 
 def _points(log: Log) -> Iterable[Point]:
-    """Return the training rounds."""
+    """Yield the training rounds."""
     pairs = zip(log.trainings(), log.rounds, strict=True)
     for place, (reports, result) in enumerate(pairs, start=1):
         sparse = [report.sparse for report in reports if report.sparse is not None]

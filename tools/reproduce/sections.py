@@ -26,7 +26,7 @@ class Section:
 
 
 def sections(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
-    """Return all smaller tables, for the longest run of each cell and seed with the default trainer."""
+    """Yield all smaller tables, for the longest run of each cell and seed with the default trainer."""
     longest = list({(o.cell, o.seed): o for o in outcomes if not o.backend}.values())
     for outcome in longest:
         for make in (_singly, _accounted, _sizes):
@@ -38,7 +38,7 @@ def sections(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
 
 
 def first_rounds(outcome: Outcome) -> Iterable[tuple[int, float, float, float, float]]:
-    """Return rows of round, before, published before, after, published after."""
+    """Yield rows of round, before, published before, after, published after."""
     known = FIRST_ROUNDS.get((outcome.cell, outcome.seed), ())
     for point, (before, after) in zip(outcome.points, known, strict=False):
         yield point.round, 100 * point.before, before, 100 * point.after, after

@@ -29,7 +29,7 @@ class Row:
 
 
 def tables(outcomes: Sequence[Outcome]) -> Iterable[tuple[Table, list[Outcome]]]:
-    """Return the tables that have outcomes, each with its outcomes sorted by cell, seed and length."""
+    """Yield the tables that have outcomes, each with its outcomes sorted by cell, seed and length."""
     for table in TABLES.values():
         names = table.methods
         found = [one for one in outcomes if one.table == table.name and one.cell in names]
@@ -41,7 +41,7 @@ def tables(outcomes: Sequence[Outcome]) -> Iterable[tuple[Table, list[Outcome]]]
 
 
 def rows(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Row]:
-    """Return a table's rows: one for each checkpoint and, if a maximum was published, one for ours.
+    """Yield a table's rows: one for each checkpoint and, if a maximum was published, one for ours.
 
     A run shorter than the table's has no comparable maximum.
     """

@@ -28,7 +28,7 @@ JAVA = "edge/android/core/src/main/java/org/sedge/edge"
 
 
 def made() -> Iterator[tuple[str, str]]:
-    """Return the text of every generated file by its path."""
+    """Yield the path and the text of every generated file."""
     yield from generated.made()
     yield from zip(PAGES, tables.pages((ROOT / page).read_text() for page in PAGES), strict=True)
     yield f"{JAVA}/wire/Messages.java", java.messages()

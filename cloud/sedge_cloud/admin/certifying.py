@@ -46,9 +46,7 @@ def authority_of(cloud: CloudConfig) -> Authority | None:
 def certified(cloud: CloudConfig, secrets: Mapping[str, bytes]) -> dict[str, CertificateRow]:
     """Sign new certificates for the keys derived from devices' secrets.
 
-    Returns them by device, not yet stored.
-
-    Returns an empty dict if the authority's key is not on this machine.
+    Returns them by device, not yet stored; none if the authority's key is not on this machine.
     """
     authority, until = authority_of(cloud), time.time() + _lifetime_s(cloud)
     if authority is None:

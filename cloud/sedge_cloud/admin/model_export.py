@@ -85,10 +85,7 @@ def _kept_back(run: Run, run_store: RunStore, client: ClientModel) -> str:
     try:
         assignment = run.strategy.plan(run_store.context(run), client)
         work = check_assignment(run, client.device, assignment)
-    except (
-        ConfigError,
-        StrategyError,
-    ):
+    except (ConfigError, StrategyError):
         # The strategy cannot be loaded any more, so nothing is known.
         return ""
     if not work.upload:

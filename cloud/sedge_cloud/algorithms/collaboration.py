@@ -59,7 +59,7 @@ class Grouped(Strategy, frozen=True):
 
     @property
     def codec(self) -> Codec:
-        """Send every element; the order or the update says which elements are sent or critical."""
+        """Encode every element that is sent; the order or the update says which are sent, or critical."""
         return EVERY_ELEMENT
 
     @property

@@ -35,9 +35,8 @@ def disk_of(
 def daily_growth(samples: Sequence[tuple[float, int]]) -> tuple[float | None, float]:
     """Fit the growth of the last week's (time, bytes) samples.
 
-    Returns bytes per day, and the seconds spanned.
-
-    Returns None if the samples span less than an hour: garbage not yet collected would count as growth.
+    Returns bytes per day, and the seconds that the samples span. The growth is None if they span less than
+    an hour, because garbage that is not collected yet would count as growth.
     """
     if not samples:
         return None, 0.0

@@ -164,7 +164,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def may_collect(self) -> AbstractContextManager[bool]:
-        """Yield True if blobs may be collected now; no process can start to hold them meanwhile."""
+        """Return a context that yields True if blobs may be collected; none can be held anew meanwhile."""
         ...
 
     def named_blobs(self) -> set[bytes]:

@@ -98,7 +98,7 @@ class _Columns:
         )
 
     def called(self, place: int) -> str:
-        """Describes a column in messages."""
+        """Describe a column, for messages."""
         name = f" ({self.names[place]})" if self.names else ""
         return f"column {place + 1}{name}"
 

@@ -153,7 +153,7 @@ def local_training(
 
 
 def _pick(candidates: StartCandidates, metric: Metric) -> Generator[Request, Answer, PickedStart]:
-    """Return the start that does better on the held-out examples, preferring the one without the patch."""
+    """Return the start that does better on the held-out examples; on a tie, the one without the patch."""
     if candidates.whole is None:
         return PickedStart(False, candidates.bare)
     bare = yield from _ask(Evaluate(candidates.bare, held_out=True), Metrics)

@@ -23,8 +23,8 @@ def nearest_multiples(vector: Theta, k: int, *, binary: bool = False) -> SparseV
     Elements that round to 0 are left out. The spacing is the largest of 4, 5, 6 and 7 times a power of two
     that is at most twice the magnitude of rank 3k/4, so at least 3k/4 elements round to something other
     than 0. With ``binary`` it is the power of two nearest to that spacing, so that sums over many rounds
-    have few significant bits; as few as about k/2 elements may then remain. A vector with fewer nonzero
-    elements is not rounded. Errors as in ``top_k``.
+    have few significant bits; as few as about k/2 elements may then remain. A vector with fewer than 3k/4
+    nonzero elements is not rounded. Errors as in ``top_k``.
     """
     chosen, rank = top_k(vector, k), max(1, 3 * k // 4)
     if chosen.count < rank:

@@ -104,7 +104,7 @@ def decode_positions(
 
 
 def _changes(before: bytes, after: bytes, size: int) -> list[tuple[MaskForm, bytes]]:
-    """Return the form CHANGES, or None if it exceeds its length limit."""
+    """Return a list with the form CHANGES, which is empty if that exceeds its length limit."""
     ranks = changed_ranks(before, after)
     if ranks.size <= max_changes_bytes(size):
         data = to_varints(to_gaps(ranks))

@@ -192,8 +192,8 @@ class BlobFolder:
     def finish_part(self, owner: str, manifest: Manifest) -> bool:
         """Turn a complete part into a blob, durable once settled. Returns True if the blob then exists.
 
-        If the hash is wrong, it discards the part and returns False. If it crashed after an earlier call,
-        only the blob exists.
+        If the hash is wrong, it discards the part and returns False. If an earlier call finished before a
+        crash, only the blob exists, and it returns True.
         """
         part, blob = self._part(owner, manifest), self._blob(manifest.sha256)
         with translated("finish part", part):

@@ -37,7 +37,7 @@ def prose(struct: type[msgspec.Struct]) -> str:
 
 
 def tables(kind: inspect.Type) -> Iterator[type[msgspec.Struct]]:
-    """Return the structs that make up a key's value: one for a table or an array of tables, else none."""
+    """Yield the structs that make up a key's value: one for a table or an array of tables, else none."""
     match kind:
         case inspect.StructType(cls=cls):
             yield cls

@@ -20,8 +20,8 @@ public final class Reconnect {
     private static final double LOG_EVERY_S = 3600;
 
     /**
-     * How a connection or an attempt ended, with the longest wait that follows. Endings that cost the broker more have
-     * longer waits.
+     * How a connection or an attempt ended, with the longest wait that follows. Attempts that cost more have longer
+     * waits.
      */
     public enum Ended {
         /** The connection had delivered a message, or we closed it because of its silence. */

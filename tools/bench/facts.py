@@ -135,7 +135,7 @@ def looked(devices: int, rounds: int) -> dict[str, float]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return the figures by the number of rounds."""
+    """Return, for each number of rounds, the processor seconds of the list, the page and a restart."""
     return [
         Figure(
             f"processor seconds after {rounds:,} rounds",

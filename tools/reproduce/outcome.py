@@ -17,8 +17,9 @@ ROWS = ("checkpoints", "points", "sizes")
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Accuracies of all devices after ``round`` training rounds, before and after local training.
 
-    They are shares from 0 to 1. ``before`` and ``after`` weight each test example equally, the means each
-    device.
+    Accuracies are shares from 0 to 1. ``before`` and ``after`` are pooled, so each test example has equal
+    weight. The other fields are means over devices, so each device has equal weight: ``before_mean`` and
+    ``after_mean`` over all devices, the last two over the tenth with the lowest accuracy.
     """
 
     round: int

@@ -205,7 +205,7 @@ class HomeAssistant:
         self._thread.start()
 
     def close(self) -> None:
-        """Publish offline, and end the thread."""
+        """Publish the status "offline", and end the thread."""
         self._thread.close()
 
     def _turn(self) -> None:

@@ -1,4 +1,4 @@
-"""Loads the runs that an ingest works for from their rows, on demand."""
+"""Loads the runs that an ingest serves, each from its row when it is first needed."""
 
 from collections.abc import Iterable
 

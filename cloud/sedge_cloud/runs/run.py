@@ -85,10 +85,10 @@ class Run:
 
     @property
     def codec(self) -> Codec:
-        """Return how devices encode their updates by default, if the run file does not say.
+        """Return how devices encode their updates where the run file does not say.
 
-        In a private run every element is sent, as without error feedback elements that are left out are
-        lost.
+        In a private run they send every element. Such a run has no error feedback, so elements that are
+        left out would be lost.
         """
         return self.strategy.codec if self.config.privacy is None else EVERY_ELEMENT
 

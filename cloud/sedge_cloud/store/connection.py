@@ -309,7 +309,8 @@ class Database:
                 if fenced and self._token is not None:
                     self._require_token(self._token, leads)
                 yield self._db
-                self.blobs.settle()  # for blobs written since, which rows may name
+                # The transaction's rows may name blobs that were written after it had begun.
+                self.blobs.settle()
                 if quiet:
                     self._db.commit(quiet=True)
                 else:

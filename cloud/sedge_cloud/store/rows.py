@@ -118,17 +118,22 @@ class RoundRow(msgspec.Struct, frozen=True):
 
 
 class OrderRow(msgspec.Struct, frozen=True, dict=True):
-    """One device's order; ``patch`` is coded, ``work`` MessagePack of ``Work``, ``arrays`` a blob.
+    """One device's order. Fields of bytes are empty if unused. A "blob" is the name of one.
 
-    ``context`` is the blob of the mask against which the update may be coded, ``patch_context`` the blob of
-    the mask that decoding the patch needs. ``model`` is the blob of a start vector that replaces the
-    round's model, ``model_hash`` its hash, and ``correction`` the blob of a vector that the device adds to
-    its gradients. ``holds`` is the hash of the global model that the device's last update started from: the
-    device has that one or a later one. ``step`` is the blob of a single step from there to the round's
-    model, in place of several. Each is empty for none. ``width`` is the index of one of the run's bundles;
-    if a rollout gives the device another bundle, ``bundle`` is its blob. Two fields are not sent:
-    ``trusted`` is copied from the client model from which the order was planned, and ``num_train`` is the
-    number of examples in the device's hello, 0 if unknown.
+    patch          the coded patch; if it is large, ``patch_blob`` is its blob instead
+    patch_context  blob of the mask that decoding the patch needs
+    work           ``Work`` in MessagePack
+    arrays         blob of the strategy's arrays for the device
+    context        blob of the mask against which the update may be coded
+    model          blob of a start vector that replaces the round's model; ``model_hash`` is its hash
+    correction     blob of a vector that the device adds to its gradients
+    declined       reason for which the device declined the order, empty if it has not
+    holds          hash of the global model that its last update started from; it has that or a later one
+    step           blob of one step from ``holds`` to the round's model, sent in place of several
+    width          index of one of the run's bundles
+    bundle         blob of another bundle, which a rollout gives the device
+    trusted        copied from the client model from which the order was planned; not sent
+    num_train      number of training examples in the device's hello, 0 if unknown; not sent
     """
 
     run: str
@@ -240,15 +245,9 @@ class ClientModelRow(msgspec.Struct, frozen=True):
     @property
     def blobs(self) -> tuple[bytes, ...]:
         """Return the blobs needed to decode it."""
-        named = (
-            self.model,
-            self.blob,
-            self.arrays,
-            self.context,
-            self.patch_blob,
-            self.patch_context,
-        )
-        return tuple(filter(None, named))
+        vectors = self.model, self.blob, self.arrays
+        patches = self.context, self.patch_blob, self.patch_context
+        return tuple(filter(None, vectors + patches))
 
     @property
     def patch_hash(self) -> bytes:

@@ -48,7 +48,10 @@ class FedSelect(FedAvg, frozen=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """Return False, as each element is averaged over different devices."""
+        """Return False: only the devices that share an element are averaged.
+
+        A coordinate-wise rule would use the values of all devices for every element.
+        """
         return False
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:

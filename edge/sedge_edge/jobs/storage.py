@@ -14,7 +14,8 @@ from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.transfer import Manifest
 from sedge_protocol.wire.work import Step
 
-# The most steps that may take the place of a stored global model, because each is decoded in every round.
+# The maximum number of steps that may be stored in place of a global model. It is limited because every
+# round decodes all of them.
 MAX_KEPT_STEPS = 8
 
 T = TypeVar("T")
@@ -116,11 +117,11 @@ class Vectors(Protocol):
         ...
 
     def read_mask(self, name: bytes) -> bytes:
-        """Return the bitmap of a mask, or a coded patch."""
+        """Return the bytes that ``keep_mask`` has stored: a mask's bitmap, a coded patch or moments."""
         ...
 
     def keep_mask(self, bitmap: bytes) -> bytes:
-        """Store the bitmap of a mask, or a coded patch. Returns its SHA-256."""
+        """Store the bitmap of a mask, a coded patch or an optimizer's moments. Returns the SHA-256."""
         ...
 
 
@@ -155,11 +156,11 @@ class FolderVectors:
             self.keep(theta)
 
     def read_mask(self, name: bytes) -> bytes:
-        """Return the bitmap of a mask."""
+        """Return the bytes that ``keep_mask`` has stored."""
         return self._blobs.read(name)
 
     def keep_mask(self, bitmap: bytes) -> bytes:
-        """Store the bitmap of a mask. Returns its SHA-256."""
+        """Store a bitmap, a coded patch or moments as a blob. Returns its SHA-256."""
         return self._blobs.write(bitmap)
 
 

@@ -117,9 +117,9 @@ class Handshake:
             self.begin(now)
 
     def waits(self, why: str, now: float) -> list[Effect]:
-        """Set why the device does no work now, or "" if it works.
+        """Set the reason why the device is not accepting work, or "" if it is accepting work.
 
-        If that has changed, announce it in another hello, unless only numbers have changed.
+        If the reason has changed in more than its numbers, announce it in a new hello.
         """
         why = without_paths(why)[:1000]
         if without_numbers(why) == without_numbers(self._hello.waits):

@@ -82,11 +82,11 @@ class Prepared:
 
 
 def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared:
-    """Do everything before the training. Also stores the global model. ``manifest`` is that of the bundle.
+    """Check an order, store its global model, and return everything that the training needs.
 
-    Raises ``CodecError`` for an order that cannot be done or inputs that do not match it (``BrokenSteps``
-    if fetching the whole model may help), ``DataError`` for data that do not fit the bundle, and
-    ``StorageError`` for a disk error.
+    ``manifest`` is the bundle's. Raises ``CodecError`` for an order that cannot be carried out or inputs
+    that do not match it (``BrokenSteps`` if fetching the whole model may help), ``DataError`` for data that
+    do not fit the bundle, and ``StorageError`` for a disk error.
     """
     order, layout, vectors = job.order, manifest.layout, context.vectors
     train, test, held_out = fitting(context.train, manifest), fitting(context.test, manifest), None

@@ -94,7 +94,8 @@ class LimitProbe:
         """Record that the message with this number has come back."""
         if self._due is None or not self._first <= number <= self._number + 1:
             return
-        if (number - self._first) % 2 == 0:  # over a slow link, it may not be the last one sent
+        # A large message of this size. On a slow link, an earlier one than the last one sent may come back.
+        if (number - self._first) % 2 == 0:
             known = 0 if self._place else sum(size <= self._last for size in self._sizes) - 1
             self._good, self._failures = self._place, 0
             self._try(max(self._place + 1, known), now)

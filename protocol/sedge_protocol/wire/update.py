@@ -66,7 +66,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     seconds: Annotated[float, Meta(ge=0)]
     """Seconds from the start of the work to the report, for people."""
     mix: Share | None = None
-    """Extension ``own_model`` (X3): the final share of the own model in the mixture."""
+    """Extension ``own_model`` (X3): the final share of the personal component in the mixture."""
     sparse: Metrics | None = None
     """Extension ``select`` (X5): the evaluation with every element set to 0 that ``select`` could have
     chosen but did not."""

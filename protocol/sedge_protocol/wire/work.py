@@ -37,18 +37,18 @@ Lengths: TypeAlias = Annotated[dict[str, Length], Meta(max_length=MAX_ARRAYS)]
 
 
 class OwnModel(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A second model, which never leaves the device and with which it evaluates and predicts.
+    """The personal model, a second one, which stays on the device: it evaluates and predicts with it.
 
     It continues from where it last ended, the first time from the round's start vector. It is trained after
     the sent model, and ``prox`` pulls it towards the round's start vector (Ditto). With ``mix`` below 1 the
-    device evaluates the mixture mix * own + (1 - mix) * sent, whose gradient trains the own model; both
-    models are trained together, step by step, by the order's first training (APFL).
+    device evaluates the mixture mix * own + (1 - mix) * sent, whose gradient trains the personal component,
+    own; both are trained together, step by step, by the order's first training (APFL).
     """
 
     training: Training = Training()
     """How it is trained, unless it is part of a mixture."""
     mix: Share = 1.0
-    """The own model's share of the mixture; 1: no mixture, unless ``adaptive``."""
+    """The personal component's share of the mixture; 1: no mixture, unless ``adaptive``."""
     adaptive: bool = False
     """The device adjusts ``mix`` by its own gradient and reports the final value."""
 
@@ -192,7 +192,7 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def trainings(self) -> tuple[Training, ...]:
-        """All trainings in order; that of the own model is last."""
+        """All trainings in order; that of the personal model is last."""
         first = (self.training,) if self.training is not None else ()
         own = (self.own_model.training,) if self.own_model is not None else ()
         return (*first, *self.then, *own)

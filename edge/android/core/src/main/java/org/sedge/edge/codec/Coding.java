@@ -28,7 +28,10 @@ public enum Coding {
         this.planes = planes;
     }
 
-    /** Returns true if the second-highest plane holds the end of the exponent, so that it may be sorted by exponent. */
+    /**
+     * Returns true if the second-highest byte plane holds the lowest bit of the exponent, and the highest plane its other
+     * bits. Only then may the second-highest plane be sorted by exponent.
+     */
     boolean orders() {
         return this == FP32 || this == BF16;
     }

@@ -125,7 +125,7 @@ public final class Messages {
         }
     }
 
-    /** A second model, which never leaves the device and with which it evaluates and predicts. */
+    /** The personal model, a second one, which stays on the device: it evaluates and predicts with it. */
     public static final class OwnModel extends Struct<OwnModel> {
         public static final Schema<OwnModel> SCHEMA = new Schema<OwnModel>(true) {
             @Override
@@ -140,7 +140,7 @@ public final class Messages {
 
         /** How it is trained, unless it is part of a mixture. */
         public final Training training;
-        /** The own model's share of the mixture; 1: no mixture, unless {@code adaptive}. */
+        /** The personal component's share of the mixture; 1: no mixture, unless {@code adaptive}. */
         public final double mix;
         /** The device adjusts {@code mix} by its own gradient and reports the final value. */
         public final boolean adaptive;
@@ -1278,7 +1278,7 @@ public final class Messages {
         public final long steps;
         /** Seconds from the start of the work to the report, for people. */
         public final double seconds;
-        /** Extension {@code own_model} (X3): the final share of the own model in the mixture. */
+        /** Extension {@code own_model} (X3): the final share of the personal component in the mixture. */
         public final Double mix;
         /**
          * Extension {@code select} (X5): the evaluation with every element set to 0 that {@code select} could have

@@ -150,9 +150,7 @@ def test_the_first_table_has_the_methods_that_ran_under_every_seed(
     fleet.measure(seeds=(2,), methods=("FedAvg",))  # its rate by the file's seed
     about, _, head, _, *rows = methods.overview()
     assert head == "| method | my data | bytes |"
-    assert (
-        about.startswith("Each cell: newcomer's download/before/after/") and "over 2 seeds" in about
-    )
+    assert "over 2 seeds: newcomer's download/before/after/after rounds away. " in about
     (alone,) = rows
     assert alone.startswith("| alone | -/") and "/90.0/- | " in alone
 

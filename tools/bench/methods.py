@@ -130,9 +130,8 @@ def overview() -> list[str]:
         both = rows[0][name].figures["bytes_up"].mean + rows[0][name].figures["bytes_down"].mean
         lines.append(f"| {name} | {' | '.join(cells)} | {size(both)} |")
     how = (
-        f"Each cell has {'/'.join(WORDS[moment] for moment in MOMENTS)}, pooled per cent, means over "
-        f"{len(SEEDS)} seeds. Bytes are the {next(iter(TITLES.values()))}', per device and round, "
-        "up and down."
+        f"Pooled per cent, means over {len(SEEDS)} seeds: {'/'.join(WORDS[moment] for moment in MOMENTS)}. "
+        f"Bytes are the {next(iter(TITLES.values()))}', per device and round, up and down."
     )
     return [how, "", *lines]
 

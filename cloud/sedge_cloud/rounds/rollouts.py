@@ -13,6 +13,7 @@ from heapq import nsmallest
 
 import msgspec
 
+from sedge_cloud.figures.numbers import natural
 from sedge_cloud.runs.rollout_versions import rank
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.rollouts import (
@@ -241,7 +242,7 @@ def awaited(row: RolloutRow, progress: Progress, devices: Iterable[str], new: Gr
 
 
 def _with_awaited(row: RolloutRow, progress: Progress, seen: Seen) -> Progress:
-    names = nsmallest(MAX_NAMED, awaited(row, progress, seen.devices, seen.tally.new))
+    names = nsmallest(MAX_NAMED, awaited(row, progress, seen.devices, seen.tally.new), key=natural)
     return msgspec.structs.replace(progress, awaited=tuple(names))
 
 

@@ -14,18 +14,14 @@ from sedge_cloud import Context, FedAvg, State, Update, average_change
 
 
 class FedAvgM(FedAvg, frozen=True):
-    """FedAvg with server momentum.
-
-    The fields are the strategy's options. Everything else is inherited from FedAvg.
-    """
+    """FedAvg with server momentum. Its fields are its options."""
 
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
         """Return the next global model: step by the mean change plus momentum times the last step."""
         step = average_change(context, updates)
-        if (
-            "step" in context.arrays
-        ):  # a strategy's state is stored with the run and survives restarts
+        # A strategy's arrays are stored with the run and survive restarts.
+        if "step" in context.arrays:
             step += self.momentum * context.arrays["step"]
         return context.moved(step, arrays={"step": step.astype("f4")})

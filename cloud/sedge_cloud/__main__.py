@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Generator, Mapping
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import msgspec
@@ -71,7 +71,8 @@ def main(argv: list[str] | None = None) -> int:
 
     def call() -> int:
         arguments = parsed(parser(), argv, needs_posix=True)
-        return int(arguments.call(arguments))
+        with ExitStack() as arguments.opened:
+            return int(arguments.call(arguments))
 
     return exit_status("sedge-cloud", call)
 

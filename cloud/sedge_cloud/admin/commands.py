@@ -100,10 +100,13 @@ def add_state_commands(commands: Commands) -> None:
 
 
 def open_state(arguments: argparse.Namespace) -> tuple[CloudConfig, Store]:
-    """Load the configuration and open its store, acting as the owner of the state folder."""
+    """Load the configuration and open its store, acting as the owner of the state folder.
+
+    The store is closed when the command ends.
+    """
     cloud = load_cloud(arguments.config)
     act_as_owner(Path(cloud.state_dir))
-    return cloud, open_store(cloud)
+    return cloud, arguments.opened.enter_context(closing(open_store(cloud)))
 
 
 def _add_dry_run(parser: argparse.ArgumentParser) -> None:

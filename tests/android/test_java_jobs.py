@@ -38,6 +38,8 @@ from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import Report, decode_update
 from sedge_protocol.wire.work import Codec
 
+pytestmark = pytest.mark.fleet
+
 
 class Pair:
     """A device's folder for each implementation, with the same blobs, data and orders."""

@@ -27,6 +27,8 @@ from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.work import Codec, Work
 
+pytestmark = pytest.mark.fleet
+
 EXECUTORCH_ON_A_JVM = "org.sedge.executorch.JvmExecutorch"
 UNENDING = "org.sedge.edge.backends.Unending"
 CHILD, PHONE = "org.sedge.jvm.ChildProcess", "org.sedge.android.PhoneSandbox"

@@ -15,6 +15,8 @@ from tools.reproduce.outcome import read
 
 from sedge_protocol.errors import ConfigError
 
+pytestmark = pytest.mark.fleet
+
 
 def parsed(*words: str) -> argparse.Namespace:
     return parser().parse_args(words)

@@ -18,6 +18,8 @@ from sedge_cloud.strategy import Context, State, Update
 from sedge_emulate.progress import Progress
 from sedge_protocol.errors import DataError
 
+pytestmark = pytest.mark.fleet
+
 TRIAL = Trial(TINY, TINY.cells[0], 42, 3)
 QUIET = Progress(Console(quiet=True))
 

@@ -13,6 +13,8 @@ from sedge_cloud.admin import doctor as cloud_doctor
 from sedge_edge import doctor as edge_doctor
 from sedge_edge import question
 
+pytestmark = pytest.mark.fleet
+
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:

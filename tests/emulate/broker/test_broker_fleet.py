@@ -28,6 +28,8 @@ from sedge_emulate.workers.setup import WorkerSetup
 from sedge_protocol.errors import ConfigError, LinkError
 from sedge_protocol.wire.message_limit import PACKET_SIZES
 
+pytestmark = pytest.mark.fleet
+
 DEVICES = 3
 RUN = RunConfig(
     strategy="fedavg",

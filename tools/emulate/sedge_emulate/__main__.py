@@ -8,7 +8,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from sedge_protocol.host.command_line import Parser, command, exit_status, parsed
@@ -21,7 +21,8 @@ def main(argv: list[str] | None = None) -> int:
     def call() -> int:
         arguments = parsed(parser(), argv)
         arguments.argv = argv
-        return int(arguments.call(arguments))
+        with ExitStack() as arguments.opened:  # a fleet's store, for ``report``
+            return int(arguments.call(arguments))
 
     return interruptible("sedge-emulate", call)
 

@@ -13,6 +13,7 @@ from sedge_cloud.admin.revocation import is_served
 from sedge_cloud.broker.access import access_is_whole
 from sedge_cloud.broker.accounts import passwords_agree
 from sedge_cloud.config import CloudConfig, broker_settings, load_cloud
+from sedge_cloud.facts.problems import ENOUGH_FREE_BYTES
 from sedge_cloud.figures.numbers import quantity
 from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.runs.capabilities import packets_for
@@ -30,7 +31,6 @@ from sedge_protocol.wire.transfer import describe
 
 # The configuration folder of sedge-cloud.service, and the only folder that the service may write to.
 SERVICE_CONFIG, SERVICE_STATE = Path("/etc/sedge"), Path("/var/lib/sedge-cloud")
-ENOUGH_FREE_BYTES = 10**9
 # While it closes a round of a large fleet, a coordinator does not answer until it is done.
 ANSWER_S = 30.0
 # The advice for a broker whose limit is too low.

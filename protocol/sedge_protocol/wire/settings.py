@@ -30,8 +30,9 @@ class GatesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     While a gate is closed, nothing is downloaded or trained: training stops, and continues from there once
     all gates are open. Finished updates are still sent. After a minute the agent tells the coordinator,
-    which then plans no more rounds with this device and waits for it in none. `sedge-edge status`,
-    `sedge-cloud device list` and `run show` say why; `sedge-edge doctor` shows each gate and its reading.
+    which then stops planning rounds with this device and no longer waits for it in an open one. These
+    commands say why: `sedge-edge status`, `sedge-cloud device list` and `run show`; `sedge-edge doctor` shows each gate
+    and its reading.
     """
 
     mains: bool = False

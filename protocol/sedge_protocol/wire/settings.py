@@ -28,11 +28,11 @@ _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 class GatesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[gates]: when this device may work; by default, always.
 
-    While a gate is closed, nothing is downloaded or trained: training stops, and continues from there once
-    all gates are open. Finished updates are still sent. After a minute the agent tells the coordinator,
-    which then stops planning rounds with this device and no longer waits for it in an open one. These
-    commands say why: `sedge-edge status`, `sedge-cloud device list` and `run show`; `sedge-edge doctor` shows each gate
-    and its reading.
+    While a gate is closed, nothing is downloaded or trained: training stops, and continues from there
+    once all gates are open. Finished updates are still sent. After a minute the agent tells the
+    coordinator, which then stops planning rounds with this device and no longer waits for it in an open
+    one. These commands say why: `sedge-edge status`, `sedge-cloud device list` and `run show`;
+    `sedge-edge doctor` shows each gate and its reading.
     """
 
     mains: bool = False

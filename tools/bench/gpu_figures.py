@@ -1,4 +1,4 @@
-"""The figures of one GPU, from the last line of ``make bench-gpu``."""
+"""Makes the figures of one GPU from the last line that ``make bench-gpu`` prints."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,9 +14,9 @@ _ONE_BY_ONE = ("thousand", "fleet", "processes")
 
 
 def gpu(result: Result) -> list[Figure]:
-    """Return figures of the GPU, of each stage, and of the goals.
+    """Return figures for the GPU, for each stage and for the goals.
 
-    Raises ``msgspec.ValidationError``, a ``ValueError``.
+    Raises ``msgspec.ValidationError``, which is a ``ValueError``, if the result is invalid.
     """
     found = msgspec.convert(result["gpu"], GpuResult)
     stages = {stage.name: stage for stage in found.stages}
@@ -64,7 +64,7 @@ def _tests(stage: StageResult | None) -> Figure | None:
 
 
 def _by_model(stages: Iterable[StageResult | None]) -> list[Figure]:
-    """Return a figure per model and precision: the rate in every setting, and the best one's shares."""
+    """Return a figure per model and precision: the best setting's rate and shares, then the other rates."""
     grouped: dict[tuple[str, str, str], list[Row]] = {}
     for stage in filter(None, stages):
         for row in stage.rows:
@@ -95,7 +95,7 @@ def _rates(rows: Sequence[Row]) -> str:
 
 
 def _with_form(row: Row, words: str) -> str:
-    """Append the part of the setting that is not in the row's title."""
+    """Append the row's setting, but for the model and precision, which are in its title."""
     form = {key: value for key, value in row.setting.items() if key not in ("model", "precision")}
     return f"{words} ({named(form)})" if form else words
 

@@ -1,9 +1,8 @@
-"""The framework of the benchmarks: a function that measures, and one that turns its result into figures.
+"""Runs a benchmark: a function that measures, and one that turns the result into figures.
 
-``python -m tools.bench NAME`` runs a module of tools.bench with a function decorated by ``bench``. The
-function's parameters become the options. Its result is printed as the last line of JSON and can be kept in
-``results``. The figures are printed, become the rows of RESULTS.md, and their targets determine the exit
-status.
+``python -m tools.bench NAME`` runs the module of tools.bench whose function is decorated by ``bench``. The
+function's parameters become the options. Its result is printed as JSON on the last line and can be kept in
+``results``. The figures are printed and become rows in RESULTS.md; their targets determine the exit status.
 """
 
 import argparse
@@ -19,13 +18,13 @@ from types import UnionType
 from typing import Any, ParamSpec, TypeAlias, get_args, get_origin, get_type_hints
 
 RESULTS = Path(__file__).parent / "results"
-# The benchmarks of RESULTS.md, in order.
+# The benchmarks in RESULTS.md, in order.
 PAGE = (
     "demo", "compression", "adapters", "pretrained", "attacks", "privacy", "codec", "train_step",
     "agent_memory", "disk", "coordinator", "status_page", "seen", "outage", "flood", "three_hosts",
     "processes", "training", "gpu", "emulator", "frameworks",
 )  # fmt: skip
-# A benchmark's result: names with numbers or other JSON values.
+# A benchmark's result, which can be encoded as JSON.
 Result: TypeAlias = dict[str, Any]
 # A target in words, and whether it is met.
 Target: TypeAlias = tuple[str, bool]
@@ -42,7 +41,7 @@ class Figure:
 
     @property
     def judged(self) -> str:
-        """The targets, each with whether it is met."""
+        """The targets, each marked as met or missed."""
         return "; ".join(f"{target}: {'met' if met else '**missed**'}" for target, met in self.met)
 
 
@@ -52,7 +51,7 @@ class BadOption(Exception):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark. It has the name of its module."""
+    """A benchmark, named after its module."""
 
     name: str
     title: str
@@ -60,7 +59,10 @@ class Benchmark:
     figures: Callable[[Result], Iterable[Figure]]
 
     def run(self, words: Sequence[str]) -> int:
-        """Measure, and print the figures and a line of JSON. Returns 1 if a target is missed, else 0."""
+        """Measure, and print the figures and a line of JSON.
+
+        Returns 1 if a target is missed, else 0.
+        """
         parser = options(self.name, self.measure)
         given = vars(parser.parse_args(words))
         try:
@@ -81,7 +83,7 @@ ARGUMENTS = "NAME"
 def bench(
     title: str, figures: Callable[[Result], Iterable[Figure]]
 ) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
-    """Decorate a function as the benchmark of its module."""
+    """Return a decorator that registers a function as its module's benchmark."""
 
     def register(measure: Callable[P, Result]) -> Callable[P, Result]:
         name = measure.__module__.removeprefix(f"{__package__}.")
@@ -98,7 +100,7 @@ def benchmark(name: str) -> Benchmark | None:
 
 
 def options(name: str, measure: Callable[..., Result]) -> argparse.ArgumentParser:
-    """Return a parser for the function's parameters: ``*names`` are arguments, the others options."""
+    """Return a parser for the function's parameters: ``*names`` become arguments, all others options."""
     parser = argparse.ArgumentParser(
         f"python -m tools.bench {name}",
         description=sys.modules[measure.__module__].__doc__,
@@ -131,15 +133,15 @@ def chosen(names: Sequence[str], known: Iterable[str]) -> list[str]:
 
 
 def at_most(limit: float, value: float, unit: str = "") -> Target:
-    """Return the target of a value that should be small."""
+    """Return the target that ``value`` is at most ``limit``, and whether it is met."""
     return f"at most {limit:g}{unit and f' {unit}'}", value <= limit
 
 
 def at_least(limit: float, value: float, unit: str = "") -> Target:
-    """Return the target of a value that should be large."""
+    """Return the target that ``value`` is at least ``limit``, and whether it is met."""
     return f"at least {limit:g}{unit and f' {unit}'}", value >= limit
 
 
 def mid(rows: Sequence[Mapping[str, Any]], key: str) -> float:
-    """The median over the rows. Raises ``ValueError`` when there are none."""
+    """Return the median of ``key`` over the rows. Raises ``ValueError`` if there are none."""
     return float(median(row[key] for row in rows))

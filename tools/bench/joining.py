@@ -1,10 +1,10 @@
-"""Lets devices join with one token, and tries attacks on the shipped broker and coordinator.
+"""Lets devices join with one token, then attacks the shipped broker and coordinator.
 
-A real Mosquitto with the files of ``sedge-cloud init``, a real ``sedge-cloud serve``, and ``--devices``
-real ``sedge-edge join``, some at a time, run on this machine. Starting Python takes most of the time. Each
-device then connects with its own files. The attacker has, in turn, nothing, a token, a device's files, and
-recorded frames. The coordinator's own account is subscribed to everything and sees what the broker
-forwards.
+A real Mosquitto with the files that ``sedge-cloud init`` wrote, a real ``sedge-cloud serve``, and
+``--devices`` real ``sedge-edge join`` commands, a few at a time, run on this machine. Starting Python takes
+most of the time. Each device then connects with its own files. The attacker has, in turn, nothing, a token,
+a device's files, and recorded frames. The coordinator's own account subscribes to everything, which shows
+what the broker forwards.
 """
 
 import os
@@ -33,12 +33,12 @@ from sedge_protocol.wire.frame import VERSIONS
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.peer import Peer
 
-FLEET = "test"  # part of ``RealFleet``
+FLEET = "test"  # the fleet's name in ``RealFleet``
 WAIT_S, PASS_S = 15.0, 2.0
 
 
 def serving(folder: Path, *, certificates: bool = False) -> RealFleet:
-    """Run a fleet whose coordinator makes the broker reload its files, as under ``sedge-cloud up``."""
+    """Start a fleet whose coordinator makes the broker reload its files, as under ``sedge-cloud up``."""
     fleet = RealFleet(folder, certificates=certificates)
     fleet.reload_by(folder / "cloud.toml")
     fleet.start_cloud()
@@ -46,7 +46,7 @@ def serving(folder: Path, *, certificates: bool = False) -> RealFleet:
 
 
 def join(fleet: RealFleet, line: str, name: str, folder: str = "") -> str:
-    """Run ``sedge-edge join`` on a new device. Returns its error, or "" if it has joined."""
+    """Run ``sedge-edge join`` as a new device. Returns its error, or "" if it has joined."""
     words = [
         "join",
         line,
@@ -69,7 +69,10 @@ def settings_of(fleet: RealFleet, name: str) -> BrokerSettings:
 
 
 def run(link: MqttLink, seconds: float, ends: Callable[[object], bool]) -> list[Received]:
-    """Return the messages that a link receives until ``ends`` is true, or for this many seconds."""
+    """Return the messages that a link receives.
+
+    Stops after ``seconds``, or after the first event for which ``ends`` is true.
+    """
     heard, until = list[Received](), time.monotonic() + seconds
     while time.monotonic() < until:
         for event in link.step():
@@ -92,7 +95,7 @@ def lets_in(settings: BrokerSettings) -> bool:
 
 
 def refusal(settings: BrokerSettings) -> str:
-    """Return why the broker rejects an account, as a device's log says it; "" if it does not."""
+    """Return why the broker rejects an account, in the words of a device's log, or "" if it does not."""
     link, said = MqttLink(settings, ()), list[str]()
 
     def ends(event: object) -> bool:
@@ -106,7 +109,7 @@ def refusal(settings: BrokerSettings) -> str:
 
 
 def up(settings: BrokerSettings, *listens: str) -> MqttLink:
-    """Open a link."""
+    """Open a link that subscribes to these topics, and wait until it is connected."""
     link = MqttLink(settings, listens)
     run(link, WAIT_S, lambda event: isinstance(event, Connected))
     run(link, 0.5, lambda event: False)
@@ -114,7 +117,7 @@ def up(settings: BrokerSettings, *listens: str) -> MqttLink:
 
 
 def passes(sender: MqttLink, topic: str, receiver: MqttLink) -> bool:
-    """Return True if a message from one account reaches another."""
+    """Return True if a message that ``sender`` sends to a topic reaches ``receiver``."""
     payload = f"marked {time.monotonic_ns()}".encode()
     sender.send(topic, payload)
     for _ in range(int(PASS_S / 0.1)):
@@ -125,9 +128,9 @@ def passes(sender: MqttLink, topic: str, receiver: MqttLink) -> bool:
 
 
 def attacks(fleet: RealFleet, used: str, line: str) -> Iterator[tuple[str, bool]]:
-    """Try each attack. Returns whether it was repelled.
+    """Try every attack. Yields each attack and whether it was repelled.
 
-    The fleet has pi-0, pi-1 and pi-2, and a ``used`` token.
+    The fleet has pi-0, pi-1 and pi-2. The token in ``used`` is used up, the one in ``line`` is valid.
     """
     one, other = settings_of(fleet, "pi-0"), topics.up(FLEET, "pi-1")
     password = (fleet.folder / "coordinator-password").read_text().strip()
@@ -158,7 +161,7 @@ def attacks(fleet: RealFleet, used: str, line: str) -> Iterator[tuple[str, bool]
             f"hear what another device sends, with {who} account",
             not passes(master, other, thief),
         )
-        # Permitted actions succeed, so nothing above failed just for lack of a connection.
+        # Permitted actions succeed, so the attempts above did not fail for lack of a connection.
         name = settings.username or ""
         assert passes(thief, topics.up(FLEET, name), master)
         assert passes(master, topics.down(FLEET, name), thief)
@@ -177,7 +180,7 @@ def attacks(fleet: RealFleet, used: str, line: str) -> Iterator[tuple[str, bool]
 
 
 def with_other_certificates(fleet: RealFleet, name: str) -> Iterator[tuple[str, bool]]:
-    """Connect with a device's password but without its certificate, to a broker that requires one."""
+    """Connect with a device's password but without its valid certificate, to a broker that requires one."""
     good = settings_of(fleet, name)
     secret = load_config(fleet.folder / name / "edge.toml").secret()
     plain = good.url.replace("mqtts:", "mqtt:")
@@ -200,7 +203,7 @@ def with_other_certificates(fleet: RealFleet, name: str) -> Iterator[tuple[str, 
         ("without TLS", replace(good, url=plain, ca_file=None, client_pem=None), "expect TLS"),
     ):
         yield f"connect as a device {what}", reason in refusal(settings)
-    assert not refusal(showing(ours, now + 600))  # it was the certificate, and nothing else
+    assert not refusal(showing(ours, now + 600))  # so the certificates alone were the reason
 
 
 def forgeries(fleet: RealFleet, master: MqttLink) -> Iterator[tuple[str, bool]]:
@@ -220,7 +223,7 @@ def forgeries(fleet: RealFleet, master: MqttLink) -> Iterator[tuple[str, bool]]:
 
 
 def hellos(fleet: RealFleet) -> list[bytes | None]:
-    """Return the coordinator's record of each device."""
+    """Return the last HELLO that the coordinator has recorded from each device."""
     store = open_folder(fleet.folder / "state")
     try:
         return [row.hello for row in store.devices()]
@@ -229,7 +232,7 @@ def hellos(fleet: RealFleet) -> list[bytes | None]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return figures of the joins, then of each attack."""
+    """Return a figure for the joins, then one for each attack."""
     joined = f"{found['joined']} of {found['devices']}"
     minutes = (
         f"{found['seconds'] / 60:.1f} min, with 1 command on the coordinator and 1 on each device"
@@ -246,7 +249,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("Joining by one token, and an attacker's list", figures)
 def measure(devices: int = 50, at_once: int = 4, certificates: int = 0) -> Result:
-    """Let this many devices join, ``at_once`` of them at a time; then try every attack.
+    """Let this many devices join, at most ``at_once`` at a time; then try every attack.
 
     If ``certificates`` is 1, the broker is set up by ``init --client-certificates``.
     """

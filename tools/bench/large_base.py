@@ -1,10 +1,10 @@
 """Measures a new device's download of a 20 MB base, over MQTT and over HTTP from a separate web server.
 
-Real processes run on loopback: Mosquitto, ``sedge-cloud serve``, an agent, and a web server with the state
-folder's blobs. It reports for each way of delivery: bytes from the broker to the device, bytes over HTTP as
-the device reports them, and seconds from the run's start until the base is on the device's disk. It also
-measures the overhead of a request with TLS 1.3, which counts the request and the response without the blob
-and which shows from which size on HTTP pays off.
+Real processes run on loopback: Mosquitto, ``sedge-cloud serve``, an agent, and a web server for the blobs
+in the state folder. For each way of delivery it reports the bytes from the broker to the device, the bytes
+over HTTP as the device counts them, and the seconds from the run's start until the base is on the device's
+disk. It also measures how many bytes a request over TLS 1.3 costs in addition to its blob, which shows the
+size from which HTTP pays off.
 """
 
 import socket
@@ -49,14 +49,14 @@ class Looked(nn.Module):
         self.head = nn.Linear(WIDTH, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, 10) of images (B, 1, 8, 8)."""
+        """Return logits (B, 10) for images (B, 1, 8, 8)."""
         places = torch.arange(64) * 300 + (x.flatten(1).abs() * 100).long()
         found: Tensor = self.head(self.table(places).mean(1))
         return found
 
 
 def newcomer(folder: Path, bundle: Path, name: str, over_http: bool) -> dict[str, float]:
-    """Run a device's first round in a fleet of its own."""
+    """Run the first round of a new device, the only one in its fleet. Returns the bytes and seconds."""
     with ExitStack() as stack:
         fleet = RealFleet(folder)
         stack.callback(fleet.close)
@@ -85,7 +85,7 @@ def newcomer(folder: Path, bundle: Path, name: str, over_http: bool) -> dict[str
 
 
 def request_bytes(folder: Path, count: int = 65_536) -> int:
-    """Return the bytes of an HTTPS request and its response, without TCP/IP headers and the blob itself."""
+    """Return the bytes of an HTTPS request and response beyond the blob, not counting TCP/IP headers."""
     make_ca(folder, "ca")
     make_certificate(folder, "server", "ca", f"IP:{LOOPBACK}")
     blob, moved, done = bytes(count), list[int](), threading.Event()

@@ -1,8 +1,8 @@
 """Finds how many elements of a model FedOBP should keep personal, from 500 to 600,000 parameters.
 
-Two data sets are split among ten devices by Dir(0.3), with six models each. ``--validation`` compares rules
-for the number as a function of the model's size, on a fifth of the devices' training examples; the default
-was chosen by it. Without it, FedAvg, the paper's quantile and the default are compared on the test
+Two data sets, each with six models, are split among ten devices by Dir(0.3). With ``--validation``, rules
+that derive the number from the model's size are compared on a fifth of the devices' training examples; the
+default was chosen that way. Otherwise FedAvg, the paper's quantile and the default are compared on the test
 examples. A finished fleet is not repeated. Accuracies are in [0, 1], pooled over the test examples, before
 and after training.
 """
@@ -19,7 +19,7 @@ from sedge_cloud.figures.numbers import percent
 from sedge_emulate.paired import pooled
 
 DIGITS, FASHION = "digits", "fashion-mnist"
-# The widths of each model's layers, without the last layer of ten classes, by its number of parameters.
+# Maps a model's number of parameters to the widths of its layers, without the last layer of ten classes.
 MODELS: Mapping[str, Mapping[int, str]] = {
     DIGITS: {
         650: "layers(64)",
@@ -74,7 +74,7 @@ label = "{label}"
 options = {{ {options} }}
 """
 EXAMPLES = {DIGITS: 0, FASHION: 2500}
-# The number of personal elements of a model with n parameters, by rule.
+# Rules for the number of personal elements in a model with n parameters.
 RULES: Mapping[str, Callable[[int], int]] = {
     "41 or more": lambda n: max(41, n * 7 // 100_000),
     "square root": isqrt,
@@ -85,7 +85,7 @@ PLAIN, PAPER, DEFAULT = "FedAvg", "the paper's quantile", "default"
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return the means over seeds before and after training, by data set and size."""
+    """Return the mean accuracies before and after training for each data set, size and strategy."""
     cells: dict[str, dict[str, list[Result]]] = {}
     for row in found["rows"]:
         cell = cells.setdefault(f"{row['dataset']}, {row['parameters']:,} parameters", {})
@@ -107,7 +107,7 @@ def measure(
     sizes: Sequence[int] = (),
     out: Path = Path("runs/least_personal"),
 ) -> Result:
-    """Do the missing runs. ``sizes`` selects some of the models."""
+    """Run the fleets that have no result yet. ``sizes`` selects models by their number of parameters."""
     rows: list[Result] = []
     for seed in seeds:
         for dataset, models in MODELS.items():

@@ -11,7 +11,7 @@ PACKAGES = ("numpy", "torch", "onnxruntime", "paho-mqtt", "msgspec")
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return the machine in one line."""
+    """Return the description of the machine as one figure."""
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     return [
         Figure(
@@ -36,7 +36,7 @@ def measure() -> Result:
 
 
 def processor(cpuinfo: str) -> str:
-    """Return the name of the first processor, or "unknown" on boards that do not report it."""
+    """Return the first processor's name, or "unknown" on boards that do not report it."""
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name":
@@ -45,6 +45,6 @@ def processor(cpuinfo: str) -> str:
 
 
 def memory_bytes(meminfo: str) -> int:
-    """Return the size of the memory in bytes."""
+    """Return the machine's memory in bytes."""
     (line,) = [line for line in meminfo.splitlines() if line.startswith("MemTotal:")]
     return 1024 * int(line.split()[1])

@@ -29,7 +29,7 @@ from sedge_protocol.wire.objective import Metric
 
 # How many pairs of devices to list.
 _PAIRS = 3
-# The column heads for the data sets.
+# How many of the pairs that learned together most often to list.
 TITLES = {
     "phones": "phones",
     "shakespeare": "Shakespeare's roles",
@@ -39,7 +39,7 @@ TITLES = {
 
 
 def page() -> str:
-    """Return METHODS.md with the tables of every data set."""
+    """Return the text of METHODS.md, which has the tables of every data set."""
     lines = [
         "# Methods on four data sets",
         "",
@@ -52,7 +52,7 @@ def page() -> str:
 
 
 def methods(name: str) -> list[str]:
-    """Return the lines about one data set."""
+    """Return the lines of METHODS.md about one data set."""
     fleet, kept = load_emulation(SETS[name]), CELLS / name
     there = folders(fleet, kept)
     command = f"`python -m tools.bench tables {name}`"
@@ -87,7 +87,7 @@ def methods(name: str) -> list[str]:
 
 
 def _partners(runs: Runs) -> Iterator[str]:
-    """Describe which devices learned together under the first seed, for methods that group devices."""
+    """For each method that groups devices, describe which ones learned together under the first seed."""
     for name, by_seed in runs.items():
         seed = min(by_seed)
         partners = by_seed[seed].strategy.partners
@@ -107,9 +107,9 @@ def _partners(runs: Runs) -> Iterator[str]:
 
 
 def overview() -> list[str]:
-    """Return a table of all data sets, for methods that ran under every seed on each.
+    """Return a table of all data sets, with the methods that ran under every seed on each of them.
 
-    Its accuracies are pooled and have no spreads.
+    Its accuracies are pooled over the devices and have no spreads.
     """
     by_set = {
         name: compared(there)
@@ -142,14 +142,14 @@ def _head(name: str, found: Comparison) -> str:
 
 
 def _numbers(row: Row, metric: Metric) -> str:
-    """Return a method's metric before and after training; "-" if a seed has no device for it."""
+    """Format a method's metric before and after training, with "-" for one that is unknown."""
     figures = [row.figures.get(f"{moment}_pooled") for moment in MOMENTS]
     scale, style = (100, ".1f") if metric.share else (1, ".2f")
     return "/".join("-" if each is None else format(scale * each.mean, style) for each in figures)
 
 
 def mixes(path: Path) -> list[str]:
-    """Describe how Blended's share was chosen."""
+    """Return a table that shows how Blended's share of the past was chosen."""
     found = msgspec.json.decode(path.read_bytes(), type=dict[str, Tried])
     heads = ["share of the past", *(TITLES[name] for name in found)]
     lines = [f"| {' | '.join(heads)} |", f"| {' | '.join(['---'] * len(heads))} |"]
@@ -176,7 +176,10 @@ def _rates(fleet: EmulationConfig, kept: Path) -> Iterator[tuple[str, float]]:
 
 
 def _missing(fleet: EmulationConfig, kept: Path) -> Iterator[str]:
-    """Yield the missing cells. Raises ``DataError`` for a cell of another configuration."""
+    """Yield lines that name the missing cells, grouped by seeds.
+
+    Raises ``DataError`` if a cell was measured with another configuration.
+    """
     rates = dict(_rates(fleet, kept))
     by_seeds: dict[tuple[int, ...], list[str]] = {}
     for strategy in fleet.strategies:

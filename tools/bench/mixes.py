@@ -3,9 +3,9 @@
     python -m tools.bench --keep mixes
 
 Three shares are compared in the same way as learning rates (tables.py): with one seed, half of the rounds,
-and a fifth of every device's training examples held out. All data sets get the same share: the share with
-the best ranks, summed over the data sets before and after training. Each data set has Blended's own
-learning rate.
+and a fifth of every device's training examples held out. One share is chosen for all data sets: the one
+with the best ranks, summed over the data sets before and after training. On each data set, Blended uses the
+learning rate chosen for it there.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ LABEL = "Blended"
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """A data set's metric for each share, pooled, before and after training."""
+    """The metric on one data set for each share, pooled over the devices, before and after training."""
 
     metric: Metric
     rate: float
@@ -44,7 +44,7 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return the metric of each share."""
+    """Return the metric for each data set and share."""
     return [
         Figure(
             f"{name}, {share} of the past",

@@ -1,14 +1,14 @@
-"""Tests which models the exporter supports: exports every model of ``tools/bench/zoo``.
+"""Tests which models the exporter supports: exports every model in ``tools/bench/zoo``.
 
     python -m tools.bench models [--published] [--seeds N] [--batch-size 8] [--page FILE] [name ...]
 
-With ``--published``, or if they are named, it also exports models of public packages. They are built in a
+With ``--published``, or by name, it exports models from public packages instead. They are built in a
 separate environment (``--venvs``), into which pip installs timm, transformers and the others. Every export
 verifies the programs against eager torch in float64, or fails with a reason. Then the exported gradient
-step and eager torch's run alternately on one thread; the ratio is that of median CPU times over half a
-second. For a model that takes microseconds, it is mostly overhead. The export's time is wall time. Memory
-is that of ``sedge_export.writing.step_memory``. A name that ends in ``@executorch`` is exported for that
-backend.
+step and eager torch's step run alternately on one thread; the ratio compares their median CPU times over
+half a second. For a model whose step takes microseconds, the ratio is mostly overhead. The export's time is
+wall time. Memory is measured by ``sedge_export.writing.step_memory``. A name that ends in ``@executorch``
+is exported for that backend.
 
 With ``--seeds`` the deep networks are exported with that many seeds instead, and the emulator's trainers
 are checked on each. The page is written after each row. Rows that are not measured again stay unchanged.
@@ -104,7 +104,7 @@ def in_environment(names: Sequence[str], options: argparse.Namespace) -> int:
 
 
 def exported(case: Case, backend: str, batch_size: int) -> list[str]:
-    """Export a model, and measure its step. Returns the row's cells."""
+    """Export a model, and measure its step. Returns the cells of its row."""
     torch.manual_seed(0)
     model, x = case.build(), case.sample(batch_size)
     size = f"{sum(parameter.numel() for parameter in model.parameters()):,}"
@@ -130,13 +130,16 @@ def exported(case: Case, backend: str, batch_size: int) -> list[str]:
         SECONDS,
     )
     taken = manifest.programs[0].memory_bytes
-    memory = taken and taken + theta.nbytes  # together with the gradient
+    memory = taken and taken + theta.nbytes  # The gradient takes as much memory as theta.
     cost = [seconds, f"{ours / eager:.2f}", f"{memory / 1e6:.0f}" if memory else ""]
     return [size, "yes", *verification(manifest), *cost]
 
 
 def seeded(case: Case, seed: str, batch_size: int) -> list[str]:
-    """Export a model with this seed, and check the emulator's trainers with it. Returns the row's cells."""
+    """Export a model with this seed, and check the emulator's trainers on it.
+
+    Returns the cells of its row.
+    """
     torch.manual_seed(int(seed))
     model, x = case.build(), case.sample(batch_size)
     with tempfile.TemporaryDirectory() as name:
@@ -154,7 +157,7 @@ def seeded(case: Case, seed: str, batch_size: int) -> list[str]:
 def trainers(model: nn.Module, bundle: Bundle) -> list[str]:
     """Check each of the emulator's trainers on this classifier.
 
-    Returns names and errors ("" if correct).
+    Returns each trainer's name, or "not" and the error if it trains wrongly.
     """
     manifest, cpu = bundle.manifest, torch.device("cpu")
     problem = Problem(model, CLASSIFICATION, manifest.batch_size, manifest.input)
@@ -176,7 +179,7 @@ def trainers(model: nn.Module, bundle: Bundle) -> list[str]:
 
 
 def verification(manifest: BundleManifest) -> list[str]:
-    """Return the cells with an export's errors and with the batches that it replaced."""
+    """Return the cells for an export's two errors and for the number of batches that it replaced."""
     found = manifest.verification
     if found is None:
         return ["", "", ""]
@@ -193,7 +196,7 @@ def _targets(manifest: BundleManifest, batch_size: int) -> Tensor:
 
 
 def eager_step(case: Case, model: nn.Module, x: Tensor, y: Tensor) -> Step:
-    """Return one step of plain torch."""
+    """Return a function that makes one training step in plain torch."""
     model.train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=LEARNING_RATE, momentum=MOMENTUM)

@@ -1,4 +1,4 @@
-"""Writes docs/models.md. Its rows are measured one by one, and stay until they are measured again."""
+"""Writes docs/models.md. Each row stays until its model is measured again."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,7 +54,7 @@ plain torch in float64, and the same bits in other groups), or says why one does
 
 
 def read(path: Path) -> tuple[Lines, Lines]:
-    """Return the rows of both tables; none if the page does not exist."""
+    """Return the rows of both tables, which are empty if the page does not exist."""
     models, _, seeds = (path.read_text() if path.exists() else "").partition(_SEEDS)
     return _lines(models), _lines(seeds)
 
@@ -81,7 +81,7 @@ def write(
 
 
 def _counts(models: Lines, cases: Mapping[str, Case]) -> str:
-    """Count how many of these models pass, by backend."""
+    """Describe how many of these models export, by backend."""
     counts: list[str] = []
     for backend in (ONNXRUNTIME, EXECUTORCH):
         of = [line for key, line in models.items() if key[1] == backend and key[0] in cases]

@@ -2,12 +2,13 @@
 
     python -m tools.bench mutation [--sample 150] [--seed 0] [--workers 2] [MODULE ...]
 
-A mutant is one module with one change: another comparison, arithmetic or boolean operator, a constant off
-by one, a negated condition, a deleted statement, or None as result. The tests run on it in a copy of the
-tree, nearest first: those that mirror the module's path, those of its folder, those of its deliverable,
-then those of WIDER. The first failure kills it. So does a stage that takes four times as long as without a
-mutant. Survivors are printed with their location and diff; a reader decides whether a test is missing or
-the change makes no difference. The last line is JSON.
+A mutant is a module with one change: a comparison, arithmetic or boolean operator is replaced, a constant
+is off by one, a condition is negated, a statement is deleted, or a function returns None. The tests run on
+each mutant in a copy of the tree, nearest first: those that mirror the module's path, those in its folder,
+those of its deliverable, then those in WIDER. The first failure kills the mutant, and so does a stage that
+takes over four times as long as on the unchanged tree, plus 30 s. Survivors are printed with their location
+and diff; a reader decides whether a test is missing or the change makes no difference. The last line is
+JSON.
 """
 
 import argparse
@@ -40,7 +41,7 @@ CENTRAL = (
 )
 WIDER = (
     "tests/test_config_bounds.py",
-    "tests/test_docs.py",  # the reference documents their defaults and bounds
+    "tests/test_docs.py",  # checks the documented defaults and bounds
     "tests/protocol",
     "tests/cloud",
     "tests/edge",
@@ -57,8 +58,8 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.FloorDiv: ast.Mult, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
     ast.LShift: ast.RShift, ast.RShift: ast.LShift,
 }  # fmt: skip
-# Checks that a type checker already makes, and texts for people.
-TYPES = ("annotation", "returns")  # the limit in Annotated[int, Meta(ge=1)]
+# Parts that are not mutated: what a type checker already checks, and texts for people.
+TYPES = ("annotation", "returns")  # except calls, as in Annotated[int, Meta(ge=1)]
 SKIPPED = {"decorator_list", "exc", "frozen", "strict"}
 
 
@@ -124,7 +125,7 @@ def changes(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
 
 
 def mutants_of(root: Path, path: Path) -> list[Mutant]:
-    """Return every mutant of a module, which is given by its path below the root."""
+    """Return every mutant of the module at ``path``, which is relative to ``root``."""
     source = (root / path).read_bytes()
     starts = [0]
     for line in source.splitlines(keepends=True):
@@ -140,7 +141,7 @@ def mutants_of(root: Path, path: Path) -> list[Mutant]:
 
 
 def stages_of(root: Path, path: Path) -> list[tuple[str, ...]]:
-    """Return the tests to run on a mutant of a module, nearest first."""
+    """Return the stages of tests to run on mutants of a module, nearest first."""
     deliverable, _, *folders, _ = path.parts
     whole = f"tests/{deliverable}"
     home = "/".join([whole, *folders])
@@ -151,11 +152,11 @@ def stages_of(root: Path, path: Path) -> list[tuple[str, ...]]:
 
 
 def failure_of(tree: Path, tests: Sequence[str], limit_s: float | None) -> str:
-    """Run a tree's tests. Returns the end of pytest's output if they fail or take too long, else ""."""
+    """Run tests in a tree. Returns the end of pytest's output if they fail or take too long, else ""."""
     options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu and not fleet"]
     options += ["-k", "not java"]  # Java code contains no mutants
     search = os.pathsep.join(str(tree / folder) for folder in SEARCH)
-    # A file, as a pipe stays open as long as any process that the tests left behind.
+    # A file instead of a pipe, which would stay open as long as any process that the tests left behind.
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *options, *tests],
@@ -190,7 +191,7 @@ class Trees:
         self._root = root
         self._seconds: dict[tuple[str, ...], float] = {}
         caches = shutil.ignore_patterns("__pycache__", ".*_cache")
-        top = shutil.ignore_patterns(".git", ".venv", "runs")  # a package is called runs, too
+        top = shutil.ignore_patterns(".git", ".venv", "runs")  # a package is also called runs
 
         def ignored(path: str, names: list[str]) -> set[str]:
             return caches(path, names) | (top(path, names) if Path(path) == root else set())
@@ -199,7 +200,7 @@ class Trees:
             self.free.put(Path(shutil.copytree(root, folder / str(number), ignore=ignored)))
 
     def survives(self, mutant: Mutant) -> bool:
-        """Return True if all stages, each with a time limit, pass with a mutant."""
+        """Return True if a mutant passes all stages, each of which has a time limit."""
         return all(
             self._passes(mutant, tests, 30 + 4 * self._unchanged_s(tests))
             for tests in stages_of(self._root, mutant.path)
@@ -215,7 +216,7 @@ class Trees:
             self.free.put(tree)
 
     def _unchanged_s(self, tests: tuple[str, ...]) -> float:
-        """Return how long the tests take without a mutant. They must pass."""
+        """Return the seconds that the tests take without a mutant. Exits if they fail."""
         if tests not in self._seconds:
             tree, begun = self.free.get(), time.monotonic()
             try:

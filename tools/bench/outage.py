@@ -1,13 +1,13 @@
-"""Measures how soon a fleet is back after its broker or coordinator fails, and a device's costs.
+"""Measures how soon a fleet is back after its broker or coordinator fails, and what devices send meanwhile.
 
-The first part is in virtual time, with the waits of a real link: all devices of a fleet lose their broker
-at once, and each is back with its next attempt after the outage. The slowest of 20 fleets of each size
-counts. The second part uses real processes, Mosquitto, ``sedge-cloud serve`` and agents, during a run: the
-broker dies and is restarted, then the coordinator. The time is measured from when the broker accepts
-connections, or the coordinator is connected, until the last device is welcomed, and until the open round
-has closed, which needs an update from every device.
+The first part simulates fleets in virtual time, with the waits of a real link: all devices lose their
+broker at once, and each is back with its first attempt after the outage. Of 20 simulated fleets (3 of the
+largest), the slowest counts. The second part uses real processes, Mosquitto, ``sedge-cloud serve`` and
+agents, during a run: first the broker is killed and restarted, then the coordinator. The time is measured
+from when the broker accepts connections, or the coordinator is connected, until the last device is
+welcomed, and until the open round has closed, which needs an update from every device.
 
-An hour's bytes are those of a device's attempts in the second hour of an outage: 100 bytes each if the
+The bytes of an hour are those of a device's attempts in the second hour of an outage: 100 bytes each if the
 network refuses the connection, 240 if nobody answers, and 5,000 if a broker refuses the device after a TLS
 handshake.
 """
@@ -29,7 +29,8 @@ from sedge_export.models import mlp
 from sedge_protocol.wire.reconnect import Ended, Reconnect
 
 SEEDS = 20
-# How many devices lose their broker, for how many seconds, and within how many seconds they must be back.
+# How many devices lose their broker, the outage in seconds, and the limit in seconds for the last to be
+# back.
 FLEETS = ((8, 60, 10.0), (8, 180, 10.0), (300, 120, 45.0), (3000, 120, 45.0), (8, 3600, 45.0))
 # The maximum number of devices that come back within one second.
 MOST_A_SECOND = 300
@@ -46,7 +47,7 @@ quorum = 1.0
 
 @dataclass(frozen=True)
 class Row:
-    """A measurement and its limit. ``unit`` is s, devices a second or kB an hour."""
+    """A measurement and its limit. ``unit`` is s, devices (within one second) or kB (in an hour)."""
 
     what: str
     measured: float
@@ -55,7 +56,7 @@ class Row:
 
 
 def next_try(link: Reconnect, ended: Ended, outage_s: float) -> float:
-    """Return when a link that lost its broker at time 0 makes its first attempt after the outage."""
+    """Return when a link that lost its broker at time 0 first tries again after the outage."""
     at = link.wait_s(Ended.HEARD, 0.0)
     while at < outage_s:
         at += link.wait_s(ended, at)
@@ -63,7 +64,7 @@ def next_try(link: Reconnect, ended: Ended, outage_s: float) -> float:
 
 
 def fleet_is_back(devices: int, outage_s: float, most_s: float) -> list[Row]:
-    """Simulate a fleet in virtual time whose broker's machine refuses connections."""
+    """Simulate fleets in virtual time while the broker's machine refuses connections."""
     last_s, crowd = 0.0, 0
     for seed in range(SEEDS if devices < 1000 else 3):
         rng = np.random.default_rng(seed)
@@ -79,7 +80,7 @@ def fleet_is_back(devices: int, outage_s: float, most_s: float) -> list[Row]:
 
 
 def alone() -> Row:
-    """Simulate a single device that was offline for six minutes, with attempts that nobody answered."""
+    """Simulate a single device that was offline for six minutes, in which nobody answered its attempts."""
     links = [Reconnect(np.random.default_rng(seed), devices=8) for seed in range(SEEDS)]
     last_s = max(next_try(link, Ended.UNANSWERED, 360.0) for link in links) - 360.0
     return Row("one device cut off for 360 s: back after", round(last_s, 1), "s", 10.0)

@@ -62,7 +62,7 @@ def usable(device: str) -> None:
 
 
 def described(device: str) -> dict[str, str]:
-    """Return the names and versions of device, driver and libraries."""
+    """Return the device's name and the versions of its driver and the libraries."""
     found = {"torch": str(torch.__version__), "python": platform.python_version()}
     cpuinfo = Path("/proc/cpuinfo")
     name = processor(cpuinfo.read_text()) if cpuinfo.exists() else "unknown"
@@ -93,7 +93,7 @@ def driver() -> str:
 
 
 def memory(device: str) -> Figures:
-    """Return the bytes of the GPU's memory, total and free; nothing for a CPU."""
+    """Return the GPU's total and free memory in bytes, or no figures for a CPU."""
     if device == "cpu":
         return {}
     free, total = torch.cuda.mem_get_info()
@@ -101,7 +101,7 @@ def memory(device: str) -> Figures:
 
 
 def product(device: str, n: int, precision: str, seconds: float) -> Figures:
-    """Return the floating-point operations per second of multiplying two (n, n) matrices."""
+    """Measure how many floating-point operations per second a product of two (n, n) matrices reaches."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     left, right = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     out = torch.empty_like(left)
@@ -115,7 +115,7 @@ def product(device: str, n: int, precision: str, seconds: float) -> Figures:
 
 
 def copied(device: str, count: int, seconds: float) -> Figures:
-    """Return the bytes read and written per second by a copy of ``count`` bytes in the device's memory."""
+    """Measure the memory bandwidth: bytes read and written per second while copying ``count`` bytes."""
     source = torch.ones(count // 4, device=device)
     target = torch.empty_like(source)
     return {"bytes_s": rate(lambda: target.copy_(source), 2 * count, seconds, device)}

@@ -1,4 +1,7 @@
-"""The cells that a stage measures, most valuable first, and their rows. Does not import torch."""
+"""Defines cells, the settings that a stage measures, and rows, their results. Does not import torch.
+
+A stage measures its most valuable cells first.
+"""
 
 import time
 from collections.abc import Callable
@@ -8,12 +11,12 @@ import msgspec
 
 Setting = dict[str, str | int]
 Figures = dict[str, float]
-# Why a figure is missing on a CPU.
+# The reason given in a row for a figure that cannot be measured on a CPU.
 CUDA_ONLY = "on CUDA only"
 
 
 class Row(msgspec.Struct, frozen=True):
-    """The measurement of one setting. ``why`` says what is missing or was wrong."""
+    """The result of measuring one setting. ``why`` says what is missing or wrong, or is ""."""
 
     setting: Setting
     figures: Figures = {}
@@ -21,9 +24,9 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """A stage's settings: its device ("cpu" or "cuda"), its sizes (``sizes.SIZES``), and its end.
+    """A stage's settings: device ("cpu" or "cuda"), size (a key of ``sizes.SIZES``) and deadline.
 
-    ``end`` is on the monotonic clock, which all processes of a machine share.
+    ``end`` is a time on the monotonic clock, which all processes on a machine share.
     """
 
     device: str
@@ -44,21 +47,24 @@ class Missing(Exception):
 
 
 class Unusable(Exception):
-    """Nothing can be measured on this machine. The message becomes the command's last line."""
+    """Nothing can be measured on this machine. The command prints the message as its last line."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One setting, and the function that measures it. It may raise ``Missing`` or any other exception."""
+    """One setting and the function that measures it.
+
+    The function may raise ``Missing`` or any other exception.
+    """
 
     setting: Setting
     measure: Callable[[], Figures]
 
 
 def named(setting: Setting) -> str:
-    """Format a setting in one line, such as ``avgcnn, 128 devices, fp32``.
+    """Format a setting on one line, such as ``avgcnn, 128 devices, fp32``.
 
-    A number is followed by its key.
+    Each number is followed by its key.
     """
     return ", ".join(
         f"{value:,} {key}" if isinstance(value, int) else value for key, value in setting.items()

@@ -34,10 +34,10 @@ def main(argv: list[str]) -> int:
 
 
 def measured(cell: Cell, settings: Settings) -> Row:
-    """Measure a cell, unless too little time is left. Returns its row.
+    """Measure a cell, unless no time is left, and return its row.
 
-    It raises only ``Unusable``, because after another error the next cell may still succeed, for example
-    with less memory.
+    Only ``Unusable`` is raised. The row reports any other error, because the next cell may still succeed,
+    for example if it needs less memory.
     """
     if settings.left() <= 0:
         return Row(cell.setting, why="no time left")

@@ -1,4 +1,7 @@
-"""Runs stages as child processes. If one fails, its rows so far are kept, and the others still run."""
+"""Runs stages as child processes.
+
+If one fails, its measured rows are kept, and the other stages still run.
+"""
 
 import os
 import signal
@@ -20,18 +23,18 @@ from tools.bench.gpu.stages import Stage
 
 ROOT = Path(__file__).parents[3]
 UNUSABLE = 2
-# A child starts no more cells this long before it is killed.
+# A child starts no more cells after this share of its time limit.
 _MARGIN = 0.9
 # How long a process may take to exit.
 _ENDING_S = 10.0
-# One thread on a CPU, as an emulation's worker has: threads that wait for each other would measure other
-# load.
+# One thread on a CPU, as in an emulation's worker. Several threads wait for each other, so the figures
+# would depend on the machine's other load.
 _ENVIRONMENT = {"cpu": {"OMP_NUM_THREADS": "1"}, "cuda": {}}
 
 
 @dataclass(frozen=True)
 class StageEnd:
-    """How a stage ended: its seconds, its exit status, and ``why`` it failed ("" if it did not)."""
+    """How a stage ended: how long it took, its exit status, and ``why`` it failed ("" if it did not)."""
 
     seconds: float
     status: int
@@ -43,7 +46,8 @@ def run_stage(
 ) -> StageEnd:
     """Run a stage for at most ``limit_s`` seconds, and pass each row to ``note`` as it arrives.
 
-    Every planned cell gets a row. If a crash or the time limit prevented it, the row says so.
+    Every planned cell gets a row. If a crash or the time limit kept a cell from being measured, its row
+    says so.
     """
     start = time.monotonic()
     planned: list[Setting] = []
@@ -74,7 +78,7 @@ def run_stage(
 def _started(
     stage: Stage, device: str, size: str, limit_s: float, errors: IO[bytes]
 ) -> "Generator[subprocess.Popen[bytes]]":
-    """Start the stage's process. At the end of the context, it and all its descendants are killed.
+    """Start the stage's process. When the context ends, kill the process and all its descendants.
 
     A process that waits for a broken driver may survive even SIGKILL; it is left running.
     """
@@ -94,7 +98,7 @@ def _started(
 
 
 def _read(child: "subprocess.Popen[bytes]", lines: "Queue[bytes | None]") -> None:
-    """Pass on the lines that a child writes, and None at the end."""
+    """Put each line that a child writes into ``lines``, then None when its output ends."""
     assert child.stdout is not None
     with child.stdout as out:
         for line in out:
@@ -103,7 +107,7 @@ def _read(child: "subprocess.Popen[bytes]", lines: "Queue[bytes | None]") -> Non
 
 
 def _kill(child: "subprocess.Popen[bytes]") -> None:
-    """Kill a child and all its descendants, which are in a session of their own."""
+    """Kill a child and the descendants in its process group."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
 

@@ -27,7 +27,7 @@ class Cost:
 
 
 def cost(of: Problem) -> Cost:
-    """Return the cost of a classifier's step on a full batch, divided by the number of its examples."""
+    """Return the cost per example of a classifier's step on a full batch."""
     rows = of.batch_size
     x, y = torch.randn(rows, *of.input.shape), torch.zeros(rows, dtype=torch.int64)
     model = copied(of.module).train()

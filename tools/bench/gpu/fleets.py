@@ -1,8 +1,8 @@
-"""Measures emulations on the GPU: examples/thousand.toml, also on the CPU's cores, and 10,000 devices.
+"""Measures emulations on the GPU: examples/thousand.toml (also on the CPU's cores) and 10,000 devices.
 
-``sedge-emulate`` runs as users run it, with coordinator, coding and evaluation. Wall seconds are those in
-its result, counted from when its workers have started; ``command_s`` is how long the user waits. On a GPU
-several workers share the card.
+``sedge-emulate`` runs as users run it, including the coordinator, the coding of updates and evaluation.
+``wall_s`` is taken from its result and excludes the start of its workers; ``command_s`` is how long the
+user waits. On a GPU several workers share the card.
 """
 
 import re
@@ -21,7 +21,7 @@ CPU, CUDA = "cpu", "cuda"
 
 
 def thousand(settings: Settings) -> list[Cell]:
-    """Return the example on the GPU with each number of workers, and on the CPU with one per core."""
+    """Return a cell on the GPU for each number of workers, and one on the CPU with a worker per core."""
     size = SIZES[settings.size]
     text = dressed(EXAMPLE.read_text(), size.thousand, size.dataset)
     on_cpu = Cell(_setting(size, size.thousand, on=CPU), partial(measured, settings, text, CPU, 0))
@@ -38,7 +38,10 @@ def thousand(settings: Settings) -> list[Cell]:
 
 
 def large(settings: Settings) -> list[Cell]:
-    """Return two runs of two rounds of a large fleet: with a tenth of it in each round, then with all."""
+    """Return a cell for each large fleet.
+
+    At full size, each cell runs two rounds of 10,000 devices: a tenth of them per round, then all.
+    """
     size, workers = SIZES[settings.size], SIZES[settings.size].workers[0]
     found: list[Cell] = []
     for fleet in size.fleets:
@@ -54,7 +57,7 @@ def large(settings: Settings) -> list[Cell]:
 
 
 def dressed(text: str, fleet: Fleet, dataset: str) -> str:
-    """Return a fleet file's text with other numbers of devices and rounds, and other data."""
+    """Return a fleet file's text with its devices, rounds, training share and data set replaced."""
     for key, value in (
         ("devices", fleet.devices),
         ("num_rounds", fleet.rounds),
@@ -67,12 +70,15 @@ def dressed(text: str, fleet: Fleet, dataset: str) -> str:
 
 
 def text_of(text: str, on: str, workers: int) -> str:
-    """Return a fleet file's text that trains on this device with this many workers (0: one per core)."""
+    """Return a fleet file's text for training on ``on`` with ``workers`` workers (0: one per core)."""
     return f'workers = {workers}\n{text}[trainer]\ndevice = "{on}"\n'
 
 
 def measured(settings: Settings, text: str, on: str, workers: int) -> Figures:
-    """Measure the cost of an emulation. Raises ``Missing`` if it fails or takes too long."""
+    """Run an emulation, and return its times, rates and memory.
+
+    Raises ``Missing`` if it fails or takes too long.
+    """
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
         folder = Path(name)
         log = folder / "log"
@@ -83,7 +89,7 @@ def measured(settings: Settings, text: str, on: str, workers: int) -> Figures:
             raise Missing(reason(exc, log)) from exc
         took = time.monotonic() - start
     engine = found.engine
-    assert engine is not None  # an emulation always reports these
+    assert engine is not None  # always set for an emulation
     return {
         "wall_s": engine.wall_s,
         "command_s": took,
@@ -98,7 +104,7 @@ def measured(settings: Settings, text: str, on: str, workers: int) -> Figures:
 def reason(why: Unavailable, log: Path) -> str:
     """Return why a program was not measured, with its last line of output."""
     lines = log.read_text().strip().splitlines() if log.exists() else []
-    what, _, _ = str(why).partition(", see ")  # because its log is not kept
+    what, _, _ = str(why).partition(", see ")  # the log named there will be deleted
     return f"{what}: {lines[-1]}" if lines else what
 
 

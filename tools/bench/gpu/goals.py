@@ -1,7 +1,7 @@
 """The goals for training many devices on one GPU, and whether a run meets them. Does not import torch.
 
-Goals apply only to a GPU at full size. The loop to beat runs in float32 with torch's defaults, so
-convolutions use TF32; the trainer's float32 does not.
+Goals apply only to full-size runs on a GPU. The loop to beat runs in float32 with torch's defaults, which
+use TF32 for convolutions; the trainer's float32 never uses TF32.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ class _Wanted:
 
 
 def judged(rows: Rows, why: str) -> list[Goal]:
-    """Return every goal with its result from the rows. ``why`` says why no goal applies, or is ""."""
+    """Return every goal, judged by the rows. ``why`` is the reason why no goal applies, or ""."""
     return [_judged(goal, rows, why) for goal in _GOALS]
 
 
@@ -58,7 +58,10 @@ def _judged(goal: _Wanted, rows: Rows, why: str) -> Goal:
 
 
 def _figures(rows: Rows, stage: str, key: str, **setting: str | int) -> list[float]:
-    """Return a figure from every row of a stage with these settings. Raises ``Missing`` if none has it."""
+    """Return the figure ``key`` from each row in a stage that has these settings and no error.
+
+    Raises ``Missing`` if there is none.
+    """
     found = [*rows.get(stage, ()), *(rows.get(COMBINED, ()) if stage == VECTORISED else ())]
     chosen = [row for row in found if setting.items() <= row.setting.items()]
     if values := [row.figures[key] for row in chosen if key in row.figures and not row.why]:

@@ -15,7 +15,7 @@ _MARK = "@pytest.mark.gpu"
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Return a cell for each file with such tests."""
+    """Return a cell for each file that has tests marked ``gpu``."""
     return [
         Cell({"file": str(path.relative_to(ROOT))}, partial(measured, settings, path))
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
@@ -24,9 +24,9 @@ def cells(settings: Settings) -> list[Cell]:
 
 
 def measured(settings: Settings, path: Path) -> Figures:
-    """Run the tests of a file. Returns how many passed, and in how many seconds.
+    """Run the GPU tests in a file. Returns their counts by result, and the seconds they took.
 
-    Raises ``Missing`` with the names of tests that failed.
+    Raises ``Missing`` with the names of failed tests, or if none passed.
     """
     if settings.device != "cuda":
         raise Missing(CUDA_ONLY)
@@ -44,7 +44,10 @@ def measured(settings: Settings, path: Path) -> Figures:
 
 
 def summed(report: Path) -> Figures:
-    """Count the results in pytest's report. Raises ``Missing`` with the names of tests that failed."""
+    """Count the results in pytest's report.
+
+    Raises ``Missing`` with the names of failed tests, or if none passed.
+    """
     found: Figures = {"passed": 0, "failed": 0, "skipped": 0, "seconds": 0.0}
     failed: list[str] = []
     for case in ElementTree.parse(report).iter("testcase"):

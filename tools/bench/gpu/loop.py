@@ -25,7 +25,7 @@ PRECISIONS = (DEFAULT, "bf16", "fp32")
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Return a cell for each model in each precision."""
+    """Return a cell for each model and precision."""
     size = SIZES[settings.size]
     return [
         Cell(
@@ -47,7 +47,7 @@ def measured(name: str, size: Size, device: str, precision: str) -> Figures:
 
 
 class Loop:
-    """The devices of an example, which are trained in a loop."""
+    """An example's devices, trained one after another."""
 
     def __init__(self, example: Example, device: str, precision: str) -> None:
         self._example, self._device, self._precision = example, device, precision
@@ -82,10 +82,10 @@ class Loop:
 
 @contextmanager
 def _arithmetic(precision: str, device: str) -> Generator[None]:
-    """Disable TF32 if float32 must be exact."""
+    """Disable TF32 within this context if ``precision`` is "fp32"."""
     if precision != "fp32" or device == "cpu":
         yield
         return
-    # Torch's default for products is without TF32.
+    # Only convolutions need this: by default torch does not use TF32 for matrix products.
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield

@@ -1,4 +1,4 @@
-"""Measures several processes on one GPU, each with its own CUDA context and stream.
+"""Measures how fast several processes train on one GPU, each with its own CUDA context and stream.
 
 pfl-research uses a GPU this way, and so do the emulator's workers. Each process trains its own devices for
 the same period, and the rates are added up.
@@ -21,12 +21,12 @@ from tools.bench.gpu.vectorised import Form
 from tools.bench.training import example_tasks
 
 LOOP, VECTORISED = "loop", "vectorised"
-# Seconds from the command to the start of training, so that all processes start at the same time.
+# Training starts this many seconds after it is requested, so that all processes start at the same time.
 _AHEAD_S = 0.2
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Return cells of the first model with each number of processes: for the loop, then the trainer."""
+    """Return two cells for each number of processes: the loop and the trainer, with the first model."""
     size = SIZES[settings.size]
     return [
         Cell(
@@ -39,7 +39,7 @@ def cells(settings: Settings) -> list[Cell]:
 
 
 def measured(settings: Settings, way: str, count: int) -> Figures:
-    """Measure the examples per second of all processes together."""
+    """Measure how many examples per second all processes train on together."""
     size = SIZES[settings.size]
     with ExitStack() as stack:
         pools = [
@@ -55,7 +55,7 @@ def measured(settings: Settings, way: str, count: int) -> Figures:
         return {"examples_s": sum(rate.result() for rate in rates)}
 
 
-# each process's own work, by its arguments
+# Run in each process, which builds its work once for given arguments.
 
 
 def _once(settings: Settings, way: str, count: int) -> None:
@@ -81,7 +81,7 @@ def _between(settings: Settings, way: str, count: int, begin: float, end: float)
 
 @cache
 def _work(settings: Settings, way: str, count: int) -> tuple[Callable[[], object], int]:
-    """Return this process's work, on its own stream, and how many examples one call trains on."""
+    """Return a function that does this process's training on its own stream, and its examples per call."""
     size, device = SIZES[settings.size], settings.device
     if device == "cuda":
         torch.cuda.set_stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]

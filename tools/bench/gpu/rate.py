@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-# A median over fewer repeats says little about a GPU that changes its clock rate. Work that takes seconds
-# is not repeated anyway.
+# The minimum number of repeats, because a GPU's clock rate varies, and how many seconds they may overrun.
 _LEAST, _LONGER_S = 3, 2.0
 
 
@@ -18,7 +17,7 @@ def finished(device: str) -> None:
 
 
 def rate(work: Callable[[], object], amount: float, seconds: float, device: str) -> float:
-    """Return ``amount`` per second: the median over repeats that fill ``seconds``, after a warm-up."""
+    """Repeat ``work`` for ``seconds`` after a warm-up. Returns ``amount`` divided by the median time."""
     work()
     finished(device)
     took: list[float] = []

@@ -1,4 +1,4 @@
-"""The JSON of a whole run, and the file that has its rows until then. Does not import torch."""
+"""The JSON result of a whole run, and the file that keeps its rows while it runs. Does not import torch."""
 
 import time
 from pathlib import Path
@@ -39,7 +39,7 @@ def encoded(result: GpuResult) -> str:
 
 
 def decoded(text: str | bytes) -> GpuResult:
-    """Decode such a line. Raises ``msgspec.ValidationError`` for any other text."""
+    """Decode a line of ``encoded``. Raises ``msgspec.ValidationError`` for any other text."""
     return msgspec.json.decode(text, type=_Line).gpu
 
 
@@ -51,11 +51,11 @@ class Journal:
         self.path = folder / time.strftime("%Y%m%d-%H%M%S.jsonl")
 
     def add(self, stage: str, row: Row) -> None:
-        """Write a row."""
+        """Append a row to the file."""
         self._append(msgspec.json.encode({"stage": stage, "row": row}))
 
     def end(self, line: str) -> None:
-        """Write the last line."""
+        """Append the last line to the file."""
         self._append(line.encode())
 
     def _append(self, line: bytes) -> None:
@@ -64,7 +64,7 @@ class Journal:
 
 
 def save(result: GpuResult, path: Path) -> bool:
-    """Write the result for the pages, unless it would replace a GPU's by a CPU's.
+    """Write the result to ``path``, but never replace a GPU's result with a CPU's.
 
     Returns True if it was written.
     """

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 import msgspec
 from tools.bench.gpu.cells import Row
 
-# The subject in a row of the stage "card".
+# Values of "what" in the rows of the stage "card".
 CARD, PRODUCT, COPY = "card", "matrix product", "copy"
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The maximum operations per second by precision, and bytes per second, if they were measured."""
+    """The GPU's measured limits: operations per second for each precision, and bytes per second."""
 
     flops_s: dict[str, float] = {}
     bytes_s: float | None = None

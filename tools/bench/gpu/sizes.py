@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fleet:
-    """An emulation: its devices, the share that trains in a round, and its rounds."""
+    """The size of an emulation: number of devices, share that trains in a round, and number of rounds."""
 
     devices: int
     fraction: float
@@ -17,7 +17,7 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Size:
-    """The sizes of a run. ``seconds`` is how long a rate is measured; the other fields belong to stages."""
+    """The sizes of a run. A rate is measured for ``seconds``; the other fields are for certain stages."""
 
     matrix: int
     copied_bytes: int

@@ -19,7 +19,7 @@ _IMAGE, _SIGNAL = (1, 28, 28), (9, 128)
 
 
 class ConvNet1D(nn.Module):
-    """Three convolutions of width 5, a mean over time and a linear layer; n = 60,118."""
+    """Three convolutions of width 5, a mean over time and a linear layer, with 60,118 parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def subject(name: str, size: Size, devices: int) -> Example:
 
 
 def built(example: Example) -> nn.Module:
-    """Build the model; it is the same in every process."""
+    """Build the model, with the same initial parameters in every process."""
     torch.manual_seed(0)
     return example.build()
 

@@ -1,9 +1,9 @@
-"""Measures the emulator's vectorised trainer, which trains many devices at once, in each of its forms.
+"""Measures every form of the emulator's vectorised trainer, which trains many devices at once.
 
-As in an emulation, every form is checked against float64 before it is timed; a wrong form's figure says so.
-The time is that of ``FleetTrainer.train``: copying thetas to the device, all steps, and copying thetas
-back. Cells are ordered by how many choices differ from the first cell, so that each choice is measured by
-itself before time runs out.
+As in an emulation, each form is checked against float64 before it is timed; if it is wrong, its row says
+so. The timed call is ``FleetTrainer.train``: it copies thetas to the device, runs all steps, and copies
+thetas back. A form is a set of choices. Cells with the fewest choices that differ from the first cell come
+first, so that each choice is measured separately before time runs out.
 """
 
 from collections.abc import Iterator
@@ -28,20 +28,20 @@ from sedge_emulate.training.vectorised import VectorisedTrainer
 GRAPHS, EAGER = "graphs", "no graphs"
 # The model without convolutions.
 _PLAIN = ("mlp",)
-# How many devices the checked trainer has: as few as the check needs.
+# The number of devices in the trainer that is checked, the fewest that the check needs.
 _CHECKED = 4
 
 
 @dataclass(frozen=True)
 class Form:
-    """How the trainer computes. tf32 is float32 with the factors of products rounded."""
+    """The trainer's settings. "tf32" is float32 with the factors of products rounded."""
 
     precision: Literal["fp32", "bf16", "tf32"] = "fp32"
     launches: str = EAGER
     convolutions: Convolutions = "grouped"
 
     def open(self, of: Problem, device: str, width: int) -> VectorisedTrainer:
-        """Create a trainer of ``width`` devices at once."""
+        """Create a trainer for ``width`` devices at a time."""
         return VectorisedTrainer(
             of,
             self.rounding,
@@ -64,17 +64,17 @@ class Form:
 
 
 def single(settings: Settings) -> list[Cell]:
-    """Return the first cell of the matrix and those that differ in one choice or only in the width."""
+    """Return the cells that differ from the default form and first width in at most one choice."""
     return [cell for differences, cell in _matrix(settings) if differences <= 1]
 
 
 def combined(settings: Settings) -> list[Cell]:
-    """Return the other cells of the matrix."""
+    """Return the cells that differ from the default form and first width in two or more choices."""
     return [cell for differences, cell in _matrix(settings) if differences > 1]
 
 
 def _matrix(settings: Settings) -> list[tuple[int, Cell]]:
-    """Return models, forms and widths by the number of differences.
+    """Return each cell with the number of its differences from the first cell, fewest first.
 
     TF32 is used only at the first width.
     """
@@ -106,10 +106,10 @@ def _forms() -> Iterator[Form]:
 
 
 def measured(name: str, size: Size, device: str, width: int, form: Form) -> Figures:
-    """Measure examples, FLOPs and bytes per second of all devices that train at once.
+    """Measure the combined rate of devices that train at once, in examples, FLOPs and bytes per second.
 
-    Raises ``Missing`` on a CPU for forms that need a GPU. For a form with wrong results, it raises
-    ``Missing`` with the figures.
+    Raises ``Missing`` on a CPU if the form needs a GPU, and with the figures if the form's results are
+    wrong.
     """
     if device == "cpu" and (form.precision != "fp32" or form.launches != EAGER):
         raise Missing(CUDA_ONLY)
@@ -126,7 +126,7 @@ def measured(name: str, size: Size, device: str, width: int, form: Form) -> Figu
 
 @cache
 def _wrong(name: str, size: Size, device: str, form: Form) -> str:
-    """Describe how the form's training differs from torch's; "" if it does not."""
+    """Return how the form's training differs from torch's, or "" if it does not."""
     of = _problem(name, size)
     try:
         check(form.open(of, device, _CHECKED), of, form.rounding, _references(name, size))
@@ -135,7 +135,7 @@ def _wrong(name: str, size: Size, device: str, form: Form) -> str:
     return ""
 
 
-# This check is made once per process for each model.
+# These are computed once per process for each model.
 
 
 @cache

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from tools.bench.gpu.cells import Row, named
 
-# Figures appear in this order. A rate in examples says more than the same rate in operations or bytes.
+# Figures appear in this order. Raw rates are hidden if there is one in examples, which says more.
 _WORDS = {
     "examples_s": ("{:,.0f} examples/s", 1.0),
     "of_peak": ("{:.1f} % of the matrix peak", 100.0),
@@ -25,13 +25,13 @@ _RAW = {"flops_s", "bytes_s"}
 
 
 def told(row: Row) -> str:
-    """Format a row's figures, then its reason."""
+    """Format a row's figures, then the reason why any is missing or wrong."""
     words = [*figures(row.figures), *([row.why] if row.why else [])]
     return ", ".join(words) if words else "no figures"
 
 
 def figures(found: Mapping[str, float]) -> list[str]:
-    """Return each figure that has words, in order."""
+    """Return the figures formatted as in ``_WORDS`` and in its order."""
     hidden = _RAW if "examples_s" in found else set[str]()
     return [
         text.format(factor * found[key])
@@ -41,5 +41,5 @@ def figures(found: Mapping[str, float]) -> list[str]:
 
 
 def line(stage: str, row: Row) -> str:
-    """Format a row as a line of progress."""
+    """Format a row as a progress line."""
     return f"{stage:<11} {named(row.setting)}: {told(row)}"

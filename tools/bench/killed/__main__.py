@@ -2,14 +2,15 @@
 
     python -m tools.bench killed [flower nvflare sedge]
 
-Three clients train for two seconds a round, eight rounds of federated averaging. In the middle of the third
-round the server's process group, which does not include Flower's ServerApp, is killed by SIGKILL; two
-seconds later the same command restarts it on the same disk. Flower's SuperLink has a database
-(``--database``); NVFlare runs its own ``poc``, whose start script supervises the server; Sedge is one
-``serve`` on SQLite. It reports the state of the run after a minute and a half, the rounds that were closed
-by then, and the seconds from the restart to the next closed round. Flower and NVFlare are installed in
-their own environments in runs/; neither installs torch. Everything runs in network namespaces, which needs
-root. The last line is JSON.
+Three clients run eight rounds of federated averaging, each of which takes two seconds of training. In the
+middle of the third round, SIGKILL ends the server's process group, which does not include Flower's
+ServerApp; two seconds later the same command restarts it on the same disk. Flower's SuperLink has a
+database (``--database``); NVFlare runs its own ``poc``, whose start script supervises the server; Sedge is
+one ``serve`` on SQLite. The report has the run's state after a minute and a half, the rounds closed by
+then, and the seconds from the restart to the next closed round.
+
+Flower and NVFlare are installed in separate environments in runs/; neither installs torch. Everything runs
+in network namespaces, which needs root. The last line is JSON.
 """
 
 import argparse
@@ -90,7 +91,7 @@ os._exit(0)  # a session's threads would go on
 
 @dataclass(frozen=True)
 class Row:
-    """A framework's result: its run's state, closed rounds, and the seconds until the next one closed."""
+    """A framework's result: its run's state and closed rounds, and the seconds until the next closed."""
 
     name: str
     version: str
@@ -141,7 +142,10 @@ class Processes:
 def watched(
     closed: Callable[[], int], kill: Callable[[], None], start: Callable[[], None]
 ) -> float | None:
-    """Kill in the middle of a round, and restart. Returns the seconds until another round has closed."""
+    """Kill the server in the middle of a round, and restart it.
+
+    Returns the seconds from the restart until another round has closed, or None if none has.
+    """
     wait_for(lambda: closed() >= KILLED_IN - 1, PATIENCE_S, "rounds close")
     time.sleep(1.0)
     before = closed()
@@ -157,7 +161,7 @@ def watched(
 
 
 def flower(folder: Path, python: Path) -> tuple[str, int, float | None]:
-    """Run a SuperLink with a database, three SuperNodes, and an app."""
+    """Run a SuperLink with a database, three SuperNodes and an app. Returns the fields of a ``Row``."""
     package = folder / "app" / "killed"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -196,7 +200,7 @@ def flower(folder: Path, python: Path) -> tuple[str, int, float | None]:
 
 
 def nvflare(folder: Path, python: Path) -> tuple[str, int, float | None]:
-    """Run a server and three clients of ``nvflare poc``, and a job."""
+    """Run the server and three clients of ``nvflare poc``, and a job. Returns the fields of a ``Row``."""
     (folder / "job.py").write_text(JOB)
     (folder / "admin.py").write_text(ADMIN)
     shutil.copy(HERE / "nvflare_client.py", folder)
@@ -230,7 +234,7 @@ def nvflare(folder: Path, python: Path) -> tuple[str, int, float | None]:
 
 
 def kill_below(folder: Path) -> None:
-    """Kill every Python program that runs in a folder, but not the script that supervises them."""
+    """Kill every Python program whose command names the folder, but not the script that supervises it."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().decode()
@@ -241,7 +245,7 @@ def kill_below(folder: Path) -> None:
 
 
 def sedge(folder: Path, network: Network) -> tuple[str, int, float | None]:
-    """Run one ``serve`` on SQLite, and three agents."""
+    """Run one ``serve`` on SQLite and three agents. Returns the fields of a ``Row``."""
     for host in (HOSTS[0], BROKER, AGENTS):
         network.add(host)
     bundle = make_bundle(folder)

@@ -87,7 +87,7 @@ def alone() -> Row:
 
 
 def cost(ended: Ended) -> Row:
-    """Return the bytes that an hour's outage costs a device of a small fleet."""
+    """Count the bytes that an hour of an outage costs a device in a small fleet."""
     link = Reconnect(np.random.default_rng(1), devices=8)
     at, tries = next_try(link, ended, 3600.0), 0
     while at < 7200:
@@ -99,10 +99,10 @@ def cost(ended: Ended) -> Row:
 
 
 class Timed(RealFleet):
-    """A real fleet that measures when all devices are back."""
+    """A real fleet, with the time until all devices are back."""
 
     def back(self, devices: list[str], returned: Callable[[], None]) -> tuple[float, float]:
-        """Restart something.
+        """Call ``returned``, which restarts a process.
 
         Returns the seconds until all devices are welcomed, and until a round has closed.
         """
@@ -127,7 +127,7 @@ class Timed(RealFleet):
 
 
 def real(folder: Path, devices: int, seconds: float) -> list[Row]:
-    """Measure real processes while first the broker is down, then the coordinator."""
+    """Measure how real processes recover after the broker was down, then after the coordinator was."""
     model, sample = mlp(64, 32, 10), torch.randn(16, 1, 8, 8)
     export(model, sample, batch_size=16, name="digits", num_classes=10, folder=folder / "bundle")
     names = [f"pi-{i}" for i in range(devices)]
@@ -153,7 +153,7 @@ def real(folder: Path, devices: int, seconds: float) -> list[Row]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return how soon a fleet is back after an outage, and the cost."""
+    """Return how soon a fleet is back after an outage, and what the outage costs."""
     return [
         Figure(
             row["what"], f"{row['measured']:g} {row['unit']}", (at_most(row["most"], row["measured"]),)
@@ -164,7 +164,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("After an outage", figures)
 def measure(seconds: float = 180.0, devices: int = 8) -> Result:
-    """Measure everything, with this many real devices and outages of these lengths."""
+    """Measure simulated fleets, then ``devices`` real ones in outages of ``seconds`` seconds."""
     rows = [row for fleet in FLEETS for row in fleet_is_back(*fleet)]
     rows += [alone(), *(cost(ended) for ended in TRY_BYTES)]
     with tempfile.TemporaryDirectory() as name:

@@ -1,9 +1,9 @@
-"""Measures the cost of comparing the devices of a large round, in one process and on a Ray cluster.
+"""Measures the cost of comparing the devices in a large round, in one process and on a Ray cluster.
 
-FedCAC and FedPURIN compare every pair of masks (``algorithms/collaboration.py``). Each way runs in a
-separate process on the same random masks, and the results must be identical. Memory is that process's peak;
-with Ray, the cluster's store also has the masks once on each host. Time with Ray includes joining the
-cluster. The results determined from which size on the coordinator uses Ray.
+FedCAC and FedPURIN compare every pair of masks (``algorithms/collaboration.py``). Both ways run on the same
+random masks, each in a separate process, and must give identical results. Memory is the peak of that
+process; with Ray, the cluster's store also holds the masks once on each host. Time with Ray includes
+joining the cluster. The results determined the size from which the coordinator uses Ray.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ def compared(devices: int, size: int, ray: str | None) -> Row:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return time and memory by number of devices and way."""
+    """Return the time and memory for each number of devices, in one process and with Ray."""
     return [
         Figure(
             f"comparing {row['devices']:,} devices, {row['by']}",
@@ -54,7 +54,7 @@ def figures(found: Result) -> list[Figure]:
 def measure(
     size: int = 582_026, devices: Sequence[int] = (500, 1000, 5000), ray: str = "local"
 ) -> Result:
-    """Compare masks of this many bits. ``ray`` is the cluster's address, or empty for a local one."""
+    """Compare this many devices, with masks of ``size`` bits. ``ray`` is the cluster's address."""
     rows: list[Row] = []
     for count in devices:
         for way in (None, ray):

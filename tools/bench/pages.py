@@ -1,4 +1,4 @@
-"""Writes RESULTS.md, METHODS.md, REPRODUCED.md, and the figures and tables of README and docs."""
+"""Writes RESULTS.md, METHODS.md, REPRODUCED.md, and the figures and tables in README and docs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ def main() -> None:
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Yield the path and the text of every page."""
+    """Yield each page's path and text."""
     yield HERE / "RESULTS.md", results_page.page(RESULTS)
     yield HERE / "METHODS.md", methods.page()
     yield compression_figure.PAGE, compression_figure.drawn(RESULTS / "compression.json")

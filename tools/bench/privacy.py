@@ -1,10 +1,11 @@
-"""Measures how much accuracy differential privacy costs, by the size of the fleet.
+"""Measures how much accuracy differential privacy costs in fleets of different sizes.
 
-Of Fashion-MNIST, shrunk to 7 x 7, each of 30, 300 or 3,000 devices has 20 random images, a quarter of them
-for tests. FedAvg trains a network of 2,410 parameters, once as usual with equal weights, and once with (8,
-1e-5)-differential privacy. All devices train in every round, except that only a tenth of 3,000 do. The
-noise is set by the accountant, as a multiple of the clip. Accuracies are those of the global model on the
-test images of all devices (300 devices of the 3,000). A finished fleet is not repeated.
+The data set is Fashion-MNIST, shrunk to 7 x 7. Each of 30, 300 or 3,000 devices has 20 random images, a
+quarter of them for tests. FedAvg trains a network of 2,410 parameters twice: once as usual, with equal
+weights, and once with (8, 1e-5)-differential privacy. All devices train in every round, except in the fleet
+of 3,000, where a tenth of them do. The accountant sets the noise as a multiple of the clip. Accuracies are
+those of the global model on the test images of all devices (of 300 devices in the fleet of 3,000). A
+finished fleet is not repeated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from sedge_emulate.paired import pooled
 
 EPSILON, DELTA, CLIP = 8.0, 1e-5, 0.5
 PER_DEVICE = 20
-# The share of a fleet that trains in each round.
+# Maps a fleet's size to the share of its devices that trains in each round.
 FLEETS = {30: 1.0, 300: 1.0, 3000: 0.1}
 PLAIN, PRIVATE = "plain", "private"
 MODEL = """from torch import nn
@@ -63,7 +64,7 @@ privacy = {{ epsilon = {epsilon}, delta = {delta}, clip = {clip} }}
 
 
 def figures(found: Result) -> Iterator[Figure]:
-    """Yield means over the seeds."""
+    """Yield a figure for each size of the fleet, with means over the seeds."""
     for row in found["rows"]:
         plain, private = (mean(row[label]) for label in (PLAIN, PRIVATE))
         budget = f"({found['epsilon']:g}, {found['delta']:g})"
@@ -79,7 +80,7 @@ def measure(
     devices: Sequence[int] = tuple(FLEETS), seeds: Sequence[int] = (42, 43, 44), rounds: int = 10,
     out: Path = Path("runs/privacy"),
 ) -> Result:  # fmt: skip
-    """Do the missing runs."""
+    """Run the fleets that have no result yet, and return all results."""
     rows: list[Result] = []
     for size in devices:
         share, delta = FLEETS.get(size, 1.0), (1 - EMPTY_SHARE) * DELTA

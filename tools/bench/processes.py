@@ -1,25 +1,25 @@
-"""Measures coordinators' processor time and traffic by their number, and what changing the number does.
+"""Measures processor time and traffic of 1, 2 and 4 coordinators, and the effect of changing their number.
 
     python -m tools.bench processes [--devices 24] [--rounds 8]
 
-One ``sedge-cloud serve`` on SQLite and a folder, then 1, 2 and 4 on PostgreSQL and an object store, each on
-its own host (a network namespace, which needs root). The devices take part in FedAvg runs whose updates
-have two chunks and whose broadcasts contain the whole model: first a quarter of the devices in each round,
-then all. The figures are from the rounds after each run's first, without the coordinators' idle load, which
-depends on the pace of rounds:
+First one ``sedge-cloud serve`` runs on SQLite and a folder, then 1, 2 and 4 run on PostgreSQL and an object
+store, each on its own host (a network namespace, which needs root). The devices take part in FedAvg runs
+whose updates have two chunks and whose broadcasts contain the whole model: first a quarter of the devices
+in each round, then all of them. The first round of each run is not measured. The coordinators' idle load is
+subtracted, because its share depends on the pace of rounds:
 
-update_ms   processor milliseconds of all coordinators for an update, planning and closing included, in
+update_ms   the coordinators' processor milliseconds per update, planning and closing included, in
             rounds of all devices
-fixed_ms    of these, the share of a round, whichever devices take part
-more_ms     and what each device's update adds
+fixed_ms    the part of them that each round takes, however many devices take part
+more_ms     the part of them that each device's update adds
 round_s     how long a round of all devices takes; a device trains for 0.2 to 1.2 s of it
-kb_round    kB that leave the coordinators for the broker in a round, broadcasts and orders
-row_bytes   the growth of the database by an update
+kb_round    kB per round from the coordinators to the broker, broadcasts and orders included
+row_bytes   how much the database grows per update
 idle        the share of a processor that one coordinator takes when no run is going on
 
-Then a third coordinator joins two others during the run, and is later shut down. The result is the longest
-time in which a device had neither an order nor a receipt, compared with the longest before. The last line
-is JSON.
+Then, during a run, a third coordinator joins two others and is later shut down. The result is the longest
+time in which a device received neither an order nor a receipt, compared with the longest before. The last
+line is JSON.
 """
 
 import argparse
@@ -43,17 +43,17 @@ from sedge_cloud.store.opening import open_store
 
 COUNTS = (1, 2, 4)
 PATIENCE_S = 300.0
-# After a run has stopped, its devices and coordinators need this long to become idle.
+# After a run has been stopped, the devices and coordinators need this long to become idle.
 REST_S, IDLE_S = 3.0, 15.0
-# A coordinator that shuts down first hands over its shards, which may take this long.
+# The most seconds for a coordinator to shut down, because it hands over its shards first.
 STOP_S = 30.0
-# The targets, as multiples of a single process.
+# The targets, as multiples of what a single process uses.
 MOST_CPU, MOST_BYTES = 1.25, 1.05
 
 
 @dataclass(frozen=True)
 class Row:
-    """The results of this many processes on these engines."""
+    """The results for ``processes`` coordinators whose store is on ``engine``."""
 
     engine: str
     processes: int
@@ -68,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Used:
-    """What some rounds used: processor and wall seconds, bytes to the broker, bytes of database rows."""
+    """What some rounds used: processor and wall seconds, bytes to the broker, bytes in the database."""
 
     cpu_s: float
     wall_s: float
@@ -77,7 +77,7 @@ class Used:
 
 
 class Measured:
-    """A fleet with a run, and what its coordinators have used so far."""
+    """Measures what a fleet's coordinators use during runs."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet, self.run = fleet, ""
@@ -85,13 +85,13 @@ class Measured:
         fleet.start_all()
 
     def begin(self, bundle: Path, asked: int) -> None:
-        """Start a run whose rounds have this many devices, and wait until its first round closes."""
+        """Start a run with ``asked`` devices in each round, and wait until its first round closes."""
         self.run = f"of-{asked}"
         self.fleet.begin_run(bundle, self.run, "fedavg", asked)
         self.reach(2)
 
     def used(self, bundle: Path, asked: int, rounds: int) -> Used:
-        """Measure what this many rounds use, in a run of their own."""
+        """Start a run with ``asked`` devices per round, and measure what ``rounds`` of its rounds use."""
         self.begin(bundle, asked)
         first, began = self.now, time.monotonic()
         cpu_s, sent, rows = self.cpu_s(), self.sent(), self.rows()
@@ -103,20 +103,20 @@ class Measured:
         return used
 
     def reach(self, number: int) -> None:
-        """Wait until this round is open."""
+        """Wait until the round with this number is open."""
         wait_for(
             lambda: self._store.round(self.run, number) is not None, PATIENCE_S, f"round {number}"
         )
 
     @property
     def now(self) -> int:
-        """Return the number of the open round."""
+        """The number of the open round."""
         row = self._store.current_round(self.run)
         assert row is not None
         return row.round
 
     def cpu_s(self) -> float:
-        """Return the processor seconds of all running coordinators."""
+        """Return the processor seconds that all running coordinators have used."""
         return sum(self.fleet.processes[host].used_s() for host in self.fleet.hosts)
 
     def sent(self) -> int:
@@ -124,7 +124,7 @@ class Measured:
         return sum(self.fleet.network.sent_to(host, BROKER) for host in self.fleet.hosts)
 
     def rows(self) -> int:
-        """Return the bytes of the database."""
+        """Return the size of the database in bytes."""
         config = self.fleet.config
         if config.store.url is None:
             return sum(p.stat().st_size for p in Path(config.state_dir).glob("sedge.sqlite*"))
@@ -138,7 +138,7 @@ class Measured:
 
 
 def measure(fleet: Fleet, bundle: Path, rounds: int) -> Row:
-    """Measure one number of processes."""
+    """Measure a fleet, whose number of hosts is the number of coordinators."""
     few, hosts = max(1, fleet.count // 4), len(fleet.hosts)
     with closing(Measured(fleet)) as it:
         some, whole = (it.used(bundle, asked, rounds) for asked in (few, fleet.count))
@@ -164,7 +164,7 @@ def measure(fleet: Fleet, bundle: Path, rounds: int) -> Row:
 
 
 def rebalanced(fleet: Fleet, bundle: Path, rounds: int) -> dict[str, float]:
-    """Return a device's longest silence in seconds: undisturbed, when a process joins, when one leaves."""
+    """Return a device's longest silence in seconds: undisturbed, when a process joins, when it leaves."""
     with closing(Measured(fleet)) as it:
         it.begin(bundle, fleet.count)
 
@@ -183,7 +183,7 @@ def rebalanced(fleet: Fleet, bundle: Path, rounds: int) -> dict[str, float]:
 
 
 def play(options: argparse.Namespace, folder: Path) -> tuple[list[Row], dict[str, float]]:
-    """Measure everything."""
+    """Measure each number of processes, then what changing it does. Returns the rows and the silences."""
     network = Network()
     for host in (*HOSTS, BROKER, AGENTS):
         network.add(host)
@@ -209,7 +209,7 @@ def play(options: argparse.Namespace, folder: Path) -> tuple[list[Row], dict[str
 
 
 def main() -> int:
-    """Measure, and print a line for each number and a line of JSON."""
+    """Measure, and print a line for each number of processes and a line of JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--devices", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=8)

@@ -1,4 +1,4 @@
-"""Writes the tables of README.md and of pages in docs between their markers."""
+"""Writes the tables in README.md and in pages of docs, each between its markers."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def tables() -> Iterator[tuple[Path, str, list[str]]]:
-    """Yield each table: its page, the name of its markers there, and its lines."""
+    """Yield each table as the path of its page, the name of its markers, and its lines."""
     research, ablations = ROOT / "docs" / "research.md", ROOT / "docs" / "ablations.md"
     yield ROOT / "README.md", "methods", overview()
     yield ablations, "demo", demo(read_json(RESULTS / "demo.json"))
@@ -25,7 +25,7 @@ def tables() -> Iterator[tuple[Path, str, list[str]]]:
 
 
 def replaced(text: str, name: str, lines: Iterable[str]) -> str:
-    """Replace the lines between the markers with this name."""
+    """Return the text with the lines between the markers called ``name`` replaced."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     before, rest = text.split(begin)
     _, after = rest.split(end)
@@ -33,8 +33,8 @@ def replaced(text: str, name: str, lines: Iterable[str]) -> str:
 
 
 def demo(result: Result) -> list[str]:
-    """Return the demo's table: a description, then six columns."""
-    assert result.machine is not None  # absent from a real run
+    """Return the demo's description, and a table with a row for each strategy."""
+    assert result.machine is not None  # real runs have none, but the demo is emulated
     minutes = sum(strategy.seconds for strategy in result.strategies) / 60
     fewest = min(device.num_test for device in result.strategies[0].devices)
     return [

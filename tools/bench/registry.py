@@ -1,13 +1,13 @@
-"""Measures the cost of having many devices enrolled.
+"""Measures what it costs to have many devices enrolled.
 
     python -m tools.bench registry [--devices 10000,100000,1000000] [--postgres]
 
 The product's command enrols the devices from a CSV file with secrets and two tags. A tenth of them, at most
-100,000, say hello and are online. Then it measures a start until the facts have been read, and the idle
-load after it, in a separate process; drawing a cohort of 1,000 from the devices that a condition selects;
-and the first page of ``device list``. Seconds are processor time, without that of a database server. With
-``--postgres``, which starts a server for the rows, import and cohort are measured in wall time. The last
-line is JSON.
+100,000, say hello and are online. What is measured then, in separate processes: a coordinator's start until
+the facts have been read, and its idle load; drawing a cohort of 1,000 from the devices that a condition
+selects; and the first page of ``device list``. Seconds are processor time, which excludes a database
+server. With ``--postgres``, which starts a server for the rows, the import and the cohort are measured in
+wall time. The last line is JSON.
 """
 
 import argparse
@@ -53,7 +53,10 @@ NAME = "device-{:07}"
 
 @dataclass(frozen=True)
 class Row:
-    """The cost for one number of devices. Selections are (matching devices, milliseconds) by condition."""
+    """What one number of devices costs.
+
+    ``cohort`` maps a condition to the number of matching devices and the milliseconds to draw from them.
+    """
 
     devices: int
     import_per_s: float
@@ -67,7 +70,7 @@ class Row:
 
 
 def filled(folder: Path, devices: int, url: str | None) -> tuple[Path, float]:
-    """Enrol this many devices. Returns the path of cloud.toml, and how many were enrolled per second."""
+    """Enrol devices. Returns the path of cloud.toml, and how many devices were enrolled per second."""
     config, listed = folder / "cloud.toml", folder / "devices.csv"
     store = "" if url is None else f'[store]\nurl = "{url}"\n'
     config.write_text(f'fleet = "{FLEET}"\n{store}[broker]\nurl = "mqtt://127.0.0.1:1"\n')
@@ -82,7 +85,7 @@ def filled(folder: Path, devices: int, url: str | None) -> tuple[Path, float]:
 
 
 def run(config: Path, *words: str) -> float:
-    """Run a command. Returns its processor seconds."""
+    """Run a ``sedge-cloud`` command. Returns the processor seconds that it took."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "sedge_cloud", "--config", str(config), *words]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -91,7 +94,7 @@ def run(config: Path, *words: str) -> float:
 
 
 def come_online(store: Store, devices: int) -> None:
-    """Let every tenth device say hello, but at most ``MAX_ONLINE``."""
+    """Let every tenth device say hello, or fewer so that at most ``MAX_ONLINE`` do."""
     step = max(10, devices // MAX_ONLINE)
     names = [NAME.format(i + i // step % SITES) for i in range(0, devices, step)]
     rows = store.devices_named(names)
@@ -104,7 +107,7 @@ def come_online(store: Store, devices: int) -> None:
 
 
 def cohorts(store: Store, clock: Callable[[], float]) -> dict[str, tuple[int, float]]:
-    """Return for each condition how many devices match, and the milliseconds of drawing a cohort."""
+    """Return how many devices match each condition, and the milliseconds of drawing a cohort from them."""
     config = RunConfig(
         strategy="fedavg", min_train_devices=COHORT, min_available_devices=COHORT,
         fraction_train=1e-6,
@@ -126,12 +129,12 @@ def cohorts(store: Store, clock: Callable[[], float]) -> dict[str, tuple[int, fl
 
 
 def peak_mb() -> float:
-    """Return the peak memory of this process in MB."""
+    """Return the peak memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def start(config: Path) -> None:
-    """Start as the service does, wait a while, and print the cost."""
+    """Start a coordinator as the service does, let it idle, and print what both cost as JSON."""
     cloud = load_cloud(config)
     with closing(open_store(cloud)) as store, closing(open_store(cloud)) as beside:
         core = Coordinator(cloud.fleet, store, 1.0, int(time.time()), wall=on_the_wall)
@@ -154,7 +157,7 @@ def start(config: Path) -> None:
 
 
 def select(config: Path) -> None:
-    """Draw cohorts, and print the cost."""
+    """Draw cohorts, and print their cost and the memory that they took as JSON."""
     cloud = load_cloud(config)
     clock = time.process_time if cloud.store.url is None else time.monotonic
     with closing(open_store(cloud)) as store:
@@ -178,13 +181,13 @@ def alone(what: str, config: Path) -> Any:
 
 
 def measured(devices: int, url: str | None) -> Row:
-    """Measure a fleet of this many devices."""
+    """Enrol this many devices, and measure what they cost."""
     with tempfile.TemporaryDirectory() as name:
         config, rate = filled(Path(name), devices, url)
         with closing(open_store(load_cloud(config))) as store:
             come_online(store, devices)
             if url is not None:
-                store._db.execute("VACUUM ANALYZE")  # as the server does by itself after a while
+                store._db.execute("VACUUM ANALYZE")  # PostgreSQL does this by itself after a while
             size = store.used_bytes() / 1e6
         cohort, cohort_mb = alone("select", config)
         took, mb, share = alone("start", config)
@@ -194,7 +197,7 @@ def measured(devices: int, url: str | None) -> Row:
 
 @contextmanager
 def servers(wanted: bool, sizes: Sequence[int]) -> Generator[list[str | None]]:
-    """Yield a database server for each size, or None to use a file."""
+    """Yield the URL of a database for each size, or None for each if the rows are in a file."""
     if not wanted:
         yield [None] * len(sizes)
         return
@@ -207,7 +210,7 @@ def servers(wanted: bool, sizes: Sequence[int]) -> Generator[list[str | None]]:
 
 
 def line(row: Row) -> str:
-    """Format one size on one line."""
+    """Format a row as a line of text."""
     cohort = "; ".join(f"{ms:.0f} ms of {n:,} by {by}" for by, (n, ms) in row.cohort.items())
     return (
         f"{row.devices:>9,} devices: {row.import_per_s:,.0f} enrolled a second, {row.state_mb:.0f} MB; "
@@ -217,7 +220,7 @@ def line(row: Row) -> str:
 
 
 def main() -> None:
-    """Measure every size, and print a line of JSON at the end."""
+    """Measure every size. Prints a line for each, then a line of JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--devices", default="10000,100000,1000000")
     parser.add_argument("--postgres", action="store_true")

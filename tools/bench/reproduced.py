@@ -1,7 +1,7 @@
-"""Writes REPRODUCED.md, published tables next to our results, and the table of docs/reproduced.md.
+"""Writes REPRODUCED.md (published tables next to our results) and the table in docs/reproduced.md.
 
-``make reproduce`` and ``python -m tools.reproduce TABLE --results tools/bench/results/reproduce`` add to
-the results; no figure in the page is typed by hand.
+The results come from ``make reproduce`` and from ``python -m tools.reproduce TABLE --results
+tools/bench/results/reproduce``; no figure on the page is typed by hand.
 """
 
 from collections.abc import Iterable
@@ -34,12 +34,12 @@ def outcomes(folder: Path) -> list[Outcome]:
 
 
 def page(found: list[Outcome]) -> str:
-    """Return REPRODUCED.md."""
+    """Return the text of REPRODUCED.md."""
     return f"{HEAD}\n{markdown(found)}".rstrip() + "\n"
 
 
 def published(found: list[Outcome]) -> Iterable[str]:
-    """Yield the lines of a single table of all our results next to the published ones."""
+    """Yield the lines of one table that has all our results next to the published ones."""
     yield f"| of | {' | '.join(HEADS[SHOWN])} |"
     yield f"| --- |{' --- |' * len(HEADS[SHOWN])}"
     for table, mine in tables(found):

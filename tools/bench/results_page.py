@@ -1,4 +1,7 @@
-"""Writes RESULTS.md from tools/bench/results: the figures of all benchmarks. No figure is typed by hand."""
+"""Writes RESULTS.md, the figures of all benchmarks, from tools/bench/results.
+
+No figure is typed by hand.
+"""
 
 import json
 from collections.abc import Callable, Iterable
@@ -30,7 +33,7 @@ OTHERS: dict[str, tuple[str, Callable[[Result], Iterable[Figure]]]] = {
 
 @dataclass(frozen=True)
 class Section:
-    """One benchmark's section: its figures, or ``why`` there are none."""
+    """A benchmark's section in RESULTS.md: its figures, or ``why`` there are none."""
 
     name: str
     title: str
@@ -39,12 +42,12 @@ class Section:
 
     @property
     def command(self) -> str:
-        """The command that measures this benchmark."""
+        """The command that runs this benchmark."""
         return f"`python -m tools.bench {self.name}`"
 
 
 def page(folder: Path) -> str:
-    """Return RESULTS.md."""
+    """Return the text of RESULTS.md."""
     machine, *found = (section(name, folder) for name in ("machine", *PAGE))
     lines = [HEAD, *(f"{f.what}: {f.measured}" for f in machine.figures), ""]
     for each in found:

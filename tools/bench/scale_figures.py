@@ -1,15 +1,15 @@
-"""Figures of coordinators: the update rate of one, faults among several, and the cost of having several."""
+"""Makes figures of coordinators: the update rate of one, faults among several, and what several cost."""
 
 from typing import Any
 
 from tools.bench.harness import Figure, Result, at_least, at_most
 
-# Updates per second on one core, by the share of elements in an update.
+# Target updates per second on one core, by the share of elements that an update has.
 TARGET_UPDATES = {0.5: 200, 0.01: 900}
 
 
 def coordinator(found: Result) -> list[Figure]:
-    """Return one coordinator's rate of updates, on a store that survives power cuts."""
+    """Return how many updates per second one coordinator takes with a store that survives power cuts."""
     rows = found["rows"]
     figures: list[Figure] = []
     for row in rows:
@@ -29,7 +29,7 @@ def coordinator(found: Result) -> list[Figure]:
 
 
 def three_hosts(found: Result) -> list[Figure]:
-    """Return for each fault: updates lost or counted twice, bytes, and the time until recovery."""
+    """Return a figure for each fault: updates lost or counted twice, bytes, and the time until recovery."""
     most: float = found["target_s"]
 
     def figure(row: dict[str, Any]) -> Figure:
@@ -51,7 +51,7 @@ def three_hosts(found: Result) -> list[Figure]:
 
 
 def processes(found: Result) -> list[Figure]:
-    """Return the cost by the number of coordinators, and how long devices are silent when it changes."""
+    """Return what each number of coordinators costs, and the longest silence when the number changes."""
     figures = [
         Figure(
             f"{row['processes']} on {row['engine']}",

@@ -3,12 +3,12 @@
 It starts real processes, Mosquitto, ``sedge-cloud serve`` and agents, in three fleets. In the first, things
 break during a run; in the second, each bad device starts next to five good ones; in the third, disks fill
 up (small file systems in tmpfs, which need root). There are twelve faults, and the death of the coordinator
-itself, which of these places only the command line can report; the journal then has systemd's message, and
-Prometheus its metric ``up``.
+itself. Of these places, only the command line can report that death; systemd's message is then in the
+journal, and Prometheus has its metric ``up``.
 
-The time is measured from just before the fault (for a bad device from before its agent starts, so it
-includes the rounds until the fault shows) until each place of watched_fleet.py has the problem with its
-subject and its reason. tests/system/test_seen.py does the same without the clock.
+The clock starts just before the fault and stops, for each place in watched_fleet.py, when that place has
+the problem with its subject and its reason. For a bad device it starts before the device's agent, so the
+time includes the rounds until the fault shows. tests/system/test_seen.py does the same without the clock.
 """
 
 import os
@@ -44,7 +44,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def enrolled_long_ago(home: Path, device: str) -> None:
-    """Backdate a device's enrolment, because a new device that has not connected yet is no problem."""
+    """Backdate a device's enrolment, because it is no problem if a new device has not connected yet."""
     with closing(sqlite3.connect(home / "state" / "sedge.sqlite", timeout=30)) as db, db:
         db.execute("UPDATE meta SET value = value + 1 WHERE key = 'change'")
         sql = (
@@ -55,14 +55,14 @@ def enrolled_long_ago(home: Path, device: str) -> None:
 
 
 def while_a_run_goes_on(fleet: Watched, bundle: Path) -> None:
-    """Let devices die, slow down and be revoked; then let the broker die, and finally the coordinator."""
+    """Let devices die, slow down and be revoked during a run, then the broker die, then the coordinator."""
     fleet.start_cloud()
     for seed, name in enumerate(("pi-1", "pi-2", "pi-3", "pi-4")):
         fleet.add_device(name, seed)
         fleet.start_agent(name)
     fleet.going(bundle, devices=4, available=3, quorum=1.0, grace=0)
 
-    # Between rounds nobody waits for a dead device, so kill it while a round that needs it is open.
+    # A dead device is noticed only while a round waits for it, so kill it in a round that needs it.
     fleet.signalled("pi-2", signal.SIGSTOP)
     fleet.has("device_slow")
     fleet.sees(
@@ -108,7 +108,7 @@ def while_a_run_goes_on(fleet: Watched, bundle: Path) -> None:
 
 
 def beside_good_devices(fleet: Watched, bundle: Path) -> None:
-    """Start devices that are faulty from the start."""
+    """Add devices that are faulty when they start to a fleet of good ones."""
     fleet.start_cloud()
     good = [f"pi-{i}" for i in range(1, 6)]
     for seed, name in enumerate([*good, "nan", "evil", "raises", "clock"]):
@@ -202,14 +202,14 @@ STAGES: tuple[Callable[[Watched, Path], None], ...] = (
 
 
 def play(stage: Callable[[Watched, Path], None], folder: Path, bundle: Path) -> list[Sighting]:
-    """Run one stage with its own fleet in a folder. Returns what was seen."""
+    """Run one stage with its own fleet in a folder. Returns when each place reported each fault."""
     with closing(Watched(folder)) as fleet:
         stage(fleet, bundle)
         return fleet.sightings
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return how soon each place reports a fault, with its reason."""
+    """Return how many seconds each place took to report each fault with its reason."""
     return [
         Figure(
             f"{row['fault']} (`{row['code']}`)",

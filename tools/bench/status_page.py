@@ -1,15 +1,15 @@
-"""The cost of a large fleet's status page, and the coordinator's loop's share of it.
+"""Measures what a large fleet's status page costs the coordinator, and how long a browser waits for it.
 
-A real coordinator with its recorder and, in the same process as in ``sedge-cloud serve``, all its other
-threads. The fleet has closed some rounds of a tenth of its devices and has one open. Then, ``RATE`` times a
-second, a device's hello says that it begins or ceases to wait, so the facts are new whenever they are read,
-as the result shows. This is measured without a page (the problem log reads the facts all the same), with a
-page that nobody reads, and with readers, in a separate process, that hold the stream open and fetch the
-page at every change, as browsers do.
+A real coordinator with its recorder runs in one process with all the other threads of ``sedge-cloud
+serve``. The fleet has closed some rounds of a tenth of its devices and has one open. Then, ``RATE`` times a
+second, a device's hello says that it starts or stops waiting, so the facts are new whenever they are read,
+as the result shows. This is measured three times: without a page (the problem log still reads the facts),
+with a page that nobody reads, and with readers in a separate process, which hold the stream open and fetch
+the page at every change, as browsers do.
 
-A share is the processor time of the recorder, in the loop, and of the other threads, which may hold the
-interpreter all the time, relative to wall time. First paint is what a browser waits for: the time to the
-last byte of the page, which needs nothing else.
+A share is processor time relative to wall time. It counts the recorder, which runs in the loop, and the
+other threads, which may hold the interpreter all the time. First paint is what a browser waits for: the
+time to the last byte of the page, which needs no other files.
 """
 
 import http.client
@@ -53,16 +53,16 @@ from sedge_protocol.wire.messages import Hello
 SIZE = 2000
 HELLO = Hello(b"!" * 16, "bench", ("onnxruntime",), ("zstd",), num_train=100, versions=VERSIONS)
 WAITS = msgspec.structs.replace(HELLO, waits="31 % battery")
-# Hellos per second: each of a thousand devices has news every fifty seconds, far below its rate limit.
+# Hellos per second. Each of a thousand devices then has news every fifty seconds, far below its rate limit.
 RATE = 20
-# The number of devices that wait at a time.
+# How many devices wait at the same time.
 WAITING = 10
-# The threads that run next to the loop.
+# The threads that run beside the coordinator's loop.
 BESIDE = ("status page", "problem log")
 
 
 class Fleet:
-    """A coordinator and the devices' ends of their channels."""
+    """A coordinator and simulated devices, whose messages it gets without a broker."""
 
     def __init__(self, folder: Path, devices: int) -> None:
         self.state = folder / "state"
@@ -80,21 +80,21 @@ class Fleet:
         self._news = news([*self.devices])
 
     def say(self, name: str, message: Hello) -> None:
-        """A device sends a message."""
+        """Deliver a device's message to the coordinator."""
         device = self.devices[name]
         self.core.receive(device.topic, device.peer.seal(message), time.monotonic())
 
     def round(self) -> None:
-        """Every device that has an order answers it, and the next round opens."""
+        """Let every device that has an order answer it, so that the next round opens."""
         payload = encode(top_k(np.ones(SIZE, np.float32), 20), ValueCoding.BF16)
         effects: list[object] = [*self.core.poll(time.monotonic(), 10**6)]
         for device in self.devices.values():
-            with suppress(StopIteration):  # it has no order
+            with suppress(StopIteration):  # the device has no order
                 (frame,) = device.frames(device.order(effects), self.layout, payload, 0)
                 self.core.receive(device.topic, frame, time.monotonic())
 
     def work(self, seconds: float) -> float:
-        """Take hellos for this long.
+        """Deliver hellos at ``RATE`` for this long.
 
         Returns the share of this time that the recorder and the other threads take.
         """
@@ -110,20 +110,23 @@ class Fleet:
 
 
 def cpu_beside() -> float:
-    """Processor time so far of the threads that run next to the loop, in seconds."""
+    """Return the processor seconds that the threads beside the loop have used so far."""
     threads = [t.ident for t in threading.enumerate() if t.name in BESIDE and t.ident is not None]
     return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in threads)
 
 
 def news(names: Sequence[str]) -> Iterator[tuple[str, Hello]]:
-    """Endless news: one device begins to wait, and one that has waited for a while stops."""
+    """Yield hellos without end: one device begins to wait, and one that has waited for a while stops."""
     for i in count():
         yield names[i % len(names)], WAITS
         yield names[(i - WAITING) % len(names)], HELLO
 
 
 def read(port: int, readers: int, stop: Event, changes: "Synchronized[int]") -> None:
-    """Act as several browsers: hold the stream, and fetch the page at every change; count the changes."""
+    """Act as several browsers, which hold the stream open and fetch the page at every change.
+
+    ``changes`` is increased by each change that a browser receives.
+    """
     threads = [threading.Thread(target=_browse, args=(port, stop, changes)) for _ in range(readers)]
     for thread in threads:
         thread.start()
@@ -133,7 +136,7 @@ def read(port: int, readers: int, stop: Event, changes: "Synchronized[int]") -> 
 
 def _browse(port: int, stop: Event, changes: "Synchronized[int]") -> None:
     stream = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    with suppress(ConnectionError):  # the server ends first
+    with suppress(ConnectionError):  # the server has ended before this process
         stream.request("GET", "/events")
         answer = stream.getresponse()
         while not stop.is_set():
@@ -144,7 +147,7 @@ def _browse(port: int, stop: Event, changes: "Synchronized[int]") -> None:
 
 
 def fetch(port: int) -> tuple[float, int]:
-    """The seconds to the page's last byte, and its size."""
+    """Fetch the page. Returns the seconds to its last byte, and its size in bytes."""
     begun = time.monotonic()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/")
@@ -154,17 +157,20 @@ def fetch(port: int) -> tuple[float, int]:
 
 
 def paint(port: int) -> tuple[float, float, int]:
-    """The seconds to the first page ever, and to one with old facts (the median of five), and its size."""
+    """Return the seconds to the very first page and to a page whose facts are stale, and the page's size.
+
+    The second is the median of five fetches.
+    """
     first, size = fetch(port)
     later: list[float] = []
     for _ in range(5):
-        time.sleep(STALE_S)  # until the facts are read again
+        time.sleep(STALE_S)  # makes the next fetch read the facts again
         later.append(fetch(port)[0])
     return first, median(later), size
 
 
 def watched(fleet: Fleet, port: int, readers: int, seconds: float) -> tuple[float, float]:
-    """The share with readers, and the number of changes per minute that each of them received."""
+    """Return the share with readers, and the number of changes per minute that each reader received."""
     context = get_context("spawn")
     stop, changes = context.Event(), context.Value("i", 0)
     process = context.Process(target=read, args=(port, readers, stop, changes))
@@ -181,7 +187,7 @@ def watched(fleet: Fleet, port: int, readers: int, seconds: float) -> tuple[floa
 
 
 def figures(row: Result) -> list[Figure]:
-    """The coordinator's cost of a large fleet's status page, and how long a browser waits for it."""
+    """Return the figure of what the page costs the coordinator, and how long a browser waits for it."""
     what = (
         f"the status page of {row['devices']:,} devices, {row['readers']} readers, "
         f"{row['changes_a_minute']:.0f} changes a minute told to each"
@@ -199,9 +205,9 @@ def figures(row: Result) -> list[Figure]:
 def measure(
     devices: int = 1000, rounds: int = 20, readers: int = 3, seconds: float = 25.0
 ) -> Result:
-    """Measure without a page, with one, and with readers, for this many seconds each."""
+    """Measure for ``seconds`` each: without a page, with a page that nobody reads, and with readers."""
     with tempfile.TemporaryDirectory() as name, open(os.devnull, "w") as log:
-        logging.basicConfig(stream=log)  # format the lines, as the service does
+        logging.basicConfig(stream=log)  # the coordinator formats its log lines, as in the service
         fleet = Fleet(Path(name), devices)
         for device in fleet.devices:
             fleet.say(device, HELLO)
@@ -210,7 +216,7 @@ def measure(
         cloud = CloudConfig(FLEET, state_dir=str(fleet.state))
         nowhere = BrokerSettings("mqtt://127.0.0.1:1", "coordinator")
         with sidecars(cloud, nowhere):
-            fleet.work(2 * STALE_S)  # the first reading reads every round
+            fleet.work(2 * STALE_S)  # the facts' first reading goes through every round
             unwatched = fleet.work(seconds)
         port = free_port()
         page = msgspec.structs.replace(cloud, http=HttpConfig(f"127.0.0.1:{port}"))

@@ -1,11 +1,11 @@
-"""Runs every method on a data set under several seeds, for the tables of docs/research.md.
+"""Runs every method on a data set with several seeds, for the tables in docs/research.md.
 
     python -m tools.bench tables phones
     python -m tools.bench tables phones --methods FedAvg alone --seeds 42
 
-The folder ``sets`` has a fleet file for each data set. The learning rate of each method is the best of
-three, under a separate seed, with half of the rounds, on a fifth of every device's training examples. A
-cell in ``results/cells`` is not repeated, and an interrupted one resumes.
+The folder ``sets`` has a fleet file for each data set. A method's learning rate is the best of three rates,
+which are compared with a separate seed, in half of the rounds, on a fifth of every device's training
+examples, held out. A cell in ``results/cells`` is not repeated, and an interrupted one resumes.
 """
 
 from collections.abc import Sequence
@@ -26,16 +26,19 @@ from sedge_emulate.result import write_whole
 
 SETS = {path.stem: path for path in sorted(Path(__file__).with_name("sets").glob("*.toml"))}
 CELLS = RESULTS / "cells"
-# The names of the data sets' models.
+# The modules of the data sets' models.
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SEEDS = (42, 43, 44)
-# The rates to choose from, as multiples of the fleet file's, and the share of training examples to judge
-# by.
+# The rates to choose from, as multiples of the fleet file's, and the share of training examples held out to
+# compare them.
 FACTORS, VALIDATION = (0.3, 1.0, 3.0), 0.2
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """How a method's learning rate was chosen: each rate's pooled metric after local training."""
+    """How a method's learning rate was chosen.
+
+    ``scores`` has each rate's pooled metric after local training.
+    """
 
     scores: dict[str, float]
     settings: dict[str, object]
@@ -49,7 +52,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return the accuracy of each method."""
+    """Return each method's mean accuracy after training."""
     return [
         Figure(f"{name}: {row['name']}, after training", percent(row["figures"]["after"]["mean"]))
         for name, comparison in found.items()
@@ -62,7 +65,7 @@ def measure(
     *names: str, seeds: Sequence[int] = SEEDS, methods: Sequence[str] = (),
     out: Path = Path("runs/tables"), kept: Path = CELLS,
 ) -> Result:  # fmt: skip
-    """Run the missing cells, seed by seed, and compare all cells."""
+    """Run the missing cells, seed by seed. Returns the comparison of all cells for each data set."""
     console = Console()
     for name in chosen(names, SETS):
         fleet = load_emulation(SETS[name])
@@ -82,7 +85,7 @@ def measure(
 
 
 def fleet_strategy(fleet: EmulationConfig, label: str) -> StrategyConfig:
-    """Return the strategy with this label. Raises ``BadOption`` if there is none."""
+    """Return the fleet file's strategy with this label. Raises ``BadOption`` if there is none."""
     named = {strategy.title: strategy for strategy in fleet.strategies}
     if label not in named:
         raise BadOption(f"--methods: found {label!r}, expected one of {', '.join(named)}")
@@ -90,13 +93,13 @@ def fleet_strategy(fleet: EmulationConfig, label: str) -> StrategyConfig:
 
 
 def folders(fleet: EmulationConfig, kept: Path) -> list[Path]:
-    """Return the folders of the methods that have a cell, in the fleet file's order."""
+    """Return the folders of the methods that have at least one cell, in the fleet file's order."""
     found = [kept / slug(strategy.title) for strategy in fleet.strategies]
     return [folder for folder in found if any(folder.glob("seed-*/result.json"))]
 
 
 def tuning_fleet(fleet: EmulationConfig) -> EmulationConfig:
-    """Return the fleet for tuning: half of the rounds, tests on held-out training examples."""
+    """Return the fleet for choosing rates: half of the rounds, tested on held-out training examples."""
     rounds = replace(fleet.rounds, num_rounds=max(1, fleet.rounds.num_rounds // 2))
     data = replace(fleet.data, validation=VALIDATION)
     return replace(fleet, rounds=rounds, data=data, classes=())
@@ -105,7 +108,7 @@ def tuning_fleet(fleet: EmulationConfig) -> EmulationConfig:
 def chosen_rate(
     fleet: EmulationConfig, strategy: StrategyConfig, home: Path, out: Path, kept: Path, console: Console,
 ) -> float:  # fmt: skip
-    """Return a method's learning rate: the stored choice, or a new one."""
+    """Return a method's learning rate: the stored choice, or one that is made and stored now."""
     rate = (strategy.training or fleet.training).learning_rate
     tuning, path = tuning_fleet(fleet), kept / home / "rate.json"
     config = cell_config(tuning, strategy, fleet.seed, rate)
@@ -122,7 +125,7 @@ def chosen_rate(
         )
         result = kept_cell(cell, folder / "result.json") or played(cell, EXAMPLES, folder, console)
         score = pooled(result.strategies[0].devices, "after")
-        assert score is not None  # always known after an emulation
+        assert score is not None  # an emulation always has one
         scores[f"{each:g}"], higher = round(score, 6), result.metric.better == "higher"
     choice = Choice(scores, msgspec.to_builtins(config), higher)
     write_whole(msgspec.json.encode(choice) + b"\n", path)

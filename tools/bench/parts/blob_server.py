@@ -1,4 +1,4 @@
-"""A web server that serves blobs under their SHA-256, either correctly or broken in a chosen way."""
+"""A web server that serves blobs by their SHA-256, either correctly or with a chosen fault."""
 
 import re
 import ssl
@@ -13,9 +13,10 @@ LOOPBACK = "127.0.0.1"
 
 
 class BlobServer(ThreadingHTTPServer):
-    """The server.
+    """A server for blobs.
 
-    ``manner`` names the method of ``_Handler`` to use; ``asked`` lists the requested ranges.
+    Requests are answered by the method of ``_Handler`` named ``manner``. ``asked`` lists the requested
+    ranges.
     """
 
     daemon_threads = True
@@ -36,11 +37,11 @@ class BlobServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The URL of the blobs."""
+        """The base URL of the blobs."""
         return f"{self.scheme}://{LOOPBACK}:{self.server_address[1]}"
 
     def find(self, name: str) -> bytes | None:
-        """Return the blob with this name, from the folder if there is one."""
+        """Return the blob with this name, from the folder if the server has one, or None."""
         if self.folder is None:
             return self.blobs.get(name)
         path = self.folder / name
@@ -91,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def larger(self, data: bytes) -> None:
-        """Ignore ranges, and send more bytes than the blob has."""
+        """Ignore ranges, and send more bytes than are in the blob."""
         self.whole(data + b"more")
 
     def lies(self, data: bytes) -> None:
@@ -113,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.blob_server.ended.wait(30)
 
     def drips(self, data: bytes) -> None:
-        """Use HTTP/1.0: send half at once, then single bytes, and the rest after some seconds."""
+        """Use HTTP/1.0: send half at once, then 100 single bytes slowly, then the rest."""
         self.protocol_version = "HTTP/1.0"
         self.cuts(data)
         rest = data[len(data) // 2 :]
@@ -157,7 +158,7 @@ def serving(
     certificate: tuple[Path, Path] | None = None,
     folder: Path | None = None,
 ) -> Generator[BlobServer]:
-    """Run a server within this context. With a certificate and its key, it uses TLS."""
+    """Run a server within this context. It uses TLS if a certificate and its key are given."""
     server = BlobServer(manner, blobs, folder)
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

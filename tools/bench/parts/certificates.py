@@ -1,4 +1,4 @@
-"""Makes a certificate authority and certificates with the openssl command."""
+"""Creates a certificate authority and certificates with the openssl command."""
 
 import subprocess
 from pathlib import Path
@@ -14,7 +14,7 @@ def make_ca(folder: Path, name: str) -> None:
 
 
 def make_certificate(folder: Path, name: str, ca: str, alternative: str = "") -> None:
-    """Create a certificate whose common name is ``name``."""
+    """Create a certificate for ``name``, signed by the authority ``ca``."""
     _openssl(folder, "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", f"{name}.key")
     _openssl(
         folder, "req", "-new", "-key", f"{name}.key", "-subj", f"/CN={name}", "-out", f"{name}.csr"

@@ -9,19 +9,20 @@ from importlib.metadata import version
 from pathlib import Path
 
 INSTALL_S = 900
-# Other builds of torch may bring gigabytes of CUDA.
+# Without this pin, pip may download a build with gigabytes of CUDA libraries.
 TORCH = f"torch=={version('torch').partition('+')[0]}"
 
 
 class Unavailable(Exception):
-    """Something that a benchmark requires is unavailable here, or has failed."""
+    """``addsitedir`` also reads the .pth files in that folder; editable installations need them."""
 
 
 def install(packages: Sequence[Sequence[str]], venv: Path, ours: bool = False) -> Path:
-    """Return the interpreter of an environment with these packages, which is created on first use.
+    """Return the Python interpreter of an environment with these packages, created on first use.
 
-    Each element of ``packages`` is one call of pip. With ``ours`` the new environment also has all packages
-    of the current one, which pip leaves unchanged. Raises ``Unavailable`` if pip fails.
+    Each element of ``packages`` has the arguments of one call of pip. If ``ours`` is true, the environment
+    also has all packages of the current one, which pip leaves unchanged. Raises ``Unavailable`` if pip
+    fails.
     """
     python, ready, log = (
         venv.absolute() / "bin" / "python",
@@ -49,11 +50,14 @@ def install(packages: Sequence[Sequence[str]], venv: Path, ours: bool = False) -
 
 
 def output(what: str, words: Sequence[str], log: Path, timeout_s: float) -> str:
-    """Return a program's entire output, also written to ``log``. Raises ``Unavailable`` if it fails."""
+    """Run a program, and return its entire output, which is also written to ``log``.
+
+    Raises ``Unavailable`` if the program fails or takes too long.
+    """
     quiet = {
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "PYTHONUNBUFFERED": "1",  # so that its output until then is kept if time runs out
+        "PYTHONUNBUFFERED": "1",  # so that a program that runs out of time leaves its output so far
     }
     try:
         ended = subprocess.run(

@@ -34,7 +34,7 @@ _PRINTING = Lock()
 # One thread per process, because several processes share two cores.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
-# A script that runs ``sedge-edge`` as if the machine had this many pages of memory.
+# A script that runs ``sedge-edge`` as if the machine had ``pages`` pages of memory.
 OTHER_MACHINE = """\
 import os, sys
 real = os.sysconf
@@ -62,10 +62,11 @@ sys.exit(agent.main(sys.argv[1:]))
 
 
 class RealFleet:
-    """A fleet in a folder, set up by the product's own commands. ``close`` kills every process.
+    """A fleet of real processes in a folder, set up by the product's own commands.
 
-    With ``certificates`` it uses the files of ``init --service --tls --client-certificates``, all in one
-    folder, and the coordinator makes the broker reload its files.
+    ``close`` kills every process. If ``certificates`` is true, the fleet uses the files that ``init
+    --service --tls --client-certificates`` writes, all in one folder, and the coordinator makes the broker
+    reload its files.
     """
 
     def __init__(self, folder: Path, *, certificates: bool = False) -> None:
@@ -92,21 +93,21 @@ class RealFleet:
         self.reload_by(self.folder / "cloud.toml")
 
     def reload_by(self, config: Path) -> None:
-        """Make the commands reload the broker themselves, as under ``sedge-cloud up``."""
+        """Change cloud.toml so that commands reload the broker themselves, as under ``sedge-cloud up``."""
         lines = [line for line in config.read_text().splitlines() if not line.startswith("reload")]
         command = json.dumps(RELOAD.format(pid=shlex.quote(str(self.folder / PID_FILE))))
         lines.insert(lines.index("[broker]") + 1, f"reload = {command}")
         config.write_text("\n".join([*lines, ""]))
 
     def cloud(self, *words: str) -> str:
-        """Run a ``sedge-cloud`` command. Returns its output; if it fails, so does the test."""
+        """Run a ``sedge-cloud`` command, and return its output. Fails the test if the command fails."""
         words = "-c", str(self.folder / "cloud.toml"), *words
-        if "device" in words:  # these commands import no user's module, which would stay imported
+        if "device" in words:  # none imports user modules, which would stay imported
             return here(*words)
         return command("sedge_cloud", *words, folder=self.folder)
 
     def start_broker(self, *more: int) -> None:
-        """Start Mosquitto with the configuration that ``sedge-cloud init`` wrote, plus the ports."""
+        """Start Mosquitto with the configuration from ``sedge-cloud init``, and wait for its ports."""
         conf, log = self.folder / "mosquitto.conf", self.folder / "broker.log"
         self.processes["broker"] = start_mosquitto(conf, log, self.port, *more)
 
@@ -149,7 +150,10 @@ class RealFleet:
     def start_run(
         self, bundle: Path, text: str, run: str = "run", narrower: Sequence[Path] = ()
     ) -> None:
-        """Start a run with this run file. ``narrower`` are forms of the bundle with fewer channels."""
+        """Start a run with ``text`` as its run file.
+
+        ``narrower`` are versions of the bundle with fewer channels.
+        """
         run_file = self.folder / "run.toml"
         run_file.write_text(text)
         bundles = [word for folder in (bundle, *narrower) for word in ("--bundle", str(folder))]
@@ -168,11 +172,11 @@ class RealFleet:
         return process.wait(timeout=20)
 
     def log(self, name: str) -> str:
-        """Return all output of a process so far, including earlier starts."""
+        """Return the output of a process so far, including that of its earlier starts."""
         return (self.folder / f"{name}.log").read_text()
 
     def rounds(self) -> list[Summary]:
-        """Return the closed rounds of the run."""
+        """Return the summaries of the run's closed rounds."""
         store = open_folder(self.folder / "state")
         try:
             rows = store.rounds("run")
@@ -181,7 +185,7 @@ class RealFleet:
             store.close()
 
     def hellos(self) -> list[Hello]:
-        """Return the hellos of the devices by name."""
+        """Return the last HELLO of each device that has sent one."""
         store = open_folder(self.folder / "state")
         try:
             found = [row.hello for row in store.devices() if row.hello is not None]
@@ -213,9 +217,9 @@ class RealFleet:
 
 
 def here(*words: str) -> str:
-    """Run a ``sedge-cloud`` command in this process: a fresh one imports for half a second.
+    """Run a ``sedge-cloud`` command in this process, which saves half a second of imports.
 
-    Returns its output, including standard error; if it fails, so does the test.
+    Returns its output, including standard error. Fails the test if the command fails.
     """
     said = io.StringIO()
     with _PRINTING, redirect_stdout(said), redirect_stderr(said):
@@ -227,7 +231,10 @@ def here(*words: str) -> str:
 def command(
     module: str, *words: str, status: int = 0, folder: Path | None = None, timeout_s: float = 300
 ) -> str:
-    """Run ``python -m module words`` in ``folder``. Returns its output, including standard error."""
+    """Run ``python -m module words`` in ``folder``, and return its output, including standard error.
+
+    Fails the test if the exit status is not ``status``.
+    """
     done = subprocess.run(
         [sys.executable, "-m", module, *words],
         stdout=subprocess.PIPE,
@@ -243,7 +250,7 @@ def command(
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait until a condition holds, or fail the test."""
+    """Wait until a condition holds. Fails the test if it does not within ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
@@ -251,10 +258,10 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
 
 
 def free_port() -> int:
-    """Return a free port that the system gives to nobody else for a minute (30 s on macOS).
+    """Return a free port that the system does not hand out again for a minute (30 s on macOS).
 
-    The server side closes a connection first, which leaves the port in TIME-WAIT. Then programs that ask
-    for any port get another one, and a server that asks for this port with SO_REUSEADDR gets it.
+    A connection that the server's side closed first leaves the port in TIME-WAIT. Programs that ask for any
+    port then get another one, but a server that asks for this port with SO_REUSEADDR gets it.
     """
     with socket.create_server((LOOPBACK, 0)) as server:
         with socket.create_connection(server.getsockname()) as client:
@@ -265,9 +272,9 @@ def free_port() -> int:
 
 
 def start_mosquitto(conf: Path, log: Path, *ports: int) -> subprocess.Popen[bytes]:
-    """Start Mosquitto in its own process group, on these ports.
+    """Start Mosquitto in its own process group, and wait until it accepts connections on these ports.
 
-    If it fails, the test fails with its log.
+    If Mosquitto fails, the test fails with its log.
     """
     mosquitto = find_mosquitto()
     assert mosquitto is not None, "these tests need Mosquitto: apt-get install mosquitto"

@@ -1,6 +1,6 @@
-"""Starts a PostgreSQL and an S3 server (SeaweedFS) as a user who is not root.
+"""Starts a PostgreSQL and an S3 server (SeaweedFS), as a user other than root.
 
-Both are killed when the process that started them ends, however it ends.
+The kernel kills both when the process that started them ends in any way.
 """
 
 import http.client
@@ -43,7 +43,7 @@ _IDENTITIES = {
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on now."""
+    """Return free ports. Nothing keeps other programs from taking them."""
     held = [socket.socket() for _ in range(count)]
     try:
         for one in held:
@@ -56,7 +56,7 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a server runs: the address that it listens on, and the command with which to wrap its own."""
+    """Where a server runs: the address that it listens on, and a command to put before the server's."""
 
     host: str = HOST
     within: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class _Server:
             shutil.chown(self.folder, USER)
 
     def call(self, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
-        """Start a command whose output goes to the folder's log."""
+        """Start a command in the folder, with its output appended to the log there."""
         as_user = ("setpriv", f"--reuid={USER}", "--regid=nogroup", "--clear-groups")
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
@@ -100,13 +100,13 @@ class _Server:
         self.process = None
 
     def close(self) -> None:
-        """Stop, and delete the folder."""
+        """Kill the process if it is running, and delete the folder."""
         if self.process is not None:
             self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def failed(self, error: Exception | None) -> RuntimeError:
-        """Return the error to raise if the server does not start."""
+        """Return an error with the end of the log, to raise if the server does not start."""
         log = (self.folder / "log").read_text(errors="replace")
         return RuntimeError(f"{error}\n{log[-2000:]}")
 
@@ -114,8 +114,8 @@ class _Server:
 class PostgresServer(_Server):
     """A PostgreSQL server, started by the constructor.
 
-    ``most_bytes`` limits the size of its files, like a full disk. Without ``fsync``, data survive killed
-    processes but not a power cut.
+    ``most_bytes`` limits the size of each file, as a full disk would. Without ``fsync``, data survives if
+    processes are killed, but not a power cut.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class PostgresServer(_Server):
         self.start()
 
     def start(self) -> None:
-        """Start, on the same port as before, and wait until it answers."""
+        """Start the server on the same port as before, and wait until it answers."""
         settings = {
             "port": self.port,
             "listen_addresses": self.place.host,
@@ -166,11 +166,11 @@ class PostgresServer(_Server):
         raise self.failed(error)
 
     def url(self, database: str) -> str:
-        """Return the URL of one of its databases."""
+        """Return the URL of a database on this server."""
         return f"postgresql://sedge@{self.place.host}:{self.port}/{database}"
 
     def execute(self, statement: str) -> None:
-        """Execute a statement on the server itself, such as CREATE DATABASE."""
+        """Execute a statement outside any store's database, such as CREATE DATABASE."""
         with closing(psycopg.connect(self.url("postgres"), autocommit=True)) as db:
             db.execute(statement.encode())
 
@@ -193,7 +193,7 @@ class ObjectServer(_Server):
         self.start()
 
     def start(self) -> None:
-        """Start, on the same ports as before, and wait until the bucket accepts objects."""
+        """Start the server on the same ports as before, and wait until the bucket accepts objects."""
         host = self.place.host
         master, master2, volume, volume2, filer, filer2, s3, s3_2 = self._ports
         self.begin(
@@ -212,8 +212,8 @@ class ObjectServer(_Server):
         deadline, error = time.monotonic() + START_S, None
         while time.monotonic() < deadline:
             try:
-                # In SeaweedFS, a bucket is just a folder of its file server, so the put checks that S3
-                # itself works.
+                # Creating SeaweedFS's bucket only creates a folder on its file server; the put checks that
+                # S3 works.
                 with closing(http.client.HTTPConnection(host, filer)) as asked:
                     asked.request("POST", f"/buckets/{BUCKET}/")
                     asked.getresponse().read()
@@ -225,14 +225,14 @@ class ObjectServer(_Server):
         raise self.failed(error)
 
     def limit(self, size: str) -> None:
-        """Limit the running server's files to this size, like a full disk, or not at all ("unlimited")."""
+        """Limit the size of the running server's files, as a full disk would; "unlimited" ends this."""
         assert self.process is not None
         limiting = self.call(["prlimit", f"--pid={self.process.pid}", f"--fsize={size}:"])
         if limiting.wait() != 0:
             raise self.failed(None)
 
     def bucket(self) -> S3Store:
-        """Return a client of the bucket, without a store."""
+        """Return a client for the whole bucket, not just for one store's prefix."""
         return S3Store(
             BUCKET,
             endpoint=self.endpoint,
@@ -245,7 +245,7 @@ class ObjectServer(_Server):
 
 
 class Servers:
-    """Both servers. Each store on them has a database and a prefix in the bucket."""
+    """A PostgreSQL and an object server. Each store has a database and a prefix in the bucket."""
 
     def __init__(self, rows: Place = HERE, blobs: Place = HERE) -> None:
         self.postgres, self.objects = PostgresServer(place=rows), ObjectServer(blobs)
@@ -257,7 +257,7 @@ class Servers:
         open_parts(self.objects.folder / "empty", *self._at("empty")).close()
 
     def place(self, folder: Path) -> tuple[StoreConfig, BlobsConfig]:
-        """Return where the store of a state folder is. A new folder's store is empty."""
+        """Return the settings for the store of a state folder. The store of a new folder is empty."""
         folder = folder.resolve()
         with self._lock:
             if folder not in self._names:

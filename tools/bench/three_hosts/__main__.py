@@ -2,23 +2,24 @@
 
     python -m tools.bench three_hosts [--fault NAME] [--seed K | --seeds N] [--devices 60] [--hosts 3]
 
-Each host is a network namespace with its own name, address and processes: up to three with ``sedge-cloud
-serve``, and one each for Mosquitto, PostgreSQL, an S3 server (SeaweedFS) and the devices. The devices take
-part in a FedAvg and a FedOBP run at the same time. A fault occurs in the middle of a round, and both runs
-must continue for two rounds. A seed determines the moment and the victim. Afterwards:
+Each host is a network namespace with its own name, address and processes. Up to three hosts run
+``sedge-cloud serve``, and one each runs Mosquitto, PostgreSQL, an S3 server (SeaweedFS) and the devices.
+The devices take part in a FedAvg and a FedOBP run at the same time. A fault occurs in the middle of a
+round, and both runs must continue for two rounds. A seed determines the moment and the victim. Afterwards,
+a row of the table has:
 
-lost    updates whose devices have a receipt and that did not count
+lost    updates that did not count although their devices have a receipt
 twice   updates that counted twice
 bytes   whether every round of both runs has the same bytes as in one undisturbed process on SQLite
-s       seconds until the next accepted update of an affected device, from the fault or,
+s       seconds until the next update of an affected device is accepted, counted from the fault or,
         if a shared server was down, from its return
 
-A second table shows for each fault how often it was injected, the failures, and the seconds. A failure is
-reported with its seed, and its files and logs stay in the folder of ``--keep``; the other tests continue.
-Eight faults with three hosts and sixty devices take about twelve minutes per seed.
+A second table shows how often each fault was injected, how often a check failed, and the seconds. A failure
+is reported with its seed, and its files and logs stay in the folder given by ``--keep``; the other tests
+continue. Eight faults with three hosts and sixty devices take about twelve minutes per seed.
 
-It needs root, PostgreSQL, Mosquitto and the Python packages of the extra "scale" and of the tests. It
-leaves no process behind. The last line is JSON, and the exit status is 1 if a check failed or a target was
+It needs root, PostgreSQL, Mosquitto, the Python packages of the extra "scale" and those of the tests. It
+leaves no process behind. The last line is JSON. The exit status is 1 if a check failed or a target was
 missed.
 """
 
@@ -53,7 +54,7 @@ from tools.bench.three_hosts.watch import wait_for
 from sedge_cloud.store.opening import open_store
 
 TARGET_S = 15.0
-ALL = "all"  # the name of the run without a fault
+ALL = "all"  # the label of the line about all faults
 UNDISTURBED_ROUNDS = 64
 # An undisturbed fleet counts as stuck after this many seconds without another round.
 STUCK_S = 60.0
@@ -61,7 +62,7 @@ STUCK_S = 60.0
 
 @dataclass(frozen=True)
 class Row:
-    """The result of one fault. ``wrong`` describes every violation."""
+    """The result of one fault. ``wrong`` describes what went wrong, or is ""."""
 
     fault: str
     seed: int
@@ -75,12 +76,12 @@ class Row:
 
     @property
     def good(self) -> bool:
-        """True if nothing was wrong."""
+        """True if no check failed and the runs continued in time."""
         in_time = self.seconds is not None and self.seconds <= TARGET_S
         return not (self.lost or self.twice or self.wrong) and self.same_bytes and in_time
 
     def line(self) -> str:
-        """Format a line of the table."""
+        """Format the row as a line of the table."""
         seconds = "-" if self.seconds is None else f"{self.seconds:.1f}"
         same = "same" if self.same_bytes else "DIFFER"
         return (
@@ -93,7 +94,7 @@ HEAD = f"{'fault':<20} {'seed':>4} {'receipts':>8} {'lost':>5} {'twice':>5} {'by
 
 
 def by_fault(rows: Sequence[Row]) -> Iterator[str]:
-    """Format a table with one line for each fault, and one for all."""
+    """Yield the lines of a table with one line for each fault and one for all of them."""
     yield f"{'fault':<20} played failed {'lost':>5} {'twice':>5} median s  most s"
     for fault in (*dict.fromkeys(row.fault for row in rows), ALL):
         some = [row for row in rows if fault in (row.fault, ALL)]
@@ -107,7 +108,7 @@ def by_fault(rows: Sequence[Row]) -> Iterator[str]:
 def undisturbed(
     network: Network, folder: Path, devices: int, rounds: int, bundle: Path
 ) -> dict[str, checks.Course]:
-    """Return the rounds of a single process with SQLite and a folder."""
+    """Run a single process with SQLite and a folder, and return the results of its runs."""
     folder.mkdir()
     with closing(Fleet(network, folder, HOSTS[:1], None, devices)) as fleet:
         fleet.start_all()
@@ -127,7 +128,7 @@ def judged(
     fleet: Fleet, fault: str, seed: int, seconds: float | None, wrong: str,
     expected: dict[str, checks.Course],
 ) -> Row:  # fmt: skip
-    """Check a fleet after its runs have stopped. Returns its row."""
+    """Check what a fleet has left after its runs have stopped, and return the fault's row."""
     received, found = checks.receipts(fleet.log(AGENTS)), checks.courses(fleet.config)
     lost = [one for run, course in found.items() for one in checks.lost(received, run, course)]
     twice = [one for course in found.values() for one in checks.twice(course)]
@@ -144,7 +145,7 @@ def judged(
 
 
 def played(scene: Scene, fault: str, seed: int, expected: dict[str, checks.Course]) -> Row:
-    """Inject one fault."""
+    """Inject one fault into a fleet in the middle of a round, and return its row."""
     seconds, wrong = None, ""
     try:
         scene.reach_the_middle()
@@ -161,7 +162,7 @@ def attempted(
     network: Network, place: Path, options: argparse.Namespace, bundle: Path, fault: str, seed: int,
     expected: dict[str, checks.Course],
 ) -> Row:  # fmt: skip
-    """Test one fault on servers of its own. Any exception becomes a row."""
+    """Test one fault with its own servers, and return its row, which describes any exception."""
     try:
         hosts = HOSTS[: options.hosts]
         with (
@@ -177,7 +178,7 @@ def attempted(
 
 
 def play(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
-    """Test all faults with all seeds."""
+    """Test all faults with all seeds. Yields the rows."""
     network = Network()
     for host in (*HOSTS, BROKER, AGENTS):
         network.add(host)
@@ -202,7 +203,7 @@ def play(options: argparse.Namespace, folder: Path) -> Iterator[Row]:
 
 
 def main() -> int:
-    """Test everything, and print a table and a line of JSON."""
+    """Test everything, and print tables and a line of JSON. Returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--fault", action="append", choices=FAULTS, help="only this one; repeatable"

@@ -1,9 +1,9 @@
-"""Runs many agents in one process, each with its own folder, link and data; a matrix product trains.
+"""Runs many agents in one process, each with its own folder, link and data.
 
     python -m tools.bench.three_hosts.agents FOLDER
 
 FOLDER has a folder for each device, as ``sedge-cloud device add`` writes it, and ``client.py`` with the
-training functions. Agents log lines of time, device and text to standard error.
+training functions. The agents write log lines with time, device and text to standard error.
 """
 
 import logging
@@ -28,17 +28,17 @@ from sedge_protocol.host.loop import Loop
 from sedge_protocol.wire.messages import Hello
 
 BACKEND = "client:fit"
-# A job waits this long, which costs wall time but no processor time.
+# Each job sleeps for a number of seconds in this range, which takes no processor time.
 JOB_S = (0.2, 1.2)
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Slow(ThreadPoolExecutor):
-    """Delays every job, as on a slower device."""
+    """An executor that delays every job, as if on a slower device."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Submit a job that waits first."""
+        """Submit a job that sleeps before it starts."""
         wait_s = np.random.default_rng().uniform(*JOB_S)
 
         def later() -> T:

@@ -1,6 +1,6 @@
-"""Checks what must hold after a fault, from the store's rows and the devices' logs.
+"""Checks what must hold after a fault, in the store's rows and the devices' logs.
 
-lost    an update with a receipt that is in no row, or that its closed round did not count
+lost    an update with a receipt, but without a row, or not counted by its round, which has closed
 twice   an update that counted twice, in one round or in two
 differ  the first round whose bytes differ from those of the undisturbed process
 """
@@ -26,7 +26,7 @@ _SAID = re.compile(r"^([\d.]+) sedge\.edge\.(\S+) (run (\S+), round (\d+): (.*))
 
 @dataclass(frozen=True)
 class Course:
-    """The results of a run: each round's global model, and the updates that closed rounds counted."""
+    """The results of a run: each round's model, the summaries of closed rounds, and the stored updates."""
 
     models: list[bytes]
     closed: list[Summary]
@@ -34,7 +34,7 @@ class Course:
 
     @property
     def rounds(self) -> list[tuple[object, ...]]:
-        """The reproducible parts of each closed round, without times and temperatures."""
+        """The reproducible parts of each closed round, which exclude times and temperatures."""
         return [
             (s.task, s.train_loss, s.personal, s.distrusted, s.late,
              [(d.device, d.num_examples, d.before, d.after, d.counted) for d in s.devices])
@@ -43,7 +43,7 @@ class Course:
 
 
 def receipts(log: Path) -> Counter[Update]:
-    """Return the receipts in the devices' logs. A repeated receipt is logged once."""
+    """Count the receipts for each update in the devices' logs, where a repeated receipt appears once."""
     return Counter(
         (run, int(number), device)
         for _, device, _, run, number, words in _SAID.findall(log.read_text())
@@ -52,7 +52,7 @@ def receipts(log: Path) -> Counter[Update]:
 
 
 def refusals(log: Path) -> list[str]:
-    """Return the rejected updates, as logged by their devices."""
+    """Return a line for each rejected update that the devices have logged."""
     found = _SAID.findall(log.read_text())
     return [f"{device}: {text}" for _, device, text, _, _, words in found if "rejected" in words]
 
@@ -60,7 +60,7 @@ def refusals(log: Path) -> list[str]:
 def longest_silence(log: Path, since: float, until: float) -> float:
     """Return the longest time in seconds in which a device had neither an order nor a receipt.
 
-    Only the time between ``since`` and ``until`` counts, on the wall clock.
+    ``since`` and ``until``, on the wall clock, limit the time that is searched.
     """
     heard: defaultdict[str, list[float]] = defaultdict(lambda: [since])
     for at, device, *_ in _SAID.findall(log.read_text()):
@@ -70,7 +70,7 @@ def longest_silence(log: Path, since: float, until: float) -> float:
 
 
 def courses(config: CloudConfig) -> dict[str, Course]:
-    """Return the results of each run in the store."""
+    """Return the results of both runs by name."""
     with closing(open_store(config)) as store:
         return {name: _course(store, name) for name in RUNS}
 
@@ -83,7 +83,7 @@ def _course(store: Store, name: str) -> Course:
 
 
 def lost(received: Counter[Update], run: str, course: Course) -> list[Update]:
-    """Return the updates with a receipt that are in no row, or were not counted by their closed round."""
+    """Return the updates with a receipt that have no row, or that their closed round did not count."""
     counted = {s.round: {d.device for d in s.devices} for s in course.closed}
     mine = [update for update in received if update[0] == run]
     return [
@@ -94,14 +94,14 @@ def lost(received: Counter[Update], run: str, course: Course) -> list[Update]:
 
 
 def twice(course: Course) -> list[str]:
-    """Return the updates that counted more than once."""
+    """Describe the updates that counted more than once."""
     counted = Counter((s.round, d.device) for s in course.closed for d in s.devices)
     again = [f"round {number}: {device}" for (number, device), n in counted.items() if n > 1]
     return again + [f"round {s.round}: {device} late" for s in course.closed for device in s.late]
 
 
 def differs(course: Course, undisturbed: Course) -> str:
-    """Return the first round that differs, or "" if none does."""
+    """Describe the first round that differs from the undisturbed run, or return "" if none does."""
     for what in ("models", "rounds"):
         mine, others = getattr(course, what), getattr(undisturbed, what)
         if len(mine) > len(others):

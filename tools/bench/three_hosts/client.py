@@ -1,6 +1,6 @@
-"""The training functions of this benchmark's devices: softmax regression in numpy.
+"""The training functions that this benchmark's devices run: softmax regression in numpy.
 
-This file is copied next to the devices' folders.
+This file is copied to the folder that has the devices' folders.
 """
 
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 Arrays = list[np.ndarray[Any, np.dtype[np.float32]]]
-# n = 16,900, so that an exact update has two chunks and a fault can occur between them.
+# The model has 16,900 parameters, so an exact update has two chunks, and a fault can occur between them.
 INPUTS, CLASSES = 64, 260
 
 
@@ -18,14 +18,14 @@ def initial() -> Arrays:
 
 
 def forward(parameters: Arrays, inputs: Any) -> Any:
-    """Return the probabilities (N, C)."""
+    """Return the class probabilities (N, C) of inputs (N, 64)."""
     scores = inputs @ parameters[0] + parameters[1]
     scores = np.exp(scores - scores.max(axis=1, keepdims=True))
     return scores / scores.sum(axis=1, keepdims=True)
 
 
 def fit(parameters: Arrays, examples: Any, settings: dict[str, Any]) -> tuple[Arrays, int, Any]:
-    """Make two steps on all examples. The result depends only on the arguments."""
+    """Train for two gradient steps on all examples. The result depends only on the arguments."""
     x, count = examples.inputs, len(examples.targets)
     for _ in range(2):
         error = (forward(parameters, x) - np.eye(CLASSES)[examples.targets]) / count

@@ -1,7 +1,7 @@
-"""The faults. Each function injects a fault, repairs everything, and returns the affected devices.
+"""The faults. Each function injects a fault, undoes it, and returns the affected devices.
 
-``Victims.since`` is when an update could be accepted again: when the fault began if other hosts take over,
-when a shared server was back if none can, or when the first part was restarted if all had died.
+``Victims.since`` is when an update could be accepted again: the start of the fault if other hosts take
+over, the return of a shared server if none can, or the first restart if every process was killed.
 """
 
 import signal
@@ -13,18 +13,18 @@ from functools import partial
 from tools.bench.three_hosts.fleet import AGENTS, BROKER, OBJECTS
 from tools.bench.three_hosts.scene import Scene
 
-# Other hosts take over from a failed host after its lease has expired. It comes back after this long.
+# A failed host returns after this long. By then its lease has expired, and other hosts have taken over.
 REPLACED_S = 20.0
 CUT_S = 60.0
 PAUSED_S = 30.0
-# How long a server is down until somebody restarts it.
+# How long a killed server stays down.
 SERVER_S = 10.0
 OBJECTS_S = 20.0
 
 
 @dataclass(frozen=True)
 class Victims:
-    """Which devices to watch for the next update, and since when."""
+    """The devices whose next update is awaited, and the time since which one can be accepted."""
 
     since: float
     devices: frozenset[str]
@@ -45,12 +45,12 @@ def _killed(scene: Scene, host: str) -> Victims:
 
 
 def leader_killed(scene: Scene) -> Victims:
-    """Kill the leading coordinator. Its host comes back later."""
+    """Kill the coordinator that leads. It is restarted later."""
     return _killed(scene, scene.leader())
 
 
 def ingest_killed(scene: Scene) -> Victims:
-    """Kill a coordinator that does not lead. Its host comes back later."""
+    """Kill a coordinator that does not lead. It is restarted later."""
     return _killed(scene, scene.follower())
 
 

@@ -321,8 +321,8 @@ def pooled_runtime(
 ) -> Runtime:
     """Return a device that runs its own jobs, on its own data, in a thread of ``pool``.
 
-    Each job calls ``examples`` for its training and test examples. A job stops if the runtime closes, or if
-    ``gate`` closes, which must also be the agent's.
+    Each job calls ``examples`` to get its training and test examples. A job stops when the runtime or
+    ``gate`` closes. Pass the same gate to ``agent``.
     """
     stopping = Event()
 
@@ -349,5 +349,5 @@ def pooled_runtime(
 
 
 def _expected(error: BaseException | None) -> bool:
-    """Return True for an outcome, or an error that is not a bug of ours."""
+    """Return True if there was no error, or only one that does not point to a bug in this program."""
     return error is None or (isinstance(error, SedgeError) and not isinstance(error, LocalError))

@@ -1,9 +1,9 @@
 """Reads the device's own sensors: power, temperature, load, memory, and whether its link is metered.
 
-Everything except the link is read from the kernel's files below ``root``, which tests set to an ordinary
-folder. NetworkManager's property ``Metered`` tells whether the link is metered. It is read with systemd's
-busctl, which every Raspberry Pi OS has, so no D-Bus library is needed. Readings that a device does not have
-are None.
+Everything except the link is read from the kernel's files below ``root``; tests point it at an ordinary
+folder. Whether the link is metered is NetworkManager's property ``Metered``. It is read with systemd's
+busctl, which every Raspberry Pi OS includes, so no D-Bus library is needed. A reading is None if the device
+has no such sensor.
 
 Sources: Linux's Documentation/ABI/testing/sysfs-class-power and sysfs-class-thermal, proc(5),
 NetworkManager's NMMetered.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-# The values for yes, no, guessed yes and guessed no.
+# NetworkManager's codes for yes, no, guessed yes and guessed no.
 _METERED = {1: True, 2: False, 3: True, 4: False}
 _ASK = (
     "busctl", "--system", "--json=short", "get-property", "org.freedesktop.NetworkManager",
@@ -28,7 +28,7 @@ _LOAD_S = 60.0
 
 
 class Sensors:
-    """The device's sensors. ``clock`` is monotonic, and ``cpu_clock`` is this process's processor time."""
+    """The device's sensors. ``clock`` is monotonic, and ``cpu_clock`` returns this process's CPU time."""
 
     def __init__(
         self,
@@ -43,7 +43,8 @@ class Sensors:
     def on_mains(self) -> bool | None:
         """Return whether the device is on mains, or None if it has no known supply.
 
-        It is on mains if a supply other than a battery is online, or if no battery discharges.
+        It is on mains if a supply other than a battery is online, or if it has batteries and none is
+        discharging.
         """
         batteries = list(self._batteries())
         states = [_text(supply / "status") for supply in batteries]
@@ -63,7 +64,7 @@ class Sensors:
         return max((heat / 1000 for heat in heats if heat is not None), default=None)
 
     def load(self) -> float | None:
-        """Return the number of processes that run or wait to run, averaged over a minute.
+        """Return the number of processes that are running or waiting to run, averaged over a minute.
 
         This process's own share is subtracted.
         """
@@ -79,13 +80,13 @@ class Sensors:
         return None
 
     def memory_mb(self) -> float | None:
-        """Return the memory that other programs leave: the available memory plus this process's own."""
+        """Return the memory that other programs leave free: what is available, plus this process's own."""
         available = self._kilobytes("proc/meminfo", "MemAvailable")
         own = self._kilobytes("proc/self/status", "VmRSS")
         return None if available is None else (available + (own or 0.0)) * 1024 / 1e6
 
     def _supplies(self) -> Iterator[Path]:
-        """Yield the supplies of the device itself, as opposed to, say, those of a mouse."""
+        """Yield the power supplies of the device itself, but not those of peripherals such as a mouse."""
         for supply in sorted(self._root.glob("sys/class/power_supply/*")):
             if _text(supply / "scope") != "Device":
                 yield supply
@@ -103,9 +104,9 @@ class Sensors:
 
 
 def link_is_metered() -> bool | None:
-    """Return True if the link is metered, as far as NetworkManager knows or guesses.
+    """Return whether NetworkManager knows or guesses that the link is metered.
 
-    Returns None if there is no NetworkManager.
+    Returns None if NetworkManager cannot tell or is not running.
     """
     try:
         asked = subprocess.run(_ASK, capture_output=True, timeout=2.0, check=True)

@@ -1,11 +1,11 @@
-"""Gives other programs access to the device's model. It is always the newest that the agent has.
+"""Gives other programs access to the newest model that the device's agent has.
 
     model = sedge_edge.Model("/var/lib/sedge")
     outputs = model.predict(inputs)
 
-No agent needs to run. A running agent is not disturbed, because it replaces its journal atomically, and
-files that the journal names never change. Programs that may not read that folder can use the agent's socket
-(model_socket.py).
+The agent does not need to be running. If it is, it is not disturbed, because it replaces its journal
+atomically, and files that the journal names never change. Programs that lack permission to read the agent's
+folder can use the agent's socket (model_socket.py).
 """
 
 import os
@@ -25,7 +25,7 @@ from sedge_edge.training.trainer import Predictor, Trainer
 from sedge_protocol.errors import ConfigError, DataError, SedgeError
 from sedge_protocol.wire.bundle import BundleManifest
 
-# Inputs (N, ...), or a dict of them by name for a model with several inputs.
+# Inputs (N, ...), or a dict that maps input names to arrays, for a model with several inputs.
 Given: TypeAlias = NDArray[np.generic] | Mapping[str, NDArray[np.generic]]
 
 
@@ -34,7 +34,7 @@ class Classified:
     """The result of classifying: outputs (N, C), classes (N,), probabilities (N, C) and the classes' names.
 
     For a model with a label for each token or pixel, classes are (N, ...), and outputs and probabilities
-    are (N, C, ...) or (N, ..., C). There are no names if the bundle has none.
+    are (N, C, ...) or (N, ..., C). ``labels`` is empty if the bundle does not name its classes.
     """
 
     outputs: NDArray[np.float32]
@@ -44,10 +44,10 @@ class Classified:
 
 
 class Model:
-    """The personal model in an agent's folder ``state_dir``, of the given or the newest run. Thread-safe.
+    """The personal model in an agent's folder ``state_dir``, from ``run`` or else the newest run.
 
-    Raises ``ConfigError`` if there is no model, or no backend that runs it, and ``StorageError`` if it
-    cannot be read.
+    Thread-safe. Raises ``ConfigError`` if there is no model, or no backend that can run it, and
+    ``StorageError`` if it cannot be read.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Model:
     def _stamp(self) -> tuple[int, int] | None:
         """Return a value that changes with each commit of the agent's journal.
 
-        None if it cannot be read.
+        Returns None if the journal cannot be read.
         """
         try:
             found = os.stat(self._folder / "journal")

@@ -1,4 +1,4 @@
-"""``sedge-edge status``: reports the contents of a device's disk, as lines of text or as JSON."""
+"""``sedge-edge status``: reports a device's state, as stored on its disk, in lines of text or as JSON."""
 
 import shutil
 import time
@@ -18,7 +18,7 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.settings import GatesConfig, listed, tightened
 
-# The number of results to show to people. --json shows all that are kept.
+# The number of results in the text output. --json shows all that are kept.
 MOST_LINES = 5
 
 
@@ -57,7 +57,7 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The values of a run's metric before and after the training of a round."""
+    """A run's metric before and after a round of training."""
 
     run: str
     round: int
@@ -69,7 +69,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """The bytes that the state folder uses, and those that are free on its disk."""
+    """The number of bytes that the state folder uses, and the number that are free on its disk."""
 
     used: int = 0
     free: int = 0
@@ -79,10 +79,10 @@ class Status(msgspec.Struct, frozen=True):
     """The status of a device. ``started`` is when its agent last started, by its clock. Times are in UTC.
 
     ``waits`` is why the agent did no work when it last ran, such as a closed gate or a disk error.
-    ``gates`` are the configured ones in their current state, and ``settings`` those that the coordinator
-    tightens. ``up`` and ``down`` are the bytes of messages sent and received on this UTC day. ``error`` is
-    the last error, which occurred at ``error_at``. ``certificate`` is when the certificate for the broker
-    expires.
+    ``gates`` describes each gate in effect and its current state. ``settings`` lists the settings that the
+    coordinator has tightened. ``up`` and ``down`` are the message bytes sent and received since midnight
+    UTC. ``error`` is the last error, which occurred at ``error_at``. ``certificate`` is when the device's
+    certificate for the broker expires.
     """
 
     device: str
@@ -179,7 +179,7 @@ def _done(it: Result) -> Done:
 
 
 def _time(at: float) -> datetime | None:
-    """Convert Unix seconds to a time without fractions. 0 means unknown and becomes None."""
+    """Convert Unix seconds to a UTC time in whole seconds. Returns None for 0, which means unknown."""
     return datetime.fromtimestamp(int(at), UTC) if at else None
 
 

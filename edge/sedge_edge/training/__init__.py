@@ -1,1 +1,1 @@
-"""Does the job of one order: the start vector, training and evaluation, and the coded update."""
+"""Carries out one order: start vector, training, evaluation and the encoded update."""

@@ -44,14 +44,15 @@ def permutations(seed: int, num_examples: int, epochs: int) -> Iterator[NDArray[
 
 
 def permutation(key: int, count: int) -> NDArray[np.int64]:
-    """Shuffle 0 to count - 1. Returns them, (count,), sorted by random 32-bit numbers drawn with ``key``.
+    """Return the numbers 0 to count - 1 in random order, (count,).
 
-    This is rule T6 of protocol/spec/training.md. Of two equal numbers, the lower row comes first.
+    Each number gets a random 32-bit number drawn with ``key``, and the order is ascending by these. If two
+    are equal, the lower row comes first. This is rule T6 of protocol/spec/training.md.
     """
     drawn = words(key, -(-count // 2))
-    # Each row's number as two halves, the lower one first.
+    # Split each row's 32-bit number into two halves, the lower one first.
     halves = drawn.view("<u2")[: 2 * count].reshape(count, 2)
-    # Two passes over 16 bits each, which numpy sorts in linear time.
+    # Sort in two passes over 16 bits each, for which numpy takes linear time.
     return np.lexsort(halves.T).astype(np.int64, copy=False)
 
 

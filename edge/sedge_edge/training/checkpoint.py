@@ -1,11 +1,11 @@
 """The state of a stopped job, so that the next attempt can continue instead of starting over.
 
-A local training (local_training.py) depends only on its job and the answers to its requests. So a
-checkpoint contains the answers so far and, if training was stopped, its state. The next attempt repeats the
-answers and resumes the training. The result is bit-identical to that without the stop.
+Local training (local_training.py) depends only on its job and the answers to its requests. So a checkpoint
+contains the answers so far and, if training was stopped, its state. The next attempt repeats the answers
+and resumes the training. The result is bit-identical to that of an uninterrupted job.
 
 A checkpoint belongs to one job on one data set. If the order, the start vector or the examples have
-changed, it is useless, and the training starts over.
+changed, it is useless, and training starts over.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """The encoded ``answers`` so far, and the state of the training after them. Both took ``seconds``."""
+    """The encoded ``answers`` so far, the training state after them, and the ``seconds`` spent on both."""
 
     job: bytes
     seconds: float = 0.0
@@ -39,7 +39,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it saves nothing, so that the training starts from its beginning."""
+        """Whether the checkpoint saves no work, so that training starts from the beginning."""
         return not self.answers and self.state is None
 
     def answer(self, index: int, request: Request) -> Answer:
@@ -49,9 +49,10 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class Attempt:
-    """Answers the requests of a local training, first as an earlier attempt did, then by calling ``ask``.
+    """Answers the requests of a local training: first from an earlier attempt, then by calling ``ask``.
 
-    ``ask`` takes a request and the state from which to resume its training. ``clock`` is in seconds.
+    ``ask`` takes a request and, if that request's training was stopped, the state to resume it from.
+    ``clock`` is in seconds.
     """
 
     def __init__(
@@ -88,14 +89,17 @@ class Attempt:
 
 
 def job_hash(order: msgspec.Struct, kept: msgspec.Struct, train: Examples) -> bytes:
-    """Return a hash of what a checkpoint depends on: order, kept state, and the examples' targets."""
+    """Return a hash of what a checkpoint depends on: the order, the kept state and the examples.
+
+    Of the examples it covers the targets and the shape of the inputs.
+    """
     found = hashlib.sha256(_FORMAT + msgspec.msgpack.encode((order, kept, train.inputs.shape)))
     found.update(np.ascontiguousarray(train.targets).data)
     return found.digest()
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Return the checkpoint in MessagePack."""
+    """Return the checkpoint encoded as MessagePack."""
     return _encoder.encode(checkpoint)
 
 
@@ -103,21 +107,21 @@ def decode_checkpoint(data: bytes | None, job: bytes) -> Checkpoint:
     """Decode a checkpoint. Returns an empty one if there is none, or if it belongs to another job."""
     try:
         found = None if data is None else _decode(data, Checkpoint)
-    except ValueError:  # msgspec's errors, if another version wrote it
+    except ValueError:  # raised by msgspec if another version wrote the data
         found = None
     return Checkpoint(job) if found is None or found.job != job else found
 
 
 def encode_moments(moments: Moments) -> bytes:
-    """Return an optimizer's state in MessagePack. A device stores it as one blob per round."""
+    """Return an optimizer's state encoded as MessagePack. A device stores it as one blob per round."""
     return _encoder.encode(moments)
 
 
 def decode_moments(data: bytes) -> Moments:
-    """Decode an optimizer's state. Raises ``StorageError`` for anything else."""
+    """Decode an optimizer's state. Raises ``StorageError`` if the data are not one."""
     try:
         return _decode(data, Moments)
-    except ValueError as exc:  # msgspec's errors
+    except ValueError as exc:  # raised by msgspec
         raise StorageError(f"the optimizer's state cannot be read: {exc}") from exc
 
 

@@ -1,7 +1,7 @@
 """Random numbers that are easy to reproduce in any language: rule T12 of protocol/spec/training.md.
 
-Each word depends only on a key and a counter, so a training can continue from any step without generating
-the earlier numbers. The words of a key are those of SplitMix64, seeded with the key.
+Each word depends only on a key and a counter, so training can continue from any step without generating the
+earlier numbers. A key's words are the output of SplitMix64 seeded with that key.
 """
 
 from enum import IntEnum
@@ -26,12 +26,12 @@ class Purpose(IntEnum):
 
 
 def stream_key(seed: int, purpose: Purpose, part: int) -> int:
-    """Return the key, 0 to 2^64 - 1, for one part of a seed's numbers, such as those of one epoch."""
+    """Return the key, 0 to 2^64 - 1, for one part of a seed's numbers, such as one epoch's."""
     return _word(_word(seed, int(purpose)), part)
 
 
 def words(key: int, count: int) -> Words:
-    """Return the first ``count`` words of a key, (count,), stored little-endian. All are different."""
+    """Return the first ``count`` words for a key, (count,), stored little-endian. No two are the same."""
     return _word(key, np.arange(count, dtype=np.uint64)).astype("<u8", copy=False)
 
 

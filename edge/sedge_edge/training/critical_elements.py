@@ -6,8 +6,8 @@ For every element of the trained model theta, with a gradient g,
 
 The critical elements of each tensor are those with c >= t, including ties. Here t is the z-th largest c,
 with z = floor(fraction * elements), or the smallest c above the cutoff if the z-th is not above it.
-Statistics and tensors that the device keeps are left out. n = parameters of the model, k = critical
-elements.
+Statistics, and tensors that the device keeps to itself, have no critical elements. n is the number of the
+model's parameters, k the number of critical elements.
 """
 
 from collections.abc import Collection

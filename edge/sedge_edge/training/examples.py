@@ -36,11 +36,11 @@ class Places:
 
 @dataclass(frozen=True)
 class Examples:
-    """N examples: ``inputs`` (N, ...), and as ``targets`` labels (N,) or (N, ...), or numbers (N, ...).
+    """N examples: ``inputs`` (N, ...) and ``targets``, which are labels or numbers (N,) or (N, ...).
 
-    If the inputs are also the targets, both are the same array. ``parts`` describe the arrays that a row of
-    ``inputs`` (N, K) packs, if the user gave several by name. ``places`` are known for examples from a
-    file.
+    If the inputs are also the targets, both are the same array. If the user gave several input arrays by
+    name, each row of ``inputs`` (N, K) packs them, and ``parts`` describes them. ``places`` is known for
+    examples from a file.
     """
 
     inputs: Inputs
@@ -52,9 +52,10 @@ class Examples:
 def fitting(examples: Examples, manifest: BundleManifest) -> Examples:
     """Convert the examples to the form that the model takes. An autoencoder's targets are its inputs.
 
-    They get the model's types if that changes no value (``for_model``). So devices that store the same
-    numbers in different types train on the same values. Raises ``DataError``, which names the place of the
-    example at fault, unless the model can be trained and evaluated on them.
+    Inputs and targets are converted to the model's types, provided that this changes no value
+    (``for_model``). So devices that store the same numbers in different types train on the same values.
+    Raises ``DataError``, which names the place of the example at fault, unless the model can be trained and
+    evaluated on them.
     """
     try:
         return _fitting(examples, manifest)
@@ -90,9 +91,9 @@ def _fitting(examples: Examples, manifest: BundleManifest) -> Examples:
 
 
 def check_labels(labels: Inputs, num_classes: int, name: str) -> None:
-    """Raise ``DataError`` unless all labels (N, ...) are classes. The message calls them ``name``.
+    """Raise ``DataError`` unless all labels (N, ...) are valid classes. The message calls them ``name``.
 
-    In rows of several labels some, but not all, may be ``IGNORED``.
+    If each row has several labels, some of them, but not all, may be ``IGNORED``.
     """
     several = labels.ndim > 1
     wrong = (labels < 0) | (labels >= num_classes)
@@ -190,9 +191,9 @@ def check_inputs(inputs: Inputs, manifest: BundleManifest, name: str) -> None:
 
 
 def check_tokens(inputs: Inputs, vocabulary: int, name: str) -> None:
-    """Raise ``DataError`` unless the inputs (N, ...) are from 0 to ``vocabulary`` - 1.
+    """Raise ``DataError`` unless the inputs (N, ...) are between 0 and ``vocabulary`` - 1.
 
-    If the vocabulary's size is 0, it is unknown, and nothing is checked.
+    A ``vocabulary`` of 0 means that its size is unknown, so nothing is checked.
     """
     if not vocabulary:
         return
@@ -214,7 +215,8 @@ def _check_rows(rows: Inputs, expected: TensorSpec, name: str) -> None:
 
 def require_finite(inputs: Inputs, name: str) -> None:
     """Raise ``DataError`` if the inputs (N, ...) have NaN or inf. The message calls them ``name``."""
-    # Check the extremes of each row, because a boolean per element would take a quarter of the data's
+    # Check only each row's extremes, because one boolean per element would take a quarter of the memory
+    # that the data take.
     # memory.
     flat = inputs.reshape(len(inputs), -1)
     highest, lowest = flat.max(axis=1, initial=0), flat.min(axis=1, initial=0)  # (N,)

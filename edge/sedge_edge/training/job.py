@@ -1,11 +1,12 @@
-"""Does the job of one order: assembles the start vector, evaluates, trains, evaluates, encodes the update.
+"""Carries out one order: assembles the start vector, evaluates, trains, evaluates, encodes the update.
 
 It runs in a worker thread next to the agent's core, and reads and writes only blobs and vectors. Until the
 core commits the outcome, a crash leaves only blobs that nothing refers to, which are deleted later.
 
-run_job = prepare, then local_training (local_training.py) with the device's trainer, then complete
+``run_job`` calls ``prepare``, runs ``local_training`` (local_training.py) with the device's trainer, and
+calls ``complete``.
 
-An emulator prepares and completes each device's job separately, but trains many devices together.
+An emulator prepares and completes each device's job separately, but trains many devices at once.
 """
 
 import logging
@@ -68,7 +69,7 @@ _LOG = logging.getLogger("sedge.edge")
 
 
 class JobStopped(SedgeError):
-    """A job was stopped on purpose. If there is a blob ``checkpoint``, the job can continue from it."""
+    """A job was stopped on purpose. If ``checkpoint`` names a blob, the job can continue from it."""
 
     def __init__(self, text: str, checkpoint: bytes | None) -> None:
         super().__init__(text)
@@ -98,10 +99,10 @@ class EncodedDelta:
 
 
 def run_job(job: Job, context: WorkerContext) -> Outcome:
-    """Do the job.
+    """Carry out the job and return its outcome.
 
-    Raises ``RemoteError``, ``DataError``, ``ConfigError``, ``StorageError`` or ``OutOfMemory``, each saying
-    what is wrong, and ``JobStopped`` if told to stop.
+    Raises ``JobStopped`` if told to stop. Any other failure raises ``RemoteError``, ``DataError``,
+    ``ConfigError``, ``StorageError`` or ``OutOfMemory``, with a message that says what is wrong.
     """
     try:
         return _run_job(job, context)
@@ -147,7 +148,7 @@ def _run_job(job: Job, context: WorkerContext) -> Outcome:
 
 
 def _keep(checkpoint: Checkpoint | None, context: WorkerContext) -> bytes | None:
-    """Store a checkpoint. Returns its name, or None if there is none or the disk refuses."""
+    """Store a checkpoint. Returns its blob's name, or None if there is none or it cannot be stored."""
     try:
         return None if checkpoint is None else context.blobs.write(encode_checkpoint(checkpoint))
     except StorageError:
@@ -161,7 +162,7 @@ def _answer(
     prepared: Prepared,
     stopped: Callable[[], bool],
 ) -> Answer:
-    """Answer a request of the local training with the device's trainer. A training resumes at ``state``."""
+    """Answer a request of the local training with the device's trainer. Training resumes from ``state``."""
     if isinstance(request, Evaluate):
         return trainer.evaluate(
             request.theta, examples_for(request, prepared.test, prepared.held_out)
@@ -176,9 +177,10 @@ def complete(
     context: JobContext,
     spent: Spent = NOTHING_SPENT,
 ) -> Outcome:
-    """Finish a job after its training: write the report and the coded update, and the state to keep.
+    """Finish a job after its training: write the report and the encoded update. Returns the outcome.
 
-    Raises ``TrainingDiverged`` for a delta that cannot be encoded, ``StorageError`` for a disk error.
+    The outcome includes the state to keep. Raises ``TrainingDiverged`` for a delta that cannot be encoded,
+    and ``StorageError`` for a disk error.
     """
     job, vectors, trained = prepared.job, context.vectors, result.trained
     order = job.order
@@ -227,7 +229,7 @@ def complete(
 
 
 def _kept_moments(result: LocalResult, vectors: Vectors) -> bytes | None:
-    """Store the optimizer's state if the order says so. Returns its name."""
+    """Store the optimizer's state if the order says so. Returns its blob's name."""
     if result.moments is None:
         return None
     return vectors.keep_mask(encode_moments(result.moments))
@@ -236,9 +238,10 @@ def _kept_moments(result: LocalResult, vectors: Vectors) -> bytes | None:
 def encode_delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> EncodedDelta:
     """Encode the delta that training produced.
 
-    What it omits goes to the residual, unless the order selects elements.
+    Whatever part of the delta is not sent goes to the residual, unless the order selects elements.
 
-    Raises ``TrainingDiverged`` for a delta that the codec cannot represent: fp16 ends at 65,504.
+    Raises ``TrainingDiverged`` for a delta that the codec cannot represent, such as a value above 65,504 in
+    fp16.
     """
     job, order, codec = prepared.job, prepared.job.order, prepared.job.order.codec
     delta = _delta(prepared, result, vectors)
@@ -292,9 +295,10 @@ def _delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> Theta:
 
 
 def _keep_sent(base: Theta, sent: SparseVector, values: ValueCoding, vectors: Vectors) -> bytes:
-    """Store the sent elements of the model as the coordinator decodes them. Returns their name.
+    """Store the sent elements of the model, with the values that the coordinator will decode.
 
-    They are coded exactly as the coordinator codes a patch of these elements, so the names agree.
+    Returns the stored patch's name. The coordinator encodes a patch of these elements identically, so both
+    sides arrive at the same name.
     """
     decoded = decoded_values(sent.values, values)  # (k,)
     with np.errstate(over="ignore"):  # the encoder detects an overflow

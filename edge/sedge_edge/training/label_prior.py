@@ -1,6 +1,6 @@
 """Adds a device's class shares, as a prior, to a model that has never seen the device's labels.
 
-    bias_c  <-  bias_c + log((count_c + 1) / (N + C) * C)        c = 1 ... C classes of N labels
+    bias_c  <-  bias_c + log((count_c + 1) / (N + C) * C)        N labels, classes c = 1 ... C
 
 By Bayes' rule this turns a classifier that assumes balanced classes into one that assumes the device's
 shares. Because of the added 1, classes without labels remain possible.

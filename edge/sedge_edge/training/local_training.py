@@ -1,4 +1,4 @@
-"""Local training: what a device does between its start vector and its update, apart from the trainer.
+"""Local training: the steps from a device's start vector to its update, independent of the trainer.
 
 It is a generator that yields requests to train or evaluate, receives the answers, and returns the result. A
 device answers one request after another (job.py). An emulator trains many devices at once and answers
@@ -7,13 +7,13 @@ requests of the same kind together.
     evaluate     if the device may choose its start: with and without the patch, on held-out examples; if
                  it blends models: with and without its class shares, on its training examples
     evaluate     what the device predicts with: the start vector, its own model, or their mixture
-    train        the model that is sent, in one or more phases; the first includes the own part of a
-                 mixture (APFL)
+    train        the model that is sent, in one or more phases; the first also trains the device's own
+                 part of a mixture (APFL)
     train        the own model, pulled towards the start vector (Ditto)
     evaluate     what the device predicts with now
     evaluate     the critical elements alone (FedPURIN)
 
-n = parameters of the model.
+n is the number of the model's parameters.
 """
 
 from collections.abc import Callable, Generator
@@ -61,7 +61,7 @@ Answer: TypeAlias = Metrics | Trained
 
 @dataclass(frozen=True, eq=False)
 class PickedStart:
-    """Whether a device has chosen to apply its patch, and the start vector (n,) that results."""
+    """Whether a device has chosen to apply its patch, and the resulting start vector (n,)."""
 
     patched: bool
     start: Theta
@@ -71,13 +71,13 @@ class PickedStart:
 class LocalResult:
     """The result of a local training.
 
-    ``trained`` is the model that is sent, with the loss of its last phase and the number of steps of all
-    trainings. ``model`` (n,) is what the device predicts with from now on. ``before`` and ``after`` are the
-    metrics on the test examples. ``part`` (n,) is the device's own part of a mixture, and ``mix`` is its
-    share. If the order selects elements, ``chosen`` (k,) are the critical ones, and ``sparse`` are the
-    metrics with only these. ``picked`` is the start, if the device has picked it. ``informed`` (n,) is the
-    start with the device's class shares, if the device predicts better with them. ``moments`` is the state
-    of the first training's optimizer, if the device keeps it.
+    ``trained`` is the model that is sent, with the loss in its last phase and the number of steps in all
+    phases. ``model`` (n,) is what the device predicts with from now on. ``before`` and ``after`` are the
+    metrics on the test examples. ``part`` (n,) is the device's own part of a mixture, and ``mix`` is that
+    part's share. If the order selects elements, ``chosen`` (k,) are the critical ones, and ``sparse`` are
+    the metrics of a model that has only these. ``picked`` is set if the device picked its own start.
+    ``informed`` (n,) is the start with the device's class shares, if the device predicts better with them.
+    ``moments`` is the optimizer's state after the first phase, if the device keeps it.
     """
 
     before: Metrics
@@ -107,14 +107,14 @@ def local_training(
     moments: Moments | None = None,
     guidance: Guidance | None = None,
 ) -> LocalTraining:
-    """Do an order that has passed ``check_order``, from start (n,) or from the better of ``candidates``.
+    """Carry out an order that passed ``check_order``, from start (n,) or the better one of ``candidates``.
 
     ``own`` (n,) is the device's own model, its part of a mixture or, if the order blends models, its last
     model. It is None if the device has none yet. ``correction`` (n,) is added to every gradient of the
     model that is sent. ``metric`` decides which of the candidates is better. If the order blends models,
-    the candidates are evaluated, but the training still begins at the start. ``moments`` is the optimizer's
-    state with which the first training begins. ``guidance`` is for the order's guided loss, where an empty
-    model means the start.
+    the candidates are evaluated, but the training still begins at the start. The first training phase
+    begins with the optimizer state ``moments``. ``guidance`` holds the inputs of the order's guided loss;
+    an empty model in it is replaced by the start vector.
     """
     personal, picked = order.work.own_model, None
     if order.work.choice is not None and candidates is not None:
@@ -153,7 +153,7 @@ def local_training(
 
 
 def _pick(candidates: StartCandidates, metric: Metric) -> Generator[Request, Answer, PickedStart]:
-    """Return the start that does better on the held-out examples; on a tie, the one without the patch."""
+    """Return the start that does better on the held-out examples, or the bare one on a tie."""
     if candidates.whole is None:
         return PickedStart(False, candidates.bare)
     bare = yield from _ask(Evaluate(candidates.bare, held_out=True), Metrics)
@@ -177,7 +177,7 @@ def _badness(found: Metrics, metric: Metric) -> tuple[float, float]:
 def _first_request(
     order: Order, start: Theta, own: Theta, correction: Theta | None, moments: Moments | None
 ) -> TrainRequest:
-    """Return the order's first training phase, which includes the device's own part of a mixture."""
+    """Return the request for the first training phase, including the device's own part of a mixture."""
     personal, training, seed = order.work.own_model, order.training, order.seed
     exchange = exchanged(order)
     if personal is not None and personal.mixes:
@@ -188,7 +188,7 @@ def _first_request(
 
 
 def exchanged(order: Order) -> Exchange:
-    """Return the settings and arrays that the order's work exchanges in addition to the model."""
+    """Return the settings and arrays that the order exchanges in addition to the model."""
     return Exchange(order.work.settings, unpack_arrays(order.work), order.work.returns)
 
 
@@ -196,7 +196,10 @@ def _further_trainings(
     order: Order, start: Theta, own: Theta, first: Trained, correction: Theta | None,
     guidance: Guidance | None,
 ) -> Generator[Request, Answer, tuple[Trained, Theta]]:  # fmt: skip
-    """Run the phases after the first: all for the sent model, then all for the own model."""
+    """Run the phases after the first, and return both models, with the number of all steps.
+
+    The phases of the model that is sent come before the phase of the device's own model.
+    """
     trained, steps = first, first.steps
     for phase, training in enumerate(order.work.then, start=1):
         wanted = wants_gradient(order) and phase == len(order.work.then)
@@ -311,7 +314,7 @@ def _trained(request: TrainRequest) -> Generator[Request, Answer, Trained]:
 
 
 def _selection_gradient(select: UpdateSelection, start: Theta, trained: Trained) -> Theta:
-    """Return the gradient (n,) for selecting elements: that of the last batch, or the whole change."""
+    """Return the gradient (n,) that elements are selected by: the last batch's, or trained minus start."""
     if select.gradient == "last" and trained.gradient is not None:
         return trained.gradient
     with np.errstate(over="ignore"):
@@ -329,7 +332,7 @@ def _further_request(
     start: Theta,
     gradient: bool = False,
 ) -> TrainRequest:
-    """Return a training after the order's first, with its own shuffle.
+    """Return the request for a training phase after the order's first, with its own shuffle.
 
     Its prox term, if it has one, pulls towards the order's start.
     """
@@ -338,5 +341,5 @@ def _further_request(
 
 
 def phase_seed(seed: int, phase: int) -> int:
-    """Return the seed, 0 to 2^63 - 1, of an order's ``phase``-th further training, counted from 1."""
+    """Return the seed, 0 to 2^63 - 1, of an order's ``phase``-th further phase, counted from 1."""
     return stream_key(seed, Purpose.FURTHER_TRAINING, phase) >> 1

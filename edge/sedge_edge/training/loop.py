@@ -1,6 +1,7 @@
 """The training loop, which makes one step per batch, on a device and in the emulator.
 
-The stepper (steppers/) defines a step, and the backend the form in which a batch is passed to it.
+The stepper (steppers/) defines what a step does. The backend determines the form in which the stepper
+receives a batch.
 """
 
 import math
@@ -33,7 +34,7 @@ def as_numbers(losses: Sequence[Sequence[Any]]) -> list[list[float]]:
 
 
 class Losses:
-    """The losses of a training's steps. Also names the steps in messages."""
+    """The losses of the steps in one training phase. Also gives steps the names used in messages."""
 
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs
@@ -67,7 +68,7 @@ class Losses:
 
     @property
     def of_last_epoch(self) -> list[float]:
-        """The reported losses of the last step's epoch, as far as they are known."""
+        """The losses known so far, of the reported model, in the epoch of the last step."""
         last = self._steps[-1][0]
         pairs = zip(self._steps, self.values, strict=False)
         return [loss for (epoch, _), loss in pairs if epoch == last]
@@ -97,7 +98,7 @@ def train(
 
     ``feed`` turns a step and its batch into the stepper's input. Every loss is checked after its step, and
     every model after its epoch. If losses and vectors are on another processor, ``read`` and ``fetch``
-    retrieve them only at the end, so that no step waits for that. Raises ``TrainingStopped`` and
+    retrieve them only at the end, so that no step waits for a transfer. Raises ``TrainingStopped`` and
     ``TrainingDiverged``.
     """
     losses, unread = Losses(training.local_epochs), list[list[Any]]()

@@ -1,8 +1,8 @@
 """Applies a gradient to a model: SGD and Adam with the arithmetic of torch.optim, on any array library.
 
 A program computes the gradient. Everything after that is computed here, elementwise and in float32, so a
-step has the same bits on every backend. ``xp`` is numpy or torch, which share the few functions used here.
-Vectors are (..., n); leading axes are for several models in one array.
+step is bit-identical on every backend. ``xp`` is numpy or torch, which share the few functions used here.
+Vectors are (..., n); any leading axes hold several models.
 
     clip      g <- g min(1, clip_norm / (|g| + 1e-6))                    |g| in float64
     sgd       g <- g + weight_decay theta;  v <- momentum v + g

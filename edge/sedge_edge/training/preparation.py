@@ -40,13 +40,13 @@ class JobContext:
 class Prepared:
     """A job that is ready to train.
 
-    ``start`` (n,), ``base`` (n,), ``personal`` (k,) and ``candidates`` are those of ``Start``. ``train``
-    and ``test`` are the device's examples in the form that the model takes. ``kept`` are the slices of the
-    tensors that stay on the device. ``own`` (n,) is the device's own model or its part of a mixture, if the
-    order trains one, or its last model, if the order blends models. ``mask_context`` is the bitmap that the
-    update's mask is coded against. ``held_out`` are the examples for picking one of ``candidates``: those
-    left out of ``train`` or, for a device's class shares, all of ``train``. ``correction`` (n,) is added to
-    the gradients, and ``guidance`` is for a guided loss.
+    ``start`` (n,), ``base`` (n,), ``personal`` (k,) and ``candidates`` are explained in ``Start``.
+    ``train`` and ``test`` are the device's examples in the form that the model takes. ``kept`` has the
+    slices of theta whose tensors stay on the device. ``own`` (n,) is the device's own model or its part of
+    a mixture, if the order trains one, or its last model, if the order blends models. ``mask_context`` is
+    the bitmap that the update's mask is coded against. ``held_out`` are the examples on which the device
+    compares ``candidates``: examples left out of ``train`` or, for class shares, all of ``train``.
+    ``correction`` (n,) is added to the gradients, and ``guidance`` holds the inputs of a guided loss.
     """
 
     job: Job
@@ -134,7 +134,10 @@ def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared
 def _informed(
     order: Order, manifest: BundleManifest, theta: Theta, train: Examples
 ) -> StartCandidates | None:
-    """Return theta (n,) with and without the device's class shares, if order and model allow these."""
+    """Return theta (n,) with and without the device's class shares, or None if they do not apply.
+
+    They apply if the order asks for them and the model has a bias for each class.
+    """
     if order.work.blend is None or not order.work.blend.prior:
         return None
     bias = manifest.layout.by_name[order.work.blend.prior]
@@ -161,7 +164,7 @@ def _guidance(
 
 
 def _moments(training: Training, kept: Kept, vectors: Vectors, layout: Layout) -> Moments | None:
-    """Return the kept state of the optimizer, or None to start anew, as with another optimizer."""
+    """Return the kept state of the optimizer, or None to start anew, as after a change of optimizer."""
     if not training.keeps_state or kept.moments is None:
         return None
     moments = decode_moments(vectors.read_mask(kept.moments))

@@ -86,7 +86,8 @@ def own_elements(
 ) -> NDArray[np.uint32]:
     """Return the sorted indices (k,) of the personal elements, scoring own (n,) against shared (n,).
 
-    The scores are FedOBP's. There are none if the score needs the gradient and the device has lost it.
+    The scores are FedOBP's. If they need the gradient and the device no longer has it, no element is
+    personal.
     """
     tensors = tuple(
         t

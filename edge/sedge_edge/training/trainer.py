@@ -1,6 +1,6 @@
 """The interface of a backend: train, evaluate and predict with one bundle.
 
-n = parameters of the model.
+n is the number of the model's parameters.
 """
 
 import math
@@ -22,7 +22,7 @@ from sedge_protocol.wire.work import Setting
 
 # Converts the mean over the rows into the metric that people read (``Metric.reported``).
 Reported: TypeAlias = Callable[[float], float]
-# Copies a vector (n,) into another form, such as another order, or to another device.
+# Copies a vector (n,) into another form, for example in another element order or on another processor.
 Move: TypeAlias = Callable[[Theta], Theta]
 
 
@@ -52,9 +52,9 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class SecondModel:
-    """The device's own part (n,) of a mixture, which a training also updates (APFL, steppers/apfl.py).
+    """The device's own part (n,) of a mixture, which APFL trains at the same time (steppers/apfl.py).
 
-    ``mix`` is its share of the mixture. The training updates the share, too, if ``adaptive``.
+    ``mix`` is this part's share of the mixture. If ``adaptive``, training updates the share as well.
     """
 
     theta: Theta
@@ -64,9 +64,9 @@ class SecondModel:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """What a training function receives and returns besides the model: settings and arrays, by name.
+    """What a training function receives and returns in addition to the model: settings and arrays, by name.
 
-    ``returns`` has the number of elements of each array (m,) that the training must return.
+    ``returns`` maps the name of each array (m,) that training must return to its number of elements.
     """
 
     settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
@@ -86,7 +86,7 @@ class Guidance:
 
     @property
     def inputs(self) -> Arrays:
-        """Models and arrays together, as inputs of the program."""
+        """The models and arrays together, as inputs to the program."""
         return {**self.models, **self.arrays}
 
     def moved(self, move: Move) -> "Guidance":
@@ -100,9 +100,9 @@ class TrainRequest:
 
     ``training`` specifies the steps. ``training.prox`` pulls towards ``anchor`` (n,), which is theta by
     default. ``gradient`` requests the last batch's gradient. ``correction`` (n,) is added to the gradient
-    of every step, except in statistics, which have no gradient. The optimizer begins with ``moments``.
-    ``second`` is trained alongside theta. ``exchange`` is for trainers that announce ``settings`` and
-    ``arrays``. With ``guidance`` the loss is the bundle's guided loss.
+    of every step, except in statistics, which have no gradient. The optimizer starts from the state
+    ``moments``. ``second`` is trained alongside theta. ``exchange`` is only for trainers that announce
+    ``settings`` and ``arrays``. With ``guidance``, the loss is the bundle's guided loss.
     """
 
     theta: Theta
@@ -141,12 +141,12 @@ class TrainRequest:
 class Trained:
     """The result of a training phase: theta (n,), the last epoch's mean loss per example, the step count.
 
-    ``gradient`` (n,), if requested, is that of the last batch's mean loss before its step, without the prox
-    term. It is 0 in frozen tensors and in statistics. ``num_examples`` is the number of training examples
-    used, or None for all. ``moments`` is the optimizer's state, if the training keeps it. ``second`` is the
-    model trained alongside, with its current mix. ``mean`` (n,) is the mean of the models after the last
-    steps, if the training computes one. The device then predicts with it. ``arrays`` (m,) are those that
-    the request's ``exchange`` asked for.
+    ``gradient`` (n,), if requested, is the gradient of the last batch's mean loss, taken before that
+    batch's step and without the prox term. It is 0 in frozen tensors and in statistics. ``num_examples`` is
+    the number of training examples used, or None if all were used. ``moments`` is the optimizer's state, if
+    it is to be kept. ``second`` is the model trained alongside, with its current mix. ``mean`` (n,) is the
+    mean of the models after the last steps, if the request asked for one; the device then predicts with it.
+    ``arrays`` (m,) are the arrays that the request's ``exchange`` asked for.
     """
 
     theta: Theta
@@ -185,7 +185,7 @@ def _moved_moments(moments: Moments | None, move: Move) -> Moments | None:
 
 
 class TrainingStopped(SedgeError):
-    """The training was stopped on purpose. If there is a ``state``, it can continue from there."""
+    """Training was stopped on purpose. If there is a ``state``, training can continue from it."""
 
     def __init__(self, text: str, state: TrainingState | None = None) -> None:
         super().__init__(text)
@@ -199,8 +199,8 @@ class TrainingDiverged(SedgeError):
 def evaluation(sums: Sequence[float], count: int, reported: Reported) -> Metrics:
     """Return the result of an evaluation over ``count`` examples. ``reported`` converts the mean metric.
 
-    ``sums`` are those of losses, metrics and weights. Raises ``TrainingDiverged`` if a mean is NaN or inf,
-    or if all weights are 0.
+    ``sums`` are the weighted sums of the losses and the metrics, and the sum of the weights. Raises
+    ``TrainingDiverged`` if a mean is NaN or inf, or if all weights are 0.
     """
     loss_sum, metric_sum, weight_sum = sums
     if weight_sum == 0:
@@ -228,9 +228,9 @@ class Trainer(Protocol):
     ) -> Trained:
         """Train on the examples. ``stopped`` is called before every step.
 
-        ``resume`` is where the same training was stopped. It continues there, and the result is
-        bit-identical to that without the stop. A trainer that cannot continue starts over, and stops
-        without a state.
+        ``resume`` is the state in which an earlier call with the same request was stopped. Training
+        continues from it, and the result is bit-identical to that of an uninterrupted call. A trainer that
+        cannot resume starts over, and reports no state when it is stopped.
 
         Raises ``TrainingStopped``, ``TrainingDiverged``, ``CodecError`` for a program that fails, a frozen
         tensor that the model does not have, or work that this backend cannot do, and ``ConfigError`` for
@@ -239,15 +239,18 @@ class Trainer(Protocol):
         ...
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
-        """Return mean loss and metric of theta (n,). Raises ``TrainingDiverged`` if one is not finite."""
+        """Return the mean loss and metric of theta (n,).
+
+        Raises ``TrainingDiverged`` if one is not finite.
+        """
         ...
 
     def predictor(self, theta: Theta) -> Predictor:
-        """Return a function for many predictions with theta (n,).
+        """Return a function that makes any number of predictions with theta (n,).
 
-        Work that depends only on theta is done here.
+        Work that depends only on theta is done here, once.
 
-        Raises ``CodecError`` for a program that cannot be loaded. The returned function raises it for one
-        that fails, and ``ConfigError`` for user code that fails.
+        Raises ``CodecError`` for a program that cannot be loaded. The returned function raises
+        ``CodecError`` if the program fails, and ``ConfigError`` if user code fails.
         """
         ...

@@ -1,4 +1,4 @@
-"""The mean of the models that training passes through last. Computing it does not change the training.
+"""The mean of the models after the last steps of training. Computing it does not affect training.
 
 With a constant learning rate, the last model is one of many around the best model, and their mean is closer
 to it. The device evaluates, keeps and predicts with the mean, but sends the last model.

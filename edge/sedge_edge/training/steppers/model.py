@@ -1,8 +1,9 @@
 """A model under training, and the gradient that updates it, for any backend that computes gradients.
 
 A backend computes the gradient of a batch's mean loss at theta, the loss, and the statistics after the
-forward pass. Everything that a method adds to that is in this folder. Vectors are arrays of numpy or torch
-(``xp``), of shape (..., n), because an emulator trains many models at once. n = parameters.
+forward pass. Everything that a training method adds to these is in this folder. Vectors are arrays of numpy
+or torch (``xp``), of shape (..., n), because an emulator trains many models at once. n is the number of
+parameters.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,9 +20,10 @@ from sedge_protocol.layout import Layout, Theta
 
 
 class Differentiated(NamedTuple):
-    """A batch's gradient (..., n), its mean loss (...), and the statistics (..., s) after it.
+    """A batch's gradient (..., n) and mean loss (...), and the statistics (..., s) after its forward pass.
 
-    The caller may overwrite the gradient. ``statistics`` are in the layout's order, or None if it has none.
+    The caller may overwrite the gradient. ``statistics`` are in the layout's order, or None if the layout
+    has none.
     """
 
     gradient: Theta
@@ -29,7 +31,7 @@ class Differentiated(NamedTuple):
     statistics: Theta | None = None
 
 
-# Takes theta (..., n), a batch, and whether this is the training's last run.
+# Takes theta (..., n), a batch, and whether this is the last call in this training phase.
 Differentiate: TypeAlias = Callable[[Theta, Any, bool], Differentiated]
 
 
@@ -133,7 +135,7 @@ def _terms(request: TrainRequest) -> list[Term]:
 
 
 def _statistic_places(layout: Layout, freeze: Sequence[str]) -> list[tuple[slice, slice]]:
-    """Return where each statistic that is not frozen is in theta and in a program's output."""
+    """Return, for each unfrozen statistic, its slice of theta and its slice of a program's output."""
     places: list[tuple[slice, slice]] = []
     offset = 0
     for tensor in layout.tensors:

@@ -27,7 +27,7 @@ class Single:
         """Make one step on a batch. Returns the loss."""
         found = self._differentiate(self.model.theta, batch, last)
         if last and self._wants_gradient:
-            gradient = self._gradient = 1 * found.gradient  # copies in any array library
+            gradient = self._gradient = 1 * found.gradient  # makes a copy in any array library
             self.model.clear(gradient)
         self.model.advance(found, rate)
         return [found.loss]

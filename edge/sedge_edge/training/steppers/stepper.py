@@ -12,9 +12,9 @@ from sedge_protocol.layout import Layout, Theta
 
 
 class Stepper(Protocol):
-    """Holds the models of one training and makes its steps.
+    """Holds the models of one training phase and makes its steps.
 
-    ``mix`` is the share of a mixture, otherwise 0.
+    ``mix`` is the share of the device's own model in a mixture, or 0 if there is no mixture.
     """
 
     mix: float

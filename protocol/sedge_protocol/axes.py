@@ -1,12 +1,13 @@
 """Records which channels of a model's tensors belong together, so that a sub-model drops them everywhere.
 
-An axis is one stream of channels: a convolution's outputs are the inputs of the next one and of its
-normalisation, and a residual connection ties them to the outputs of other layers. A dimension of a tensor
-either runs along an axis or is fixed (kernel extents, classes, the image's own channels). Along an axis of
-c channels a dimension has c * p elements, p neighbours for each channel: p > 1 after a flattened image.
+An axis is a set of channels that several tensors share: the outputs of a convolution are the inputs of its
+normalisation and of the next convolution, and a residual connection ties them to the outputs of other
+layers. Each dimension of a tensor either runs along an axis or is fixed (kernel extents, classes, the
+image's own channels). Along an axis of c channels, a dimension has c * p elements: p adjacent ones per
+channel, where p > 1 if an image was flattened.
 
 A narrower form of a model keeps the first ``kept`` channels of every axis; its tensors have the same names,
-order and dims as the whole model's.
+order and dims as those of the whole model.
 """
 
 import math
@@ -23,7 +24,10 @@ ROUNDING = 1e-9
 
 
 def kept(channels: int, dropped: float) -> int:
-    """Return how many channels of an axis a form keeps if it drops the share ``dropped`` (0 to below 1)."""
+    """Return the number of an axis's channels that a narrower form of a model keeps.
+
+    ``dropped`` is the share of channels that the form drops (0 to below 1).
+    """
     return max(1, math.ceil((1 - dropped) * channels - ROUNDING))
 
 
@@ -58,7 +62,7 @@ class Axes(msgspec.Struct, frozen=True, dict=True):
             raise CodecError(f"axes: axis {self.used.index(())} belongs to no tensor")
 
     def narrowed(self, dropped: float) -> "Axes":
-        """Return the axes of a form that drops the share ``dropped`` (0 to below 1) of each axis."""
+        """Return the axes of a narrower form, which drops the share ``dropped`` (0 to below 1) of each."""
         return Axes(tuple(kept(channels, dropped) for channels in self.channels), self.dims)
 
     def layout(self, whole: Layout, narrower: "Axes") -> Layout:

@@ -5,7 +5,7 @@
     │   └── NotInstalled     a package that one of our extras brings is not installed
     ├── DataError        the user's data set: wrong shape, label, type or an empty set
     ├── ExportError      a model cannot be compiled to programs, or its programs disagree with torch
-    ├── StorageError     the disk: full, unreadable, corrupt, or of another schema
+    ├── StorageError     the disk is full or unreadable, or a file is corrupt or has another schema
     ├── LinkError        a broker or a blob server: unreachable, refused us, or disconnected
     ├── StrategyError    a strategy returned something unusable: its run ends, other runs continue
     ├── Unencodable      a vector that its coding cannot hold, such as one with an infinity
@@ -15,7 +15,7 @@
         │   ├── VersionError  a frame of a protocol version that we do not speak
         │   └── BodyError     a frame with a good MAC whose message breaks the schema
         ├── CodecError        a coded vector
-        ├── PolicyError       an order without a policy signed by a pinned key, or beyond its policy
+        ├── PolicyError       an order that lacks a policy signed by a pinned key, or exceeds its policy
         └── UpdateRejected    an update that does not belong to its order, with a reason code
 
 A message says what is wrong, where, and what was expected: ``update.index[17]: 90211 is not below
@@ -98,13 +98,13 @@ class StorageError(SedgeError):
 
 
 class LinkError(SedgeError):
-    """A broker or a blob server cannot be reached or does not accept us."""
+    """A broker or a blob server cannot be reached or refuses our connection."""
 
     exit_status = 5
 
 
 class StrategyError(SedgeError):
-    """A strategy returned something unusable, or was about to compute it."""
+    """A strategy returned an unusable result, or cannot compute one from its state."""
 
 
 class Unencodable(SedgeError):
@@ -128,7 +128,7 @@ class VersionError(FrameError):
 
 
 class BodyError(FrameError):
-    """The message in an authentic frame breaks the schema. ``body`` is its MessagePack."""
+    """The message in an authentic frame breaks the schema. ``body`` is the message in MessagePack."""
 
     def __init__(self, kind: str, body: bytes, why: str) -> None:
         self.kind, self.body = kind, body

@@ -1,9 +1,9 @@
 """Computes FedOBP's scores, which show where a device's model differs most from the fleet's.
 
-For a device with last trained model th_i and the global model th_g, every element of the scored tensors
-gets a score I; K = {k : I_k > quantile_q(I)} is the device's personal set. The coordinator computes the
-scores or, with ``scoring = "device"``, each device does. Both use these functions, so they find the same
-set. n = parameters of the model, s = scored elements.
+A score compares the model that a device trained last with the global model. Every element of the scored
+tensors gets a score I; K = {k : I_k > quantile_q(I)} is the device's personal set. The coordinator computes
+the scores or, with ``scoring = "device"``, each device does. Both use these functions, so both arrive at
+the same set. n is the number of the model's parameters, s the number of scored elements.
 """
 
 from collections.abc import Iterator
@@ -103,9 +103,9 @@ def positions(indices: NDArray[np.uint32], tensors: tuple[Tensor, ...]) -> NDArr
 def _largest(scores: NDArray[np.float32], k: int) -> np.float32:
     """Return the (k+1)-th largest score exactly (for k = 0, the largest).
 
-    Partitioning all 582,026 scores takes 4 ms. Instead, the scores are divided into disjoint groups. At
-    least k+1 scores reach the (k+1)-th largest of the groups' maxima, so this maximum is a lower bound, and
-    only the few scores that reach it are partitioned: 0.3 ms at k = 41. With eight groups per wanted score,
+    Partitioning 582,026 scores takes 4 ms. Instead, the scores are divided into disjoint groups. At least
+    k+1 scores reach the (k+1)-th largest of the groups' maxima, so this maximum is a lower bound, and only
+    the few scores that reach it are partitioned: 0.3 ms at k = 41. With eight groups per wanted score,
     hardly more than k+1 scores reach it. With fewer than 4 scores in a group the extra pass is not worth
     it.
     """

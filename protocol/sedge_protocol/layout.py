@@ -1,7 +1,7 @@
 """Describes where each tensor is in a model's flat float32 vector.
 
 A model is a vector ``theta`` of shape (n,), and its layout names the slices. Two peers agree on a model's
-tensors exactly when their layouts have the same hash; values do not enter the hash.
+tensors exactly when their layouts have the same hash; the hash does not depend on any values.
 """
 
 import hashlib
@@ -126,7 +126,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def normalisation(self) -> tuple[str, ...]:
-        """Names of all tensors of modules with statistics, such as BatchNorm's statistics, scale and shift.
+        """Names of all tensors in modules with statistics, such as BatchNorm's statistics, scale and shift.
 
         Norms without statistics (GroupNorm, LayerNorm) are not included, because a layout cannot tell them
         from other modules.

@@ -1,11 +1,11 @@
-"""The codec: encodes sparse float32 vectors in few bytes, identically on every machine.
+"""The codec: encodes sparse float32 vectors compactly, and identically on every machine.
 
 WIRE.md specifies every byte.
 
 vector       the coded vector: header, mask section, value planes
 masks        which elements are kept, by bitmaps or gaps
 values       byte planes in six precisions; exponent_order makes one of them compress better
-compression  zstd and zlib, under a limit
+compression  zstd and zlib, with a limit on the decompressed size
 top_k        selects the elements that are worth sending
 grid         rounds the selected elements when error feedback compensates for the rounding
 """

@@ -2,10 +2,10 @@
 
 A bitmap of n bits has ceil(n/8) bytes; bit i of byte j stands for position 8j + i, and the bits past n are
 0. If the coordinator's orders select the elements, a device's mask changes little from round to round. The
-changes then take fewer bytes than the mask, and none if a patch has the same elements. A change is
-identified by its rank in the order of the earlier mask, which lists first the positions that it kept and
-then those that it left out, both ascending. Dropped positions have low ranks, close together; added ones
-have high ranks, far apart. So the gaps in each half have about the same size.
+changes then take fewer bytes than the mask, and none at all for a patch with exactly the elements of the
+earlier mask. A change is identified by its rank in the order of the earlier mask, which lists the positions
+that it kept, followed by the positions that it left out, both ascending. Dropped positions have low ranks,
+close together; added ones have high ranks, far apart. So the gaps in each half have about the same size.
 """
 
 import numpy as np
@@ -46,7 +46,7 @@ def to_bitmap(positions: Positions, size: int) -> bytes:
 def from_bitmap(data: bytes, size: int) -> Positions:
     """Return the positions, ascending.
 
-    Raises ``CodecError`` unless ``data`` is a bitmap of n = ``size``.
+    Raises ``CodecError`` unless ``data`` is a bitmap of n = ``size`` bits.
     """
     if not is_bitmap(data, size):
         raise CodecError(f"mask: {len(data)} bytes are not a bitmap of n={size}")

@@ -1,7 +1,7 @@
 """Processes long vectors in blocks, so that no intermediate result is as long as the vector.
 
-A block and its intermediate results fit into a processor's cache, which also makes most passes faster. n =
-elements of the vector, k = positions in it.
+A block and its intermediate results fit into a processor's cache, which also makes most passes faster. n is
+the number of elements in the vector, k the number of positions.
 """
 
 from collections.abc import Iterator

@@ -20,8 +20,8 @@ else:
 # Masks and value planes of real updates have runs and uneven byte frequencies, but hardly any repeated
 # strings: the matches that level 3 finds often cost more than their literals. These settings search only 64
 # places, for matches of at least seven bytes; all other bytes are Huffman-coded literals. Compared with
-# level 3, that saves up to 14 % of the bytes (or costs 3 % more at worst) and takes between a third of its
-# time and as long.
+# level 3, that saves up to 14 % of the bytes (or costs 3 % more at worst) and takes at most the same time,
+# at best a third of it.
 _ZSTD: dict[int, int] = {
     zstd.CompressionParameter.strategy: zstd.Strategy.fast,
     zstd.CompressionParameter.min_match: 7,
@@ -33,7 +33,7 @@ _ZSTD: dict[int, int] = {
     # No checksum: the frame around a coded vector has a MAC and each chunk a hash.
     zstd.CompressionParameter.checksum_flag: 0,
 }
-# RFC 8878 asks every decoder to support a window of 8 MiB.
+# RFC 8878 recommends that every decoder support a window of at least 8 MiB.
 MAX_WINDOW_BYTES = 8 * 2**20
 
 
@@ -54,8 +54,8 @@ def shrink(data: bytes, compression: Compression, cuts: Sequence[int] = ()) -> b
         packed = _zstd(data, cuts)
     elif compression is Compression.ZLIB:
         # Only runs and Huffman codes: on value planes and masks of real updates, the result is within 15 %
-        # of level 6 with matches and often smaller, in a sixth to a tenth of the time. Blocks are at most
-        # 16 kB, so the codes adapt after a cut without an explicit flush.
+        # of level 6 with matches and often smaller, and takes a sixth to a tenth of the time. Blocks are at
+        # most 16 kB, so the codes adapt after a cut without an explicit flush.
         compressor = zlib.compressobj(strategy=zlib.Z_RLE)
         packed = compressor.compress(data) + compressor.flush()
     else:
@@ -140,7 +140,7 @@ def decompress_zlib(data: bytes | memoryview, limit: int) -> bytes:
     inflater = zlib.decompressobj()
     try:
         # Asking for one byte more than ``limit`` distinguishes a result of exactly ``limit`` bytes from a
-        # longer one. It also keeps max_length above 0, which zlib takes for "no limit".
+        # longer one. It also keeps max_length above 0, which zlib interprets as "no limit".
         result = inflater.decompress(data, limit + 1)
     except zlib.error as exc:
         raise CodecError(f"zlib: {exc}") from exc

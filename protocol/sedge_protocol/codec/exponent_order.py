@@ -3,8 +3,8 @@
 The highest byte plane of float32 and bfloat16 has the sign and the exponent without its last bit; the plane
 below has that bit and the first bits of the mantissa. The lower plane's bytes are distributed differently
 for each exponent. So they are written grouped by exponent, and the compressor gives each group its own
-code. On real updates that plane takes 4 % (half of the elements kept) to 8 % (a tenth kept) fewer bytes.
-The receiver decodes the exponents first and undoes the order.
+code. On real updates this makes the plane 4 % smaller if half of the elements are kept, and 8 % if a tenth
+are. The receiver decodes the exponents first and undoes the order.
 
 Planes are uint8 (k,). WIRE.md specifies every byte.
 """
@@ -21,7 +21,7 @@ Plane = NDArray[np.uint8]
 # The sign says nothing about the byte below, and grouping by it would double the number of groups.
 _EXPONENT = 0x7F
 _EXPONENTS = 128
-# A group with its own code costs about 50 bytes; a smaller group than this saves less.
+# Giving a group its own code costs about 50 bytes, more than a group smaller than this would save.
 _MIN_GROUP = 256
 
 

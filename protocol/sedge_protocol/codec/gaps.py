@@ -1,8 +1,8 @@
 """Encodes sorted positions as the gaps between them, and gaps as varints.
 
 gap[0] is the first position, gap[i] the number of positions between the (i-1)-th and the i-th, so unsorted,
-repeated and negative positions cannot be expressed. Varints keep structure that a compressor can use. m =
-number of positions; arrays are (m,). WIRE.md specifies every byte.
+repeated and negative positions cannot be expressed. Varints keep structure that a compressor can use. m is
+the number of positions; arrays are (m,). WIRE.md specifies every byte.
 """
 
 from collections.abc import Iterable, Iterator

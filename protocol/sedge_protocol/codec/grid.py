@@ -24,7 +24,7 @@ def nearest_multiples(vector: Theta, k: int, *, binary: bool = False) -> SparseV
     that is at most twice the magnitude of rank 3k/4, so at least 3k/4 elements round to something other
     than 0. With ``binary`` it is the power of two nearest to that spacing, so that sums over many rounds
     have few significant bits; as few as about k/2 elements may then remain. A vector with fewer than 3k/4
-    nonzero elements is not rounded. Errors as in ``top_k``.
+    nonzero elements is not rounded. Raises the same errors as ``top_k``.
     """
     chosen, rank = top_k(vector, k), max(1, 3 * k // 4)
     if chosen.count < rank:

@@ -1,7 +1,7 @@
 """Codes which of n positions a sparse vector keeps.
 
-Two forms are self-contained: a bitmap, and the gaps between positions as varints. Both are also tried
-compressed. Real masks follow the rows of a layer, so both can fall below n·H(k/n) bits, the entropy of a
+Two forms are self-contained: a bitmap, and the gaps between positions as varints. Each is also tried with
+compression. Real masks follow the rows of a layer, so both can fall below n·H(k/n) bits, the entropy of a
 random mask. A third form writes the changes to a context, an earlier mask of the same vector that both
 sides have, as varints. The smallest form is sent, so a context never costs a byte.
 
@@ -87,7 +87,8 @@ def decode_positions(
     """Decode a mask section to its k = ``count`` sorted positions below n = ``size``, 0 < k < n.
 
     ``data`` is at most ``max_mask_bytes`` long. Raises ``CodecError`` for a section that is not a mask of
-    exactly k of n positions, and for one that needs a context that is missing or not a bitmap of n.
+    exactly k of n positions, and for one that needs a context if that is missing or is not a bitmap of n
+    bits.
     """
     match form:
         case MaskForm.BITMAP:
@@ -104,7 +105,7 @@ def decode_positions(
 
 
 def _changes(before: bytes, after: bytes, size: int) -> list[tuple[MaskForm, bytes]]:
-    """Return a list with the form CHANGES, which is empty if that exceeds its length limit."""
+    """Return the form CHANGES in a list, or an empty list if it would exceed its length limit."""
     ranks = changed_ranks(before, after)
     if ranks.size <= max_changes_bytes(size):
         data = to_varints(to_gaps(ranks))

@@ -13,7 +13,7 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 def top_k(vector: Theta, k: int) -> SparseVector:
     """Return the ``k`` elements of ``vector`` (n,) with the largest magnitudes, without zeros.
 
-    Of equal magnitudes the lowest index is kept first. Raises ``Unencodable`` for a value that is not
+    Among equal magnitudes, the lowest indices are kept. Raises ``Unencodable`` for a value that is not
     finite, and ``LocalError`` for a negative k.
     """
     return _picked(vector, largest(vector, k))
@@ -22,8 +22,8 @@ def top_k(vector: Theta, k: int) -> SparseVector:
 def above(vector: Theta, threshold: float, k: int) -> SparseVector:
     """Return the elements of ``vector`` (n,) with |v| >= ``threshold``, at most the ``k`` largest.
 
-    Zeros are left out. The threshold is rounded to float32. Ties and errors as in ``top_k``; also raises
-    ``LocalError`` for a threshold that is negative or not finite.
+    Zeros are left out. The threshold is rounded to float32. Breaks ties and raises errors as ``top_k``
+    does; also raises ``LocalError`` for a threshold that is negative or not finite.
     """
     return _picked(vector, largest(vector, k, threshold))
 
@@ -31,9 +31,9 @@ def above(vector: Theta, threshold: float, k: int) -> SparseVector:
 def largest(vector: NDArray[np.float32], k: int, threshold: float = 0.0) -> NDArray[np.uint32]:
     """Return the sorted indices of the ``k`` largest magnitudes of ``vector`` (n,), without zeros.
 
-    Magnitudes below ``threshold``, as a float32, are also left out. Of equal magnitudes the lowest index is
-    kept first. Raises ``Unencodable`` for a value that is not finite, and ``LocalError`` for a negative k
-    or a threshold that is negative or not finite.
+    Magnitudes below ``threshold``, as a float32, are also left out. Among equal magnitudes, the lowest
+    indices are kept. Raises ``Unencodable`` for a value that is not finite, and ``LocalError`` for a
+    negative k or a threshold that is negative or not finite.
     """
     if k < 0:
         raise LocalError(f"top_k: k={k} is negative")

@@ -1,10 +1,10 @@
 """Encodes float32 values as byte planes in one of six precisions, and decodes them.
 
 Plane j has byte j of every value. In real updates, the high planes (sign and exponent) compress to 2 of 8
-bits and the low ones hardly at all, so each plane is compressed separately. The three coarsest precisions
-give each block of neighbours a scale, one bfloat16, and each value a code of 8, 4 or 1 bits: plane 0 has
-the codes, planes 1 and 2 the scales. The scale needs the range of a float32; as an fp16, it would turn
-every delta below 4e-6 into 0. Arrays are (k,). WIRE.md specifies every byte.
+bits and the low ones hardly at all, so each plane is compressed separately. In the three coarsest
+precisions, each block of adjacent values shares one scale, a bfloat16, and each value has a code of 8, 4 or
+1 bits. Plane 0 has the codes, planes 1 and 2 the scales. The scale needs the range of a float32; as an
+fp16, it would turn every delta below 4e-6 into 0. Arrays are (k,). WIRE.md specifies every byte.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,15 @@ SIGN_BLOCK = 64
 class ValueCoding(StrEnum):
     """The precision of values on the wire.
 
-    Bits per value after compression, and relative error, for real deltas with a tenth of the elements kept:
-    fp32 22 and 0, fp16 12 and 2e-4, bf16 9 and 2e-3, int8 7.6 and 6e-3, int4 3.5 and .09, sign .4 to .9 and
-    .5.
+    Measured on real deltas with a tenth of the elements kept, after compression:
+
+        coding      bits per value      relative error
+        fp32        22                  0
+        fp16        12                  2e-4
+        bf16        9                   2e-3
+        int8        7.6                 6e-3
+        int4        3.5                 .09
+        sign        .4 to .9            .5
     """
 
     FP32 = "fp32"
@@ -44,7 +50,7 @@ class ValueCoding(StrEnum):
 
 
 def plane_sizes(coding: ValueCoding, count: int) -> tuple[int, ...]:
-    """Return the length in bytes of every plane of k = ``count`` values, lowest byte first."""
+    """Return the length in bytes of each plane that encodes k = ``count`` values, lowest byte first."""
     match coding:
         case ValueCoding.FP32:
             return (count,) * 4

@@ -3,8 +3,8 @@
 A coded vector consists of a header with all lengths, the mask section (``masks``) and the byte planes of
 the values (``values``). The mask section and each plane are compressed if that makes them shorter. If both
 sides have the mask of an earlier vector, its bitmap can be the context of the next one. ``decode`` checks
-every limit before it allocates memory. WIRE.md specifies every byte. n = elements of the vector, k =
-elements kept.
+every limit before it allocates memory. WIRE.md specifies every byte. n is the number of elements in the
+vector, k the number of elements kept.
 """
 
 import struct
@@ -89,9 +89,9 @@ class SparseVector:
 
     @property
     def where(self) -> slice | NDArray[np.intp]:
-        """The positions of the values, to index arrays with; converted at every call.
+        """The positions of the values, as an index for arrays. Every access converts them anew.
 
-        They have numpy's native index type, which makes reads and writes twice as fast as ``indices`` does.
+        They have numpy's native index type, which makes reads and writes twice as fast as with ``indices``.
         """
         return slice(None) if self.indices is None else self.indices.astype(np.intp)
 
@@ -102,7 +102,7 @@ class SparseVector:
         return theta
 
     def add_to(self, theta: Theta) -> None:
-        """Add the values to theta (n,) in place. Raises ``LocalError`` for another shape."""
+        """Add the values to theta (n,) in place. Raises ``LocalError`` if theta has another shape."""
         self._check_target(theta)
         if self.indices is None:
             theta += self.values
@@ -113,7 +113,7 @@ class SparseVector:
     def scatter_into(self, theta: Theta) -> None:
         """Overwrite elements of theta (n,) with the values, in place.
 
-        Raises ``LocalError`` for another shape.
+        Raises ``LocalError`` if theta has another shape.
         """
         self._check_target(theta)
         if self.indices is None:
@@ -332,7 +332,7 @@ def _decode_mask(
 
 
 def _grow_plane(section: memoryview, compression: Compression, raw_bytes: int, place: int) -> bytes:
-    if len(section) == raw_bytes:  # a compressed plane is always shorter than a plain one
+    if len(section) == raw_bytes:  # a compressed plane is always shorter than an uncompressed one
         return bytes(section)
     plane = grow(section, compression, raw_bytes)
     if len(plane) != raw_bytes:

@@ -16,9 +16,10 @@ _ZIP, _NPY = b"PK", b"\x93NUMPY"
 def read_arrays(
     file: BinaryIO, where: str, expected: str
 ) -> NDArray[np.generic] | dict[str, NDArray[np.generic]]:
-    """Read the array of a .npy file, or the arrays of an .npz file by name.
+    """Read the array in a .npy file, or the arrays in an .npz file, by name.
 
-    Raises ``DataError`` for any other file. The message names it ``where`` and says ``expected``.
+    Raises ``DataError`` for any other file. In its message, ``where`` names the file and ``expected`` says
+    what should be in it.
     """
     start = file.read(len(_NPY))
     if not start:

@@ -50,7 +50,7 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 
 
 class BlobFolder:
-    """Blobs and parts below ``root``, which is created if missing.
+    """The blobs and parts in the folder ``root``, which is created if missing.
 
     A write that would leave less than ``min_free_bytes`` free is refused; the default is 5 % of the file
     system, at most 64 MiB. A write is also refused if the folder would then exceed ``share`` of its current
@@ -133,13 +133,13 @@ class BlobFolder:
         found: dict[bytes, int] = {}
         with translated("look through", self._blobs):
             for path in self._blobs.iterdir():
-                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                with contextlib.suppress(FileNotFoundError):  # deleted since the folder was listed
                     if _NAME.fullmatch(path.name):
                         found[bytes.fromhex(path.name)] = path.stat().st_size
         return found
 
     def read(self, sha256: bytes) -> bytes:
-        """Read a blob. If its hash is wrong, set the file aside, so that the blob can be fetched again."""
+        """Read a blob. If its hash is wrong, sets the file aside, so that the blob can be fetched again."""
         path = self._blob(sha256)
         with translated("read blob", path), opened(path, os.O_RDONLY) as descriptor:
             data = read_at(descriptor, os.fstat(descriptor).st_size, 0)
@@ -192,8 +192,8 @@ class BlobFolder:
     def finish_part(self, owner: str, manifest: Manifest) -> bool:
         """Turn a complete part into a blob, durable once settled. Returns True if the blob then exists.
 
-        If the hash is wrong, it discards the part and returns False. If an earlier call finished before a
-        crash, only the blob exists, and it returns True.
+        If the hash is wrong, discards the part and returns False. If an earlier call finished before a
+        crash, only the blob is left, and the result is True.
         """
         part, blob = self._part(owner, manifest), self._blob(manifest.sha256)
         with translated("finish part", part):
@@ -202,9 +202,9 @@ class BlobFolder:
             return blob.exists()
 
     def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """Turn a complete part into a blob, durable once settled. Returns its bytes; None for a wrong hash.
+        """Turn a complete part into a blob, durable once settled.
 
-        Until ``discard_part``, the same owner may take it again, for example after a crash.
+        Returns its bytes, or None for a wrong hash. May be repeated until ``discard_part`` is called.
         """
         part, pieces = self._part(owner, manifest), list[bytes]()
         with translated("take part", part):
@@ -231,7 +231,7 @@ class BlobFolder:
             _taken(path).unlink(missing_ok=True)
 
     def trim_parts(self, owner: str, manifest: Manifest, others: int) -> None:
-        """Delete an owner's oldest parts, so that at most ``others`` remain besides this blob's."""
+        """Delete an owner's oldest parts, leaving at most ``others`` in addition to this blob's part."""
         mine = self._part(owner, manifest)
         # An owner's name may begin with another's; the hash has a fixed length.
         length = len(mine.name)
@@ -315,7 +315,7 @@ class BlobFolder:
             self._used += length if reserve else 0
 
     def _require_share(self, length: int, free: int, path: Path) -> None:
-        """Raise ``StorageError`` if the folder would exceed its share. It is measured only now and then."""
+        """Raise ``StorageError`` if the folder would exceed its share. Its size is measured only rarely."""
         now = time.monotonic()
         if now >= self._measure_at:
             with translated("look through", self._root):
@@ -341,7 +341,7 @@ class BlobFolder:
 
 
 def _size(path: Path) -> int:
-    """Return the disk space of a file in bytes, without holes; 0 if it is gone. Raises ``OSError``."""
+    """Return the disk space that a file occupies, in bytes, or 0 if it is gone. Raises ``OSError``."""
     with contextlib.suppress(FileNotFoundError):
         return 512 * path.stat().st_blocks
     return 0
@@ -353,7 +353,7 @@ def _taken(part: Path) -> Path:
 
 
 def _held_chunks(part: Path, manifest: Manifest) -> set[int]:
-    """Return the indices of the chunks that a part has intact. Raises ``OSError``.
+    """Return the indices of the chunks that are intact in a part. Raises ``OSError``.
 
     mmap is not used, because an unreadable sector would then raise SIGBUS instead of an error.
     """
@@ -379,7 +379,7 @@ def _is_sound(
             if durable:
                 os.fsync(descriptor)
         except OSError:
-            os.unlink(part)  # its content is unknown now, see disk.write_and_rename
+            os.unlink(part)  # its content is now unknown, see disk.write_and_rename
             raise
         digest = hashlib.sha256()
         size = 0

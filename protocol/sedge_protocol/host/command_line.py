@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *, config: str = "", examples: Sequence[str] = (), **others: Any) -> None:
         super().__init__(**others)
         self.config, self.examples = config, examples
-        self.alternative: Parser | None = None  # its words are completed as well
+        self.alternative: Parser | None = None  # another parser to complete words for
         # The innermost parser's default wins, so a command can do without a configuration.
         self.set_defaults(config_name=config)
         if config:
@@ -121,8 +121,8 @@ def parsed(
 ) -> argparse.Namespace:
     """Parse the command line. For a command that reads a configuration, ``config`` becomes its path.
 
-    Raises ``ConfigError`` if no configuration is given and none exists in the usual places. On Windows it
-    first raises ``SedgeError`` for a program that ``needs_posix``, whose ``--help`` still works there.
+    Raises ``ConfigError`` if no configuration is given and none exists in the usual places. If the program
+    ``needs_posix``, raises ``SedgeError`` on Windows, but only after ``--help`` has been handled.
     """
     arguments = parser.parse_args(argv)
     if needs_posix:

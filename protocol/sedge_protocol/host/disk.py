@@ -22,7 +22,7 @@ _ALWAYS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 @contextlib.contextmanager
 def translated(doing: str, path: Path) -> Generator[None]:
-    """Turn an ``OSError`` in this context into a ``StorageError`` that says what failed, and where."""
+    """Convert an ``OSError`` in this context to a ``StorageError`` that says what failed, and where."""
     try:
         yield
     except OSError as exc:
@@ -82,18 +82,19 @@ def read_at(descriptor: int, length: int, offset: int) -> bytes:
 
 
 def replace_file(path: Path, data: bytes, temporary: Path) -> None:
-    """Replace the content of ``path`` by ``data``, atomically and durably.
+    """Replace the content of ``path`` with ``data``, atomically and durably.
 
-    ``temporary`` is a path on the same file system; no file remains there. Raises ``OSError``.
+    ``temporary`` is a path on the same file system; no file is left there. Raises ``OSError``.
     """
     write_and_rename(path, data, temporary)
     sync_folder(path.parent)
 
 
 def write_and_rename(path: Path, data: bytes, temporary: Path, flush: bool = True) -> None:
-    """Do as ``replace_file``, except that a power cut may undo the rename until the folder is synced.
+    """Do the same as ``replace_file``, but leave it to the caller to sync the folder.
 
-    Without ``flush``, a power cut may also leave the file without its data.
+    Until then, a power cut may undo the rename. Without ``flush``, a power cut may also leave the file
+    without its data.
     """
     try:
         with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
@@ -102,8 +103,8 @@ def write_and_rename(path: Path, data: bytes, temporary: Path, flush: bool = Tru
                 os.fsync(descriptor)
         os.replace(temporary, path)
     except OSError:
-        # After a failed fsync the file's content stays unknown: a second fsync would report success for
-        # pages that the kernel has already dropped.
+        # After a failed fsync, the file's content is unknown for good: a second fsync would report success
+        # for pages that the kernel has already dropped.
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise

@@ -80,7 +80,7 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
         return _line(self)
 
     def public_files(self, places: Places = BESIDE, remark: str = "") -> dict[str, str]:
-        """Return the text of each file of rule E2 by name, without the secret.
+        """Return the files of rule E2, without the secret, as a dict from file name to text.
 
         ``remark`` is inserted after the TLS lines of ``edge.toml``.
         """

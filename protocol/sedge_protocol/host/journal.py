@@ -28,7 +28,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 class Journal(Generic[T]):
     """A file at ``path`` that stores one value of ``type``. A missing folder is created.
 
-    Increase ``schema`` with every change of the struct that would change the meaning of older files.
+    Increase ``schema`` with every change to the struct that would change the meaning of older files.
     """
 
     def __init__(self, path: Path, type: type[T], schema: int) -> None:
@@ -59,7 +59,7 @@ class Journal(Generic[T]):
         try:
             body = msgspec.msgpack.encode(value)
             self._decoder.decode(body)
-        except (ValueError, RecursionError) as exc:  # msgspec's errors, text that is not UTF-8
+        except (ValueError, RecursionError) as exc:  # from msgspec, such as for invalid text
             raise LocalError(f"journal {self._path}: value breaks its own schema: {exc}") from exc
         schema = _SCHEMA.pack(self._schema)
         data = MAGIC + schema + hashlib.sha256(schema + body).digest() + body
@@ -81,7 +81,7 @@ class Journal(Generic[T]):
             )
         try:
             return self._decoder.decode(body)
-        except (ValueError, RecursionError) as exc:  # msgspec's errors, bad UTF-8, deep nesting
+        except (ValueError, RecursionError) as exc:  # from msgspec: bad schema, UTF-8 or nesting
             raise self._damaged(str(exc)) from exc
 
     def _damaged(self, what: str) -> StorageError:

@@ -18,8 +18,8 @@ from sedge_protocol.host.disk import opened
 from sedge_protocol.host.posix import lock
 from sedge_protocol.host.systemd import notify, watchdog_interval_s
 
-# The loop waits at most this long. No event is missed in a shorter wait; the limit only bounds how late
-# ``until`` is checked.
+# The longest that the loop waits at a time. An event ends the wait early, so this limit only affects how
+# late ``until`` is checked.
 MAX_WAIT_S = 1.0
 
 
@@ -86,7 +86,7 @@ class Loop:
                 station.step()
 
     def close(self) -> None:
-        """Close the sockets of the loop itself."""
+        """Close the loop's own sockets."""
         self._reader.close()
         self._writer.close()
 
@@ -114,7 +114,7 @@ class Loop:
 
 
 def lock_folder(folder: Path) -> IO[bytes]:
-    """Lock a state folder for this process. Raises ``StorageError`` if another process has it."""
+    """Lock a state folder for this process. Raises ``StorageError`` if another process has locked it."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with opened(folder / "lock", os.O_WRONLY | os.O_CREAT) as descriptor:

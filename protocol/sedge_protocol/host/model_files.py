@@ -37,8 +37,8 @@ Tensors = Mapping[str, NDArray[np.float32]]
 def write_model(bundle: Bundle, theta: Theta, path: Path) -> None:
     """Write a bundle's model with theta (n,) and the frozen tensors to a file, atomically.
 
-    Raises ``ConfigError`` for another suffix or a missing library, ``CodecError`` for a bundle without an
-    ONNX program, ``StorageError`` when the disk refuses.
+    Raises ``ConfigError`` for an unknown suffix or a missing library, ``CodecError`` for a bundle without
+    an ONNX program, and ``StorageError`` if the file cannot be written.
     """
     if path.suffix == ".onnx":
         data = _onnx(bundle, theta)

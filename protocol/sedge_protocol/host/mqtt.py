@@ -130,12 +130,13 @@ class LinkCounters:
 
 
 class MqttLink:
-    """A link to the broker. It runs in a single thread, by calls of ``step``.
+    """A link to the broker. It runs in a single thread, which calls ``step``.
 
     ``subscriptions`` are made on every connection, and may change between connections. ``will``, if given,
     is called before every connection and returns the (topic, payload) of the MQTT will. With ``retain`` the
     broker keeps the will and all messages. ``admit`` decides by topic and payload whether to keep an
-    arriving message; others are dropped at once. ``reconnect`` sets the waits between connections.
+    arriving message; others are dropped at once. ``reconnect`` decides how long to wait between
+    connections.
     """
 
     def __init__(
@@ -178,7 +179,7 @@ class MqttLink:
 
     @property
     def room(self) -> int:
-        """How many more frames the link accepts now."""
+        """The number of further frames that the link accepts now."""
         return max(0, WINDOW - self._unwritten) if self._up else 0
 
     def fileno(self) -> int | None:
@@ -209,7 +210,7 @@ class MqttLink:
         return events
 
     def send(self, topic: str, payload: bytes, confirmed: bool = False) -> None:
-        """Send one message. If there is no link, it is dropped, as any message may be.
+        """Send one message, or drop it if there is no connection.
 
         If the broker refuses a ``confirmed`` message, the connection ends; only a doctor uses that.
         """
@@ -227,7 +228,7 @@ class MqttLink:
 
     @property
     def is_settled(self) -> bool:
-        """True if our subscriptions are confirmed; all that the broker sent before has then arrived."""
+        """True if the broker has confirmed our subscriptions, so everything it sent before has arrived."""
         return self._up and not self._unconfirmed
 
     def subscribe(self, topic: str) -> None:
@@ -420,7 +421,7 @@ class MqttLink:
             self._drop(refused or f"{self.settings.url}: {self._hung_up(str(reason))}", ended)
 
     def _hung_up(self, reason: str) -> str:
-        """Explain why a connection ended, with a guess if none ever worked and no reason was given."""
+        """Explain why a connection ended. Guesses if no reason was given and no connection ever worked."""
         if reason != "Unspecified error":
             return reason
         hint = ""

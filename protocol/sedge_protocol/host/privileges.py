@@ -29,7 +29,8 @@ def act_as_owner(folder: Path, for_good: bool = False) -> Path:
     with translated("look at", folder):
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
         descriptor = os.open(nearest, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        # If another user's link leads to a folder that root owns, treat the folder as that user's.
+        # If the path leads through another user's link to a folder that root owns, treat that user as the
+        # owner.
         links = (
             path.lstat() for path in (nearest, *nearest.absolute().parents) if path.is_symlink()
         )

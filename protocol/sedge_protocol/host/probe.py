@@ -40,7 +40,8 @@ def probe(
 ) -> None:
     """Connect once and subscribe to ``topic``. Raises ``LinkError`` with the reason if that fails.
 
-    If the topic ``question`` is given, it sends a random message there, which must come back on ``topic``.
+    If ``question``, another topic, is given, sends a random message there, which must come back on
+    ``topic``.
     """
     if question is not None:
         asked = secrets.token_bytes(8)

@@ -20,15 +20,15 @@ _ARRAYS: Final = (inspect.ListType, inspect.VarTupleType)
 
 
 def reference(title: str, struct: type[msgspec.Struct]) -> str:
-    """Return the documentation of a file: its keys, then its tables in the order of their keys.
+    """Return the documentation of a configuration file as Markdown: its keys, then its tables.
 
-    The text ends with one newline.
+    The tables follow the order of their keys. The text ends with one newline.
     """
     return "\n".join([f"## {title}", "", *_table(struct, (), {})])
 
 
 def prose(struct: type[msgspec.Struct]) -> str:
-    """Return the docstring, or that of the base struct if this struct adds no keys."""
+    """Return the struct's docstring, or its base struct's docstring if it adds no keys of its own."""
     base = struct.__base__
     if not struct.__annotations__ and base is not None and issubclass(base, msgspec.Struct):
         return prose(base)

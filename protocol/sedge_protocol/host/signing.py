@@ -24,10 +24,10 @@ _EXPECTED = "an Ed25519 key in PEM, without a password"
 
 
 class TrustConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[trust]: the keys, one of which must have signed a run's policy (docs/security.md).
+    """[trust]: the public keys, one of which must have signed a run's policy (docs/security.md).
 
-    A device then accepts no other orders (pip install 'sedge-fl[signed]'). The coordinator gives its own
-    list to new devices, and starts no run without a signature.
+    A device with such keys accepts no order without such a policy (pip install 'sedge-fl[signed]'). The
+    coordinator passes its keys on to new devices, and starts no run without a signature.
     """
 
     keys: tuple[str, ...] = ()
@@ -93,10 +93,10 @@ def sign(policy: Policy, key: "Ed25519PrivateKey") -> bytes:
 
 
 def replace_key(old: Path, new: Path) -> Path:
-    """Write the chain of statements by which the key in file ``new`` replaces the one in ``old``.
+    """Write the chain of statements that proves that the key in ``new`` replaces the key in ``old``.
 
-    The chain is that of ``old`` plus a statement by the old key. Returns its path, next to ``new``. Raises
-    ``ConfigError`` and ``StorageError``.
+    It is the chain next to ``old``, extended by a statement that the old key signs. Returns the new chain's
+    path, next to ``new``. Raises ``ConfigError`` and ``StorageError``.
     """
     before, after = read_key(old), bytes.fromhex(public_hex(read_key(new)))
     name = key_id(bytes.fromhex(public_hex(before)))

@@ -42,6 +42,6 @@ def is_readable(sock: Any) -> bool:
         return False
     if isinstance(sock, ssl.SSLSocket) and sock.pending():
         return True
-    poll = select.poll()  # select() cannot handle descriptors from 1024 on
+    poll = select.poll()  # select() cannot handle descriptors of 1024 and above
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(0))

@@ -32,7 +32,7 @@ _RANGES: Final = (
 
 
 class Field(NamedTuple):
-    """One field: its encoded name, its type, and its type, default and description in words.
+    """One field: its encoded name and type, followed by texts for its type, default and description.
 
     ``default`` is in TOML, "" for None, or "required". ``description`` is "" if there is none.
     """
@@ -105,7 +105,8 @@ def _limits(kind: inspect.IntType | inspect.FloatType) -> Iterator[str]:
     for name, words in _RANGES:
         limit = getattr(kind, name)
         if limit is not None:
-            # Not looked up by its type, because typing considers Meta(le=1e6) and Meta(le=1_000_000) equal.
+            # Decide by the limit's value, not its type, because typing treats Meta(le=1e6) and
+            # Meta(le=1_000_000) as equal.
             is_whole = limit == round(limit) and abs(limit) < 2**63
             yield words.format(f"{round(limit):,}" if is_whole else f"{limit:g}")
 

@@ -43,9 +43,9 @@ def watchdog_interval_s() -> float | None:
 
 
 def log_to_stderr(level: str, status: bool = False) -> None:
-    """Log to standard error from this level on, formatted for a person or, under systemd, for the journal.
+    """Log to standard error, for a person to read or, under systemd, for the journal.
 
-    With ``status``, ``systemctl status`` also shows the last line.
+    ``level`` is the lowest level to log. With ``status``, ``systemctl status`` also shows the last line.
     """
     handler = logging.StreamHandler()
     if is_journal(2):

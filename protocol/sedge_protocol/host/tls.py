@@ -1,4 +1,4 @@
-"""TLS to the broker: client certificates whose key is derived from a secret, and why a broker refused one.
+"""TLS to the broker: client certificates with a key derived from a secret, and reasons for their refusal.
 
 The rules are E18 and E19 of spec/enrolment.md.
 """
@@ -76,7 +76,10 @@ NO_FILES = Files(None, None, None)
 def load(
     tls_set: Callable[[str | None, str | None, str | None], None], files: Files, pem: str | None
 ) -> None:
-    """Pass the files to paho, or ``pem`` instead of our certificate's files. Raises ``ConfigError``."""
+    """Pass the TLS files to paho. If ``pem`` is given, it replaces our certificate and key.
+
+    Raises ``ConfigError``.
+    """
     try:
         if pem is None:
             tls_set(*files)

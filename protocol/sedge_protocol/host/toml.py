@@ -51,7 +51,7 @@ _KINDS: dict[type[inspect.Type], str] = {
 
 
 def default_path(name: str) -> Path:
-    """Return the file in the working folder if it exists and is accessible, otherwise the system's.
+    """Return the file in the working folder if it exists and is accessible, else the one in /etc/sedge.
 
     Raises ``ConfigError`` if neither exists.
     """
@@ -178,7 +178,7 @@ def _locate(
 def _fails_alone(
     root: object, path: tuple[str | int, ...], type: type[msgspec.Struct], message: str
 ) -> bool:
-    """Return True if the last key of ``path``, alone in its table, raises the same error."""
+    """Return True if the same error occurs with the last key of ``path`` alone in its table."""
     try:
         msgspec.convert(_thinned(root, path), type, dec_hook=_decode)
     except msgspec.ValidationError as exc:

@@ -11,7 +11,7 @@ from sedge_protocol.errors import ConfigError
 
 
 def unimportable(error: BaseException, name: str, folder: Path) -> str:
-    """Explain why the function named "module:function" could not be used, for example what is missing."""
+    """Explain why the function named "module:function" could not be used, for example what it lacks."""
     module, _, attribute = name.partition(":")
     if isinstance(error, ModuleNotFoundError) and error.name:
         if module == error.name or module.startswith(f"{error.name}."):

@@ -17,7 +17,7 @@ from sedge_protocol.errors import LinkError
 from sedge_protocol.wire.places import MAX_URL
 from sedge_protocol.wire.transfer import Manifest
 
-# How long the server may send nothing, in seconds.
+# The longest that the server may stay silent, in seconds.
 SILENCE_S = 20.0
 MAX_REDIRECTS = 4
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -126,7 +126,7 @@ class Span:
         raise LinkError(f"{shown(self._url)}: more than {MAX_REDIRECTS} redirections")
 
     def _get(self, address: Address) -> HTTPResponse:
-        if self._connection is not None:  # to the server that redirected us here
+        if self._connection is not None:  # this connection is to the server that redirected us here
             self._connection.close()
         self._connection = connection = self._to(address)
         connection.connect()

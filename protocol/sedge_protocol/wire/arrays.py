@@ -59,7 +59,10 @@ def check_exchange(work: Work) -> None:
 
 
 def check_guided(work: Work, guide: Guide | None) -> None:
-    """Raise ``CodecError`` unless the bundle's guide has the loss and number of constants of ``work``."""
+    """Raise ``CodecError`` unless a guided loss in ``work`` is the bundle's, with as many constants.
+
+    A guided loss cannot be combined with a mixture.
+    """
     if not work.loss:
         return
     if guide is None or guide.name != work.loss:

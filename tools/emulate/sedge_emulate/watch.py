@@ -1,4 +1,4 @@
-"""Observes a run: collects its rounds as results, its late devices, and the bytes of each round."""
+"""Observes a run: collects each round's result and traffic, and counts late devices."""
 
 import time
 from collections import Counter, defaultdict
@@ -19,10 +19,11 @@ from sedge_protocol.wire.messages import TRAIN
 
 @dataclass(frozen=True)
 class Totals:
-    """Traffic so far: bytes up and down of each device, and bytes that the coordinator sent and received.
+    """Traffic so far: the bytes that each device and the coordinator have sent and received.
 
-    ``payload_up``, ``payload_down`` and ``resent`` are parts of the devices' bytes, if known. ``billed`` is
-    each device's number of messages, sent and received, and of the 5 KB units that these are billed as.
+    ``payload_up``, ``payload_down`` and ``resent`` say what the devices' bytes include, if known.
+    ``billed`` maps each device to its number of messages, sent and received, and to the number of 5 KB
+    units billed for them.
     """
 
     devices: Mapping[str, tuple[int, int]]
@@ -34,17 +35,17 @@ class Totals:
 
     @property
     def up(self) -> int:
-        """The bytes that all devices have sent."""
+        """The number of bytes that all devices have sent."""
         return sum(up for up, _ in self.devices.values())
 
     @property
     def down(self) -> int:
-        """The bytes that all devices have received."""
+        """The number of bytes that all devices have received."""
         return sum(down for _, down in self.devices.values())
 
     @property
     def messages(self) -> int:
-        """The number of messages that all devices sent and received."""
+        """The number of messages that all devices have sent and received."""
         return sum(messages for messages, _ in self.billed.values())
 
     @property
@@ -53,7 +54,7 @@ class Totals:
         return sum(units for _, units in self.billed.values())
 
     def without(self, devices: Set[str]) -> "Totals":
-        """The totals without these devices."""
+        """Return the totals without these devices."""
         moved = {d: self.devices[d] for d in self.devices.keys() - devices}
         return replace(
             self, devices=moved, billed={d: b for d, b in self.billed.items() if d in moved}
@@ -63,10 +64,10 @@ class Totals:
 class Watch:
     """Follows the coordinator's events during a run.
 
-    ``clock`` returns the run's own seconds, virtual or not, from 0. ``totals`` returns the traffic so
-    far, and ``groups`` the groups of devices that learn together. ``partners`` counts for each device how
-    many training rounds grouped it with each other device. ``failure`` says why the run failed; it is
-    empty otherwise.
+    ``clock`` returns the seconds since the run began, virtual or real. ``totals`` returns the traffic
+    so far, and ``groups`` the groups of devices that learn together. ``partners`` counts for each
+    device how many training rounds grouped it with each other device. ``failure`` says why the run
+    failed; it is empty otherwise.
     """
 
     def __init__(
@@ -88,14 +89,14 @@ class Watch:
         self._groups = groups
         self.partners: dict[str, Counter[str]] = defaultdict(Counter)
         self._counted = Totals({})
-        # The devices that have sent an update, up to now and when the round opened, and how many of them
-        # sent their first one since the last training round closed.
+        # The devices that have sent an update by now, the devices that had when the round opened, and
+        # the number of devices whose first update arrived after the last training round closed.
         self._known: set[str] = set()
         self._known_before: Set[str] = frozenset()
         self._newcomers = 0
         self._cohort: tuple[str, ...] = ()
         self._opened_s = 0.0
-        self._opened_wall_s = time.monotonic()  # if a round is open already
+        self._opened_wall_s = time.monotonic()  # in case a round is already open
         self._received = 0
         self._late = 0
 
@@ -127,7 +128,7 @@ class Watch:
                 self.ended, self.failure = True, self._failure(event)
 
     def remember(self, summary: Summary) -> None:
-        """Add a round that closed before the interruption. Its times and bytes are unknown."""
+        """Add a round that closed before the run was interrupted. Its times and bytes are unknown."""
         self.summaries.append(summary)
         self._known.update(device.device for device in summary.devices)
         if summary.task == TRAIN:

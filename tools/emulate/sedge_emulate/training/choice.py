@@ -112,7 +112,7 @@ class _Unusable(ConfigError):
 
 @dataclass(frozen=True)
 class _Options:
-    """The fleet file's options that change how a trainer computes."""
+    """The options in the fleet file that change how a trainer computes."""
 
     precision: Precision
     tf32: bool = False
@@ -120,7 +120,7 @@ class _Options:
     convolutions: Convolutions = "grouped"
 
     def check(self, name: str, device: torch.device) -> None:
-        """Raise ``ConfigError`` for an option that this trainer or this device does not support."""
+        """Raise ``ConfigError`` if this trainer or this device does not support one of the options."""
         if device.type == "cpu":
             if self.precision != "fp32":
                 raise ConfigError("trainer.precision", self.precision, "fp32 on a CPU")
@@ -138,7 +138,10 @@ class _Options:
 
 
 def ruled(device: str, layout: Layout, programs: bool) -> str:
-    """The trainer that the rule chooses on "cpu" or "cuda"; ``programs`` tells whether onnx is possible."""
+    """Return the name of the default trainer for a layout on "cpu" or "cuda".
+
+    ``programs`` is True if the model has programs that onnxruntime can run.
+    """
     if device != "cpu":
         return "vectorised"
     convolves = any(len(tensor.shape) > 2 for tensor in layout.tensors)
@@ -165,7 +168,7 @@ def _device(name: str) -> torch.device:
 
 
 def _first_line(error: Exception) -> str:
-    """The first line of a torch error; CUDA errors continue with debugging advice."""
+    """Return the first line of a torch error; CUDA errors continue with debugging advice."""
     return str(error).partition("\n")[0]
 
 

@@ -23,7 +23,7 @@ from sedge_emulate.training.tasks import Convolutions, Unsupported
 
 
 def forms(convolutions: Convolutions) -> AbstractContextManager[object]:
-    """A context in which all convolutions of a model are computed in the given form."""
+    """Return a context in which all convolutions of a model are computed in the given form."""
     return Unfolded() if convolutions == "unfold" else nullcontext()
 
 
@@ -58,10 +58,10 @@ def _product(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Convolve ``input`` (B, C, ...) with filters (O, C / groups, ...); arguments are those of conv2d."""
+    """Convolve ``input`` (B, C, ...) with filters (O, C / groups, ...); takes the arguments of conv2d."""
     size, axes = tuple(weight.shape[2:]), weight.ndim - 2
     steps, reaches = _each(stride, axes), _each(dilation, axes)
-    if torch.is_autocast_enabled(input.device.type):  # cast before the larger columns are made
+    if torch.is_autocast_enabled(input.device.type):  # cast before unfolding enlarges it
         input = input.to(torch.get_autocast_dtype(input.device.type))
     if isinstance(padding, str):
         if padding == "same":
@@ -74,7 +74,7 @@ def _product(
             input.shape[2:], pads, reaches, size, steps, strict=True
         )
     ]
-    if axes == 1:  # treat it as images of one row
+    if axes == 1:  # treat the input as images with one row
         input, size = input.unsqueeze(2), (1, *size)
         steps, reaches, pads = (1, *steps), (1, *reaches), (0, *pads)
     columns = functional.unfold(input, size, reaches, pads, steps)  # (B, C k, L)
@@ -94,9 +94,9 @@ def _each(value: int | Sequence[int], axes: int) -> tuple[int, ...]:
 
 
 def _same(size: Sequence[int], dilations: Sequence[int]) -> list[int]:
-    """The padding that makes the output as large as the input, last axis first.
+    """Return the padding that makes the output as large as the input, last axis first.
 
-    If it is odd, the larger part comes at the end of the axis.
+    If an axis needs an odd amount of padding, its end gets the larger part.
     """
     pads: list[int] = []
     for k, reach in zip(reversed(size), reversed(dilations), strict=True):

@@ -1,4 +1,4 @@
-"""The digest of everything that an export, or a trainer's check, depends on.
+"""Computes a digest of everything that an export or a trainer's check depends on.
 
 It covers the model as an object, with its weights and all other attributes; the user's code that it
 refers to, including the values stored in modules, classes and functions; the source of all the user's
@@ -43,14 +43,15 @@ _PYTHON = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = ("site-packages", "dist-packages")
 _CPU = Path("/proc/cpuinfo")
 _Memo = type(cache(len))
-# Class attributes that pickle, abc and annotations add. They change, but no result depends on them.
+# Class attributes that Python itself adds (for pickle, abc and annotations). They may change, but no
+# result depends on them.
 _ASIDE = ("__slotnames__", "_abc_impl", "__annotations__")
 
 
 def fingerprint(
     module: nn.Module, *recipe: object, note: Callable[[str], object] = lambda line: None
 ) -> bytes | None:
-    """The digest (32 bytes) of a model and of the work done with it; None if it has none.
+    """Return a digest (32 bytes) of a model and the work done with it, or None if that fails.
 
     ``recipe`` describes the work by values that pickle to the same bytes in every process. ``note`` is
     called with the reason if there is no digest. Modules that the model imports while it computes are not
@@ -90,17 +91,18 @@ class _Pickler(pickle.Pickler):
         self._users = users
 
     def reducer_override(self, value: Any) -> Any:
-        """What to pickle in place of a tensor or of code."""
+        """Return what to pickle in place of a tensor or of user code."""
         if isinstance(value, Tensor):
             content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
             kind = type(value).__name__, str(value.dtype), tuple(value.shape), value.requires_grad
             return str, (f"{kind} {hashlib.sha256(content.data).hexdigest()}",)
         parts = self._parts(value)
-        # The parts are pickled as state, because only a state may refer back to the value itself.
+        # The parts are pickled as the object's state, because only state may refer back to the object
+        # itself.
         return NotImplemented if parts is None else (object, (), (type(value).__name__, parts))
 
     def persistent_id(self, value: Any) -> Any:
-        """What to pickle in place of a set: its sorted elements."""
+        """Return what to pickle in place of a set: its sorted elements."""
         return sorted(map(repr, value)) if isinstance(value, set | frozenset) else None
 
     def _parts(self, value: Any) -> object:
@@ -117,7 +119,7 @@ class _Pickler(pickle.Pickler):
                     users[name],
                 )
             case type(__module__="builtins") if not hasattr(builtins, value.__name__):
-                return value.__name__  # such as mappingproxy, which pickle looks up there
+                return value.__name__  # such as mappingproxy: not an attribute of builtins
             case FunctionType():
                 home = users.get(value.__globals__.get("__name__", ""))
                 if home is None and value.__module__ not in users and _is_found(value):
@@ -151,7 +153,7 @@ def _is_found(function: FunctionType) -> bool:
 
 
 def _held(owner: ModuleType | type) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of a module's or class's attributes that results may depend on."""
+    """Yield the name and value of each attribute of a module or class that results may depend on."""
     for name, value in vars(owner).items():
         own = not name.startswith("__") if isinstance(owner, ModuleType) else name not in _ASIDE
         if own and not isinstance(value, GetSetDescriptorType | MemberDescriptorType):
@@ -177,7 +179,7 @@ def _surroundings(users: dict[str, ModuleType]) -> Iterator[bytes]:
 
 
 def _users() -> dict[str, ModuleType]:
-    """The modules that belong neither to Python, nor to Sedge, nor to an installed package, by name."""
+    """Return the modules by name, except those of Python, of Sedge and of installed packages."""
     return {
         name: module
         for name, module in sorted(sys.modules.items())
@@ -189,7 +191,7 @@ def _users() -> dict[str, ModuleType]:
 
 
 def _place(module: ModuleType) -> Path:
-    """The module's file, or its folder if it is a package without a file; Path() for a built-in module."""
+    """Return the module's file, or its folder if it is a package without one; Path() if it is built in."""
     own = vars(module)  # getattr would fail for torch.classes
     return Path(own.get("__file__") or next(iter(own.get("__path__") or ()), ""))
 

@@ -1,18 +1,20 @@
 """Computes how many devices train at once: on a GPU as many as its memory holds, up to a limit.
 
-Memory is proportional to the number of devices at once. Each takes, in vectors of 4 n bytes:
+Memory grows in proportion to that number. In vectors of 4 n bytes, n being the number of parameters,
+each device takes:
 
-    training     12 vectors, or 8 plus twice all tensors that autograd keeps of a batch plus twice the
-                 largest of them
-    evaluation   1 vector plus three times the largest such tensor, at the batch size of an evaluation
+    training     12 vectors or, if that is more, 8 vectors plus twice all tensors that autograd saves for
+                 a batch plus twice the largest of them
+    evaluation   1 vector plus three times the largest such tensor, at the batch size for evaluation
 
-The 12 are theta, start, anchor, correction, two moments, the gradient whole and in pieces, the final
-theta and gradient, and two temporaries of an optimizer's step; this is the most that a training uses.
-Kept tensors count twice, as torch.func also keeps the backward pass. The tests compare this with the live
-bytes of every step (``on_a_card``).
+The 12 vectors are theta, start, anchor, correction, two moments, the gradient whole and in pieces, the
+final theta and gradient, and two temporaries of an optimizer's step; no training uses more. Saved tensors
+count twice, because torch.func also keeps the backward pass. The tests compare these figures with the
+bytes in use at every step (``on_a_card``).
 
-The exact results of a device may depend on the number of devices at once. Therefore it follows from
-model, batch size, GPU and number of processes alone, never from the memory that happens to be free.
+The exact results of a device may depend on the number of devices at once. Therefore this number depends
+only on the model, the batch size, the GPU and the number of processes, never on how much memory happens
+to be free.
 """
 
 import torch
@@ -24,14 +26,14 @@ from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Convolutions, Unsupported
 from sedge_export.subject.network import copied
 
-# The most devices at once: more of them would only overflow a CPU's cache.
+# The maximum number of devices at once. On a CPU, more would only overflow its cache.
 WIDTHS = {"cpu": 8, "cuda": 128}
-# The smallest batch size of an evaluation.
+# The smallest batch size for an evaluation.
 EVALUATION_ROWS = 64
 _VECTORS = 12
 _VECTORS_BACKWARD = 8
-# The GPU memory that a process takes before any tensor (context, cuBLAS), and the share of memory
-# reserved for examples, cuDNN's workspaces, and fragmentation.
+# The GPU memory that a process takes before it creates any tensor (context, cuBLAS), and the share of
+# memory reserved for examples, cuDNN's workspaces, and fragmentation.
 _CONTEXT_BYTES = 2**30
 _LEFT = 0.1
 
@@ -43,7 +45,7 @@ def fitting_width(
     graphs: bool = False,
     processes: int = 1,
 ) -> int:
-    """The number of devices to train at once if ``processes`` processes share ``device``.
+    """Return the number of devices to train at once if ``processes`` processes share ``device``.
 
     Raises ``Unsupported`` if not even one fits.
     """
@@ -66,7 +68,7 @@ def fitting_width(
 def most_devices(
     problem: Problem, memory: int, convolutions: Convolutions = "grouped", graphs: bool = False
 ) -> int:
-    """The number of devices that fit at once into ``memory`` bytes of a GPU."""
+    """Return how many devices fit into ``memory`` bytes of a GPU at once."""
     usable = (1 - _LEFT) * memory - _CONTEXT_BYTES
     return max(0, int(usable // place_bytes(problem, convolutions, graphs)))
 
@@ -74,9 +76,9 @@ def most_devices(
 def place_bytes(
     problem: Problem, convolutions: Convolutions = "grouped", graphs: bool = False
 ) -> int:
-    """The bytes that one device takes in training or in an evaluation, whichever is larger.
+    """Return the bytes that one device takes in training or in evaluation, whichever is larger.
 
-    With graphs it is the sum of both, because a graph keeps its memory.
+    With graphs, return the sum of the two, because a graph keeps its memory.
     """
     kept = kept_bytes(problem, convolutions)
     vector, largest = 4 * problem.network.layout.size, max(kept, default=0)
@@ -87,12 +89,12 @@ def place_bytes(
 
 
 def evaluation_rows(problem: Problem) -> int:
-    """The batch size of an evaluation."""
+    """Return the batch size for an evaluation."""
     return max(problem.batch_size, EVALUATION_ROWS)
 
 
 def kept_bytes(problem: Problem, convolutions: Convolutions) -> list[int]:
-    """The size in bytes of each tensor, except parameters, that autograd keeps of a forward pass."""
+    """Return the sizes in bytes of the tensors, parameters excepted, that autograd saves for backward."""
     model, dtype = copied(problem.module).train(), getattr(torch, problem.input.dtype)
     parameters = {parameter.data_ptr() for parameter in model.parameters()}
     sizes: dict[int, int] = {}
@@ -104,6 +106,6 @@ def kept_bytes(problem: Problem, convolutions: Convolutions) -> list[int]:
 
     x = torch.zeros(problem.batch_size, *problem.input.shape, dtype=dtype)
     with torch.enable_grad(), forms(convolutions), saved_tensors_hooks(pack, lambda kept: kept):
-        output = model(x)  # held, so that no kept tensor reuses the memory of another one
+        output = model(x)  # held, so that no saved tensor reuses another one's memory
     del output
     return list(sizes.values())

@@ -32,7 +32,7 @@ class FunctionFleet:
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
         """Train each task, in order.
 
-        Returns its result, or ``TrainingDiverged`` if it diverged or failed.
+        Returns the results; a task that diverged or failed has ``TrainingDiverged`` as its result.
         """
         return each(lambda task: _alone(lambda: self._trainer.train(*task, lambda: False)), tasks)
 
@@ -44,7 +44,7 @@ class FunctionFleet:
 
 
 def _alone(work: Callable[[], _End]) -> _End:
-    """Call ``work`` for one device. Its failure becomes ``TaskFailed``, so that other devices continue."""
+    """Call ``work`` for one device. If it fails, raises ``TaskFailed``, so that other devices continue."""
     try:
         return work()
     except (ConfigError, CodecError) as exc:

@@ -16,7 +16,8 @@ from sedge_emulate.training.tasks import Unsupported
 
 Function: TypeAlias = Callable[..., Sequence[Tensor]]
 
-# Warm-up runs before a capture, in which libraries choose their kernels and allocate their workspaces.
+# The number of warm-up runs before a capture. In these, libraries choose kernels and allocate
+# workspaces.
 _WARM_UP = 3
 
 
@@ -39,7 +40,7 @@ class Graphed:
 
 
 class _Capture:
-    """A function's graph for inputs of given shapes."""
+    """One captured graph of a function, for inputs of fixed shapes."""
 
     def __init__(self, function: Function, inputs: Sequence[Tensor], device: torch.device) -> None:
         self._inputs = [tensor.clone() for tensor in inputs]
@@ -61,7 +62,7 @@ class _Capture:
             ) from exc
 
     def run(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Replay the graph with these inputs. Returns its output tensors, which are always the same."""
+        """Replay the graph with these inputs. Returns the same output tensors on every call."""
         for held, given in zip(self._inputs, inputs, strict=True):
             held.copy_(given)
         self._graph.replay()

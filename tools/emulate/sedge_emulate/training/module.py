@@ -1,4 +1,4 @@
-"""Trains any model by autograd; its tensors are views of one flat vector in channels-last order.
+"""Runs any model under autograd, with all its parameters in one flat vector in channels-last order.
 
 Channels-last makes a training step of the reference CNN, and of ResNet-8, 1.2 times as fast.
 """
@@ -38,10 +38,13 @@ class Module:
         self, values: Tensor, x: Tensor, y: Tensor, noise: Tensor,
         guidance: Mapping[str, Tensor] | None,
     ) -> Differentiated:  # fmt: skip
-        """Gradient (n,) of the mean loss over a batch x, y (B, ...) at ``values`` (n,), in storage order.
+        """Compute the gradient (n,) of the mean loss over a batch x, y (B, ...) at ``values`` (n,).
 
-        ``noise`` (K,) are the random numbers of the forward pass. With ``guidance``, it is the gradient
-        of the guided loss; the models (n,) in ``guidance`` are in storage order, too.
+        ``values`` and the gradient are in storage order, and so are the models (n,) in ``guidance``.
+        With ``guidance``, the loss is the guided one. ``noise`` (K,) are the random numbers of the
+        forward pass.
+
+
         """
         rows = self._flat.rows(self._objective, x, y, guidance, self._outputs)
 
@@ -52,7 +55,7 @@ class Module:
         return self._flat.differentiate(values, mean_loss)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """The model's outputs (B, C, ...) in float32; running statistics stay unchanged."""
+        """Return the model's outputs (B, C, ...) in float32. Running statistics stay unchanged."""
         self._flat.module.eval()
         return self._outputs(x)
 
@@ -64,15 +67,15 @@ class Module:
         return output.float()
 
     def _named(self, vector: Tensor) -> dict[str, Tensor]:
-        """Views of a stored vector (n,) as tensors of the model's shapes, by name."""
+        """Return views of a stored vector (n,) as tensors of the model's shapes, by name."""
         views = self.storage.views(vector)
         return {n: v.permute(0, 3, 1, 2) if v.ndim == 4 else v for n, v in views.items()}
 
 
 def _with_gradient(norm: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-    """Make a GroupNorm's inputs require a gradient, which they do not behind frozen layers.
+    """Make the inputs of a GroupNorm require a gradient even if all layers before it are frozen.
 
-    Otherwise torch's channels-last kernel on the CPU (2.13) crashes the process.
+    Without this, the channels-last CPU kernel of torch 2.13 crashes the process.
     """
     if not torch.is_grad_enabled() or any(x.requires_grad for x in inputs):
         return None

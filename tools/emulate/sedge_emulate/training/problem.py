@@ -1,4 +1,4 @@
-"""A training problem: the model, its loss, and how its batches are made. Trainers are opened for it."""
+"""A training problem, for which a trainer is opened: the model, its loss, and how batches are drawn."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ LABELS = TensorSpec("int64", ())
 class Problem:
     """A model whose examples have the shape and type ``input``, trained in batches of ``batch_size``.
 
-    ``target`` is the type and shape of an example's target, None if the input is the target; ``parts``
-    are the model's inputs if it takes several. ``sample`` (N, ...) are real inputs, for a model that does
-    not accept arbitrary numbers.
+    ``target`` is the type and shape of an example's target, or None if the input is also the target.
+    ``parts`` describe the model's inputs if it takes several. ``sample`` (N, ...) are real inputs, for
+    a model that does not accept arbitrary numbers.
     """
 
     module: nn.Module
@@ -38,12 +38,15 @@ class Problem:
 
     @cached_property
     def network(self) -> Network:
-        """The layout and traced functions. Raises ``ExportError`` for values that theta cannot hold."""
+        """The model's layout and traced functions.
+
+        Raises ``ExportError`` if theta cannot hold some of the model's values.
+        """
         return Network(self.module, self.objective)
 
     @cached_property
     def noise(self) -> int:
-        """How many random numbers a training step uses."""
+        """The number of random numbers that a training step uses."""
         dtype: torch.dtype = getattr(torch, self.input.dtype)
         return random_numbers(
             self.module, torch.zeros(self.batch_size, *self.input.shape, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Runs the programs that devices run, in onnxruntime, for one device after another."""
+"""Runs in onnxruntime the same programs that devices run, for one device after another."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from sedge_protocol.wire.update import Metrics
 
 
 class OnnxFleet:
-    """A ``FleetTrainer`` over the trainer of a real device.
+    """A ``FleetTrainer`` that uses the trainer of real devices.
 
     Raises ``Unsupported`` if the bundle's programs do not fit the problem.
     """
@@ -39,7 +39,10 @@ class OnnxFleet:
         self._trainer = open_trainer(bundle, ONNXRUNTIME, threads=1)
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
-        """Train each task, in order. Returns its result, or ``TrainingDiverged`` if it diverged."""
+        """Train each task, in order.
+
+        Returns the results; a task that diverged has ``TrainingDiverged`` as its result.
+        """
         return each(lambda task: self._trainer.train(*task, lambda: False), tasks)
 
     def evaluate(

@@ -18,7 +18,7 @@ class Order:
 
 
 class Storage:
-    """Converts between theta and stored vectors (n,) on any device, with tensors in another order."""
+    """Converts between theta and vectors (n,) on any torch device, in which tensors have permuted axes."""
 
     def __init__(self, layout: Layout, orders: Mapping[str, Order]) -> None:
         plain = {t.name: Order(t.shape, range(len(t.shape))) for t in layout.tensors}
@@ -27,7 +27,7 @@ class Storage:
         self._theta = torch.empty(layout.size)
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """Views of a stored vector (n,) as tensors by name, each with its axes in storage order."""
+        """Return views of a stored vector (n,) as tensors by name, each with its axes in storage order."""
         orders = self._orders
         return {t.name: vector[t.slice].view(orders[t.name].stored) for t in self._layout.tensors}
 

@@ -16,11 +16,11 @@ Convolutions: TypeAlias = Literal["grouped", "unfold"]
 
 
 class Unsupported(SedgeError):
-    """Raised if a trainer cannot train this model, or not on this machine; the message says why."""
+    """Raised if a trainer cannot train this model at all or on this machine; the message says why."""
 
 
 class TaskFailed(TrainingDiverged):
-    """One device's training or evaluation failed with ``error``, which is not a divergence."""
+    """Raised if one device's training or evaluation fails with ``error`` rather than diverging."""
 
     def __init__(self, error: SedgeError) -> None:
         super().__init__(str(error))
@@ -41,17 +41,19 @@ class FleetTrainer(Protocol):
     """
 
     name: str
-    """Its name, as in ``open_trainer``; on a GPU also everything else that a device's exact results may
-    depend on.
+    """The trainer's name, as in ``open_trainer``.
+
+    On a GPU it also contains everything else that a device's exact results may depend on.
     """
 
     width: int
     """How many tasks it trains at once. A call with a multiple of this many tasks uses it fully."""
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
-        """Train each task, in order. Returns its result, or ``TrainingDiverged`` if it diverged.
+        """Train each task, in order. Returns the results.
 
-        Raises ``CodecError`` for a frozen tensor that the model does not have.
+        A task that diverged has ``TrainingDiverged`` as its result. Raises ``CodecError`` if a task
+        freezes a tensor that the model does not have.
         """
         ...
 

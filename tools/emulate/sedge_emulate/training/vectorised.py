@@ -54,9 +54,9 @@ _Answer = TypeVar("_Answer")
 class VectorisedTrainer:
     """A ``FleetTrainer`` that trains ``width`` devices at once on any torch device.
 
-    ``tf32``, ``graphs`` and ``convolutions`` are those of the fleet file's ``[trainer]``; ``processes``
-    is the number of processes that share the device. Raises ``Unsupported`` if the device's memory is too
-    small.
+    ``tf32``, ``graphs`` and ``convolutions`` are options under ``[trainer]`` in the fleet file;
+    ``processes`` is the number of processes that share the device. Raises ``Unsupported`` if the
+    device's memory is too small.
     """
 
     name = "vectorised"
@@ -95,10 +95,10 @@ class VectorisedTrainer:
             self.name = f"{self.name}, {self.width} devices at once on {card}"
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
-        """Train each task.
+        """Train each task. Returns the results in the order of ``tasks``.
 
-        Returns its result, or ``TrainingDiverged`` if it diverged, in the order of ``tasks``. Mixtures,
-        trainings with a kept optimizer and those with a guided loss are trained one by one.
+        A task that diverged has ``TrainingDiverged`` as its result. Tasks with a mixture, a kept
+        optimizer or a guided loss are trained one by one.
         """
         alone = [place for place, task in enumerate(tasks) if _is_single(task.request)]
         others = [place for place in range(len(tasks)) if place not in alone]
@@ -180,13 +180,13 @@ class VectorisedTrainer:
         return ends
 
     def _each_gradient(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """``Network.gradient`` for every place, given thetas (width, n), batches and random numbers."""
+        """Compute ``Network.gradient`` per place from thetas (width, n), batches and random numbers."""
         with self._device, forms(self._convolutions):
             found: tuple[Tensor, ...] = vmap(self._network.gradient)(*given)
         return found
 
     def _each_sum(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """``Network.evaluate`` for every place, given thetas (width, n) and batches."""
+        """Compute ``Network.evaluate`` per place from thetas (width, n) and batches."""
         with self._device, forms(self._convolutions):
             found: tuple[Tensor, ...] = vmap(self._network.evaluate)(*given)
         return found
@@ -203,7 +203,7 @@ class VectorisedTrainer:
         return torch.from_numpy(np.array(values)).to(self._device)
 
     def _noise(self, requests: Sequence[TrainRequest], step: int) -> list[Tensor]:
-        """The random numbers (width, K) of a step; 0.5 for empty places. Empty if the model uses none."""
+        """Return a step's random numbers (width, K), 0.5 in empty places; [] if the model uses none."""
         if not (count := self._problem.noise):
             return []
         numbers = np.full((self.width, count), 0.5, np.float32)
@@ -215,7 +215,10 @@ class VectorisedTrainer:
         return cast(Theta, stacked_thetas(vectors, self.width, self._device))
 
     def _corrections(self, requests: Sequence[TrainRequest]) -> Theta | None:
-        """The corrections of the gradients (width, n), or None; a training without one gets zeros."""
+        """Return the corrections (width, n) of the gradients.
+
+        A task without one gets zeros; None if no task has one.
+        """
         if all(one.correction is None for one in requests):
             return None
         none = np.zeros(self._problem.network.layout.size, np.float32)
@@ -234,7 +237,7 @@ class VectorisedTrainer:
 
 
 def _is_single(request: TrainRequest) -> bool:
-    """Return True if a training needs more models than a block stores, so that it must run alone."""
+    """Return True if the task must run alone, because it needs more models than a block stores."""
     kept = request.training.keeps_state or request.guidance is not None
     return request.second is not None or kept
 
@@ -249,9 +252,10 @@ def _in_float32(rows: Rows) -> Rows:
 
 
 def _make_batching(norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> None:
-    """Make a batch normalisation run for many devices at once.
+    """Make a batch-normalisation module run for many devices at once.
 
-    vmap would run the exporter's operator device by device, as it has no batching rule (torch 2.13).
+    vmap would run the exporter's operator device by device, because that operator has no batching rule
+    (torch 2.13).
     """
     momentum = norm.momentum
     assert momentum is not None  # Network refuses a module without momentum

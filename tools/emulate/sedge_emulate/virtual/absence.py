@@ -1,7 +1,8 @@
 """Draws cohorts without the devices whose class misses the last training rounds (``absent_rounds``).
 
 Such a device is online all the time and takes part in evaluation rounds. If it misses every training
-round, it is a newcomer to the final evaluation; otherwise it returns for it after the missed rounds.
+round, it joins the final evaluation as a newcomer; otherwise it comes back for the final evaluation
+after the rounds it missed.
 """
 
 from collections.abc import Mapping, Sequence

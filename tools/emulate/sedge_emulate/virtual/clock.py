@@ -7,8 +7,8 @@ import heapq
 import itertools
 from collections.abc import Callable
 
-# An actor that is due immediately acts this much later, so that it handles everything that happens
-# meanwhile in one go.
+# An actor that is due immediately is delayed by this much, so that one call handles everything that
+# happens within this time.
 MOMENT_S = 0.001
 
 

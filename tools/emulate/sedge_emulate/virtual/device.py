@@ -1,13 +1,13 @@
-"""One virtual device: the real agent core with a disk and a link; it works and fails according to the plan.
+"""One virtual device: the real agent core with a disk and a link; the plan decides when it fails.
 
     plan   ── power, cuts, full disks ──> VirtualDevice ──> Agent (sedge_edge)
     agent  ── Send, Subscribe         ──> MemoryBroker
     agent  ── StartJob                ──> WorkerPool
 
-After a power cut, only the state that the agent had committed is left. A job ends when the plan says so
-in virtual time, however long this host needs for it; only then does the emulation wait for its result. A
-job depends only on the order and on the device's kept state, so a worker can begin it as soon as the
-device has its order, while the model is still being transferred in virtual time.
+After a power cut, only the state that the agent has committed is left. A job ends when the plan says so
+in virtual time, however long this host takes to compute it. Only at that time does the emulation wait
+for its result. A job depends only on the order and on the device's kept state, so a worker can begin it
+as soon as the device has its order, while the model is still being transferred in virtual time.
 """
 
 import logging
@@ -56,7 +56,7 @@ class MemoryRecord:
         self._value: AgentState | None = None
 
     def load(self) -> AgentState | None:
-        """Return the last committed state, or None before the first."""
+        """Return the last committed state, or None if nothing has been committed yet."""
         return self._value
 
     def commit(self, value: AgentState) -> None:
@@ -66,10 +66,11 @@ class MemoryRecord:
 
 @dataclass(frozen=True)
 class World:
-    """What all virtual devices of a fleet share.
+    """The objects that all virtual devices of a fleet share.
 
-    ``name`` is the digest of data, trainer and versions that job keys contain. ``steps`` returns the
-    number of training steps that an order takes on a device. ``attack`` tells which devices are hostile.
+    ``name`` is a digest of the data, the trainer and the versions; every job key includes it. ``steps``
+    returns the number of training steps that an order takes on a device. ``attack`` tells which devices
+    are hostile.
     """
 
     clock: Clock
@@ -257,9 +258,9 @@ class VirtualDevice:
             )
 
     def _let_go(self, coming: "_StartedJob | None" = None) -> None:
-        """Replace the begun job by ``coming``, and release the files that only the former one needed.
+        """Replace the current job with ``coming``, and release the files that only the old job needed.
 
-        If a worker is still busy with it, they are released with a later job, once the worker has
+        If a worker is still busy with the old job, a later call releases its files, once the worker has
         finished.
         """
         past = self._past if self._begun is None else [*self._past, self._begun]
@@ -271,7 +272,7 @@ class VirtualDevice:
                 self._clear(begun, begun.key in busy)
 
     def _clear(self, begun: "_StartedJob", again: bool) -> None:
-        """Release a job's files. Those that it wrote are kept if the same job is being done ``again``."""
+        """Release a job's files. Files that it wrote are kept if the same job is being done ``again``."""
         disk, future = self._world.disk, begun.future
         for name in begun.holds:
             disk.release(name)
@@ -283,9 +284,9 @@ class VirtualDevice:
             disk.drop(vector)
 
     def _finish(self, order: Order, key: bytes, future: "Future[Finished]", life: int) -> None:
-        """Take a job's result when its virtual time is over, unless the device has restarted since.
+        """Take a job's result at the virtual time when the job ends, unless the device has restarted since.
 
-        Raises the host's own errors: of its disk, its processes and Sedge's code.
+        Errors of the host itself are raised: those of its disk, its processes and Sedge's code.
         """
         if life != self._life or self._agent is None:
             return
@@ -311,7 +312,7 @@ class VirtualDevice:
         self._do(self._agent.finished(finished.outcome, now))
 
     def _keep(self, order: Order, finished: Finished) -> None:
-        """Hand the files that the job left on the host's disk over to the device."""
+        """Make the device a holder of the files that the job left on the host's disk."""
         self._disk.write(finished.update)
         for name in (order.model_hash, *finished.outcome.kept.names()):
             self._disk.take(name)
@@ -319,7 +320,7 @@ class VirtualDevice:
 
 @dataclass(frozen=True)
 class _StartedJob:
-    """A job in progress or done. ``holds`` are the files that are held for it."""
+    """A job that has been started, and may be done. ``holds`` names the files to release after it."""
 
     key: bytes
     future: "Future[Finished]"

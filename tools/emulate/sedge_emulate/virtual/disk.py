@@ -8,17 +8,17 @@ it has fetched, even partially, or made itself. There are three kinds of files:
     shared/<hash>     values that several devices may keep: versions of the global model, masks
 
 A file is deleted when the last device releases it. A vector's file is moved to spare/ instead:
-overwriting it later takes a sixteenth of the time that a new file takes. Shared files are not, because
-none of them is ever overwritten and spare/ would grow without end. Updates are small, so they wait for
-their receipts in memory. Worker processes read and write the same folders (workers/job_disk.py).
+overwriting it later takes a sixteenth of the time of writing a new file. Shared files are deleted,
+because they are never overwritten, so spare/ would grow without bound. Updates are small, so they are
+kept in memory until the coordinator has acknowledged them. Worker processes read and write the same
+folders (workers/job_disk.py).
 
 Workers may begin a job before its device has fetched its blobs. A missing blob is then copied from
 ``source``, the coordinator's store; when the device fetches it later, the host already has it.
 
-While an interrupted run is replayed, no job writes its files again. So until ``go_live`` no file may be
-deleted either, since one that was released and is needed again would be missing. Updates are an
-exception: they come from the cache and are released as usual, because all updates of a run would not fit
-into memory.
+While an interrupted run is replayed, no job writes its files again. So until ``go_live``, no file may
+be deleted either: a file that has been released may be needed again. Updates are an exception: they
+come from the cache and are released as usual, because all updates of a run would not fit into memory.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from sedge_protocol.wire.transfer import Manifest
 
 
 class HostDisk:
-    """The shared files below ``folder``, and how many devices hold each of them."""
+    """The files below ``folder`` that devices share, and how many devices hold each file."""
 
     def __init__(self, folder: Path, live: bool = True, source: WholeBlobs | None = None) -> None:
         self._live = live
@@ -66,7 +66,7 @@ class HostDisk:
             self._remove(self._released.pop())
 
     def release(self, name: bytes) -> None:
-        """Count one holder fewer of this file, and delete it after the last one."""
+        """Count one holder fewer of this file, and delete the file once nothing holds it."""
         self._holders[name] -= 1
         if self._holders[name] > 0:
             return
@@ -77,7 +77,7 @@ class HostDisk:
             self._released.add(name)
 
     def drop(self, name: bytes) -> None:
-        """Delete a file that a job left here, unless a device holds it."""
+        """Delete a file that a job has written, unless a device holds it."""
         self.hold(name)
         self.release(name)
 
@@ -104,7 +104,7 @@ class HostDisk:
         return name
 
     def read(self, sha256: bytes) -> bytes:
-        """Return a blob's content. Raises ``StorageError``."""
+        """Return a blob's content. Raises ``StorageError`` if it cannot be read."""
         if sha256 in self._memory:
             return self._memory[sha256]
         path = self.blobs / sha256.hex()
@@ -112,11 +112,11 @@ class HostDisk:
             return path.read_bytes()
 
     def has(self, sha256: bytes) -> bool:
-        """Return True if this blob is here."""
+        """Return True if the host has this blob."""
         return sha256 in self._memory or sha256 in self._files
 
     def bring(self, name: bytes) -> bool:
-        """Copy a blob from ``source`` unless it is here.
+        """Copy a blob from ``source`` unless the host already has it.
 
         Returns False if ``source`` does not have it either.
         """
@@ -128,11 +128,11 @@ class HostDisk:
         return True
 
     def put_chunk(self, manifest: Manifest, index: int, data: bytes) -> None:
-        """Add a verified chunk of a blob that is not here yet."""
+        """Add a verified chunk of a blob that the host does not have yet."""
         self._parts.setdefault(manifest.sha256, {})[index] = data
 
     def join(self, manifest: Manifest) -> bool:
-        """Assemble a blob from its chunks. Returns False if chunks are missing or its hash is wrong."""
+        """Assemble a blob from its chunks. Returns False if any are missing or the blob's hash is wrong."""
         parts = self._parts.pop(manifest.sha256, {})
         if len(parts) < manifest.count:
             return False
@@ -181,7 +181,7 @@ class DeviceDisk:
         return sha256 in self._names
 
     def read(self, sha256: bytes) -> bytes:
-        """Return the content of a blob that the device holds. Raises ``StorageError``."""
+        """Return the content of a blob. Raises ``StorageError`` if the device does not hold it."""
         self._require_held(sha256)
         return self.host.read(sha256)
 
@@ -190,13 +190,13 @@ class DeviceDisk:
         return self.read(sha256)[offset : offset + length]
 
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
-        """The indices of the chunks that have arrived already."""
+        """Return the indices of the chunks that have already arrived."""
         return set(self._parts.get(manifest.sha256, ()))
 
     def write_part(self, owner: str, manifest: Manifest, index: int, data: bytes) -> None:
         """Add a chunk that has been verified against its digest."""
         self._require_room()
-        if manifest.sha256 not in self._parts:  # holds the chunks that others bring
+        if manifest.sha256 not in self._parts:  # other devices' chunks count, too
             self.host.hold(manifest.sha256)
         self._parts.setdefault(manifest.sha256, set()).add(index)
         if not self.host.has(manifest.sha256):
@@ -215,7 +215,7 @@ class DeviceDisk:
         return whole
 
     def collect(self, keep: Set[bytes], min_age_s: float) -> int:
-        """Release everything that is not in ``keep``. Returns 0, since freed bytes are not counted."""
+        """Release every file that is not in ``keep``. Returns 0, since freed bytes are not counted."""
         for name in sorted(self._names - keep):
             self._names.remove(name)
             self.host.release(name)

@@ -37,9 +37,9 @@ from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Order
 
-# The coordinator waits this long for devices to request the same blob before it sends it.
+# The coordinator waits this long for more devices to request a blob before it sends the blob.
 GATHER_S = 0.5
-# How many chunks the coordinator may send at once; each device's link limits its own rate.
+# How many chunks the coordinator may send at once. The plan limits the rate of each device's link.
 ROOM = 1024
 # A run in which nothing happens for this many deadlines is considered stuck.
 SILENT_DEADLINES = 100
@@ -57,7 +57,7 @@ class VirtualCloud:
         self._log = logging.getLogger("sedge.cloud")
 
     def start(self) -> None:
-        """Load the store and connect."""
+        """Load the coordinator's state from the store, and connect it."""
         self._do(self.core.load(self._clock.now))
         self._do(self.core.connected(self._clock.now))
         self._alarm.set(self._clock.now)
@@ -87,8 +87,8 @@ class VirtualCloud:
 class VirtualFleet:
     """A fleet in virtual time and its one run.
 
-    ``name`` is the digest of data, trainer and versions that job keys contain; ``draw`` chooses the
-    devices of a round.
+    ``name`` is a digest of the data, the trainer and the versions; every job key includes it. ``draw``
+    chooses the devices for a round.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class VirtualFleet:
             device.close()
 
     def _cache_name(self) -> str:
-        """The name of the cache folder for these settings.
+        """Return the name of the cache folder for these settings.
 
         Results of different settings must not share a folder: a replay has caught up only once it has
         used every result in it. The number of rounds is left out, so that a run may be continued for more
@@ -168,11 +168,11 @@ class VirtualFleet:
         return hashlib.sha256(self._name + settings).hexdigest()
 
     def clock(self) -> float:
-        """The virtual time in seconds."""
+        """Return the virtual time in seconds."""
         return self._clock.now
 
     def seen(self, number: int) -> dict[str, object]:
-        """Device ``number``'s traffic, reboots, cuts and central test, as fields of a ``DeviceResult``."""
+        """Return a device's traffic, reboots, cuts and central test, as fields of a ``DeviceResult``."""
         device = self._devices[number]
         up, down = device.meter.up, device.meter.down
         return {
@@ -189,7 +189,7 @@ class VirtualFleet:
         }
 
     def totals(self) -> Totals:
-        """Bytes and messages so far, of each device and of the coordinator."""
+        """Return the traffic so far, of each device and of the coordinator."""
         meters = [device.meter for device in self._devices]
         broker = self._cloud.broker if self._cloud else None
         return Totals(
@@ -232,7 +232,7 @@ class VirtualFleet:
         return Identity(device, "emulated", DeviceKeys.of(secret), hello)
 
     def _steps(self, number: int, order: Order) -> int:
-        """How many training steps an order takes on device ``number``; a partial batch counts as one step.
+        """Return how many training steps an order takes on device ``number``; a partial batch is one step.
 
         Steps of a narrower model count for less, in proportion to its parameters.
         """
@@ -247,7 +247,7 @@ class VirtualFleet:
         return math.ceil(steps * self._share(order.bundle.sha256))
 
     def _share(self, bundle: bytes) -> Fraction:
-        """The number of parameters of a bundle's model, as a fraction of the whole model's."""
+        """Return the size of a bundle's model as a fraction of the whole model's number of parameters."""
         run = self._cloud.core.runs["run"] if self._cloud else None
         if run is None:
             return Fraction(1)

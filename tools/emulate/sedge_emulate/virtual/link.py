@@ -1,8 +1,9 @@
 """The broker of a virtual fleet: routes frames between agents and coordinator in virtual time.
 
 It gives MQTT's guarantees within a connection: frames stay in order, and each subscriber gets one copy.
-The plan adds loss, damage, duplicates, delays, rates and cuts. Frames to or from a device are lost if its
-link breaks. Nothing is stored for an offline device, because Sedge does not require that of a broker.
+The plan adds loss, damage, duplicates, delays, rates and cuts. If a device's link breaks, frames in
+transit to or from it are lost. Nothing is stored for an offline device, because Sedge does not require
+a broker to do so.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,7 @@ Receive = Callable[[str, bytes], None]
 
 @dataclass
 class Port:
-    """One device's connection. ``session`` counts connections: frames of an earlier one are lost."""
+    """One device's connection. ``session`` counts its connections; frames from an earlier one are lost."""
 
     device: str
     plan: LinkPlan
@@ -50,7 +51,10 @@ class Port:
         self._latest = {Direction.UP: 0.0, Direction.DOWN: 0.0}
 
     def arrivals(self, frame: bytes, way: Direction, now: float) -> list[tuple[float, bytes]]:
-        """The arrival time and content of each copy of a frame; frames never overtake earlier ones."""
+        """Return the arrival time and content of each copy of a frame.
+
+        Frames never overtake earlier frames.
+        """
         self._number[way] += 1
         number = self._number[way]
         transit = self.plan.transit(number, len(frame), way, now, self.queue)
@@ -81,7 +85,10 @@ class MemoryBroker:
         self._ports[topics.down(self._fleet, port.device)] = port
 
     def connect(self, port: Port, will: tuple[str, bytes]) -> None:
-        """Open a new connection of the device. If it had one, its will is published."""
+        """Open a new connection for the device.
+
+        Publishes the will of its previous connection, unless that has already happened.
+        """
         self._publish_will(port)
         port.opened()
         self._wills[port.device] = will
@@ -90,7 +97,7 @@ class MemoryBroker:
         self.subscribe(port, topics.hint(self._fleet, topics.shard_of(port.device)))
 
     def cut(self, port: Port) -> None:
-        """Cut the link of the device. The broker notices when the keepalive expires."""
+        """Cut the device's link. The broker notices when the keepalive expires."""
         if not port.up:
             return
         port.up = False
@@ -157,9 +164,10 @@ class MemoryBroker:
 
 
 class _Shared(bytes):
-    """A frame for many devices. Equal slices of it are the same object for all devices.
+    """A frame for many devices. Each slice of it is made once and shared by all devices.
 
-    So the chunk in it is copied once, and hashed once (``Manifest.matches``), instead of once per device.
+    So the chunk that it carries is copied and hashed (``Manifest.matches``) only once, not once per
+    device.
     """
 
     def __init__(self, frame: bytes) -> None:
@@ -181,7 +189,7 @@ class _Shared(bytes):
 
 
 def _damaged(frame: bytes, number: int) -> bytes:
-    """A copy of the frame with one flipped bit, which ``number`` determines."""
+    """Return a copy of the frame with one bit flipped; ``number`` determines which."""
     damaged = bytearray(frame)
     damaged[number * 7919 % len(frame)] ^= 1 << number % 8
     return bytes(damaged)

@@ -52,21 +52,21 @@ class EventKind(Enum):
 
 
 class PlanEvent(NamedTuple):
-    """Something that happens to a device at ``at_s``."""
+    """An event that happens to a device at the time ``at_s``."""
 
     at_s: float
     kind: EventKind
 
 
 class Direction(Enum):
-    """The direction of a message: from a device to the broker, or back."""
+    """The direction of a message: up, from a device to the broker, or down, from the broker to a device."""
 
     UP = "up"
     DOWN = "down"
 
 
 class Transit(NamedTuple):
-    """What happens to one message: the delay in seconds of each copy that arrives, none if it is lost.
+    """What happens to one message: the delay in seconds of each copy that arrives; () if it is lost.
 
     ``corrupted`` says that the copies are damaged.
     """
@@ -81,7 +81,7 @@ _LOST = Transit((), False)
 
 @dataclass(slots=True)
 class Queue:
-    """The times until which a device's link is busy, by direction. A new connection gets a new queue."""
+    """Until when a device's link is busy in each direction. A new connection gets a new queue."""
 
     up_s: float = 0.0
     down_s: float = 0.0
@@ -122,8 +122,8 @@ class LinkPlan:
     ) -> Transit:
         """Plan the fate of message ``number`` in this direction, sent now.
 
-        ``size_bytes`` matters only if the link has a rate; messages then wait for each other in
-        ``queue``. A lost message still takes up time on the link, but a second copy does not.
+        ``size_bytes`` matters only if the link's rate is limited; messages then wait in ``queue``. A
+        lost message still takes up time on the link; a duplicate takes up none.
         """
         link = self.config
         if link == _PERFECT_LINK:
@@ -159,7 +159,7 @@ class DevicePlan:
         return self.config.name
 
     def job_s(self, run: str, round: int, steps: int) -> float:
-        """How many seconds a job of ``steps`` training steps takes in this round."""
+        """Return how many seconds a job of ``steps`` training steps takes in this round."""
         kind = self.config
         seconds = (kind.start_ms + steps * kind.step_ms) / 1000
         if not kind.jitter and not kind.straggler_share:
@@ -171,7 +171,7 @@ class DevicePlan:
         return seconds * math.exp(kind.jitter * normal)
 
     def events(self) -> Iterator[PlanEvent]:
-        """Yield the device's events by time; endless if there are faults.
+        """Yield the device's events in chronological order, forever if faults recur.
 
         The first event is POWER_ON. Power, link and disk alternate independently: a cut or a full disk
         may begin and end while the power is off. At POWER_ON the link is up unless there is a cut.
@@ -222,7 +222,7 @@ class DevicePlan:
     def _intervals(
         self, name: str, every_s: float, lasting_s: float, from_s: float
     ) -> Iterator[Interval]:
-        """Yield the endless intervals of the named fault; none if ``every_s`` is 0."""
+        """Yield the intervals of the named fault, without end; yields nothing if ``every_s`` is 0."""
         end_s = from_s
         for number in count() if every_s else ():
             wait, length, *_ = self._draws(f"{name}/{number}")
@@ -242,7 +242,7 @@ class Plan:
         self._offset = _draws_of(seed, "classes")("")[0]
 
     def device(self, number: int) -> DevicePlan:
-        """The plan of device ``number``, counted from 0."""
+        """Return the plan for device ``number``, counted from 0."""
         draws = _draws_of(self._seed, f"device/{number}")
         kind = self._class_of(number)
         return DevicePlan(number, kind, LinkPlan(kind.link, draws), self._churn, draws)
@@ -259,12 +259,15 @@ class Plan:
 
     @property
     def away_s(self) -> float:
-        """The longest time in seconds that all devices may be offline: until they join, plus off hours."""
+        """An upper bound on the seconds for which all devices may be offline.
+
+        It is the time in which devices join plus the longest duty period.
+        """
         periods = (kind.duty.period_s for kind in self._classes if kind.duty)
         return self._churn.join_within_s + max(periods, default=0.0)
 
     def _class_of(self, number: int) -> ClassConfig:
-        """The class of device ``number``.
+        """Return the class of device ``number``.
 
         Classes are interleaved, so that small fleets contain every class.
         """
@@ -273,7 +276,7 @@ class Plan:
             at -= kind.share
             if at < 0:
                 return kind
-        return self._classes[-1]  # left over by rounding
+        return self._classes[-1]  # reached only through rounding errors
 
 
 def _is_faulty(kind: ClassConfig) -> bool:
@@ -298,7 +301,7 @@ def _exponential(mean: float, uniform: float) -> float:
 
 
 def _nights(duty: DutyConfig, phase: float, from_s: float) -> Iterator[Interval]:
-    """Yield the intervals without power, from before ``from_s`` on.
+    """Yield the intervals without power, starting with one that begins before ``from_s``.
 
     Day n of the device begins at n - ``phase`` periods. The device is on for the first ``duty.on_s``
     seconds.
@@ -310,7 +313,7 @@ def _nights(duty: DutyConfig, phase: float, from_s: float) -> Iterator[Interval]
 
 
 def _united(intervals: Iterable[Interval]) -> Iterator[Interval]:
-    """Merge intervals that overlap or touch. They must come in the order of their beginnings."""
+    """Merge intervals that overlap or touch. They must be sorted by start time."""
     begin_s = end_s = -math.inf
     for next_begin_s, next_end_s in intervals:
         if next_begin_s > end_s:

@@ -1,9 +1,10 @@
 """Caches the results of finished jobs, from which an interrupted emulation resumes.
 
-A virtual run is a pure function of its description: if it is replayed from the beginning, it requests the
-same jobs in the same order. Only training takes long, so its outcomes are stored, one file each, written
-atomically before anything depends on them. A replay takes the finished jobs from here, reaches the point
-of the interruption within seconds, and continues to the same bytes.
+A virtual run is a pure function of its description: if it is replayed from the beginning, it requests
+the same jobs in the same order. Only training takes long, so its outcomes are stored. Each gets a file,
+which is written atomically before anything depends on the outcome. A replay takes the results of
+finished jobs from this cache, so it reaches the point of interruption within seconds. It then
+continues, and its final result is the same, byte for byte.
 
 A job is named by the hash of everything that its outcome depends on. The files are MessagePack, written
 and read only by this program.
@@ -21,7 +22,7 @@ from sedge_protocol.host.disk import translated
 
 
 def job_key(fleet: bytes, device: str, job: Job, attack: Attack | None = None) -> bytes:
-    """The name (32 bytes) of a job. ``fleet`` is a digest of the data, the trainer and the versions."""
+    """Return the name (32 bytes) of a job. ``fleet`` is a digest of data, trainer and versions."""
     parts = (fleet, device.encode(), msgspec.msgpack.encode((job, attack)))
     return hashlib.sha256(
         b"".join(len(part).to_bytes(4, "little") + part for part in parts)
@@ -29,9 +30,10 @@ def job_key(fleet: bytes, device: str, job: Job, attack: Attack | None = None) -
 
 
 class ResultCache:
-    """Stores outcomes below ``folder``.
+    """Stores the outcomes of jobs below ``folder``.
 
-    A replay calls ``keep`` again for each outcome of earlier starts, which shows when it has caught up.
+    A replay calls ``keep`` again for each outcome that earlier processes stored; after the last of
+    these calls it has caught up.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,16 +45,16 @@ class ResultCache:
 
     @property
     def ahead(self) -> int:
-        """How many outcomes of earlier starts the replay has not reached yet."""
+        """The number of outcomes, stored by earlier processes, that the replay has not reached yet."""
         return len(self._ahead)
 
     @property
     def caught_up(self) -> bool:
-        """True if a replay has caught up: ``keep`` was called again for all outcomes of earlier starts."""
+        """True once ``keep`` has been called again for all outcomes that earlier processes stored."""
         return not self._ahead
 
     def find(self, key: bytes) -> Finished | None:
-        """The stored outcome of a job, or None. A damaged file is deleted, so the job is done again.
+        """Return the stored outcome of a job, or None. A damaged file is deleted, so the job is done again.
 
         Raises ``StorageError`` for a file that cannot be read.
         """
@@ -63,7 +65,7 @@ class ResultCache:
             data = path.read_bytes()
         try:
             return self._decoder.decode(data)
-        except msgspec.MsgspecError:  # not flushed before a power cut
+        except msgspec.MsgspecError:  # the power failed before the file was flushed
             with translated("remove", path):
                 path.unlink()
             return None

@@ -1,4 +1,4 @@
-"""The processes that train for the devices.
+"""The worker processes, which train for the devices.
 
 pool         assigns waiting jobs to processes
 local        processes of this host

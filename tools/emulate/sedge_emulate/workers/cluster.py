@@ -1,13 +1,13 @@
-"""Worker processes of a Ray cluster: as many as it has processors, or as share its GPUs.
+"""Worker processes on a Ray cluster: one per processor, or, with GPUs, the same number per GPU.
 
     this host     puts data, bundle, blobs and versions of the global model into Ray's store, once
     each host     gets the files that its tasks name, once, and maps them; workers have no files themselves
     the answer    brings the vectors that the jobs keep; they become files of this host (virtual/disk.py)
 
-Ray repeats the tasks of a lost host on another one. A job's results depend only on its order and on its
-device's kept state, so it does not matter where or how often it runs, provided that all hosts train
-alike. To ensure this, each worker compares its trainer, versions and model code with those of this
-process.
+If a host is lost, Ray repeats its tasks on another host. A job's results depend only on its order and
+on its device's kept state, so it does not matter where or how often it runs, provided that all hosts
+train alike. To ensure this, each worker compares its trainer, versions and model code with those of
+this process.
 """
 
 import math
@@ -36,13 +36,13 @@ from sedge_protocol.errors import ConfigError, LinkError
 from sedge_protocol.wire.bundle import Bundle, load
 
 KEY = "--ray"
-# How many recently used files stay in Ray's store: a round's models, and those that stragglers need.
+# How many recently used files stay in Ray's store: the round's models, and models that stragglers need.
 PLACED = 16
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Everything that a worker is set up with, in Ray's store. ``versions`` are those of this process."""
+    """What each worker is set up with, in Ray's store. ``versions`` describes the emulator's process."""
 
     setup: WorkerSetup
     shares: Shares
@@ -67,8 +67,8 @@ class ClusterWorkers:
             share = max(1, processors // gpus)
             self.count, each = share * gpus, {"num_gpus": math.floor(1e4 / share) / 1e4}
             setup = replace(setup, processes=share)
-        # max_calls=0 keeps workers alive, which Ray would end after a task on a GPU. Ray must not hide
-        # GPUs either: a worker chooses its own.
+        # By default, Ray ends a worker after a task on a GPU; max_calls=0 keeps it alive. Ray must not
+        # hide GPUs either, because each worker chooses its own.
         environment = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
         self._task = ray.remote(
             num_cpus=1, max_calls=0, scheduling_strategy="SPREAD", runtime_env=environment, **each

@@ -43,7 +43,8 @@ def main(argv: list[str] | None = None) -> int:
 def _run(arguments: list[str]) -> str:
     """Run the command. Returns the text to print.
 
-    If the first word is a plain name, it is a command; a model's name contains a colon.
+    If the first word is a plain name, it is a command; a model is written with a colon,
+    ``module:function``.
     """
     first = arguments[0] if arguments else "-"
     is_export = not first.isidentifier()

@@ -1,4 +1,4 @@
-"""From a torch model to a bundle folder, in stages: inspect, trace, lower, verify, write.
+"""Exports a torch model to a bundle folder, in stages: inspect, trace, lower, verify, write.
 
 Nothing is written unless every program agrees with eager torch. ``stages`` defines the types that one
 stage passes to the next.
@@ -53,25 +53,25 @@ def export(
 ) -> BundleManifest:
     """Export the model as a bundle in ``folder``. Returns the bundle's manifest.
 
-    ``sample_input`` (B, ...) gives the type and shape of a row. If the model's ``forward`` takes several
-    named inputs, it is a dict of tensors by name, and so is the x of ``real_data``.
+    ``sample_input`` (B, ...) gives the type and shape of a row. If the model's ``forward`` takes
+    several named inputs, both ``sample_input`` and the x of ``real_data`` are dicts of tensors by name.
 
     ``loss`` is one of ``objective.LOSSES``, or a function that maps outputs (B, C, ...) and targets to
-    one number per row; by default it is cross entropy, or the squared error if ``num_classes`` is 0.
+    one number per row; the default is cross entropy, or the squared error if ``num_classes`` is 0.
     ``target`` describes a row of y: by default a label, or numbers like the outputs; with "none" the
-    input is the target. For several labels in a row, such as one for each token or pixel, it is
-    ``TensorSpec("int64", (T,))`` or of any other shape. The outputs then are (B, C, T) or (B, T, C), and
-    -100 marks a label that does not count. ``metric`` is one of ``objective.METRICS``, or the user's own.
-    ``guided`` is a second loss, which an order may ask for (``sedge_edge.backends.guided``).
+    input is the target. If a row has several labels, such as one for each token or pixel, pass
+    ``TensorSpec("int64", (T,))``, or any other shape. The outputs are then (B, C, T) or (B, T, C), and
+    a label of -100 is ignored. ``metric`` is one of ``objective.METRICS``, or a metric of the user's
+    own. ``guided`` is a second loss, which an order may ask for (``sedge_edge.backends.guided``).
 
-    ``real_data`` (x, y), with any number of rows, replaces the sample, and programs are verified on it in
-    addition to random rows. ``dropped`` (0 to below 1) exports a narrower form without this share of the
-    channels of every axis; its tensors have the names and the order of the whole model's, and are slices
-    of them. ``backends`` are the runtimes to compile programs for, keys of ``lowering.target.TARGETS``.
-    With ``measure``, the memory of a training step is measured in each of them, which takes a second or
-    more (``writing.step_memory``). ``labels`` are the names of the classes. ``frozen`` is the precision
-    of tensors that are not trained (``defaults.FROZEN_PRECISIONS``). If it is not float32, its cost is
-    measured on ``real_data``, if given (``subject.precision``).
+    ``real_data`` (x, y), with any number of rows, replaces the sample, and programs are verified on it
+    in addition to random rows. ``dropped`` (0 to below 1) exports a narrower form without this share of
+    the channels of every axis; its tensors have the names and the order of the whole model's, and are
+    slices of them. ``backends`` are the runtimes to compile programs for, keys of
+    ``lowering.target.TARGETS``. With ``measure``, the memory of a training step is measured in each
+    runtime, which takes a second or more (``writing.step_memory``). ``labels`` are the names of the
+    classes. ``frozen`` is the precision of frozen tensors (``defaults.FROZEN_PRECISIONS``). The cost of
+    a precision other than float32 is measured on ``real_data``, if given (``subject.precision``).
 
     Raises ``ExportError``, naming the operator and its module, for a model that cannot be lowered, and
     for a program that disagrees with eager torch by more than ``tolerance``.
@@ -92,8 +92,8 @@ def export(
         row = target if isinstance(target, TensorSpec) else None
         cost = ""
         if frozen != "float32":
-            # Inspect first, so that rows that would be refused anyway, such as one with an unknown token,
-            # are not trained on.
+            # Measuring the cost trains the model. So inspect first, to refuse bad rows, such as one
+            # with an unknown token, before that.
             inspect(subject, dropped=0.0, target=row, seed=seed)
             subject, cost = in_precision(subject, frozen, seed)
         inspected = inspect(subject, dropped=dropped, target=row, seed=seed)

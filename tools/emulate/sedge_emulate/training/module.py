@@ -43,8 +43,6 @@ class Module:
         ``values`` and the gradient are in storage order, and so are the models (n,) in ``guidance``.
         With ``guidance``, the loss is the guided one. ``noise`` (K,) are the random numbers of the
         forward pass.
-
-
         """
         rows = self._flat.rows(self._objective, x, y, guidance, self._outputs)
 

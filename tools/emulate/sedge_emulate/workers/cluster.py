@@ -85,11 +85,14 @@ class ClusterWorkers:
             raise
 
     def submit(self, function: Callable[..., Any], *arguments: object) -> Future[Any]:
-        """Call a function of the module ``worker`` in one of the workers."""
+        """Call a function from the module ``worker`` in one of the workers."""
         return self._begun(function, arguments, (), (), lambda result, _: result)
 
     def perform(self, requests: Sequence[Request]) -> Future[Answers]:
-        """Do a group's jobs in one of the workers. Vectors that they make are then on this host's disk."""
+        """Do a group's jobs in one of the workers.
+
+        Writes the vectors that the jobs make to this host's disk.
+        """
         home = requests[0].home
         paths = {name: path for request in requests for name, path in _files_of(request)}
         with self._lock:
@@ -134,9 +137,9 @@ class ClusterWorkers:
         return future
 
     def _put(self, name: bytes, path: Path) -> Any:
-        """Put a file into Ray's store, unless it is there.
+        """Put a file into Ray's store, unless it is already there. Returns Ray's reference to it.
 
-        Only the most recently used files are kept there.
+        The store keeps only the most recently used files.
         """
         ref = self._refs.pop(name, None) or self._ray.put(np.fromfile(path, np.uint8))
         self._refs[name] = ref
@@ -146,7 +149,7 @@ class ClusterWorkers:
 
 
 def versions_of(setup: WorkerSetup) -> dict[str, str]:
-    """Versions and hashes in this process that a job's results depend on, by name."""
+    """Return the versions and hashes, by name, that a job's results depend on in this process."""
     packages = {package: version(package) for package in VERSIONS}
     backend = code_hash(setup.trainer.backend, setup.model.base)
     code = {"model.factory": setup.model.code, "trainer.backend": backend}
@@ -175,7 +178,7 @@ def _keep(home: Path, answers: Answers, written: dict[bytes, Any]) -> Answers:
     return answers
 
 
-# In a worker process: its Workers by the number of their GPU, 0 without one.
+# The Workers of a worker process by the index of the GPU that they use, or 0 without a GPU.
 _workers: dict[int, Worker] = {}
 
 
@@ -187,9 +190,9 @@ def _in_worker(
     names: tuple[bytes, ...],
     *files: Any,
 ) -> tuple[Any, dict[bytes, Any]]:
-    """Call a function of ``worker`` in this process, with these files.
+    """Call a function from ``worker`` in this process, with these files.
 
-    Returns its result and the vectors that the jobs made.
+    Returns the function's result and the vectors that its jobs made.
     """
     worker.use(_worker_here(placed[0], trainer))
     carried = Carried(dict(zip(names, files, strict=True)))
@@ -217,7 +220,7 @@ def _worker_here(placed: Any, trainer: str) -> Worker:
 
 
 def _require_same(given: Placed) -> None:
-    """Raise ``ConfigError`` if this host may compute different results."""
+    """Raise ``ConfigError`` if this host might not compute the same results as the emulation's own host."""
     for name, found in versions_of(given.setup).items():
         if found != given.versions[name]:
             expected = f"{given.versions[name]}, as where the emulation runs"

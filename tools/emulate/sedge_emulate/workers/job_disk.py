@@ -1,7 +1,7 @@
 """One job's access to the host's disk (virtual/disk.py), from a worker process.
 
-Blobs that a job makes stay in memory and are returned with its answer; vectors are written to files at
-once. On another host (``Carried``), files come with the job, and vectors go back with the answer.
+Blobs that a job makes stay in memory and are returned with its answer. Vectors are written to files at
+once. On another host (``Carried``), files arrive with the job and vectors are returned with the answer.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from sedge_protocol.host.disk import opened, translated, write_at
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.work import Step
 
-# How many decoded global models a worker keeps: the round's, and those that stragglers still start from.
+# How many decoded global models a worker keeps: the round's, and older ones that stragglers start from.
 KEPT_VERSIONS = 4
 
 
@@ -30,7 +30,7 @@ class JobBlobs:
         self._written: dict[bytes, bytes] = {}
 
     def path(self, sha256: bytes) -> Path:
-        """The path at which this blob is stored if the host has it."""
+        """Return the path at which this blob is stored if the host has it."""
         return self._folder / sha256.hex()
 
     def has(self, sha256: bytes) -> bool:
@@ -38,7 +38,7 @@ class JobBlobs:
         return sha256 in self._written or self.path(sha256).exists()
 
     def read(self, sha256: bytes) -> bytes:
-        """Return a blob's content. Raises ``StorageError``."""
+        """Return a blob's content. Raises ``StorageError`` if it cannot be read."""
         if sha256 in self._written:
             return self._written[sha256]
         path = self.path(sha256)
@@ -73,9 +73,12 @@ class JobVectors:
         return name in self._versions or self._lies(name)
 
     def read(self, name: bytes, layout: Layout) -> Theta:
-        """Return a vector (n,), which must not be modified. Raises ``StorageError``."""
+        """Return a vector (n,), which must not be modified.
+
+        Raises ``StorageError`` if it cannot be read.
+        """
         if name in self._versions:
-            # Write the file again: its last holder may have deleted it, and other processes read it.
+            # Write the file again if its last holder has deleted it: other processes may still need it.
             self.lay(name, self._versions[name].data, True)
             return self._versions[name]
         theta = self._vector(name)
@@ -91,7 +94,7 @@ class JobVectors:
         return name
 
     def _take_spare(self, path: Path) -> None:
-        """Rename a file that is no longer needed to ``path``, if there is one."""
+        """Rename a spare file to ``path``, if there are any."""
         with os.scandir(self._spare) as spares:
             for spare in spares:
                 try:
@@ -111,7 +114,7 @@ class JobVectors:
         self.lay(sha256, theta.data, True)
 
     def read_mask(self, name: bytes) -> bytes:
-        """Return the bitmap of a mask. Raises ``StorageError``."""
+        """Return the bitmap of a mask. Raises ``StorageError`` if it cannot be read."""
         path = self._shared / name.hex()
         with translated("read mask", path):
             return path.read_bytes()
@@ -123,19 +126,20 @@ class JobVectors:
         return name
 
     def path(self, name: bytes) -> Path:
-        """The path at which this vector or mask is stored if the host has it."""
+        """Return the path at which this vector or mask is stored if the host has it."""
         own = self._folder / name.hex()
         return own if own.exists() else self._shared / name.hex()
 
     def lay(self, name: bytes, data: memoryview, is_shared: bool) -> None:
-        """Write a vector or mask. A shared one is named by its content, so several jobs may write it."""
+        """Write a vector or mask. If it is shared, other jobs may write the same file."""
         if is_shared:
             self._share(name, data)
             return
         path = self._folder / name.hex()
         with translated("write vector", path):
             self._take_spare(path)
-            # Written in place, because nobody reads it before the job's outcome is in the cache.
+            # The file is written in place, because nothing reads it until the job's outcome is in the
+            # cache.
             with opened(path, os.O_WRONLY | os.O_CREAT) as descriptor:
                 # On ext4, allocating a new file's space in advance takes a tenth of the time of growing it
                 # page by page.
@@ -153,7 +157,7 @@ class JobVectors:
             return np.fromfile(path, np.float32)
 
     def _share(self, name: bytes, data: memoryview) -> None:
-        """Write a shared file atomically. Jobs that do so at the same time write the same content."""
+        """Write a shared file atomically. Jobs that write it at the same time write the same content."""
         path = self._shared / name.hex()
         if path.exists():
             return
@@ -165,7 +169,7 @@ class JobVectors:
 
 @dataclass(frozen=True)
 class Carried:
-    """The ``files`` that came with a group's jobs, as uint8 arrays by name; ``written`` is sent back."""
+    """The ``files`` that came with a group's jobs and those ``written`` by it, as uint8 arrays by name."""
 
     files: Mapping[bytes, Any]
     written: dict[bytes, tuple[bool, Any]] = field(default_factory=dict[bytes, tuple[bool, Any]])
@@ -183,7 +187,7 @@ class CarriedBlobs(JobBlobs):
         return sha256 in self._written or sha256 in self._carried.files
 
     def read(self, sha256: bytes) -> bytes:
-        """Return a blob's content. Raises ``StorageError``."""
+        """Return a blob's content. Raises ``StorageError`` if it did not come with the job."""
         if sha256 in self._written:
             return self._written[sha256]
         return bytes(_carried(self._carried, sha256))
@@ -197,7 +201,7 @@ class CarriedVectors(JobVectors):
         self._carried = carried
 
     def read_mask(self, name: bytes) -> bytes:
-        """Return the bitmap of a mask. Raises ``StorageError``."""
+        """Return the bitmap of a mask. Raises ``StorageError`` if it did not come with the job."""
         return bytes(_carried(self._carried, name))
 
     def lay(self, name: bytes, data: memoryview, is_shared: bool) -> None:

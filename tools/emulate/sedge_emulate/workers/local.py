@@ -1,4 +1,4 @@
-"""Worker processes of this host, which live from the first job to the last."""
+"""Worker processes on this host, which live from the first job to the last."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -11,14 +11,14 @@ from sedge_emulate.workers.worker import Answers, Request
 
 
 class LocalWorkers:
-    """``count`` worker processes of this host. They map the data from disk and share the host's files."""
+    """``count`` worker processes on this host. They map the data from disk and share the host's files."""
 
     def __init__(self, setup: WorkerSetup, count: int) -> None:
         self.count = count
         self._processes = Processes(count, worker.start, setup)
 
     def submit(self, function: Callable[..., Any], *arguments: object) -> Future[Any]:
-        """Call a function of the module ``worker`` in one of the processes."""
+        """Call a function from the module ``worker`` in one of the processes."""
         return self._processes.submit(function, *arguments)
 
     def perform(self, requests: Sequence[Request]) -> Future[Answers]:
@@ -26,5 +26,5 @@ class LocalWorkers:
         return self.submit(worker.perform, requests)
 
     def close(self) -> None:
-        """End the processes, even during a job: nothing refers yet to the files that it has written."""
+        """End the processes, even during a job: nothing refers to an unfinished job's files yet."""
         self._processes.close()

@@ -1,8 +1,8 @@
 """Runs many devices' local trainings side by side, so that the trainer gets their requests as batches.
 
 A device's work on one order is a generator of requests (``sedge_edge.training.local_training``). The
-emulator's trainers are fastest with many devices at once, so the generators of a group wait for each
-other at every evaluation and every training. A device's result does not depend on the others in its
+emulator's trainers are fastest with many devices at once, so a group's generators wait for each other
+at every request to train or evaluate. A device's result does not depend on the other devices in its
 group.
 """
 
@@ -25,8 +25,9 @@ from sedge_emulate.training.tasks import FleetTrainer, Task
 class LocalRun:
     """One device's local training in progress, with its current ``request`` or its final ``result``.
 
-    ``held`` are the examples that a device holds out for picking its start. Every evaluation on the test
-    examples is repeated on ``central``, and ``on_central`` collects the metrics in order.
+    ``held`` are the examples that a device holds out in order to pick the model that it starts from.
+    Every evaluation on the test examples is repeated on ``central``, and ``on_central`` collects the
+    metrics in order.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class LocalRun:
 def train_together(
     runs: Sequence[LocalRun], trainer: FleetTrainer
 ) -> list[LocalResult | TrainingDiverged]:
-    """Run the training of all devices to its end. Returns their results, in order.
+    """Run the training of all devices to its end. Returns the results, in order.
 
     A training that diverges does not affect the others.
     """
@@ -87,7 +88,7 @@ _Asked = list[tuple[LocalRun, Q]]
 
 
 def _evaluate_on_central(asked: _Asked[Evaluate], trainer: FleetTrainer) -> None:
-    """Repeat the test evaluations of ``asked`` on the central test set, for the runs that have one."""
+    """Repeat the test evaluations in ``asked`` on the central test set, for runs that have one."""
     wanted = [
         (run, request.theta, run.central)
         for run, request in asked

@@ -1,10 +1,10 @@
-"""Queues the jobs of virtual devices, and groups those that go to a worker together.
+"""Queues the jobs of virtual devices, and groups jobs for the workers.
 
-Jobs wait here until a worker is free. The largest job goes first, so that no worker is left alone with it
-at the end. In virtual time (``hold``), that applies only to jobs far above the average and to the last
-few jobs. Otherwise the smallest goes first: its device finishes first in virtual time, and its update is
-processed while the next jobs train. Jobs of the same size are then adjacent, which suits trainers that
-work on several devices at once.
+Jobs wait here until a worker is free. The largest job goes first, so that no worker is left alone with
+it at the end. In virtual time (``hold``), that applies only to jobs far larger than the average and to
+the last few jobs. Otherwise the smallest goes first: its device finishes first in virtual time, and its
+update is processed while the next jobs train. Jobs of the same size are then adjacent, which suits
+trainers that work on several devices at once.
 """
 
 import itertools
@@ -47,7 +47,7 @@ class Workers(Protocol):
     count: int
 
     def submit(self, function: Callable[..., Any], *arguments: object) -> Future[Any]:
-        """Call a function of the module ``worker`` in one of the processes."""
+        """Call a function from the module ``worker`` in one of the processes."""
         ...
 
     def perform(self, requests: Sequence[Request]) -> Future[Answers]:
@@ -60,12 +60,12 @@ class Workers(Protocol):
 
 
 class WorkerPool:
-    """Hands jobs to ``workers``. Each gets its share of the waiting jobs, at most the trainer's width.
+    """Hands groups of waiting jobs to ``workers``, at most as many jobs at once as the trainer is wide.
 
     ``hold`` keeps jobs back until they fill a group, or until ``flush``. Once a worker has died, every
-    job raises ``failure``. ``notes`` say why the trainer is not on the requested device.
+    job raises ``failure``. If the trainer does not use the requested device, ``notes`` say why.
 
-    Raises the trainer's ``ConfigError``, and ``LinkError`` if a worker cannot start.
+    Raises ``ConfigError`` if the trainer cannot be opened, and ``LinkError`` if a worker cannot start.
     """
 
     def __init__(self, workers: Workers, hold: bool = False) -> None:
@@ -83,7 +83,7 @@ class WorkerPool:
         self._draining = False
         self._peaks: dict[int, int] = {}
         try:
-            # Each worker opens its trainer now, so that it does not have to in the middle of a round.
+            # Each worker opens its trainer now rather than in the middle of a round.
             opened = [workers.submit(worker.describe) for _ in range(self.workers)]
             answers = [one.result() for one in opened]
             self.trainer, self._width, self.notes = answers[0]
@@ -96,7 +96,7 @@ class WorkerPool:
 
     @property
     def peak_rss(self) -> int:
-        """The sum of all workers' peak memory, in bytes."""
+        """The sum of the workers' peak memory, in bytes."""
         return sum(self._peaks.values())
 
     def submit(self, request: Request, size: int) -> Future[Finished]:
@@ -109,7 +109,7 @@ class WorkerPool:
         return future
 
     def judge(self, theta: Theta) -> float | None:
-        """The metric of a whole model (n,) on the central test set; None if its loss is not finite."""
+        """Return a full-width model's metric on the central test set, or None if its loss is not finite."""
         try:
             judged: float | None = self._processes.submit(worker.judge, theta).result()
         except BrokenProcessPool as exc:
@@ -117,7 +117,7 @@ class WorkerPool:
         return judged
 
     def flush(self) -> None:
-        """Hand out all jobs that wait now, even if they do not fill a group."""
+        """Hand out all waiting jobs, even if they do not fill a group."""
         with self._lock:
             self._draining = True
         self._hand_out()
@@ -143,9 +143,10 @@ class WorkerPool:
         self._processes.close()
 
     def _next_group(self) -> list["_Waiting"]:
-        """Take the next group of jobs to hand out; empty if there is none.
+        """Take the next group of jobs to hand out. Returns [] if there is none.
 
-        One group more than there are workers is handed out, so that no worker waits for this process.
+        There may be one more group at work than there are workers, so that no worker waits for this
+        process.
         """
         with self._lock:
             self._draining = self._draining and bool(self._waiting)
@@ -159,7 +160,10 @@ class WorkerPool:
             return [take() for _ in range(count)]
 
     def _share(self) -> int:
-        """How many waiting jobs a worker gets: its share among the idle workers, or else among all."""
+        """Return how many waiting jobs the next worker gets.
+
+        The idle workers share them equally, or, if none is idle, all workers do.
+        """
         idle = self.workers - self._busy
         return math.ceil(len(self._waiting) / (idle if idle > 0 else self.workers))
 
@@ -169,7 +173,7 @@ class WorkerPool:
         return not self._hold or last or self._waiting[-1].size > LARGE * self._steps / waiting
 
     def _largest(self) -> "_Waiting":
-        """Take the largest job, and of equally large ones the first to arrive."""
+        """Take the largest job; if several are equally large, the one that arrived first."""
         size = self._waiting[-1].size
         return self._taken(bisect_left(self._waiting, size, key=lambda waiting: waiting.size))
 
@@ -215,7 +219,7 @@ class WorkerPool:
                 waiting.future.set_exception(shown)
 
     def _shown(self, error: BaseException) -> BaseException:
-        """Replace an executor's error by one that says what to do; other errors are returned unchanged."""
+        """Replace an executor's error with one that says what to do. Returns other errors unchanged."""
         if isinstance(error, LinkError):  # its message says what to do
             self.failure = self.failure or error
         elif not isinstance(error, BrokenProcessPool):
@@ -229,14 +233,14 @@ class WorkerPool:
 
 
 def raised(failed: Failed) -> SedgeError:
-    """Rebuild a job's error from its class and text; a ``ConfigError`` lacks its other fields."""
+    """Rebuild a job's error from its class and text. The fields of a ``ConfigError`` are not restored."""
     kind = _ERRORS.get(failed.kind, LocalError)
     return kind.__new__(kind, failed.text)
 
 
 @dataclass(frozen=True, order=True)
 class _Waiting:
-    """A job in the queue. Jobs are ordered by size, and equal ones by arrival."""
+    """A job in the queue. Jobs are ordered by size, and jobs of the same size by arrival."""
 
     size: int
     number: int

@@ -1,7 +1,7 @@
 """Prepares an emulation before its workers start: exports the model and checks its trainer.
 
-Both are taken from the cache if an earlier emulation has done them for the same model, data and versions.
-This runs in a separate process, which loads torch.
+Both results come from the cache if an earlier emulation used the same model, data and versions. This
+runs in a separate process, which loads torch.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from sedge_protocol.wire.bundle import load
 
 @dataclass(frozen=True)
 class Prepared:
-    """Whether all exports came from the cache, and notes to show to the user."""
+    """The result of ``prepare``: whether all exports came from the cache, and notes to show to the user."""
 
     from_cache: bool
     notes: list[str]
@@ -32,10 +32,11 @@ def prepare(
     forms: Sequence[tuple[float, Path]],
     fresh: bool = False,
 ) -> Prepared:
-    """Export each form of the model, given its share of dropped channels and its folder; check the trainer.
+    """Export each form of the model, and check the trainer.
 
-    With ``fresh``, nothing is taken from the cache. Raises ``DataError`` for doubtful data, and the
-    errors of exporting a model and of opening its trainer.
+    ``forms`` lists each form's share of dropped channels and its folder. With ``fresh``, nothing is
+    taken from the cache. Raises ``DataError`` for doubtful data, and any error from exporting a model
+    or opening its trainer.
     """
     notes: list[str] = []
     cache = None if setup.cache is None else Cache(setup.cache, notes.append, fresh)

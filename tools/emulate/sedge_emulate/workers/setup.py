@@ -21,7 +21,7 @@ VERSIONS = ("sedge-fl", "numpy", "torch", "onnxruntime")
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What every worker is started with: the paths of shares and exported bundle, and how to train.
+    """The settings with which every worker is started: where its data and bundle are, and how to train.
 
     ``shuffles`` replaces the order of a device's examples, to reproduce a published run. ``processes`` is
     the number of workers that share a GPU. ``cache`` is the folder that records which checks trainers
@@ -44,7 +44,7 @@ def trainer_for(
     note: Callable[[str], object],
     cache: Cache | None = None,
 ) -> FleetTrainer:
-    """Open the trainer that the fleet file asks for. ``sample`` (N, ...) are some of the data's inputs.
+    """Open the trainer that the fleet file asks for. ``sample`` (N, ...) are some inputs from the data.
 
     ``note`` is called with a line if the GPU could not be used. A CPU trainer that has passed its checks,
     according to ``cache`` (by default the setup's), is not checked again.
@@ -97,7 +97,10 @@ def trainer_for(
 
 
 def _function_trainer(setup: WorkerSetup, bundle: Bundle) -> FleetTrainer:
-    """Open the user's trainer "module:function". It has no options, so any but the defaults are refused."""
+    """Open the user's trainer "module:function".
+
+    It has no options, so values other than the defaults are refused.
+    """
     from sedge_emulate.training.function import FunctionFleet
 
     usual = TrainerConfig(setup.trainer.backend)

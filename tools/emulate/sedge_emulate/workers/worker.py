@@ -1,8 +1,8 @@
-"""A worker process: does devices' jobs, several at once if the trainer supports that.
+"""A worker process: does the jobs of devices, several at once if the trainer supports that.
 
-A job runs the agent's own code (``sedge_edge.training.job`` and ``local_training``). Only the requests to
-the trainer are batched over the jobs of a group (``lockstep.py``). All of this runs in the worker
-process; ``pool.py`` is the other side, in the process that started it.
+A job runs the agent's own code (``sedge_edge.training.job`` and ``local_training``). Only the requests
+to the trainer are batched across a group of jobs (``lockstep.py``). All of this runs in the worker
+process; its counterpart in the process that started it is ``pool.py``.
 """
 
 import os
@@ -47,8 +47,8 @@ from sedge_protocol.wire.messages import EVALUATE, TRAIN
 class Request:
     """One device's job. ``home`` is the device's folder or, with a ``key``, the disk of the whole host.
 
-    On another host, its files are ``carried`` instead. ``seconds`` is the duration to report in virtual
-    time; None reports the real one. ``attack`` falsifies a hostile device's update.
+    On another host, the job's files are ``carried`` instead. ``seconds`` is the virtual duration to
+    report; None reports the real duration. ``attack`` falsifies a hostile device's update.
     """
 
     device: int
@@ -64,8 +64,8 @@ class Request:
 class Finished:
     """A job's outcome, and the bytes of its update.
 
-    ``central`` is the metric on the central test set before and after the local training of an
-    evaluation.
+    For an evaluation, ``central`` is the metric on the central test set before and after local
+    training.
     """
 
     outcome: Outcome
@@ -75,7 +75,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """A job that failed: the name of the error's class, and its text."""
+    """A job's error: the name of its class, and its text."""
 
     kind: str
     text: str
@@ -96,7 +96,7 @@ class Answers:
 
 
 class Worker:
-    """One process's trainers and caches. On another host, ``shares`` and ``bundle`` are passed in."""
+    """The trainers and caches of one process. On another host, ``shares`` and ``bundle`` must be given."""
 
     def __init__(
         self, setup: WorkerSetup, shares: Shares | None = None, bundle: Bundle | None = None
@@ -154,9 +154,10 @@ class Worker:
         return _Ready(place, request, prepare(job, there, bundle.manifest), there)
 
     def _examples_of(self, device: int) -> tuple[Examples, Examples]:
-        """A device's train and test examples.
+        """Return a device's train and test examples.
 
-        For a GPU they are cached here, because their copies on the GPU live only as long as they do.
+        For a GPU, the examples are cached here, because their copies on the GPU are freed along with
+        them.
         """
         if self.setup.trainer.device == "cpu":
             return self._shares.examples(device)
@@ -174,18 +175,21 @@ class Worker:
         return JobBlobs(request.home), JobVectors(request.home, request.key, self._versions)
 
     def judge(self, theta: Theta) -> float | None:
-        """The metric of a whole model (n,) on the central test set; None if its loss is not finite."""
+        """Return a full-width model's metric on the central test set, or None if its loss is not finite."""
         if self._central is None:
             raise LocalError("worker: no central test set")
         (found,) = self.trainer(self.whole()).evaluate([(theta, self._central)])
         return None if isinstance(found, TrainingDiverged) else found.metric
 
     def whole(self) -> Bundle:
-        """The bundle of the model with all its channels."""
+        """Return the bundle of the model with all its channels."""
         return self._whole or load(self.setup.bundle)[0]
 
     def _train(self, ready: list["_Ready"]) -> list["_Trained"]:
-        """Train all jobs, in order: the jobs of each bundle together."""
+        """Train the jobs, those with the same bundle together.
+
+        Returns the results in the order of the jobs.
+        """
         results: dict[int, _Trained] = {}
         for bundle in dict.fromkeys(one.bundle for one in ready):
             group = [one for one in ready if one.bundle == bundle]
@@ -236,7 +240,7 @@ class Worker:
         return self._bundles[sha256]
 
     def trainer(self, bundle: Bundle) -> FleetTrainer:
-        """The trainer for a bundle's model, opened on first use."""
+        """Return the trainer for a bundle's model, which is opened on first use."""
         frozen = bundle.manifest.frozen
         key = bundle.manifest.layout.hash + (b"" if frozen is None else frozen.blob.sha256)
         if key not in self._trainers:
@@ -264,7 +268,7 @@ class _Ready:
 
 
 def _before_and_after(metrics: Sequence[float]) -> tuple[float, float] | None:
-    """The metrics before and after training.
+    """Return the metrics before and after training; None if there was no training.
 
     A third evaluation, if any, covers the critical elements only.
     """
@@ -272,10 +276,10 @@ def _before_and_after(metrics: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _within_reach(job: Job, blobs: WholeBlobs) -> Job:
-    """A copy of the job without its steps up to the last one whose delta is not on this host.
+    """Return a copy of the job that starts after the last step whose delta is not on this host.
 
-    This host may hold the version that a step builds on only because of another device. The job's own
-    device, which does not have that version, then fetched the whole model instead of the delta.
+    If the job's device does not have the version that a step builds on, it has fetched the whole model
+    instead of the delta. This host may have that version all the same, because another device holds it.
     """
     steps = job.order.steps
     missing = [place for place, step in enumerate(steps) if not blobs.has(step.blob.sha256)]
@@ -285,7 +289,7 @@ def _within_reach(job: Job, blobs: WholeBlobs) -> Job:
 
 
 def _failed(error: SedgeError) -> Failed:
-    if isinstance(error, LocalError):  # a bug of ours, which no coordinator should see
+    if isinstance(error, LocalError):  # a bug in Sedge, which no coordinator should see
         raise error
     return Failed(type(error).__name__, str(error))
 
@@ -294,7 +298,7 @@ _worker: Worker | None = None
 
 
 def start(setup: WorkerSetup) -> None:
-    """Set this process up as a worker of this host."""
+    """Set this process up as a worker on this host."""
     use(Worker(setup))
 
 
@@ -305,13 +309,13 @@ def use(worker: Worker) -> None:
 
 
 def describe() -> tuple[str, int, list[str]]:
-    """The process's trainer: its name, how many devices it trains at once, notes on how it was chosen."""
+    """Return the trainer's name, how many devices it trains at once, and notes on how it was chosen."""
     trainer = _this().trainer(_this().whole())
     return trainer.name, trainer.width, _this().notes
 
 
 def judge(theta: Theta) -> float | None:
-    """The metric of a whole model (n,) on the central test set, computed in this process."""
+    """Return a full-width model's metric on the central test set, computed in this process."""
     return _this().judge(theta)
 
 

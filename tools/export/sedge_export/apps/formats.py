@@ -1,4 +1,4 @@
-"""The file formats of models for apps, by file extension: each has a compiler and a runtime.
+"""The file formats for models in apps, by file extension. Each format has a compiler and a runtime.
 
 A model maps x (B, ...) to logits (B, C). Its weights are constants in the file.
 """
@@ -108,7 +108,7 @@ def _options() -> Any:
 
 
 def _constants_folded(program: bytes) -> bytes:
-    """Fold constants by onnxruntime's basic optimisation, which uses only standard ONNX operators."""
+    """Fold constants with onnxruntime's basic optimisation, which uses only standard ONNX operators."""
     options, ort = _options(), library()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     with TemporaryDirectory() as folder:
@@ -147,7 +147,7 @@ class _Executorch:
 
 
 def _pte(model: nn.Module, x: Tensor) -> bytes:
-    """Compile the model to a file with one method, ``forward``, by ExecuTorch's standard steps."""
+    """Compile the model to a file with one method, ``forward``, in ExecuTorch's standard steps."""
     exir: Any = import_module("executorch.exir")
     xnnpack: Any = import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
     program = torch.export.export(model, (x,))
@@ -157,7 +157,7 @@ def _pte(model: nn.Module, x: Tensor) -> bytes:
 
 @contextmanager
 def _refused(name: str) -> Generator[None]:
-    """Turn any exception of a runtime's tools into an ``ExportError``, since they share no base class."""
+    """Turn any exception raised by a runtime's tools into an ``ExportError``; they share no base class."""
     try:
         with runtime.quiet():
             yield

@@ -1,7 +1,8 @@
-"""Writes a model for apps: with its weights, checked in its runtime, and in int8 only if that costs little.
+"""Writes a model with its weights as a file for apps, in float32 or, if that costs little, in int8.
 
-The weights are a device's (the .npz file of ``sedge-edge export``) or a bundle's initial ones. Nothing is
-written unless the file's outputs agree with eager torch's or, for int8, are good enough.
+The weights come from a device (the .npz file written by ``sedge-edge export``) or are a bundle's
+initial ones. The file is run in its own runtime first. It is written only if its outputs agree with
+eager torch or, for int8, are good enough.
 """
 
 import math
@@ -36,7 +37,7 @@ TOLERANCE = 1e-4
 MIN_HELD_OUT = 20
 # More rows would take long and hardly change the ranges of activations.
 MAX_CALIBRATION_ROWS = 512
-# The reported time of a batch is the median over this many.
+# The reported time per batch is the median over this many batches.
 TIMED_BATCHES = 20
 
 
@@ -51,7 +52,7 @@ class Quality:
 
     @property
     def loss(self) -> float:
-        """What int8 costs: the accuracy that it loses, or the error that it adds."""
+        """The cost of int8: the accuracy lost, or the error added."""
         return (self.float32 - self.int8) * (1 if self.classifies else -1)
 
     def __str__(self) -> str:
@@ -62,7 +63,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a file costs: its bytes, and the processor seconds per batch."""
+    """The cost of a file: its size in bytes, and the processor seconds per batch."""
 
     size: int
     seconds: float
@@ -75,8 +76,8 @@ class Cost:
 class Personal:
     """A file for apps: its runtime, its size in bytes, and how it compares with eager torch.
 
-    ``error`` is the largest difference as a share of the largest logit. An int8 file has ``quality``
-    instead, and the ``costs`` of float32 and of int8.
+    ``error`` is the largest difference from eager torch, as a share of the largest logit. Instead of
+    it, an int8 file has ``quality`` and the ``costs`` of the float32 file and of the int8 file.
     """
 
     path: Path
@@ -100,12 +101,12 @@ def export_personal(
     """Write a model with the given weights as .onnx or .pte, for batches of one size.
 
     ``sample`` (B, ...) gives the type and shape of a row. With ``data`` (x, y) the file is in int8: one
-    half of the rows calibrates the ranges of activations, the other half measures the cost of int8. y are
-    labels, (N,) or (N, ...), or the outputs of a regression (N, C, ...).
+    half of the rows calibrates the ranges of activations, the other half measures the cost of int8. y
+    (N,) or (N, ...) are labels, or y (N, C, ...) are the targets of a regression.
 
-    Raises ``ConfigError`` for another extension; ``ExportError`` for weights of another model, a model
-    that cannot be compiled, a file that disagrees with eager torch, and int8 that costs more than
-    ``largest_loss``; ``DataError`` for data that do not fit the model.
+    Raises ``ConfigError`` if ``out`` has any other extension, and ``DataError`` if the data do not fit
+    the model. Raises ``ExportError`` if the weights belong to another model, if the model cannot be
+    compiled, if the file disagrees with eager torch, or if int8 costs more than ``largest_loss``.
     """
     if out.suffix not in FORMATS:
         raise ConfigError("--out", str(out), "a name that ends in .onnx or .pte")
@@ -139,10 +140,10 @@ def export_personal(
 
 
 def with_weights(model: nn.Module, path: Path) -> nn.Module:
-    """A copy of the model with the weights and statistics from a .npz file or from a bundle's folder.
+    """Return a copy of the model with the weights and statistics from a .npz file or a bundle's folder.
 
-    Raises ``ExportError`` naming the first tensor that is missing, unknown, of another shape or type, or
-    not finite.
+    Raises ``ExportError``, naming the tensor, if one is missing, unknown or not finite, or has the
+    wrong shape or type.
     """
     model = copied(model)
     specs = Network(model, CLASSIFICATION).tensors
@@ -226,7 +227,7 @@ def _check_data(
 
 
 def _error(form: Format, run: Run, model: nn.Module, x: Tensor) -> float:
-    """The largest difference from torch on random rows, as a share of the largest logit.
+    """Return the largest difference from torch on random rows, as a share of the largest logit.
 
     Raises ``ExportError`` if it exceeds the tolerance.
     """
@@ -259,7 +260,7 @@ def _quality(run: Run, model: nn.Module, x: Tensor, y: Tensor, batch_size: int) 
 
 
 def _seconds(run: Run, x: Tensor) -> float:
-    """The processor seconds per batch: the median of several, after one warm-up."""
+    """Return the processor seconds per batch: the median over several batches, after one warm-up."""
     batch, times = x.numpy(), list[float]()
     for _ in range(TIMED_BATCHES + 1):
         started = time.process_time()

@@ -25,7 +25,7 @@ def _row_shape(text: str) -> tuple[int, ...]:
 
 
 class InputRow(NamedTuple):
-    """A row of an input: name ("" for a single input), shape, and for integers their exclusive bound."""
+    """A row of an input: its name ("" for a single input), its shape, and the number of token ids or 0."""
 
     name: str
     shape: tuple[int, ...]
@@ -49,7 +49,7 @@ def _input_row(text: str) -> InputRow:
 
 @contextmanager
 def _refusing(text: str, expected: str) -> Generator[None]:
-    """A context that turns a ``ValueError`` into argparse's error, which says what was expected."""
+    """Turn a ``ValueError`` into an error for argparse, which says what was expected."""
     try:
         yield
     except ValueError:
@@ -151,7 +151,10 @@ def _names(text: str) -> tuple[str, ...]:
 def objective(
     parser: argparse.ArgumentParser, options: argparse.Namespace
 ) -> tuple[int, TensorSpec | TargetKind | None]:
-    """The number of classes and the target; ends with an error if the options do not determine them."""
+    """Return the number of classes and the target.
+
+    Exits with an error if the options do not determine them.
+    """
     classes: int = options.num_classes or 0
     target = cast(TargetKind | None, options.target)
     if options.num_classes is None and target in (None, "class"):
@@ -164,7 +167,7 @@ def objective(
 
 
 def inputs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[InputRow, ...]:
-    """The rows of the model's inputs; ends with an error for options that contradict each other."""
+    """Return the rows of the model's inputs. Exits with an error if options contradict each other."""
     rows = cast(list[InputRow], options.sample_shape)
     names = [row.name for row in rows]
     if len(set(names)) < len(names) or (len(names) > 1 and "" in names):

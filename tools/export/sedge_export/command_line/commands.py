@@ -25,9 +25,9 @@ from sedge_protocol.wire.objective import LOSSES, Loss, own_metric
 
 
 def export_bundles(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
-    """Write a bundle for each width. Returns the lines to print.
+    """Write a bundle for each width. Returns the text to print.
 
-    Raises ``ConfigError`` and ``ExportError``.
+    Raises ``ConfigError`` for wrong options, and ``ExportError`` for a model that cannot be exported.
     """
     num_classes, target = objective(parser, options)
     if options.frozen != "float32" and not options.data:
@@ -70,7 +70,7 @@ def export_bundles(parser: argparse.ArgumentParser, options: argparse.Namespace)
 
 @contextmanager
 def _random_sample(given: bool) -> Generator[None]:
-    """A context that explains where the sample came from if the model rejects a random one."""
+    """If the model rejects a random sample, explain in the error where the sample came from."""
     try:
         yield
     except ExportError as exc:
@@ -85,7 +85,7 @@ def _random_sample(given: bool) -> Generator[None]:
 
 
 def _loss(options: argparse.Namespace) -> Loss | Rows | None:
-    """The loss given on the command line; None means the target's usual one."""
+    """Return the loss given on the command line, or None for the target's default loss."""
     adjusted = bool(options.label_smoothing or options.class_weights)
     name = options.loss or ("cross_entropy" if adjusted else None)
     if name is None:
@@ -100,7 +100,7 @@ def _loss(options: argparse.Namespace) -> Loss | Rows | None:
 
 
 def _metric(options: argparse.Namespace) -> str | OwnMetric | None:
-    """The metric given on the command line; None means the target's usual one."""
+    """Return the metric given on the command line, or None for the target's default metric."""
     named: str | None = options.metric
     own = own_metric(named) if named else None
     if own is None:
@@ -109,9 +109,9 @@ def _metric(options: argparse.Namespace) -> str | OwnMetric | None:
 
 
 def personal_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
-    """Write a model for apps. Returns the lines to print.
+    """Write a model for apps. Returns the text to print.
 
-    Raises ``ConfigError`` and ``ExportError``.
+    Raises the errors of ``export_personal``, and ``ConfigError`` for wrong options.
     """
     if options.int8 != (options.data is not None):
         parser.error("--int8 and --data belong together")
@@ -157,15 +157,16 @@ def _data(path: str) -> tuple[Given, Tensor]:
 
 
 def _tensor(rows: object) -> Tensor:
-    """Convert rows to a tensor; objects such as those of pandas are first converted to arrays."""
+    """Convert rows to a tensor. Objects such as pandas data frames are first converted to arrays."""
     to_numpy: Callable[[], object] | None = getattr(rows, "to_numpy", None)
     return torch.as_tensor(rows if to_numpy is None else to_numpy())
 
 
 def _sample(rows: Sequence[InputRow], seed: int) -> Given:
-    """Two random rows of a single input, or of each input by name.
+    """Return two random rows of a single input, or of each input by name.
 
-    For token ids, the last one is the largest, so that a vocabulary larger than the model's is noticed.
+    The last token id is the largest possible one, so that a vocabulary larger than the model's is
+    noticed.
     """
     rng = torch.Generator().manual_seed(seed)
     drawn: dict[str, Tensor] = {}
@@ -190,7 +191,7 @@ def _model(path: str) -> nn.Module:
 
 
 def _called(key: str, path: str, expected: str) -> object:
-    """Call the user's function. Raises ``ConfigError`` that says ``expected`` if it fails."""
+    """Call the user's function. If it fails, raises a ``ConfigError`` that contains ``expected``."""
     function = _found(key, path, expected)
     try:
         return cast(Callable[[], object], function)()
@@ -199,7 +200,10 @@ def _called(key: str, path: str, expected: str) -> object:
 
 
 def _found(key: str, path: str, expected: str) -> object:
-    """Import the user's "module:name". Raises ``ConfigError`` that says ``expected`` if that fails."""
+    """Import the user's "module:name".
+
+    If that fails, raises a ``ConfigError`` that contains ``expected``.
+    """
     module_name, _, attribute = path.partition(":")
     if "" not in sys.path:  # also search the working folder, as python -m does
         sys.path.insert(0, "")

@@ -1,8 +1,8 @@
 """``sedge-export bundle``: writes a bundle without programs, for devices that train with their own code.
 
-The user's function, called without arguments, returns the initial parameters: a list of arrays, or a dict
-of named ones, in the order in which the devices' functions get them. If a name ends in ``running_mean``
-or ``running_var``, as BatchNorm's do in torch, it is a statistic.
+The user's function, called without arguments, returns the initial parameters: a list of arrays, or a
+dict of arrays by name, in the order in which the devices' functions receive them. An array whose name
+ends in ``running_mean`` or ``running_var``, as in torch's BatchNorm, is a statistic.
 """
 
 import argparse
@@ -25,7 +25,7 @@ _STATISTICS = ("running_mean", "running_var")
 
 
 def write_parameters(options: argparse.Namespace) -> str:
-    """Write the bundle that the options of ``bundle`` describe. Returns the lines to print.
+    """Write the bundle that the options of ``bundle`` describe. Returns the line to print.
 
     Raises the same errors as ``write_bundle``.
     """
@@ -60,7 +60,7 @@ def write_bundle(
 ) -> BundleManifest:
     """Call the function, a "module:function" in the working folder, and write its parameters as a bundle.
 
-    Raises ``ConfigError`` for a function that fails or returns no parameters, and ``StorageError`` if
+    Raises ``ConfigError`` if the function fails or does not return parameters, and ``StorageError`` if
     writing fails.
     """
     arrays = _arrays(function)
@@ -87,7 +87,7 @@ def write_bundle(
 
 
 def _arrays(function: str) -> dict[str, NDArray[np.float32]]:
-    """The initial parameters by name; those of a list are named by their index."""
+    """Return the initial parameters by name. Arrays in a list are named after their index."""
     expected = "a list of arrays, or a dict of named ones"
     initial = imported(function, Path(), "function")
     try:
@@ -113,7 +113,7 @@ def _array(function: str, name: str, value: object) -> NDArray[np.float32]:
         ) from exc
     if array.dtype.kind != "f":
         raise ConfigError(f"{function}: {name}", str(array.dtype), "floating-point numbers")
-    with np.errstate(over="ignore"):  # values beyond float32 become inf, refused below
+    with np.errstate(over="ignore"):  # values out of range become inf, refused below
         single = array.astype(np.float32)
     if not np.isfinite(single).all():
         raise ConfigError(f"{function}: {name}", "NaN or inf", "finite numbers, as float32")

@@ -9,7 +9,7 @@ from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.work import Work
 
 QUARTERS = (0.25, 0.5, 0.75)
-SHOWN = 4  # the number of an axis's tensors that ``show`` names
+SHOWN = 4  # how many of an axis's tensors ``show`` names
 
 
 def summary(manifest: BundleManifest, folder: Path) -> str:
@@ -82,7 +82,7 @@ def _verification_rows(checked: Verification | None) -> list[tuple[str, str]]:
 
 
 def _program_rows(manifest: BundleManifest, folder: Path) -> list[tuple[str, str]]:
-    """Rows with each file's programs, its size, and the cost of training with them."""
+    """Return rows with each file's programs, its size, and the cost of training with them."""
     rows: list[tuple[str, str]] = []
     for file, group in groupby(manifest.programs, lambda program: program.file):
         programs = list(group)
@@ -95,7 +95,7 @@ def _program_rows(manifest: BundleManifest, folder: Path) -> list[tuple[str, str
 
 
 def _cost_rows(manifest: BundleManifest, program: Program) -> list[tuple[str, str]]:
-    """Rows with the cost of training on a device: per step, and per job if its memory is known."""
+    """Return rows with the cost of training on a device: per step, and per job if its memory is known."""
     rows = [("a step", f"{program.multiply_adds / 1e6:,.1f} million multiply-adds")]
     sgd, adam = (
         manifest.memory_mb([program.backend], Work().vectors(Training(optimizer=name)))
@@ -107,7 +107,7 @@ def _cost_rows(manifest: BundleManifest, program: Program) -> list[tuple[str, st
 
 
 def _axes_rows(manifest: BundleManifest) -> list[tuple[str, str]]:
-    """Rows with the axes and their tensors, and with the sizes of narrower forms."""
+    """Return rows with the axes and their tensors, and with the sizes of narrower forms."""
     axes, layout = manifest.axes, manifest.layout
     if axes is None:
         return [("axes", "none: it has a single width")]

@@ -26,7 +26,7 @@ from sedge_protocol.wire.objective import LOSSES
 
 @dataclass(frozen=True)
 class _Seen:
-    """What was observed when the subject ran. ``recorder.model`` may run again."""
+    """The observations from running the subject. ``recorder.model`` may be run again."""
 
     recorder: OperatorRecorder
     outputs: tuple[int, ...]
@@ -36,8 +36,8 @@ def inspect(subject: Subject, *, dropped: float, target: TensorSpec | None, seed
     """Inspect the subject and, if ``dropped`` is not 0, leave out this share of the channels of every axis.
 
     ``target`` describes a row of y if it differs from the objective's usual target. Raises
-    ``ExportError`` for a model that fails, whose outputs do not fit, that has randomness or state which a
-    program could not repeat, or that cannot be narrowed.
+    ``ExportError`` if the model fails, if its outputs do not fit, if it has randomness or state that a
+    program could not reproduce, or if it cannot be narrowed.
     """
     labels = () if target is None else target.shape
     seen = _seen(subject, labels)
@@ -67,7 +67,7 @@ def _seen(subject: Subject, labels: tuple[int, ...]) -> _Seen:
 
 
 def _row_target(subject: Subject, outputs: tuple[int, ...]) -> TensorSpec | None:
-    """The default type and shape of a row of y: a label, or numbers like the outputs; None means x."""
+    """Return the default spec of a row of y, a label or numbers like the outputs; None if y is x."""
     choice, x = subject.choice, subject.x
     if choice.target == "class":
         return TensorSpec("int64", ())
@@ -85,7 +85,10 @@ def _row_target(subject: Subject, outputs: tuple[int, ...]) -> TensorSpec | None
 def _sources(
     subject: Subject, seen: _Seen, row: TensorSpec | None, rng: torch.Generator
 ) -> tuple[Samples, ...]:
-    """Rows to verify programs on: random ones, or the sample's if the model rejects them, and real ones."""
+    """Return the rows on which programs are verified: random rows, and real rows if there are any.
+
+    If the model rejects random rows, the sample's rows are used instead.
+    """
     x = subject.x
     samples = random_samples(x, row, subject.num_classes, len(x), rng, subject.parts)
     if not accepts(seen.recorder.model, samples.x):
@@ -98,8 +101,8 @@ def _sources(
     if subject.num_classes:
         _require_classes(subject.real.y, subject.num_classes)
     if row is not None and subject.choice.loss.name not in LOSSES:
-        # To a user's own loss, the numbers of a row may differ in meaning, so random targets may be
-        # invalid.
+        # In a user's own loss, the numbers in a target may have different meanings, so random targets
+        # may be invalid.
         drawn = torch.randint(len(subject.real.y), (len(samples.x),), generator=rng)
         samples = Samples(samples.x, subject.real.y[drawn])
     return samples, subject.real

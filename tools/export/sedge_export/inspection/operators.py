@@ -1,8 +1,8 @@
 """Inspects a model before it is traced: its output, its side effects, and the origins of its operators.
 
-The model runs eagerly once in each mode, while its operators are recorded. Random operators, other random
-numbers and changed buffers are refused here, with the module and the source line. Later, the record tells
-the module of an operator that cannot be lowered.
+The model runs eagerly once in each mode, while its operators are recorded. Random operators, other
+random numbers and changed buffers are refused here, with the module and the source line. If an operator
+cannot be lowered later, the record tells which module it came from.
 """
 
 import re
@@ -48,21 +48,21 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.model = model
         self.noise = 0  # random numbers drawn in the last training run
-        self.vocabulary = 0  # upper bound of x if it indexes an embedding, else 0
-        self.sums: dict[bool, Sums] = {}  # of the last run in each mode; True is training
+        self.vocabulary = 0  # upper bound on x if x indexes an embedding, else 0
+        self.sums: dict[bool, Sums] = {}  # from the last run in each mode; True is training
         self._x = torch.empty(0)
         self._inside: list[str] = []
         self._origins: dict[str, str] = {}
         self._watch = Watch(model, self._here)
 
     def where(self, operator: OpOverload) -> str:
-        """Where the operator is called, as `` (module 'encoder.attn', net.py:31)``; '' if it is unknown."""
+        """Return where the operator is called, as `` (module 'enc.attn', net.py:31)``; '' if unknown."""
         return self._origins.get(bare_name(operator), "")
 
     def run(self, x: Tensor) -> object:
         """Run the model and record its operators. Returns its output for ``x``.
 
-        Raises ``ExportError`` if it draws random numbers that a program could not be given.
+        Raises ``ExportError`` if the model draws random numbers that a program could not be given.
         """
         self._x = x
         hooks = [
@@ -135,7 +135,7 @@ def inspect_model(
     model: nn.Module, x: Tensor, num_classes: int, labels: tuple[int, ...] = (),
     modes: Sequence[bool] = (False, True), label: str = "sample_input",
 ) -> tuple[OperatorRecorder, tuple[int, ...]]:  # fmt: skip
-    """Run the model, by default in both modes. Returns the record, and the shape of its output per row.
+    """Run the model, by default in both modes. Returns the record, and the shape of an output row.
 
     ``labels`` is the shape of a row's labels, and ``label`` is what error messages call ``x``.
 
@@ -162,7 +162,7 @@ def inspect_model(
 
 
 def _why(exc: Exception, x: Tensor) -> str:
-    """The reason for the model's exception, with a fix if one is known."""
+    """Return the reason for the model's exception, with a fix if one is known."""
     frames = traceback.extract_tb(exc.__traceback__)
     if any(Path(frame.filename) == _AUTOGRAD for frame in frames):
         return _DIFFERENTIATES
@@ -174,7 +174,7 @@ def _why(exc: Exception, x: Tensor) -> str:
 
 
 def _way_out(model: nn.Module) -> str:
-    """The fix for a model whose random numbers do not come from torch."""
+    """Return the fix for a model whose random numbers do not come from torch."""
     configs = (getattr(module, "config", None) for module in model.modules())
     if any(getattr(config, "apply_spec_augment", False) for config in configs):
         return "give the model's config apply_spec_augment=False and layerdrop=0"
@@ -182,7 +182,7 @@ def _way_out(model: nn.Module) -> str:
 
 
 def accepts(model: nn.Module, x: Tensor) -> bool:
-    """Return True if the model accepts these values; it has accepted others of the same shape."""
+    """Return True if the model, which has accepted other values of the same shape, accepts these, too."""
     model.eval()
     try:
         with torch.no_grad():
@@ -225,7 +225,7 @@ def _check_output(
 
 
 def _one_output(output: object) -> str:
-    """The fix for an output that is not a tensor, such as those of Hugging Face's models."""
+    """Return the fix for an output that is not a tensor, such as the output of a Hugging Face model."""
     held: object = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
     items = cast(Mapping[object, object], held)
     names = [name for name, value in items.items() if isinstance(value, Tensor)]
@@ -237,7 +237,7 @@ def _one_output(output: object) -> str:
 
 
 def _hint(row: tuple[int, ...], num_classes: int, labels: tuple[int, ...]) -> str:
-    """A hint for outputs whose shape does not match the labels."""
+    """Return a hint for outputs whose shape does not match the labels."""
     hint = f", one output for each label 0 to {num_classes - 1}"
     for axis in (0, len(row) - 1):
         rest = row[:axis] + row[axis + 1 :]

@@ -3,8 +3,8 @@
 Tracing turns numbers from Python's random generators, and values of counters, into constants. So the
 model runs eagerly, in both modes, under two surveys, neither of which may find anything. ``Watch``
 observes the sources: all random generators that a forward pass can reach. ``survey`` observes the
-results: a copy that has seen other data and runs under other seeds must give the same bits as a fresh
-one, and must then not change its attributes and buffers. A cache that is filled once is allowed.
+results: a copy that has seen other data and runs with other seeds must give the same bits as a fresh
+copy, and must no longer change its attributes and buffers. So a cache that is filled once is allowed.
 """
 
 import io
@@ -31,20 +31,20 @@ from sedge_protocol.errors import ExportError
 # The name of each module and the sum of its output, in the order in which the modules finish.
 Sums: TypeAlias = list[tuple[str, object]]
 
-_SYMPY = f"{os.sep}sympy{os.sep}"  # libraries such as einx solve shapes with it
+_SYMPY = f"{os.sep}sympy{os.sep}"  # libraries such as einx use sympy to solve for shapes
 _ADVICE = "a program would repeat one outcome for ever"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A model's output, its modules' outputs in order of completion, and the count of random numbers."""
+    """A model's output, its modules' outputs in order of completion, and its count of random numbers."""
 
     output: object
     outputs: list[tuple[str, Tensor]]
     noise: int
 
     def sums(self) -> Sums:
-        """The name of each module, and the shape and sum of its output, in order of completion."""
+        """Return each module's name and the shape and sum of its output, in order of completion."""
         return [
             (name, (tuple(each.shape), repr(each.double().sum().item())))
             for name, each in self.outputs
@@ -54,7 +54,7 @@ class Run:
 class Watch:
     """Detects the first random number that a known generator draws.
 
-    ``drawn`` then says which one and where.
+    ``drawn`` then says which generator it was, and where.
     """
 
     def __init__(self, model: nn.Module, here: Callable[[], str]) -> None:
@@ -101,9 +101,10 @@ class Watch:
 
 
 def _of_a_library(frame: FrameType | None) -> bool:
-    """Return True if the caller is an import, the uuid module or sympy.
+    """Return True if the call comes from an import, the uuid module or sympy.
 
-    Their random numbers are not meant for tensors, and ``survey`` finds any that reaches one.
+    Their random numbers are not meant for tensors. If one reaches a tensor all the same, ``survey``
+    detects it.
     """
     while frame is not None:
         name = frame.f_code.co_filename
@@ -114,7 +115,7 @@ def _of_a_library(frame: FrameType | None) -> bool:
 
 
 def _generators(model: nn.Module) -> dict[str, Any]:
-    """The random generators among the globals and closure variables of the forward passes, by name."""
+    """Return the random generators, by name, that the forward passes can reach as globals or closures."""
     kinds = (np.random.Generator, np.random.RandomState, torch.Generator)
     found: dict[str, Any] = {}
     for module in model.modules():

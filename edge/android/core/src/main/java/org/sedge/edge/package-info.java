@@ -1,4 +1,7 @@
-/** The agent of one device, and its model. Apps use this package, and with their own runtimes also {@code backends}. */
+/**
+ * The agent of one device, and its model. Apps use this package, and apps with their own runtimes also use
+ * {@code backends}.
+ */
 @NullMarked
 package org.sedge.edge;
 

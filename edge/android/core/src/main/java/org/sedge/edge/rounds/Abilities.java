@@ -30,8 +30,8 @@ public final class Abilities {
     }
 
     /**
-     * Returns the names of the extensions that an order uses, in alphabetical order. It omits {@code frozen}, which is
-     * used by the order's bundle.
+     * Returns the names of the extensions that an order uses, in alphabetical order. It omits {@code frozen}, because
+     * that extension is used by the order's bundle, not by the order itself.
      */
     static Set<String> words(Order order) {
         Work work = order.work;

@@ -43,7 +43,8 @@ import java.util.Set;
 import java.util.logging.Level;
 
 /**
- * The core of a device's agent. It handles messages, causes effects, and keeps its state on disk. Single-threaded.
+ * The core of a device's agent. It handles messages, requests effects from the shell, and keeps its state on disk. It
+ * is single-threaded.
  *
  * <pre>
  * order    it is accepted, and committed before anything else happens
@@ -82,11 +83,11 @@ public final class AgentCore {
     private double collectAt = Double.NEGATIVE_INFINITY;
 
     /**
-     * Starts the device anew.
+     * Loads the device's durable state and begins a new start of the device.
      *
      * @param clockS Unix seconds; the clock need not be right
-     * @param most the limits on the device's work; null for no limits
-     * @param pinned if there are any, an order needs a policy signed by one of these keys
+     * @param most the limits on the device's work, or null for no limits
+     * @param pinned unless this is empty, every order needs a policy signed by one of these keys
      */
     public AgentCore(String fleet, String device, Keyring keys, Hello hello, Blobs blobs, DurableBytes journal,
             Random random, long clockS, Limits most, PinnedKeys pinned, Effects effects, AgentListener listener)
@@ -114,7 +115,7 @@ public final class AgentCore {
         declines = new Declines(peer, this.effects, listener);
     }
 
-    /** Allows blobs to be downloaded over HTTP, from now on. */
+    /** Allows blobs to be downloaded over HTTP from now on. */
     public void allow(Downloader downloader) {
         fetches.places.allow(downloader);
     }
@@ -134,7 +135,7 @@ public final class AgentCore {
         return store.state().orders.isEmpty() && store.state().outbox.isEmpty();
     }
 
-    /** Returns the topic on which the device sends, also the topic of its will. */
+    /** Returns the topic to which the device publishes. Its MQTT will has the same topic. */
     public String upTopic() {
         return peer.topic;
     }
@@ -144,7 +145,7 @@ public final class AgentCore {
         return down;
     }
 
-    /** Begins a new session. Returns the payload of its connection's MQTT will. */
+    /** Begins a new session. Returns the payload for the MQTT will of its connection. */
     public byte[] will() {
         return handshake.will();
     }
@@ -154,7 +155,7 @@ public final class AgentCore {
         effects.send(peer.topic, handshake.goodbye());
     }
 
-    /** Call this when the link is up. */
+    /** Call this when the link has been established. */
     public void connected(double now, int maxPacketBytes) {
         connected = true;
         effects.subscribe(hint);
@@ -165,8 +166,8 @@ public final class AgentCore {
     }
 
     /**
-     * Switches to the other keys, because the broker refuses the current ones. Returns their password, or null if there
-     * are no others.
+     * Switches to the device's other set of keys after the broker has refused the current set. Returns the other set's
+     * password, or null if there is no other set.
      */
     public String otherPassword() {
         if (!keyring.turn()) {
@@ -176,14 +177,14 @@ public final class AgentCore {
         return keyring.keys().password;
     }
 
-    /** Call this when the link is down. A running job continues without it. */
+    /** Call this when the link has been lost. A running job continues without it. */
     public void disconnected() {
         connected = false;
         fetches.disconnected();
         outbox.disconnected();
     }
 
-    /** Returns the time at which {@link #poll} is next due, or NaN if it is not due before the next event. */
+    /** Returns the time at which {@link #poll} is next due, or NaN if nothing is due until the next event. */
     public double timer() {
         double due = Backoff.earlier(outbox.timer(), connected ? handshake.timer() : Double.NaN);
         return Backoff.earlier(due, waits.timer(fetches.timer()));
@@ -200,7 +201,7 @@ public final class AgentCore {
         }
     }
 
-    /** Sends the hello that is due. If the device has stopped working or has resumed, the hello says so. */
+    /** Sends a hello if one is due. A change in whether the device works makes one due, which announces it. */
     private void say(double now) {
         boolean disk = working != null || !waits.why().isEmpty();
         String limit = budget.closed();
@@ -282,7 +283,8 @@ public final class AgentCore {
             }
             boolean overtaken = opened.frame.seq < peer.window.top();
             if (opened.frame.kind == Kind.ORDER && (overtaken || !handshake.everWelcomed())) {
-                // The newer message may have been the order's receipt. Before the first welcome we cannot tell.
+                // The newer message may have been the order's receipt. Before the first welcome we cannot know whether
+                // there was a newer one.
                 effects.note(Level.INFO, "dropped an order that a newer message overtook; it may be sent again");
                 return;
             }
@@ -301,7 +303,7 @@ public final class AgentCore {
         }
     }
 
-    /** Call this when a chunk of a span has arrived over HTTP, before checking the chunk. */
+    /** Call this when a chunk of a span has arrived over HTTP. The core checks the chunk. */
     public void fetched(int number, int index, byte[] data, double now) {
         effects.received(data);
         budget.passed(now);
@@ -320,7 +322,7 @@ public final class AgentCore {
     /**
      * Call this when a span has ended.
      *
-     * @param error why it failed; null if it is complete
+     * @param error why the span failed; null if it is complete
      */
     public void fetchEnded(int number, String error, double now) {
         fetches.fetchEnded(number, error, now, effects);
@@ -406,7 +408,10 @@ public final class AgentCore {
         }
     }
 
-    /** Notes that the shell shows the broker the certificate of this name from its next connection on. */
+    /**
+     * Call this when the shell has stored the certificate with this name and will present it to the broker from the
+     * next connection on.
+     */
     public void certified(byte[] name, double now) {
         handshake.certified(name, now);
     }
@@ -593,14 +598,14 @@ public final class AgentCore {
         }
     }
 
-    /** Declines orders that turn out to be impossible now that their bundles have arrived. */
+    /** Declines each order that the device turns out to be unable to carry out, now that its bundle has arrived. */
     private void refuseImpossible() throws StorageError {
         for (Order order : new ArrayList<>(store.state().orders.values())) {
             refuseImpossible(order);
         }
     }
 
-    /** Declines the order if it is impossible. Returns true if it did. */
+    /** Declines the order if the device cannot carry it out. Returns true if it was declined. */
     private boolean refuseImpossible(Order order) throws StorageError {
         try {
             requirePossible(order);
@@ -613,9 +618,9 @@ public final class AgentCore {
     }
 
     /**
-     * Checks an order as far as it is known.
+     * Checks an order as far as the blobs that have arrived allow.
      *
-     * @throws RemoteError if the order is impossible or not allowed
+     * @throws RemoteError if the device cannot carry out the order, or the order is not allowed
      */
     private void requirePossible(Order order) throws RemoteError, StorageError {
         limits.check(order);

@@ -48,7 +48,7 @@ final class BlobLimits {
     }
 
     /**
-     * Checks an order's blobs, as far as its bundle is known.
+     * Checks the size of an order's bundle and, if the bundle is on disk, the sizes of the order's other blobs.
      *
      * @throws CodecError if the bundle is invalid, or a blob is too large
      */
@@ -70,9 +70,9 @@ final class BlobLimits {
     }
 
     /**
-     * Checks that a new version of a bundle has the tensors of the version that the kept state belongs to.
+     * Checks that a new version of a bundle has the same tensors as the version to which the kept state belongs.
      *
-     * @throws CodecError if they differ
+     * @throws CodecError if the tensors differ
      */
     void checkLayout(Order order, Kept kept) throws CodecError, StorageError {
         byte[] bundle = order.bundle.sha256;

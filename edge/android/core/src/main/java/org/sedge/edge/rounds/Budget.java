@@ -10,9 +10,9 @@ import java.util.Locale;
  *
  * <p>Each limit is a bucket. Spending fills it, and it drains at a constant rate: its whole capacity in an hour or a
  * day. A full bucket stays closed until a tenth of it has drained. While the agent runs, time is monotonic. The amounts
- * spent are committed with the rest of the state. At a new start they drain by the time since the last commit,
- * according to the device's clock, but by a day at most. So neither a clock that starts in the past nor a restart gains
- * anything.
+ * spent are committed with the rest of the state. At a new start, the buckets drain for the time that has passed since
+ * the last commit according to the device's clock, but for at most a day. So neither a clock that starts in the past
+ * nor a restart yields any extra budget.
  */
 final class Budget {
     private static final double HOUR_S = 3600;
@@ -22,7 +22,7 @@ final class Budget {
     private static final double MOMENT_S = 0.32;
     /** How many restarts of a coordinator are accepted per hour. They are limited because each costs a commit. */
     private static final int STARTS = 60;
-    /** Spending this many bytes or seconds triggers a commit, unless another commit has recorded them before. */
+    /** Spending this many bytes or seconds triggers a commit, unless another commit has already recorded them. */
     private static final double COMMIT_BYTES = 64e6;
     private static final double COMMIT_S = 600;
 
@@ -55,7 +55,8 @@ final class Budget {
         }
 
         /**
-         * Returns the seconds until a full bucket opens, which is when a tenth has drained, or 0 if the bucket is open.
+         * Returns the number of seconds until a full bucket opens, which happens when a tenth of it has drained, or 0
+         * if it is already open.
          */
         double closedS() {
             double openAt = 0.9 * limit;
@@ -91,7 +92,7 @@ final class Budget {
         drain(at == 0 ? 0 : Math.min(DAY_S, Math.max(0, clockS - at)));
     }
 
-    /** Changes the limits, to stricter ones than the device's own or back to its own. */
+    /** Replaces the limits with stricter ones than the device's own, or restores its own. */
     void tighten(Limits limits) {
         orders.limit = limits.ordersPerHour;
         bytes.limit = limits.megabytesPerDay * 1e6;
@@ -137,7 +138,10 @@ final class Budget {
         return !limited || starts.take();
     }
 
-    /** Decides about an order. Returns null to accept it, "" to drop it silently, or the reason to decline it. */
+    /**
+     * Decides whether to accept an order. Returns null to accept it, "" to drop it silently, or the reason to decline
+     * it.
+     */
     String order() {
         if (!limited) {
             return null;
@@ -171,7 +175,7 @@ final class Budget {
         return String.format(Locale.ROOT, "the limit of %s for another %.1f hours", what, seconds / HOUR_S);
     }
 
-    /** Returns true if the running job has used up the training time. Any thread may call it. */
+    /** Returns true if the running job has used up the day's training time. Any thread may call it. */
     boolean mustStop(double time) {
         return time >= stopAt;
     }

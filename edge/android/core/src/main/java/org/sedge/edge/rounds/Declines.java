@@ -16,10 +16,10 @@ import org.sedge.edge.wire.Refusals;
 import java.util.logging.Level;
 import java.util.regex.Pattern;
 
-/** Tells the coordinator and the device's owner about orders that the device cannot do. */
+/** Tells the coordinator and the device's owner about orders that the device cannot carry out. */
 final class Declines {
     private static final int MAX_DETAIL = 1000;
-    /** Matches the folders of an absolute path, but not those of a URL. */
+    /** Matches the folders in an absolute path, but not those in a URL. */
     private static final Pattern FOLDERS = Pattern.compile("(?<![A-Za-z0-9_:/.\\]])/(?:[^\\s/'\"]+/)+(?=[^\\s/'\",;:)])");
 
     private final Peer peer;
@@ -39,15 +39,15 @@ final class Declines {
         listener.declined(run, (int) round, error.reason() + ": " + detail);
     }
 
-    /** Declines an order that cannot be done, and logs the error. */
+    /** Declines an order that cannot be carried out, and logs the error. */
     void send(Order order, SedgeException error) {
         effects.note(Level.SEVERE, GlobalModel.where(order) + ": " + error.getMessage());
         send(order.run, order.round, error);
     }
 
     /**
-     * Declines an order that exceeds the device's own limits, or drops it if {@code why} is empty. Logs it if
-     * {@code tells}.
+     * Declines an order that exceeds the device's own limits, or drops it if {@code why} is empty. Logs a warning if
+     * {@code tells} is true.
      */
     void beyondLimits(Order order, String why, boolean tells) {
         if (tells) {
@@ -68,8 +68,8 @@ final class Declines {
     }
 
     /**
-     * Shortens a text for a message's detail. It keeps only the last part of each absolute path, because a device's
-     * folders are private.
+     * Shortens a text for use as the detail in a message. It keeps only the last part of each absolute path, because a
+     * device's folders are private.
      */
     static String detail(String text) {
         return cut(FOLDERS.matcher(text).replaceAll(""));
@@ -81,13 +81,14 @@ final class Declines {
     }
 
     /**
-     * Declines an order with an unknown value. If it were silently dropped, the coordinator would repeat it forever.
+     * Declines an order that contains an unknown value. If it were silently dropped, the coordinator would repeat it
+     * forever.
      */
     void unreadable(BodyError error) {
         try {
             OrderName name = OrderName.SCHEMA.decode(error.order());
             send(name.run, name.round, error);
-        } catch (IllegalArgumentException unnamed) { // not an order, or even its name is unreadable
+        } catch (IllegalArgumentException unnamed) { // not an order, or its run and round are unreadable too
             effects.note(Level.INFO, "dropped a message that cannot be answered");
         }
     }

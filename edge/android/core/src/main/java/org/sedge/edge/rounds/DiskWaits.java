@@ -6,7 +6,7 @@ import org.sedge.edge.wire.Backoff;
 import java.util.logging.Level;
 
 /**
- * Decides when to retry after the disk has refused a write. Jobs have a wait of their own, because their work is
+ * Decides when to retry after the disk has refused a write. Jobs have a separate wait, because repeating their work is
  * expensive.
  */
 final class DiskWaits {
@@ -45,12 +45,15 @@ final class DiskWaits {
         return !Double.isNaN(diskAt);
     }
 
-    /** Returns the disk's last error. It is empty once writes succeed again, including a job's if that was refused. */
+    /**
+     * Returns the disk's last error, or "" once writes succeed again. An error in writing a job's input or outcome
+     * remains until a job begins or none is left.
+     */
     String why() {
         return why;
     }
 
-    /** Call this when a write has succeeded. A waiting job may still need more room than that. */
+    /** Call this when a write has succeeded. A waiting job may still need more room than that write did. */
     void works(boolean hasJobs) {
         diskAt = Double.NaN;
         if (!hasJobs) {
@@ -61,7 +64,7 @@ final class DiskWaits {
         }
     }
 
-    /** Ends the wait of jobs, because there may be room for one now. */
+    /** Ends the jobs' wait, because there may be room for a job now. */
     void jobTried() {
         jobAt = Double.NaN;
     }

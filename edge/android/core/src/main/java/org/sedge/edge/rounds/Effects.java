@@ -17,11 +17,14 @@ public interface Effects {
     void unsubscribe(String topic);
 
     /**
-     * Runs this job in another thread, then calls the core's {@code finished}, {@code failed} or {@code interrupted}.
+     * Runs this job on another thread, then calls the core's {@code finished}, {@code failed} or {@code interrupted}.
      */
     void start(Job job);
 
-    /** Stores this certificate (DER), shows it to the broker from the next connection on, then calls {@code certified}. */
+    /**
+     * Stores this certificate (DER), presents it to the broker from the next connection on, then calls
+     * {@code certified}.
+     */
     void keepCertificate(byte[] der);
 
     /** Logs one line. */

@@ -212,7 +212,7 @@ final class Fetches {
     /**
      * Call this when an HTTP span has ended.
      *
-     * @param error why it failed; null if it is complete
+     * @param error why the span failed; null if it is complete
      */
     void fetchEnded(int number, String error, double now, Effects effects) {
         if (spanned(number) != null && error != null) {

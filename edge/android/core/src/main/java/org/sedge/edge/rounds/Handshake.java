@@ -19,13 +19,16 @@ import java.util.Deque;
 import java.util.Random;
 import java.util.logging.Level;
 
-/** Sends each connection's hello, and repeats it until the coordinator welcomes the device. */
+/** Sends a hello on each connection, and repeats it until the coordinator welcomes the device. */
 final class Handshake {
     /**
-     * Warn after this many unanswered hellos, which takes about 20 seconds. A running coordinator answers much earlier.
+     * Warn after this many unanswered hellos, which takes about 20 seconds. A running coordinator answers much sooner.
      */
     private static final int WARN_AFTER_HELLOS = 6;
-    /** Limits a warning that anyone who may publish on our topic can trigger, so that they cannot fill the log. */
+    /**
+     * The minimum time between two warnings of a kind that anyone who may publish on our topic can trigger, so that
+     * nobody can fill the log.
+     */
     private static final double WARN_EVERY_S = 3600;
     /**
      * The number of hints to answer within {@link #HINTS_S} seconds. It is limited because a hint has no MAC, so anyone
@@ -49,8 +52,8 @@ final class Handshake {
     private boolean everWelcomed;
     private long fleetDevices; // from the last welcome; 0 if unknown
     private double warnAt = Double.NEGATIVE_INFINITY;
-    private final Deque<Double> hinted = new ArrayDeque<>(); // when recent hints were or will be answered
-    private boolean mayWarn = true; // about another process under our name, once per connection
+    private final Deque<Double> hinted = new ArrayDeque<>(); // the times at which recent hints were or will be answered
+    private boolean mayWarn = true; // about another process under our name; at most once per connection
 
     Handshake(Hello hello, Peer peer, Random random) {
         this.hello = hello;
@@ -58,7 +61,7 @@ final class Handshake {
         this.random = random;
     }
 
-    /** Returns true if any hello was welcomed since the agent started. */
+    /** Returns true if any hello has been welcomed since the agent started. */
     boolean everWelcomed() {
         return everWelcomed;
     }
@@ -85,7 +88,10 @@ final class Handshake {
         return peer.seal(Kind.GOODBYE, Goodbye.SCHEMA.empty().with(Goodbye.NONCE, nonce), null);
     }
 
-    /** Makes a hello due now, because the link is up, or because the coordinator has restarted and knows no devices. */
+    /**
+     * Makes a hello due at {@code now}, for example because the link has just been established, or because the
+     * coordinator has restarted and knows no devices.
+     */
     void begin(double now) {
         due = now;
         attempt = 0;
@@ -93,8 +99,8 @@ final class Handshake {
     }
 
     /**
-     * Handles a hint, with which the coordinator asks all devices of a shard for a hello. The hello is due after a
-     * random delay, and later if too many hints have been answered recently.
+     * Handles a hint, with which the coordinator asks all devices of a shard for a hello. The hello becomes due after a
+     * random delay, or later still if too many hints have been answered recently.
      */
     void hinted(double now) {
         if (!welcomed()) { // a hello is already due
@@ -109,8 +115,8 @@ final class Handshake {
     }
 
     /**
-     * Notes why the device does no work now, or "" if it works. A change is announced in another hello, unless only
-     * numbers have changed.
+     * Records why the device is currently not working, or "" if it is. A change is announced in another hello, unless
+     * only numbers in the reason have changed.
      */
     void waits(String reason, double now, Effects effects) {
         String why = Declines.detail(reason);
@@ -125,7 +131,7 @@ final class Handshake {
         return reason.replaceAll("[0-9]+(?:[.,][0-9]+)*", "#");
     }
 
-    /** Notes the name of the settings in force, which later hellos will contain. */
+    /** Sets the name of the settings in force, which later hellos will contain. */
     void follows(byte[] settings) {
         hello = hello.with(Hello.SETTINGS, settings);
     }
@@ -135,7 +141,7 @@ final class Handshake {
         return hello.certificate.length > 0;
     }
 
-    /** Says in another hello that the device has the certificate of this name now. */
+    /** Announces in another hello that the device now has the certificate with this name. */
     void certified(byte[] certificate, double now) {
         hello = hello.with(Hello.CERTIFICATE, certificate);
         begin(now);
@@ -202,8 +208,8 @@ final class Handshake {
     }
 
     /**
-     * Formats the time of a start for people. A start count is at least the Unix time of the start by the sender's
-     * clock.
+     * Formats a start count as a date and time. A start count is at least the Unix time of that start according to the
+     * sender's clock.
      */
     private static String startTime(long incarnation) {
         return START_TIME.format(Instant.ofEpochSecond(incarnation));

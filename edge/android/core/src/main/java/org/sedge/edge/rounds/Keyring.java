@@ -14,15 +14,15 @@ import java.util.Arrays;
 /**
  * A device's secret, and the secret that will replace it (protocol/spec/enrolment.md, E14 to E17).
  *
- * <p>The stored state becomes invalid if the device is enrolled with another secret. It consists of five lines of hex
- * digits: the fingerprint of the secret from the enrolment, the current secret, the coordinator's public key, and the
- * public and private halves of the device's key pair. The next secret is derived from the keys. A line is empty if
- * there is no such value.
+ * <p>The stored state becomes invalid if the device is enrolled again with a different secret. The state consists of
+ * five lines of hex digits: the fingerprint of the secret from the enrolment, the current secret, the coordinator's
+ * public key, and the public and private halves of the device's key pair. The next secret is derived from the keys. A
+ * line is empty if there is no such value.
  */
 public final class Keyring {
     private static final int LINES = 5;
 
-    /** The keys that follow from the secret of the device's enrolment. */
+    /** The keys derived from the secret with which the device was enrolled. */
     public final DeviceKeys base;
     private final String fleet;
     private final String device;
@@ -54,8 +54,8 @@ public final class Keyring {
     }
 
     /**
-     * Returns the JOIN that answers a RENEW with this public key of the coordinator. The device's new key pair is on
-     * disk by then.
+     * Returns the JOIN that answers a RENEW containing this public key of the coordinator. By the time this returns,
+     * the device's new key pair is on disk.
      */
     Join answer(byte[] asked, String version) throws FrameError, StorageError {
         if (pair == null || !Arrays.equals(point, asked)) {
@@ -68,7 +68,8 @@ public final class Keyring {
     }
 
     /**
-     * Switches to the other keys, because the broker refuses the current ones. Returns false if there are no others.
+     * Switches to the device's other set of keys after the broker has refused the current set. Returns false if there
+     * is no other set.
      */
     boolean turn() {
         usesNext = pair != null && !usesNext;

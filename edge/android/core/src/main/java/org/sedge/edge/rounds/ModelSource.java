@@ -49,7 +49,7 @@ public final class ModelSource {
         identity = Hex.encode(Digests.sha256(order.encode()));
     }
 
-    /** The models that an agent's state has, by run. */
+    /** The models that an agent's state contains, keyed by run. */
     public static final class Sources {
         private final String where;
         private final Map<String, ModelSource> byRun = new LinkedHashMap<>();
@@ -107,8 +107,8 @@ public final class ModelSource {
         }
 
         /**
-         * Returns the model of a run. If {@code run} is null, returns the model that the device has trained last or, if
-         * it has not trained any, the newest one received.
+         * Returns the model of a run. If {@code run} is null, returns the model that the device trained last or, if it
+         * has not trained any, the newest one received.
          */
         public ModelSource find(String run) throws ConfigError {
             List<String> names = new ArrayList<>(byRun.keySet());
@@ -124,7 +124,7 @@ public final class ModelSource {
     /**
      * Reads the model (n,).
      *
-     * @param size the number n of parameters by the bundle's layout
+     * @param size the number n of parameters in the bundle's layout
      */
     public float[] read(Blobs blobs, int size) throws StorageError, CodecError {
         if (order != null) {

@@ -28,8 +28,8 @@ import java.util.Set;
 import java.util.logging.Level;
 
 /**
- * Uploads updates. Each pending update is offered until its receipt arrives, but per run only one update at a time
- * sends its chunks.
+ * Uploads updates. Each pending update is offered until its receipt arrives, but only one update per run sends its
+ * chunks at a time.
  */
 final class Outbox {
     /** The maximum size of an OFFER's packet, not counting the digests. */
@@ -42,7 +42,10 @@ final class Outbox {
     private final Map<String, Upload> uploads = new LinkedHashMap<>(); // keyed by the update's hash in hex
     private final Map<String, Double> retryAt = new HashMap<>();
     private boolean connected;
-    /** The largest packet that the broker says it accepts; {@link #welcomed} is for the coordinator's broker. */
+    /**
+     * The maximum packet size announced by the broker. {@link #welcomed} is the maximum announced by the coordinator
+     * for its own broker.
+     */
     private int announced = Frame.MAX_PACKET;
     private int welcomed = Frame.MAX_PACKET;
 
@@ -62,7 +65,7 @@ final class Outbox {
     }
 
     /**
-     * Call this when the link is up. Offers all updates.
+     * Call this when the link has been established. Offers all updates.
      *
      * @param maxPacket the maximum packet size that the broker announces
      */
@@ -81,7 +84,7 @@ final class Outbox {
         cutAgain();
     }
 
-    /** Drops uploads whose chunks are now too large. {@link #poll} recreates them with smaller ones. */
+    /** Drops uploads whose chunks are now too large. {@link #poll} recreates them with smaller chunks. */
     private void cutAgain() {
         for (Iterator<Upload> all = uploads.values().iterator(); all.hasNext();) {
             Manifest manifest = all.next().manifest;
@@ -161,8 +164,9 @@ final class Outbox {
     }
 
     /**
-     * Returns the update to send for each run: the one whose upload has begun, otherwise the newest. Updates that the
-     * coordinator has postponed come last, because it may be waiting for the transfers of the others.
+     * Returns the update to send for each run, keyed by run: the one whose upload has begun, otherwise the newest. An
+     * update that the coordinator has postponed is chosen only if the run has no other, because the coordinator may be
+     * waiting for one of the others to be transferred.
      */
     private Map<String, Pending> sending() {
         Map<String, Pending> found = new HashMap<>();
@@ -209,7 +213,7 @@ final class Outbox {
         }
     }
 
-    /** Drops an update for which no chunk size is small enough, and reports that to the coordinator and in the log. */
+    /** Drops an update for which no chunk size is small enough. Informs the coordinator, and logs the loss. */
     private void giveUp(Pending waiting, int size, int packet, Effects effects) throws StorageError {
         store.removeUpdate(waiting);
         uploads.remove(name(waiting));

@@ -23,15 +23,15 @@ final class Places {
     static final double STALL_S = 60;
     private static final double PAUSE_FIRST_S = 60;
     private static final double PAUSE_MAX_S = 3600;
-    /** The number of blobs to remember for which a server's content was wrong. */
+    /** The number of blobs to remember whose HTTP download has failed. */
     private static final int MAX_DROPPED = 64;
 
     /** The number of bytes received but not yet reported. */
     long received;
     private final Random random;
-    private final Map<String, String> chosen = new LinkedHashMap<>(); // URLs to download from, by transfer
+    private final Map<String, String> chosen = new LinkedHashMap<>(); // URLs to download from, keyed by transfer
     private final Set<String> seen = new HashSet<>();
-    private final Set<String> dropped = new LinkedHashSet<>(); // SHA-256 of blobs that servers delivered wrong
+    private final Set<String> dropped = new LinkedHashSet<>(); // SHA-256 of blobs whose HTTP download has failed
     private Downloader downloader;
     private Span span;
     private int number;
@@ -111,7 +111,8 @@ final class Places {
     }
 
     /**
-     * Call this when the server failed. This blob is not requested by HTTP again, and no server is asked for a while.
+     * Call this when the server has failed. The requested blob is not requested over HTTP again, and no server receives
+     * a request for a while.
      */
     void failed(String why, double now, Effects effects) {
         String sha256 = Hex.encode(span.manifest.sha256);

@@ -101,7 +101,7 @@ public final class StateStore {
     /**
      * Records signing keys that have been replaced.
      *
-     * @param replaced the new public keys, by the ids of the old ones
+     * @param replaced the new public keys, keyed by the ids of the old ones
      */
     void replaceKeys(Map<String, byte[]> replaced) throws StorageError {
         // A replacement never changes, so comparing the ids is enough.
@@ -127,8 +127,8 @@ public final class StateStore {
     }
 
     /**
-     * Returns the kept state of an order's run. Returns null if there is none, or if it belongs to another bundle that
-     * is no version of the order's.
+     * Returns the kept state of an order's run. Returns null if there is none, or if it belongs to a bundle that is not
+     * a version of the order's bundle.
      */
     Kept keptFor(Order order) {
         Kept run = state.runs.get(order.run);
@@ -159,7 +159,10 @@ public final class StateStore {
                 && last.incarnation != state.incarnation;
     }
 
-    /** Returns the attempts at exactly this order. Another coordinator may reuse the name of its run. */
+    /**
+     * Returns the attempts at exactly this order, or null if there are none. The run's name is not enough to identify
+     * an order, because another coordinator may reuse it.
+     */
     private Attempt attempt(Order order) {
         Attempt last = state.attempts.get(order.run);
         boolean same = last != null && last.round == order.round
@@ -201,8 +204,8 @@ public final class StateStore {
     }
 
     /**
-     * Returns the remembered policies by run, including this one, with the most recently used last. Those of the runs
-     * unused for longest are dropped.
+     * Returns the remembered policies keyed by run, including this one, with the most recently used last. Policies of
+     * the runs that have been unused for longest are dropped.
      */
     private Map<String, TakenPolicy> remembered(String run, TakenPolicy policy) {
         Map<String, TakenPolicy> found = new LinkedHashMap<>(without(state.policies, run));
@@ -213,7 +216,10 @@ public final class StateStore {
         return found;
     }
 
-    /** Makes a kept order use the chunk sizes of its repetition. Chunks that have already arrived are kept. */
+    /**
+     * Changes a kept order to use the chunk sizes given when the coordinator repeated it. Chunks that have already
+     * arrived are kept.
+     */
     void recut(Order order, Order repeated) throws StorageError {
         Order again = GlobalModel.recut(order, repeated);
         if (!Arrays.equals(again.encode(), order.encode())) {
@@ -227,7 +233,7 @@ public final class StateStore {
         save(state.with(State.ORDERS, with(state.orders, order.run, bare)));
     }
 
-    /** Records that an order's job begins. It is counted once per start of the agent. */
+    /** Records that an order's job is beginning. This counts at most once per start of the agent. */
     void begin(Order order) throws StorageError {
         Attempt last = attempt(order);
         if (last != null && last.incarnation == state.incarnation) {
@@ -272,7 +278,7 @@ public final class StateStore {
         save(ended(state, run).with(State.ORDERS, without(state.orders, run)));
     }
 
-    /** Removes an order that the device cannot do. */
+    /** Removes an order that the device cannot carry out. */
     void decline(Order order) throws StorageError {
         drop(order.run);
         declined = Hex.encode(order.bundle.sha256);
@@ -287,7 +293,7 @@ public final class StateStore {
     void finish(Order order, Outcome outcome) throws StorageError {
         String run = order.run;
         Kept entry = state.runs.get(run);
-        // The evaluation of another bundle does not change the state, which belongs to the bundle trained last.
+        // Evaluating a different bundle does not change the kept state, which belongs to the bundle trained last.
         if (order.task.equals("train") || entry == null || keptFor(order) != null) {
             entry = outcome.kept.with(Kept.BUNDLE, order.bundle.sha256).with(Kept.BASE, order.modelHash)
                     .with(Kept.ORIGIN, firstBundle(order)).with(Kept.LAYOUT, outcome.report.layoutHash);
@@ -305,7 +311,7 @@ public final class StateStore {
                 ? changed.with(State.ORDERS, without(state.orders, run)) : changed);
     }
 
-    /** Removes an update that has its receipt, or that is lost. */
+    /** Removes an update whose receipt has arrived, or whose blob is lost. */
     void removeUpdate(Pending waiting) throws StorageError {
         List<Pending> outbox = new ArrayList<>(state.outbox);
         outbox.remove(waiting);

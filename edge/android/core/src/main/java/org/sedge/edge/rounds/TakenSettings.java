@@ -19,7 +19,7 @@ import java.util.logging.Level;
 /**
  * Settings that a device accepts from its coordinator. They can only make its own settings stricter (spec/settings.md).
  *
- * <p>This client supports only the settings for limits. Instead of gates it has Android's own job conditions.
+ * <p>This client supports only the settings for limits. In place of gates, Android has job conditions.
  */
 final class TakenSettings {
     private static final int NAME_BYTES = 8;
@@ -40,7 +40,7 @@ final class TakenSettings {
         this.blobs = blobs;
     }
 
-    /** Applies the settings that an earlier start has accepted. */
+    /** Applies the settings accepted during an earlier start. */
     void begin() throws StorageError {
         if (own == null) {
             return;
@@ -102,7 +102,7 @@ final class TakenSettings {
     }
 
     /**
-     * Returns, for each limit, the stricter one of the device's own and the given one. Adds settings that are ignored
+     * Returns, for each limit, the stricter of the device's own value and the given one. Adds settings that are ignored
      * to the list.
      */
     private Limits tightened(Map<?, ?> given, List<String> ignored) {
@@ -111,7 +111,8 @@ final class TakenSettings {
             Object value = entry.getValue();
             double number = value instanceof Number ? ((Number) value).doubleValue() : Double.NaN;
             try {
-                if (entry.getKey().equals(ORDERS) && value instanceof Double) { // as in Python, even for 2.0
+                // as in Python, a float is wrong even if it is 2.0
+                if (entry.getKey().equals(ORDERS) && value instanceof Double) {
                     throw new IllegalArgumentException("Expected `int`, got `float`");
                 }
                 Limits other = with(now, (String) entry.getKey(), number);

@@ -29,8 +29,8 @@ final class Traffic implements Effects {
     }
 
     /**
-     * Returns the bytes sent and received since the run's order arrived or, if that was before, since the process
-     * started.
+     * Returns the number of bytes sent and received since the run's order arrived, or since the process started if that
+     * was later.
      */
     long[] since(String run) {
         long[] then = began.containsKey(run) ? began.get(run) : new long[2];

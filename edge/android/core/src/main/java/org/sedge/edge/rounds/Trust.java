@@ -128,7 +128,7 @@ final class Trust {
 
     private void requireCurrent(String run, Policy policy, PinnedKeys counting) throws PolicyError {
         TakenPolicy last = store.state().policies.get(run);
-        // Policies of a replaced key do not count here, because that key may have been stolen.
+        // Policies signed by a key that has been replaced do not count here, because that key may have been stolen.
         if (last != null && counting.has(Hex.encode(last.key)) && policy.version < last.version) {
             throw new PolicyError(Refusals.oldPolicy(policy.version, last.version));
         }
@@ -179,7 +179,8 @@ final class Trust {
     }
 
     /**
-     * Returns the order's trainings. There are no others, because {@link Abilities} refuses orders with an own model.
+     * Returns all of the order's training phases. An own model would add its own, but {@link Abilities} refuses such
+     * orders.
      */
     private static List<Training> trainings(Work work) {
         List<Training> found = new ArrayList<>(work.then);

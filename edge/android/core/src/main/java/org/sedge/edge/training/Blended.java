@@ -16,18 +16,19 @@ import org.sedge.edge.wire.Messages.Metrics;
 import java.util.Collections;
 
 /**
- * Computes the model that a device predicts with if its order blends models (spec/extensions.md, X26 and X27).
- * Otherwise it returns models unchanged.
+ * Computes the model with which a device predicts if its order blends models (spec/extensions.md, X26 and X27). If the
+ * order does not, models are returned unchanged.
  */
 final class Blended {
     private final Job job;
     private final Blobs blobs;
     private final Bundle bundle;
     private final Blend blend;
-    /** The bias to which the shares of the device's labels are added; null if the order names none. */
+    /** The bias to which the log shares of the device's labels are added; null if there is none. */
     private final Tensor bias;
     /**
-     * The start (n,) with the shares of the device's labels; null unless {@link #before} found that it predicts better.
+     * The start vector (n,) plus the log shares of the device's labels; null unless {@link #before} found that this
+     * predicts better.
      */
     float[] informed;
 
@@ -43,8 +44,8 @@ final class Blended {
     }
 
     /**
-     * Returns the model (n,) with which the device predicts before training. It is the start (n,), with the shares of
-     * the device's labels if they improve it on the training examples, and blended with the device's last model.
+     * Returns the model (n,) with which the device predicts before training. It is the start vector (n,), plus the log
+     * shares of the device's labels if they improve it on the training examples, blended with the device's last model.
      */
     float[] before(float[] start, Trainer trainer, Examples train)
             throws StorageError, CodecError, TrainingDiverged {
@@ -59,7 +60,7 @@ final class Blended {
         return model(informed == null ? start : informed);
     }
 
-    /** Blends a model (n,) with the device's last one. */
+    /** Returns a model (n,) blended with the device's last one. */
     float[] model(float[] other) throws StorageError, CodecError {
         if (blend == null || blend.mix == 0 || job.kept.model == null) {
             return other;
@@ -73,7 +74,9 @@ final class Blended {
         return own;
     }
 
-    /** Returns a copy of theta (n,) with the shares of the labels added to its bias (C,). */
+    /**
+     * Returns a copy of theta (n,) with the log shares of the labels, relative to equal shares, added to its bias (C,).
+     */
     private float[] informed(float[] theta, Rows labels) {
         int classes = bias.to - bias.from;
         long[] counts = new long[classes];

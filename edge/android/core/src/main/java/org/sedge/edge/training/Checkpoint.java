@@ -16,15 +16,16 @@ final class Checkpoint {
     static final String FORMAT = "checkpoint 2";
     private static final Type<byte[]> BYTES = Type.bytes(0, Integer.MAX_VALUE);
     static final Schema<Record> SCHEMA = Record.schema();
-    /** The hash of its job. Other jobs must not continue from it. */
+    /** The hash of the checkpoint's job. Other jobs must not continue from the checkpoint. */
     static final Field<Record, byte[]> JOB = SCHEMA.required("job", Type.HASH);
     static final Field<Record, Metrics> BEFORE = SCHEMA.required("before", Metrics.SCHEMA);
-    /** The index of the stopped training phase, from 0. The next field counts the steps of the phases before it. */
+    /** The index of the stopped training phase, from 0. The next field counts the steps of all earlier phases. */
     static final Field<Record, Long> PHASE = SCHEMA.required("phase", Type.COUNT);
     static final Field<Record, Long> EARLIER_STEPS = SCHEMA.required("earlier_steps", Type.COUNT);
     static final Field<Record, Double> SECONDS = SCHEMA.required("seconds", Type.FINITE);
     /**
-     * The optimizer's state that the first training keeps for the next round ({@link Moments}); nil if it keeps none.
+     * The optimizer's state after the first training phase, kept for the next round ({@link Moments}); nil if none is
+     * kept.
      */
     static final Field<Record, byte[]> MOMENTS = SCHEMA.required("moments", Type.orNil(BYTES));
     private static final Field<Record, Long> STEPS = SCHEMA.required("steps", Type.COUNT);

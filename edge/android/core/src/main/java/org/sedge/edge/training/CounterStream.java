@@ -36,7 +36,7 @@ public final class CounterStream {
         return numbers;
     }
 
-    /** Returns the seed of an order's {@code phase}-th further training, counted from 1. */
+    /** Returns the seed of the {@code phase}-th training phase that follows an order's first one, counted from 1. */
     public static long furtherSeed(long seed, long phase) {
         return key(seed, FURTHER_TRAINING, phase) >>> 1;
     }

@@ -11,13 +11,16 @@ import java.util.Arrays;
 import java.util.Locale;
 
 /**
- * Converts examples to the types that a model takes, or says why this is impossible. The messages are the Python
- * agent's.
+ * Converts examples to the types that a model takes, or says why this is impossible. The error messages are the same as
+ * the Python agent's.
  */
 public final class Fitting {
     /** The largest magnitude up to which float32 can represent every integer. */
     static final int MAX_INTEGER = 1 << 24;
-    /** A label with this value counts in neither loss nor metric. It is allowed only in rows with several labels. */
+    /**
+     * Labels with this value count towards neither the loss nor the metric. They are allowed only in rows with several
+     * labels.
+     */
     static final long IGNORED = -100;
 
     private Fitting() {}
@@ -69,7 +72,10 @@ public final class Fitting {
         }
     }
 
-    /** Checks labels that are floats before they are converted: they, too, must be classes. */
+    /**
+     * Checks labels that are floats before they are converted: each must be a class or, in a row with several labels,
+     * {@link #IGNORED}.
+     */
     private static void checkFloats(Rows targets, long classes) throws DataError {
         boolean several = targets.shape().length > 0;
         for (int i = 0; i < targets.size(); i++) {

@@ -11,14 +11,14 @@ import org.sedge.edge.wire.Messages.Work;
 import java.util.HashMap;
 import java.util.Map;
 
-/** Assembles the inputs of an order's guided loss. The messages are the Python agent's. */
+/** Assembles the inputs of an order's guided loss. The error messages are the same as the Python agent's. */
 final class Guidance {
     private static final String CONSTANTS = "constants";
 
     private Guidance() {}
 
     /**
-     * Returns the inputs of the program "guided" by name, or null if the order has no guided loss.
+     * Returns the inputs of the program "guided", keyed by name, or null if the order has no guided loss.
      *
      * @param previous the device's last model (n,), or null
      * @throws CodecError if the bundle does not have this loss

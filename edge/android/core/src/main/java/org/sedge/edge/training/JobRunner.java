@@ -48,8 +48,8 @@ import java.util.function.BooleanSupplier;
  * Does the work of one order: assembles the start vector, evaluates, trains, evaluates again, and encodes the update
  * (spec/training.md).
  *
- * <p>It reads and writes only blobs. If it crashes before the core commits the outcome, all that remains are
- * unreferenced blobs, which are deleted later.
+ * <p>It reads and writes only blobs. If it crashes before the core commits the outcome, only unreferenced blobs are
+ * left behind, and they are deleted later.
  */
 public final class JobRunner {
     private final Blobs blobs;

@@ -23,15 +23,15 @@ final class LocalTraining {
     private final List<Training> trainings;
     private final long began = System.nanoTime();
     /**
-     * The progress so far, including that of an earlier attempt: training phases, their steps and seconds, and the
-     * unfinished training.
+     * The progress so far, including that of an earlier attempt: the number of finished training phases and of their
+     * steps, the seconds spent, and the state of the unfinished phase.
      */
     private int phase;
     private long steps;
     private double spent;
     private TrainingState state;
     private Metrics before;
-    /** The optimizer's state that the first training keeps for the next round; null if it keeps none. */
+    /** The optimizer's state after the first training phase, kept for the next round; null if none is kept. */
     byte[] moments;
     private double trainingSeconds;
     private long ownSteps;
@@ -111,7 +111,10 @@ final class LocalTraining {
         return spent + (System.nanoTime() - began) / 1e9;
     }
 
-    /** Returns the seed of the current training: the order's own for the first one, a derived one (T6) for others. */
+    /**
+     * Returns the seed of the current training phase: the order's own seed for the first phase, a seed derived from it
+     * (T6) for later ones.
+     */
     private long seed() {
         return phase == 0 ? order.seed : CounterStream.furtherSeed(order.seed, phase);
     }

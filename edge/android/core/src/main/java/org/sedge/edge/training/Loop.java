@@ -12,8 +12,8 @@ import java.util.List;
 import java.util.function.BooleanSupplier;
 
 /**
- * The training loop, which makes one step per batch. The stepper (steppers) computes the step, and the backend feeds
- * the batch.
+ * The training loop, which takes one step per batch. A {@link Stepper} computes the step, and the backend supplies the
+ * batch.
  */
 public final class Loop {
     private final Stepper stepper;
@@ -25,7 +25,7 @@ public final class Loop {
     private final float[] mean;
     private long step;
 
-    /** Continues from {@code resume}, or starts at the beginning if it is null. */
+    /** Creates a loop that continues from {@code resume}, or starts at the beginning if it is null. */
     public Loop(Stepper stepper, Training training, Batches batches, BooleanSupplier stopped, TrainingState resume) {
         this.stepper = stepper;
         this.training = training;
@@ -41,7 +41,7 @@ public final class Loop {
     }
 
     /**
-     * Makes all steps of the training. Every loss is checked after its step, and the model after each epoch.
+     * Takes all steps of the training phase. Checks the loss after each step, and the model after each epoch.
      *
      * @param differentiate receives the batches and computes their gradients
      */
@@ -54,7 +54,7 @@ public final class Loop {
         return stepper.trained(loss, step, mean);
     }
 
-    /** Makes the steps of one epoch. Returns the mean loss per example. */
+    /** Takes the steps of one epoch. Returns the mean loss per example. */
     private double epoch(Differentiate differentiate, String where)
             throws CodecError, TrainingDiverged, TrainingStopped {
         List<Double> losses = new ArrayList<>();
@@ -73,7 +73,7 @@ public final class Loop {
         return weighted / weights;
     }
 
-    /** Returns the loss of a step made before the stop, or NaN if its epoch had already ended. */
+    /** Returns the loss of a step taken before the job was stopped, or NaN if that step's epoch had already ended. */
     private double earlierLoss() {
         long place = step - resume.steps + resume.losses.size();
         return place >= 0 ? resume.losses.get((int) place) : Double.NaN;

@@ -18,7 +18,7 @@ public final class Moments {
             SCHEMA.required("vectors", Type.list(Type.bytes(0, Integer.MAX_VALUE), 1, 2));
 
     private final String optimizer;
-    /** The number of steps made so far. */
+    /** The number of steps taken so far. */
     public final long steps;
     /** The optimizer's vectors, (n,) each. */
     public final List<float[]> vectors;

@@ -47,7 +47,7 @@ public final class Optimizer {
         return training.learningRate * warmth * (1 + (end - 1) * step / steps);
     }
 
-    /** Returns the number of steps made so far. */
+    /** Returns the number of steps taken so far. */
     public long steps() {
         return steps;
     }

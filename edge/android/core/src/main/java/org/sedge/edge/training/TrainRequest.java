@@ -4,7 +4,10 @@ import org.sedge.edge.wire.Messages.Training;
 
 import java.util.Map;
 
-/** A request for one training phase, from theta (n,), which is not modified. {@code training} specifies the steps. */
+/**
+ * A request for one training phase, which starts from theta (n,) without modifying it. {@code training} specifies the
+ * steps.
+ */
 public final class TrainRequest {
     public final float[] theta;
     public final Training training;
@@ -12,12 +15,12 @@ public final class TrainRequest {
     /** The model (n,) towards which the prox term pulls. */
     public final float[] anchor;
     /**
-     * A vector (n,) to add to the gradient of every step, except in statistics, which have no gradient; null for none.
+     * A vector (n,) to add to the gradient of every step, except for statistics, which have no gradient; null for none.
      */
     public final float[] correction;
     /** The optimizer's initial state; null for zeros. */
     public final Moments moments;
-    /** The inputs of the guided loss, by their names in its program; null to use the bundle's own loss. */
+    /** The inputs of the guided loss, keyed by their names in its program; null to use the bundle's own loss. */
     public final Map<String, float[]> guidance;
 
     TrainRequest(float[] theta, Training training, long seed, float[] anchor, float[] correction, Moments moments,

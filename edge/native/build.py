@@ -21,7 +21,7 @@ import zipfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-VERSION = "1.5.1"  # The version of executorch, which is also that of sedge-executorch.
+VERSION = "1.5.1"  # The version of executorch, and also of sedge-executorch.
 PACKAGE = "sedge_executorch"
 HERE = Path(__file__).parent
 SOURCE = HERE / f"{PACKAGE}.cpp"
@@ -31,7 +31,8 @@ LIBRARIES = (
     "libexecutorch_threadpool.so",
     "libexecutorch_backend_xnnpack.so",
 )
-# Taken from executorch's CMake configuration. Without these flags, its classes would have another layout.
+# Taken from executorch's CMake configuration. Without these flags, its classes would have a different
+# memory layout.
 DEFINITIONS = ("C10_USING_CUSTOM_GENERATED_MACROS", "ET_EVENT_TRACER_ENABLED")
 INCLUDES = ("include", "include/executorch/runtime/core/portable_type/c10")
 COMPILERS = {"x86_64": "x86_64-linux-gnu-g++", "aarch64": "aarch64-linux-gnu-g++"}
@@ -106,7 +107,7 @@ def glibc(files: list[Path]) -> tuple[int, int]:
 
 
 def contents(machine: str, folder: Path) -> dict[str, bytes]:
-    """Return the files of a machine's wheel by their path in it, without RECORD."""
+    """Return the files of a machine's wheel, keyed by their path in the wheel, without RECORD."""
     executorch, text = unpacked(machine, folder)
     compile_interface(machine, executorch, folder / f"lib{PACKAGE}.so")
     libraries = [folder / f"lib{PACKAGE}.so", *(executorch / "lib" / name for name in LIBRARIES)]
@@ -153,7 +154,7 @@ def build(machine: str, out: Path) -> Path:
 
 
 def machines() -> list[str]:
-    """Return the machines to build for: this one, and any others that have a cross compiler installed."""
+    """Return the machines to build for, which are those whose compiler is installed here."""
     return [name for name in COMPILERS if shutil.which(COMPILERS[name])]
 
 

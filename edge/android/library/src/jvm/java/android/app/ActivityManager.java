@@ -7,7 +7,7 @@ import java.util.List;
 
 /**
  * Replaces Android's class for tests on a JVM. It reports how a process ended only when asked for the second time. A
- * killed process is reported as short of memory.
+ * killed process is reported as having run out of memory.
  */
 public class ActivityManager {
     private static final int SIGKILL = 9;

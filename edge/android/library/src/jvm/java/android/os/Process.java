@@ -3,7 +3,7 @@ package android.os;
 import java.io.IOException;
 import java.lang.management.ManagementFactory;
 
-/** Replaces Android's class for tests on a JVM. The processes are those of the machine. */
+/** Replaces Android's class for tests on a JVM. It stands for processes of the machine that runs the tests. */
 public final class Process {
     private Process() {}
 

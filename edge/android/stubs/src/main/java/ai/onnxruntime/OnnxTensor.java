@@ -3,7 +3,7 @@ package ai.onnxruntime;
 import java.nio.FloatBuffer;
 import java.nio.LongBuffer;
 
-/** Declares what we call of ONNX Runtime's AAR. Used only for compiling. */
+/** Declares the parts of ONNX Runtime's AAR that we call. Used only for compiling. */
 public class OnnxTensor implements OnnxValue {
     public static OnnxTensor createTensor(OrtEnvironment environment, FloatBuffer data, long[] shape)
             throws OrtException {

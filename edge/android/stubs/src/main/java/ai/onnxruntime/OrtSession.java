@@ -4,7 +4,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 
-/** Declares what we call of ONNX Runtime's AAR. Used only for compiling. */
+/** Declares the parts of ONNX Runtime's AAR that we call. Used only for compiling. */
 public class OrtSession implements AutoCloseable {
     public static class SessionOptions implements AutoCloseable {
         public void setIntraOpNumThreads(int threads) throws OrtException {

@@ -1,6 +1,6 @@
 package ai.onnxruntime;
 
-/** Declares what we call of ONNX Runtime's AAR. Used only for compiling. */
+/** Declares the parts of ONNX Runtime's AAR that we call. Used only for compiling. */
 public class TensorInfo {
     public long[] getShape() {
         throw new AssertionError("stub");

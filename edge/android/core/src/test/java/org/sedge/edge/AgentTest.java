@@ -28,7 +28,7 @@ import java.util.Base64;
 import java.util.Collections;
 
 /**
- * Tests what an app uses directly (join texts, examples, the state folder), and the errors for wrong values of these.
+ * Tests what an app uses directly (join texts, examples, the state folder), and the errors raised when these are wrong.
  */
 public class AgentTest {
     private static final String SECRET = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";

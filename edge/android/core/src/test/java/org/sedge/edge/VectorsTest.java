@@ -73,7 +73,7 @@ public class VectorsTest {
     private static final Map<?, ?> SPEC = vectors("spec");
     private static final List<Long> VERSIONS = Frame.VERSIONS;
 
-    /** Checks one case. It fails by an {@link AssertionError} or by any exception. */
+    /** Checks one case, which fails if this throws an {@link AssertionError} or any exception. */
     private interface Case {
         void run(Map<?, ?> given) throws Exception;
     }
@@ -274,7 +274,7 @@ public class VectorsTest {
         return kind.schema.decode(MsgPack.pack(native_(json)));
     }
 
-    /** Converts the JSON representation of a message back: an object with the only key "hex" stands for bytes. */
+    /** Converts the JSON representation of a message back: an object whose only key is "hex" stands for bytes. */
     private static Object native_(Object json) {
         if (json instanceof Map) {
             if (((Map<?, ?>) json).keySet().equals(Collections.singleton("hex"))) {
@@ -340,7 +340,7 @@ public class VectorsTest {
     }
 
     /**
-     * Re-encodes the map that is an update's report in its shortest form. A device may also send it with a 16-bit
+     * Re-encodes an update's report, which is a map, in its shortest form. A device may also send the map with a 16-bit
      * count.
      */
     private static byte[] shortest(byte[] blob) {

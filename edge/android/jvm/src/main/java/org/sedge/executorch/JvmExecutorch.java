@@ -20,13 +20,16 @@ public final class JvmExecutorch implements Backend {
     /** The system property that names the library for {@link #JvmExecutorch()}. */
     public static final String LIBRARY = "sedge.executorch";
 
-    // The library in use. It is static, because all programs of the process share their threads.
+    // The library in use. It is static, because all programs in the process share their threads.
     private static File loaded;
     private static int threads;
 
     private final long maxBytes;
 
-    /** Uses one thread, 3/4 of the machine's memory, and the library that the system property {@value #LIBRARY} names. */
+    /**
+     * Creates a backend that uses one thread, at most 3/4 of the machine's memory, and the library that the system
+     * property {@value #LIBRARY} names.
+     */
     public JvmExecutorch() throws BackendException {
         // The limit makes a program that needs more memory fail without affecting others, as in the Python agent.
         this(new File(System.getProperty(LIBRARY, "libsedge_executorch_jni.so")), 1,

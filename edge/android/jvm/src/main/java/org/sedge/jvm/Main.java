@@ -22,12 +22,14 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * Runs a device on a JVM: {@code Main FOLDER BACKEND-CLASS ...}, with a folder that {@code sedge-cloud device add} has
- * written and the classes of the backends to use, or {@code Main JOIN-TEXT STATE-FOLDER DATA.npz BACKEND-CLASS ...}.
+ * Runs a device on a JVM: {@code Main FOLDER BACKEND-CLASS ...}, with a folder written by
+ * {@code sedge-cloud device add} and the classes of the backends to use, or
+ * {@code Main JOIN-TEXT STATE-FOLDER DATA.npz BACKEND-CLASS ...}.
  */
 public final class Main {
     /**
-     * Matches the subset of TOML that {@code device add} writes: sections, and keys with a text or a list on one line.
+     * Matches the subset of TOML that {@code device add} writes: sections, and keys whose value is a string or a list
+     * on one line.
      */
     private static final Pattern LINE =
             Pattern.compile("\\s*(?:\\[([\\w.]+)\\]|(\\w+)\\s*=\\s*(\"([^\"\\\\]*)\"|\\[[^\\]#]*\\]|[^\"#]+?))?\\s*(?:#.*)?");

@@ -1,6 +1,6 @@
 package android.app.job;
 
-/** Replaces Android's class for tests on a JVM. Like Android, callers create a new object for each call about a job. */
+/** Replaces Android's class for tests on a JVM. As on Android, each call about a job gets a new object. */
 public class JobParameters {
     private final int id;
 

@@ -48,7 +48,7 @@ public final class Membership {
     }
 
     /**
-     * Joins by a token ({@code sedge-cloud device token add}). This phone generates its own keys, and requests the id
+     * Joins with a token ({@code sedge-cloud device token add}). This phone generates its own keys, and requests the id
      * {@code name} unless the token specifies one. Do not call it on an app's main thread. If a call is interrupted, or
      * nobody accepts the phone in time, the next call with the same token continues it.
      *
@@ -76,7 +76,7 @@ public final class Membership {
         return config;
     }
 
-    /** Returns the key pair of an unfinished join by this token, or creates and stores a new one. */
+    /** Returns the key pair of an unfinished join with this token, or creates and stores a new one. */
     private static Agreement.Pair pair(File begun, String token) throws IOException {
         if (begun.exists()) {
             String[] lines = new String(Files.readAllBytes(begun.toPath()), StandardCharsets.US_ASCII).split("\n");
@@ -142,7 +142,7 @@ public final class Membership {
         return new File(folder(context), "state-" + config.fleet + "." + config.device);
     }
 
-    /** Empties the state folders of all devices that this phone has been in the fleet. */
+    /** Empties the state folders of all the devices as which this phone has taken part in the fleet. */
     private static void emptyStates(Context context, String fleet) throws StorageError {
         File[] files = folder(context).listFiles();
         for (File file : files == null ? new File[0] : files) {

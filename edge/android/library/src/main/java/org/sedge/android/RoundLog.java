@@ -31,10 +31,10 @@ public final class RoundLog {
         public final long time;
         public final String run;
         public final int round;
-        /** Which metric the model has. */
+        /** The model's metric. */
         public final Metric metric;
         /**
-         * The metric's value before training; the next field is that after training. Both are NaN if the round was
+         * The metric's value before training; the next field is the value after training. Both are NaN if the round was
          * declined.
          */
         public final double before;
@@ -73,11 +73,11 @@ public final class RoundLog {
 
     /** Is notified when the log changes. */
     public interface Listener {
-        /** Called after each change of the log, on one of Android's threads, which must not be blocked. */
+        /** Called after each change to the log, on one of Android's threads, which must not be blocked. */
         void changed();
     }
 
-    /** The subscription of a listener, which ends when it is closed. */
+    /** A listener's subscription, which lasts until it is closed. */
     public interface Subscription extends AutoCloseable {
         @Override
         void close();

@@ -34,8 +34,8 @@ final class TrainingNotice implements AutoCloseable {
         try {
             service.startForeground(ID, notification);
         } catch (IllegalStateException | SecurityException refused) {
-            // From API 31 on, Android may not let a job start a foreground service. For API 34, the app must also
-            // declare the service's type. If Android refuses, the job runs in the background with the same
+            // From API 31 on, Android might not allow a job to start a foreground service. For API 34, the app must
+            // also declare the service's type. If Android refuses, the job runs in the background with the same
             // notification.
             manager.notify(ID, notification);
         }

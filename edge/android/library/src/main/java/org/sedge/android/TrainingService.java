@@ -14,7 +14,7 @@ import java.util.List;
 import java.util.concurrent.atomic.AtomicReference;
 
 /**
- * The work of a phone for its fleet, as an Android job. It connects, trains as ordered, sends the update, and ends.
+ * The Android job in which a phone works for its fleet. It connects, trains as ordered, sends the update, and ends.
  *
  * <p>An app subclasses it to provide the examples, and declares the subclass in its manifest with the permission
  * {@code android.permission.BIND_JOB_SERVICE}. {@link Conditions} decide when it runs. Android gives a job about ten

@@ -22,9 +22,9 @@ import java.util.concurrent.TimeUnit;
 
 /** Tries out programs in the process of {@link TrialService}, which the library's manifest declares. */
 public final class TrialProcess implements Sandbox {
-    /** Even on a busy phone, Android starts a process within a few seconds, unless there is no memory. */
+    /** Even on a busy phone, Android starts a process within a few seconds, unless memory has run out. */
     private static final long START_MILLIS = 30_000;
-    /** Android may record why a process ended a moment after we notice that it did. */
+    /** Android may record the reason for a process's end a moment after we notice that it has ended. */
     private static final long END_MILLIS = 5_000;
     private static final long LOOK_MILLIS = 50;
     private static final int SIGKILL = 9;
@@ -156,7 +156,7 @@ public final class TrialProcess implements Sandbox {
             context.unbindService(this);
             if (pid != 0) { // a program that never ends would keep its process alive
                 Process.killProcess(pid);
-                // Wait for its end, so that the next trial does not reach the old process.
+                // Wait for the process to end, so that the next trial does not reach the old one.
                 for (long waited = 0; waited < END_MILLIS && service.pingBinder(); waited += LOOK_MILLIS) {
                     pause();
                 }

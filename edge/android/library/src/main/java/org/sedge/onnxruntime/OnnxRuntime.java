@@ -22,11 +22,12 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Runs ONNX programs in ONNX Runtime's AAR, {@code com.microsoft.onnxruntime:onnxruntime-android}. They have been
- * checked by the core's {@code OnnxProgram}.
+ * Runs ONNX programs in ONNX Runtime's AAR, {@code com.microsoft.onnxruntime:onnxruntime-android}. The core's
+ * {@code OnnxProgram} has checked them.
  */
 public final class OnnxRuntime implements Backend {
-    // A graph names its inputs and outputs, but a Program has them by position, in this order (bundle.md).
+    // A graph names its inputs and outputs, but a Program takes and returns them by position, in this order
+    // (bundle.md).
     private static final List<String> INPUTS = Arrays.asList("theta", "frozen", "x", "y", "w", "noise");
     private static final List<String> OUTPUTS = Arrays.asList(
             "gradient", "loss", "statistics", "loss_sum", "metric_sum", "weight_sum", "logits");

@@ -6,7 +6,7 @@ import java.lang.annotation.RetentionPolicy;
 import java.lang.annotation.Target;
 
 /**
- * JSpecify 1.0's annotation, needed only for compiling. Types in what it marks are never null unless they are
+ * JSpecify 1.0's annotation, needed only for compiling. Within a marked element, types are never null unless they are
  * {@link Nullable}.
  */
 @Target({ElementType.PACKAGE, ElementType.TYPE, ElementType.METHOD, ElementType.CONSTRUCTOR})

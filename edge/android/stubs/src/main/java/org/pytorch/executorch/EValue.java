@@ -1,6 +1,6 @@
 package org.pytorch.executorch;
 
-/** Declares what we call of ExecuTorch's AAR. Used only for compiling. */
+/** Declares the parts of ExecuTorch's AAR that we call. Used only for compiling. */
 public class EValue {
     public static EValue from(Tensor tensor) {
         throw new AssertionError("stub");

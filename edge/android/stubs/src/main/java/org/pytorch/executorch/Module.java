@@ -1,6 +1,6 @@
 package org.pytorch.executorch;
 
-/** Declares what we call of ExecuTorch's AAR. Used only for compiling. */
+/** Declares the parts of ExecuTorch's AAR that we call. Used only for compiling. */
 public class Module {
     public static final int LOAD_MODE_FILE = 0;
 

@@ -5,7 +5,7 @@ import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
 import java.nio.LongBuffer;
 
-/** Declares what we call of ExecuTorch's AAR. Used only for compiling. */
+/** Declares the parts of ExecuTorch's AAR that we call. Used only for compiling. */
 public abstract class Tensor {
     public static Tensor fromBlob(FloatBuffer data, long[] shape) {
         throw new AssertionError("stub");

@@ -8,9 +8,9 @@ public final class Trained {
     final float[] theta;
     final double loss;
     final long steps;
-    /** The optimizer's state if the training keeps it, otherwise null. */
+    /** The optimizer's final state if it is kept for the next round, otherwise null. */
     final Moments moments;
-    /** The mean (n,) of the models after the last steps if the training averages them, otherwise null. */
+    /** The mean (n,) of the models after each of the last steps if the training averages them, otherwise null. */
     private final float[] mean;
 
     public Trained(float[] theta, double loss, long steps, Moments moments, float[] mean) {

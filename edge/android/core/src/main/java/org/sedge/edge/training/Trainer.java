@@ -30,7 +30,7 @@ public interface Trainer extends AutoCloseable {
      * Trains on the examples. Calls {@code stopped} before every step.
      *
      * @param resume the state of the same training when it was stopped, or null to start at the beginning; the result
-     *     is bit-identical to that without the stop
+     *     is bit-identical to that of an uninterrupted training
      */
     Trained train(TrainRequest request, Examples examples, BooleanSupplier stopped, TrainingState resume)
             throws CodecError, TrainingDiverged, TrainingStopped;

@@ -23,7 +23,7 @@ import javax.crypto.KeyAgreement;
 
 /** Derives the secret shared by a device and its coordinator from their key pairs (enrolment.md, E10). */
 public final class Agreement {
-    /** A device's key pair. The public key has 65 bytes; the private key is in PKCS #8. */
+    /** A device's key pair. The public key has 65 bytes; the private key is in PKCS #8 format. */
     public static final class Pair {
         public final byte[] point;
         public final byte[] coded;
@@ -44,11 +44,11 @@ public final class Agreement {
                 put(at.getAffineY(), point, 33);
                 return new Pair(point, pair.getPrivate().getEncoded());
             } catch (GeneralSecurityException error) {
-                throw new IllegalStateException(error); // cannot happen: every Android supports P-256
+                throw new IllegalStateException(error); // cannot happen: every Android version supports P-256
             }
         }
 
-        /** Returns the first 16 bytes of the public key's hash. Answers use them to name the request. */
+        /** Returns the first 16 bytes of the public key's hash, with which an answer identifies the request. */
         public byte[] name() {
             return Arrays.copyOf(Digests.sha256(point), 16);
         }
@@ -99,7 +99,7 @@ public final class Agreement {
         return Arrays.copyOf(Digests.hmac(key, name.getBytes(StandardCharsets.US_ASCII)), 16);
     }
 
-    /** Returns the private key of the certificate of a device or token, which follows from its secret (E18). */
+    /** Returns the private key for the certificate of a device or token, derived from its secret (E18). */
     public static PrivateKey certificateKey(byte[] secret) throws GeneralSecurityException {
         ECParameterSpec curve = curve();
         BigInteger last = curve.getOrder().subtract(BigInteger.ONE);
@@ -117,7 +117,7 @@ public final class Agreement {
         return ((ECPublicKey) generator().generateKeyPair().getPublic()).getParams();
     }
 
-    /** Decodes a point. Also checks that it is on the curve, because not every platform does that. */
+    /** Decodes a point. Also checks that it is on the curve, because not every platform checks this. */
     private static ECPoint checked(byte[] bytes) throws GeneralSecurityException {
         if (bytes.length != 65 || bytes[0] != 4) {
             throw new GeneralSecurityException("not an uncompressed point");

@@ -8,7 +8,10 @@ import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.Map;
 
-/** Writes a model into an ONNX program. The bytes are the same as from the protocol's wire/binding.py. */
+/**
+ * Writes a model into an ONNX program. The resulting bytes are identical to those written by the protocol's
+ * wire/binding.py.
+ */
 public final class BoundProgram {
     private static final int GRAPH = 7; // fields of ModelProto
     private static final int METADATA = 14;
@@ -56,7 +59,7 @@ public final class BoundProgram {
         return made.toByteArray();
     }
 
-    /** Returns the graph without one of its inputs, or null if it has no input of this name. */
+    /** Returns the graph without one of its inputs, or null if it has no input with this name. */
     private static byte[] without(byte[] graph, String name) {
         ByteArrayOutputStream kept = new ByteArrayOutputStream(graph.length);
         for (Part part = Part.first(graph); part != null; part = part.next()) {

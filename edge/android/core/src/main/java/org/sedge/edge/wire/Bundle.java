@@ -249,7 +249,7 @@ public final class Bundle {
         }
     }
 
-    /** Returns a copy of the SHA-256 of the manifest's bytes, with which policies refer to the bundle. */
+    /** Returns a copy of the SHA-256 of the manifest's bytes, by which policies refer to the bundle. */
     public byte[] manifestHash() {
         return manifestHash.clone();
     }

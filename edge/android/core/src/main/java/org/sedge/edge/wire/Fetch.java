@@ -18,7 +18,7 @@ public final class Fetch {
     private int attempt;
     private double due = Double.NaN;
     private boolean heard;
-    private double unansweredSince = Double.NaN; // the time of the last request
+    private double unansweredSince = Double.NaN; // the time of the last request if no chunk has arrived since
     private double waitingSince = Double.NaN;
     private double patience = Backoff.SILENCE_S;
 
@@ -33,7 +33,7 @@ public final class Fetch {
         return have.cardinality() == manifest.count;
     }
 
-    /** Call this when the link is up. The missing chunks are requested at once. */
+    /** Call this when the link has been established. The missing chunks are requested at once. */
     public void connected(double now) {
         attempt = 0;
         due = now;
@@ -59,7 +59,7 @@ public final class Fetch {
         due = Math.min(due, Math.max(now, again));
     }
 
-    /** Call this when the link is down. */
+    /** Call this when the link has been lost. */
     public void disconnected() {
         due = Double.NaN;
     }
@@ -67,7 +67,7 @@ public final class Fetch {
     /**
      * Checks a chunk. Returns true if it is valid and new.
      *
-     * @throws FrameError if it is invalid, which changes nothing
+     * @throws FrameError if it is invalid; the state is then unchanged
      */
     public boolean chunk(long index, byte[] data, double now) throws FrameError {
         manifest.check(index, data);
@@ -106,7 +106,7 @@ public final class Fetch {
         return asked;
     }
 
-    /** Returns the time at which {@link #poll} is next due, or NaN if it is not due before the next event. */
+    /** Returns the time at which {@link #poll} is next due, or NaN if nothing is due until the next event. */
     public double timer() {
         return complete() ? Double.NaN : due;
     }

@@ -21,7 +21,7 @@ public final class Frame {
     private static final int MAC_OFFSET = 48;
     private static final int UNKEYED = 1;
     private static final long MAX_INCARNATION = 0xffffffffL;
-    /** A clock that shows a later time than this is wrong, and would leave too few start counts. */
+    /** A clock that shows a later time than this must be wrong, and using it would leave too few start counts. */
     private static final long LATEST_CLOCK_S = MAX_INCARNATION - (1 << 24);
 
     public final Kind kind;
@@ -112,7 +112,7 @@ public final class Frame {
     /**
      * Decodes the message in the body.
      *
-     * @throws BodyError if it breaks its schema
+     * @throws BodyError if the message does not match its schema
      */
     public Struct<?> message() throws BodyError {
         try {

@@ -37,7 +37,7 @@ public final class Json {
         return value;
     }
 
-    /** Reads a string up to its closing quotation mark. */
+    /** Returns the text escaped for use inside a JSON string. */
     public static String escaped(String text) {
         StringBuilder found = new StringBuilder();
         for (char c : text.toCharArray()) {

@@ -22,7 +22,7 @@ public enum Kind {
 
     /** The schema of the body; null for a chunk, which has none. */
     public final Schema<?> schema;
-    /** Whether its format stays that of protocol version 1 forever (3.4). */
+    /** Whether the kind keeps the format of protocol version 1 forever (3.4). */
     final boolean frozen;
 
     Kind(Schema<?> schema, boolean frozen) {

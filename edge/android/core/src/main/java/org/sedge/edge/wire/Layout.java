@@ -96,7 +96,7 @@ public final class Layout {
     /**
      * Returns the tensors with these names, in the layout's order.
      *
-     * @param key the setting that the names come from, for messages
+     * @param key the setting that contains the names, for messages
      * @throws CodecError for an unknown name
      */
     public List<Tensor> named(Collection<String> names, String key) throws CodecError {
@@ -108,7 +108,7 @@ public final class Layout {
             }
         }
         if (!wanted.isEmpty()) {
-            // Comes from the coordinator; log it as one line.
+            // The name comes from the coordinator and may contain line breaks; log it as one line.
             String line = Collections.min(wanted).replace("\n", "\\n");
             throw new CodecError(key + ": no tensor named '" + line + "'");
         }

@@ -14,7 +14,7 @@ public final class Manifest extends Struct<Manifest> {
     public static final int MIN_CHUNK_BYTES = 1 << 12;
     public static final int MAX_CHUNK_BYTES = 1 << 18;
     public static final int MAX_CHUNKS = 4096;
-    /** The bytes of a chunk's packet that MQTT, the topic and our header may take. */
+    /** The maximum number of bytes that MQTT, the topic and our header add to a chunk's packet. */
     private static final int PACKET_OVERHEAD = Frame.HEADER_BYTES + 4096;
 
     /** Reads a manifest and checks its consistency. */
@@ -117,13 +117,13 @@ public final class Manifest extends Struct<Manifest> {
         return Math.min(chunkBytes, size - offset(index));
     }
 
-    /** Returns true if the data is that of the chunk with this index. */
+    /** Returns true if the data matches the digest of the chunk with this index. */
     public boolean matches(int index, byte[] data) {
         byte[] digest = Arrays.copyOf(Digests.sha256(data), DIGEST_BYTES);
         return Arrays.equals(digest, Arrays.copyOfRange(digests, index * DIGEST_BYTES, (index + 1) * DIGEST_BYTES));
     }
 
-    /** @throws FrameError unless the data is that of the chunk with this index */
+    /** @throws FrameError unless the data matches the digest of the chunk with this index */
     public void check(long index, byte[] data) throws FrameError {
         if (index >= count) {
             throw new FrameError("chunk " + index + " of a blob of " + count + " chunks");

@@ -4,7 +4,7 @@ import org.sedge.edge.wire.Schema.Field;
 
 import java.util.Locale;
 
-/** The name and kind of the metric with which people judge a model. */
+/** The name and kind of the metric by which people judge a model. */
 public final class Metric extends Struct<Metric> {
     public static final Schema<Metric> SCHEMA = new Schema<Metric>(true) {
         @Override
@@ -23,7 +23,7 @@ public final class Metric extends Struct<Metric> {
 
     /** The metric's name, for example {@code mean_absolute_error}. */
     public final String name;
-    /** Whether values are in [0, 1] and shown in percent. */
+    /** Whether values are in [0, 1] and shown as percentages. */
     public final boolean share;
 
     public Metric(String name, boolean share) {

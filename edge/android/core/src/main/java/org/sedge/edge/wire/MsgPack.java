@@ -12,7 +12,7 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * The subset of MessagePack that the protocol uses. It is written in its shortest form and read strictly.
+ * The subset of MessagePack that the protocol uses. Values are written in their shortest form and read strictly.
  *
  * <p>Values are Long, Double, Boolean, String, byte[], null, List, Map with text keys, and {@link Struct}. The library
  * of the same name would save a hundred lines here, but add 130 kB to every app.
@@ -22,7 +22,7 @@ public final class MsgPack {
 
     private MsgPack() {}
 
-    /** Encodes a value. */
+    /** Returns the encoding of a value. */
     public static byte[] pack(Object value) {
         Writer writer = new Writer();
         writer.value(value);
@@ -30,8 +30,8 @@ public final class MsgPack {
     }
 
     /**
-     * Decodes the bytes. Values that the type does not know are dropped, because lists and maps of one byte each would
-     * take thirty times as much memory.
+     * Decodes the bytes. Values for which the type has no place are dropped, because lists and maps of one byte each
+     * would take thirty times as much memory.
      *
      * @throws IllegalArgumentException unless the bytes are exactly one value
      */

@@ -15,8 +15,8 @@ import java.util.Map;
 import java.util.Set;
 
 /**
- * Checks ONNX programs before a runtime reads them. They may only have the fields and operators of B13, used as B16
- * allows.
+ * Checks ONNX programs before a runtime reads them. A program may contain only the fields and operators listed in B13,
+ * and may use them only as B16 allows.
  */
 public final class OnnxProgram {
     private static final String SCAN = "Scan";
@@ -56,7 +56,7 @@ public final class OnnxProgram {
         long kind;
     }
 
-    /** A node of a graph: the names of its inputs and outputs, and its attributes by name. */
+    /** A node of a graph: the names of its inputs and outputs, and its attributes, keyed by name. */
     private static final class Node {
         String operator = "";
         final List<String> inputs = new ArrayList<>();
@@ -72,7 +72,7 @@ public final class OnnxProgram {
         String name = "";
         long kind;
         final List<Long> dims = new ArrayList<>();
-        byte[] raw; // null if the elements are in another field, too
+        byte[] raw; // null unless all the elements are in this field
     }
 
     /** The names that a graph and its outer graphs define, with their element types, and the constants. */
@@ -384,7 +384,7 @@ public final class OnnxProgram {
     }
 
     /**
-     * Reads the fields of a message by their numbers.
+     * Reads the fields of a message. Returns them keyed by field number.
      *
      * @param allowed the permitted fields, each of which may occur once
      */

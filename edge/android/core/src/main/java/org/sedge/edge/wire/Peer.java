@@ -10,11 +10,11 @@ import java.util.List;
 
 /** The device's end of its channel to the coordinator. It seals outgoing frames, and opens and checks incoming ones. */
 public final class Peer {
-    /** A frame that was opened, with its message. A chunk has no message. */
+    /** An opened frame and its message. A chunk has no message. */
     public static final class Opened {
         public final Frame frame;
         public final Struct<?> message;
-        /** Whether the replay window has refused the frame. Its message is not decoded then. */
+        /** Whether the replay window has refused the frame. In that case its message is not decoded. */
         public final boolean replayed;
 
         Opened(Frame frame, Struct<?> message, boolean replayed) {
@@ -53,7 +53,7 @@ public final class Peer {
         version = Collections.min(versions);
     }
 
-    /** Uses other keys from now on. The frame counter and the replay window stay as they are. */
+    /** Switches to other keys. The frame counter and the replay window stay as they are. */
     public void change(DeviceKeys others) {
         keys = others;
     }

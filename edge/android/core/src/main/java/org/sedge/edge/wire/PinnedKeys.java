@@ -22,25 +22,26 @@ import java.util.TreeMap;
  * The public keys that a device trusts. One of them must have signed an order's policy (spec/policy.md). Without keys,
  * every order is accepted.
  *
- * <p>Ed25519 comes from the platform or, on an Android without it, from Bouncy Castle, which the app must then include.
+ * <p>Ed25519 comes from the platform or, on Android versions without it, from Bouncy Castle, which the app must then
+ * include.
  */
 public final class PinnedKeys {
     /** No keys, so that every order is accepted. */
     public static final PinnedKeys NONE = new PinnedKeys();
     public static final int ID_BYTES = 8;
-    /** The number of bytes in front of what is signed: the key's id and the signature. */
+    /** The number of bytes before the signed content: the key's id and the signature. */
     public static final int HEAD_BYTES = ID_BYTES + 64;
     /** The number of key replacements that a device can remember. It ignores further ones. */
     private static final int MAX_REPLACED = 64;
     private static final byte[] CONTEXT = "sedge key 1\n".getBytes(StandardCharsets.US_ASCII);
     private static final String ALGORITHM = "Ed25519";
     private static final String BOUNCY_CASTLE = "org.bouncycastle.jce.provider.BouncyCastleProvider";
-    /** The bytes in front of a key's own 32 bytes in its SubjectPublicKeyInfo (RFC 8410). */
+    /** The bytes before a key's own 32 bytes in its SubjectPublicKeyInfo (RFC 8410). */
     private static final byte[] HEAD = Hex.decode("302a300506032b6570032100");
 
     /** The keys as written in a file or a join text. */
     public final List<String> texts;
-    /** The public keys, 32 bytes each, by their ids. */
+    /** The public keys, 32 bytes each, keyed by id. */
     private final Map<String, byte[]> keys;
     /** The provider of Ed25519; null for the platform's default. */
     private final Provider provider;
@@ -85,7 +86,7 @@ public final class PinnedKeys {
     /**
      * Returns the keys that are valid now: each pinned key, or the newest one that has replaced it.
      *
-     * @param replaced the new public keys, by the ids of the old ones
+     * @param replaced the new public keys, keyed by the ids of the old ones
      */
     public PinnedKeys after(Map<String, byte[]> replaced) {
         Map<String, byte[]> found = new TreeMap<>();

@@ -10,8 +10,8 @@ public final class Reconnect {
     /** The wait extends an outage of t seconds by at most t / 36 seconds for each device. */
     private static final double OUTAGE_PART = 36;
     /**
-     * About how many of the fleet's devices reconnect per second after a short outage. The next constant is for longer
-     * ones.
+     * Roughly how many of the fleet's devices reconnect per second after a short outage. The next constant is for
+     * longer outages.
      */
     private static final double FIRST_DEVICES_A_SECOND = 100;
     private static final double DEVICES_A_SECOND = 10;
@@ -24,11 +24,11 @@ public final class Reconnect {
      * waits.
      */
     public enum Ended {
-        /** The connection had delivered a message, or we closed it because of its silence. */
+        /** The connection had delivered a message, or we closed it because it was silent. */
         HEARD(30),
-        /** The network replied that nothing listens at the address. */
+        /** The network replied that nothing is listening at the address. */
         REFUSED(30),
-        /** There was no CONNACK, for any other reason. */
+        /** No CONNACK arrived, for some other reason. */
         UNANSWERED(60),
         /** The broker refused us, or accepted us but sent no message. */
         TURNED_AWAY(300);
@@ -47,7 +47,7 @@ public final class Reconnect {
     /**
      * Returns the longest wait before the next connection.
      *
-     * @param ended how the last one ended
+     * @param ended how the last connection or attempt ended
      * @param devices the number of devices in the fleet; 0 if unknown
      */
     public double longest(Ended ended, double now, long devices) {

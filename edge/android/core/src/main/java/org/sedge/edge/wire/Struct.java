@@ -22,7 +22,7 @@ public abstract class Struct<S extends Struct<S>> {
         return field.in(values);
     }
 
-    /** Returns a copy of this struct with another value in one field. */
+    /** Returns a copy of this struct in which one field has this value. */
     public <T> S with(Field<S, T> field, T value) {
         Object[] changed = values.clone();
         changed[field.place] = value;

@@ -6,12 +6,12 @@ import java.nio.charset.StandardCharsets;
 public final class Topics {
     private Topics() {}
 
-    /** Returns the topic on which a device sends. */
+    /** Returns the topic to which a device publishes. */
     public static String up(String fleet, String device) {
         return "sedge/1/" + fleet + "/device/" + shard(device) + "/" + device + "/up";
     }
 
-    /** Returns the topic on which a device receives. */
+    /** Returns the topic of the messages meant for one device only. */
     public static String down(String fleet, String device) {
         return "sedge/1/" + fleet + "/device/" + shard(device) + "/" + device + "/down";
     }

@@ -54,8 +54,8 @@ public abstract class Type<T> {
     public abstract T read(Object value);
 
     /**
-     * Returns the type of a list's items, or of a map's value for a key. Returns null if such parts are dropped, as
-     * those of unknown keys are, which may have any size.
+     * Returns the type of a list's items, or of the value under a key of a map. Returns null if such values are
+     * dropped. The values of unknown keys are dropped, because they may have any size.
      */
     Type<?> part(String key) {
         return null;
@@ -66,7 +66,7 @@ public abstract class Type<T> {
         return null;
     }
 
-    /** Returns the maximum number of entries in a map. Maps with more are refused before they take memory. */
+    /** Returns the maximum number of entries in a map. Larger maps are refused before memory is allocated for them. */
     int most() {
         return Integer.MAX_VALUE;
     }
@@ -142,8 +142,8 @@ public abstract class Type<T> {
     }
 
     /**
-     * Returns a type for finite numbers from {@code least} to {@code most}. If {@code open}, {@code least} itself is
-     * excluded.
+     * Returns a type for finite numbers from {@code least} to {@code most}. If {@code open} is true, {@code least}
+     * itself is excluded.
      */
     public static Type<Double> number(final double least, final boolean open, final double most) {
         return new Type<Double>() {

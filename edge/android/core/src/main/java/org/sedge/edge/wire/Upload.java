@@ -15,11 +15,12 @@ public final class Upload {
     public final Manifest manifest;
     private final Random random;
     private final BitSet have = new BitSet();
-    private final List<long[]> inFlight = new ArrayList<>(); // pairs of a chunk and the number of the offer before it
+    // pairs of a chunk and the number of the last offer sent before it
+    private final List<long[]> inFlight = new ArrayList<>();
     private long number;
     private int fruitless;
     private double due = Double.NaN;
-    private double unansweredSince = Double.NaN; // when the newest offer was sent
+    private double unansweredSince = Double.NaN; // when the newest offer was sent, if it is unanswered
     private int attempt;
     private boolean answered = true;
     private boolean tried;
@@ -58,7 +59,7 @@ public final class Upload {
         return number == 1 && manifest.size <= Math.min(Messages.MAX_INLINE_BYTES, manifest.chunkBytes);
     }
 
-    /** Call this when the link is up. The blob is offered at once. */
+    /** Call this when the link has been established. The blob is offered at once. */
     public void connected(double now) {
         if (progress) {
             fruitless = 0;
@@ -85,7 +86,7 @@ public final class Upload {
         }
     }
 
-    /** Call this when the link is down. Chunks in flight count as lost. */
+    /** Call this when the link has been lost. Chunks in flight count as lost. */
     public void disconnected() {
         due = Double.NaN;
         credit = 0;
@@ -95,7 +96,7 @@ public final class Upload {
     /**
      * Handles the receiver's report on which chunks it has.
      *
-     * @param answers the number of the offer that it answers; 0 if it is unsolicited
+     * @param answers the number of the offer that the report answers; 0 if it is unsolicited
      */
     public void receive(long answers, byte[] bitmap, int newCredit, double now) throws FrameError {
         BitSet received = Manifest.fromBitmap(bitmap, manifest.count);
@@ -170,7 +171,9 @@ public final class Upload {
         return sends;
     }
 
-    /** Returns the time at which {@link #poll} is next due, or NaN if it is not due before the link is up. */
+    /**
+     * Returns the time at which {@link #poll} is next due, or NaN if it is not due until the link has been established.
+     */
     public double timer() {
         return due;
     }

@@ -20,8 +20,8 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 
 /**
- * Sends requests to the model in a state folder: {@code FOLDER RUN BACKEND-CLASS REQUEST…}, where the run "-" is the
- * newest. The requests are:
+ * Sends requests to the model in a state folder: {@code FOLDER RUN BACKEND-CLASS REQUEST…}, where "-" stands for the
+ * newest run. The requests are:
  *
  * <pre>
  * runs NAME BUNDLE BASE MODEL START   commits a state that has this run after the earlier ones; "-" means none

@@ -14,7 +14,7 @@ import java.nio.file.Files;
  * once, so gradients have the same bytes as in ONNX Runtime.
  */
 public final class ClassMeans implements Backend {
-    /** A file that contains this name of an output is a program for evaluation. */
+    /** A file that contains this output name is a program for evaluation. */
     private static final String EVALUATES = "metric_sum";
 
     /** A file that contains this word gives every example the weight 0. */
@@ -26,7 +26,7 @@ public final class ClassMeans implements Backend {
         this("onnxruntime");
     }
 
-    /** Uses another backend name, so that the files need not be ONNX programs. */
+    /** Creates the backend under another name, so that the files need not be ONNX programs. */
     public ClassMeans(String name) {
         this.name = name;
     }

@@ -17,9 +17,9 @@ import java.lang.management.ManagementFactory;
 import java.util.Collections;
 
 /**
- * Works on orders of one run, one after another: {@code FOLDER TRAIN.npz TEST.npz BACKEND-CLASS ORDER…}. FOLDER has the
- * blobs. A file of examples among the orders replaces the training examples from there on. The system property
- * {@code sedge.sandbox} names the class that tries programs, and {@code sedge.trial_ms} is its timeout.
+ * Works on orders of one run, one after another: {@code FOLDER TRAIN.npz TEST.npz BACKEND-CLASS ORDER…}. FOLDER
+ * contains the blobs. A file of examples among the orders replaces the training examples from there on. The system
+ * property {@code sedge.sandbox} names the class that tries out programs, and {@code sedge.trial_ms} is its timeout.
  *
  * <p>Prints the name of each update, or why there is none. Then prints three sizes in bytes: the heap in use after a
  * garbage collection, the JVM's largest heap, and the memory of direct buffers.

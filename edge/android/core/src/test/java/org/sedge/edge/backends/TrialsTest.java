@@ -264,7 +264,8 @@ public class TrialsTest {
         assertArrayEquals(job.checkpoint, stop.checkpoint);
         long began = System.nanoTime();
         ending = (program, sample) -> {
-            throw new Sandbox.Crash("signal 15", false); // sent to all processes; the trial's ends first
+            // the signal goes to all processes, and the trial's process ends first
+            throw new Sandbox.Crash("signal 15", false);
         };
         assertThrows(JobStopped.class, () -> programs.open(
                 Bundle.unpack(packed), job, () -> System.nanoTime() - began > 50_000_000));

@@ -3,8 +3,8 @@ package org.sedge.edge.backends;
 import java.io.File;
 
 /**
- * Programs whose {@code evaluate} never returns. It ends the process with the exit status in the system property
- * {@code sedge.status} or, without one, runs forever.
+ * A backend whose programs never return from {@code evaluate}. They end the process with the exit status in the system
+ * property {@code sedge.status} or, if it is not set, run forever.
  */
 public final class Unending implements Backend {
     @Override

@@ -98,7 +98,7 @@ public class LinkTest {
             while (tasks.remainingCapacity() > 0) {
                 Thread.sleep(10);
             }
-            tasks.take().run(); // the event that the link is up
+            tasks.take().run(); // the event that the link has been established
             link.close();
             reader.join(10_000);
             assertTrue(!reader.isAlive());

@@ -7,7 +7,7 @@ import java.util.Random;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 
-/** Connects to a broker. Prints why it could not. */
+/** Connects to a broker. If that fails, prints why. */
 public final class SayWhy implements Link.Owner {
     private String said;
 

@@ -19,7 +19,7 @@ import java.util.Collections;
 import java.util.List;
 
 /**
- * All decoders of bytes that come from a peer. Their names are those in tests/protocol/test_fuzz.py, which generates
+ * All decoders for bytes that come from a peer, under the names used by tests/protocol/test_fuzz.py, which generates
  * damaged bytes.
  */
 final class Decoders {
@@ -89,7 +89,7 @@ final class Decoders {
             trust.policyOf(Order.SCHEMA.empty().with(Order.POLICY, data));
         } catch (RemoteError error) {
             throw error;
-        } catch (SedgeException error) { // would concern a pinned key or the disk
+        } catch (SedgeException error) { // could only concern a pinned key or the disk
             throw new AssertionError(error);
         }
     }

@@ -16,8 +16,8 @@ import java.util.List;
 import java.util.Set;
 
 /**
- * A device's disk that refuses the kind of call that a test has named, in Python's spelling. A test can limit the
- * refusal to blobs of a minimum size, with one exception.
+ * A device's disk that refuses one kind of call. The test names the method to refuse as it is spelled in Python. It can
+ * restrict the refused writes to blobs of a minimum size, and exempt one blob.
  */
 final class RefusingDisk implements Blobs, DurableBytes {
     /** Simulates a power cut, so nothing catches it. */
@@ -46,9 +46,9 @@ final class RefusingDisk implements Blobs, DurableBytes {
     }
 
     /**
-     * Makes later calls fail. {@code words} holds the index of the first such call, counted from now on over all disks,
-     * the number of these calls, how they fail (refuse, lose or kill), and the error's message. Returns the number of
-     * calls since the previous request.
+     * Makes some of the following calls fail. {@code words[2]} is the index of the first such call, counted over all
+     * disks from now on, {@code words[3]} the number of such calls, {@code words[4]} how they fail (refuse, lose or
+     * kill), and {@code words[5]} the error message. Returns the number of calls since the previous request.
      */
     static int turns(String[] words) {
         int before = turn;

@@ -121,7 +121,7 @@ public class RoundVectorsTest {
         assertEquals(8, play("extended_rounds"));
     }
 
-    /** Replays those runs of a group that need no unsupported extension. Returns their number. */
+    /** Replays the runs in a group that need no unsupported extension. Returns the number of runs replayed. */
     private int play(String group) throws Exception {
         int played = 0;
         for (Object one : cases(group)) {

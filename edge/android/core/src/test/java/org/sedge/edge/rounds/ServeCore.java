@@ -35,10 +35,10 @@ import java.util.Random;
 import java.util.logging.Level;
 
 /**
- * Runs agent cores for tests in Python, all in one JVM (tests/edge/java_core.py). Each line of standard input has the
- * name of a core, a call and its arguments. The answer has one line for each effect, then a line with a dot and the
- * result. HTTP downloads that a call starts are finished before the answer. Meanwhile programs may ask Python for their
- * outputs.
+ * Runs agent cores for tests in Python, all in one JVM (tests/edge/java_core.py). Each line of standard input contains
+ * the name of a core, a call and its arguments. The answer consists of one line for each effect, then a line with a dot
+ * and the result. HTTP downloads started by a call are finished before the answer is printed. Before the answer,
+ * programs may also ask Python for their outputs.
  */
 public final class ServeCore implements Effects, AgentListener, Downloader {
     private static final BufferedReader IN =

@@ -1,8 +1,8 @@
 package org.sedge.edge.training.steppers;
 
 /**
- * The mean of the models that training passes through last (spec/extensions.md, X23). The device evaluates, keeps and
- * predicts with the mean, but sends the last model.
+ * The mean of the models after each of the last training steps (spec/extensions.md, X23). The device evaluates, keeps
+ * and predicts with the mean, but sends the last model.
  *
  * <p>Sources: Polyak and Juditsky 1992; Izmailov et al. 2018, Averaging weights leads to wider optima.
  */

@@ -35,7 +35,7 @@ public final class Single implements Stepper {
                 statistics.add(tensor);
             }
         }
-        // Keep this order, because float32 sums depend on it.
+        // Keep the terms in this order, because the result of a float32 sum depends on it.
         if (request.training.prox > 0) {
             terms.add(new Prox(request.training.prox, request.anchor));
         }

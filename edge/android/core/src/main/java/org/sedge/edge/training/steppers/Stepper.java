@@ -6,12 +6,12 @@ import org.sedge.edge.training.TrainingState;
 
 import java.util.List;
 
-/** Holds the models that training changes, and makes its steps. */
+/** Holds the models that a training changes, and takes the training's steps. */
 public interface Stepper {
-    /** Makes one step on the batch that was fed last. Returns the batch's loss. */
+    /** Takes one step on the batch that was fed last. Returns the batch's loss. */
     double step(double rate) throws CodecError;
 
-    /** Returns the live model (n,) whose loss is reported. The training fails if it is not finite. */
+    /** Returns the live model (n,) whose loss is reported. The training fails if this model is not finite. */
     float[] theta();
 
     /** Returns the live models and their optimizers' state, (n,) each. The next step changes them. */
@@ -23,7 +23,7 @@ public interface Stepper {
     /**
      * Returns the training's result.
      *
-     * @param mean the mean (n,) of its models, or null
+     * @param mean the mean (n,) of the models, or null if the training does not average them
      */
     Trained trained(double loss, long steps, float[] mean);
 }

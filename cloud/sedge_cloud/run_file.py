@@ -26,7 +26,10 @@ def load_run(path: Path) -> RunConfig:
 
 
 def check_run(run: RunConfig, where: str = "") -> RunConfig:
-    """Check what types and ranges alone cannot express. Returns the config. Raises ``ConfigError``."""
+    """Check the rules that types and ranges alone cannot express.
+
+    Returns the config. Raises ``ConfigError``.
+    """
     try:
         strategy = make_strategy(run.strategy, run.options)
     except ConfigError as exc:
@@ -56,7 +59,7 @@ def check_run(run: RunConfig, where: str = "") -> RunConfig:
 
 
 def _check_privacy(run: RunConfig, privacy: PrivacyConfig, strategy: Strategy, where: str) -> None:
-    """Refuse settings by which a device could count for more than the clip, or affect others' weight."""
+    """Refuse settings that let a device count for more than the clip or affect other devices' weights."""
     require_accountant()
     # FedSelect is refused, as its mean depends on which elements each device has chosen.
     if not isinstance(strategy, FedAvg | FedOBP) or isinstance(strategy, FedSelect):

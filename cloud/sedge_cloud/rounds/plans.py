@@ -42,13 +42,14 @@ from sedge_protocol.wire.work import Work
 
 # A patch that the device has kept is sent as its hash, unless the patch itself has at most this many bytes.
 NAMED_BYTES = 256
-# The id of a hypothetical device without history. It cannot clash with a real id, as those have no spaces.
+# The id of a hypothetical device with no history. It cannot clash with a real id, as real ids contain no
+# spaces.
 NEWCOMER = "a new device"
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A round's orders, and the features that each left-out device lacks."""
+    """A round's orders, and the features missing on each device that was left out."""
 
     orders: list[OrderRow]
     left_out: dict[str, frozenset[str]]
@@ -57,7 +58,7 @@ class Planned:
 def plan_round(
     run: Run, run_store: RunStore, number: int, devices: Sequence[str], hello: Hellos
 ) -> Planned:
-    """Plan every device's order in a round. Raises ``StrategyError`` for an unusable assignment."""
+    """Plan every device's order for a round. Raises ``StrategyError`` for an unusable assignment."""
     planner = _Planner(run, run_store, number, hello, devices)
     orders: list[OrderRow] = []
     left_out: dict[str, frozenset[str]] = {}
@@ -78,7 +79,7 @@ def plan_round(
 
 
 def _lacking(run: Run, assignment: Assignment, work: Work, hello: Hello | None) -> frozenset[str]:
-    """Return the features, or the memory, that an order needs and the device lacks."""
+    """Return the features and memory that an order needs but the device lacks."""
     needed = needed_by_work(work, run.config.training_in(run.state.round + 1))
     if assignment.correction is not None:
         needed |= {CORRECTION}
@@ -104,7 +105,7 @@ def save_terms(run: Run, run_store: RunStore, stored: bytes) -> None:
 
 
 def plan_newcomer(run: Run, run_store: RunStore) -> OrderRow:
-    """Return the first round's order of a device without history.
+    """Return the order that a device with no history would get in the first round.
 
     Raises ``StrategyError``, ``CodecError`` or ``Unencodable`` for an assignment that cannot be used.
     """
@@ -136,7 +137,7 @@ class _Planner:
         return self._run.strategy.plan(self._context, self._clients.of(device))
 
     def forget(self, orders: Sequence[OrderRow]) -> None:
-        """Free what was cached for this plan only, as the next plan will use newer updates."""
+        """Free the data cached for this plan only; the next plan will use newer updates."""
         state = self._run.state
         keep = {state.model, state.initial, *(order.patch_hash for order in orders)}
         self._clients.forget()
@@ -148,9 +149,9 @@ class _Planner:
         client, hello = self._past.rows.get(device), self._hello(device)
         trusted = client is None or run_store.counted(run, client) > 0
         if client is not None and client.width != assignment.width:
-            client = None  # what it kept has another width's layout
+            client = None  # the data it kept has another width's layout
         if not keeps_model(hello, run.name):
-            client = None  # it has lost the patch, mask and model that it kept
+            client = None  # the device has lost its patch, mask and model
         model, model_hash = self._start(assignment.start)
         is_own = self._is_own(device, assignment.patch, client)
         patch, patch_context = self._patch(assignment.patch, client, is_own)
@@ -179,9 +180,10 @@ class _Planner:
         )
 
     def _sum(self, client: ClientModelRow, holds: bytes) -> bytes:
-        """Return the blob of a single step that combines all changes that a device has missed.
+        """Return the blob of a single step that combines all changes since the model ``holds``.
 
-        Returns b"" if that saves nothing, or if the device had a later order and so may have a later model.
+        Returns b"" if that saves nothing, or if the device has had an order since its last update and so
+        may have a newer model.
         """
         if holds not in self._sums:
             self._sums[holds] = self._run_store.summed_step(self._run, holds)
@@ -190,7 +192,7 @@ class _Planner:
         return self._sums[holds]
 
     def _start(self, start: Theta | None) -> tuple[bytes, bytes]:
-        """Return the blob and hash of a start vector; both empty for the run's own model."""
+        """Return the blob and hash of a start vector; both are empty if it is the run's own model."""
         if start is None:
             return b"", b""
         name = hash_of(start)
@@ -204,7 +206,7 @@ class _Planner:
         return self._starts[name]
 
     def _correction(self, correction: Theta | None) -> bytes:
-        """Return the blob of the vector that a device adds to its gradients; empty for none."""
+        """Return the blob of the vector that a device adds to its gradients; empty if there is none."""
         if correction is None:
             return b""
         whole = SparseVector(correction.size, None, correction)
@@ -214,14 +216,14 @@ class _Planner:
     def _is_own(
         self, device: str, patch: SparseVector | None, client: ClientModelRow | None
     ) -> bool:
-        """Return True if the device has kept this patch: the elements it sent last, with their values."""
+        """Return True if the device already has this patch: the elements it last sent, and their values."""
         if patch is None or client is None or not client.remembered:
             return False
         model = self._clients.of(device)
         return model.trained is not None and _same(patch, model.sent, model.trained)
 
     def _mask(self, client: ClientModelRow | None) -> bytes:
-        """Return the blob of a device's last mask; empty if it has none, or the disk has lost it."""
+        """Return the blob of a device's last mask; empty if it has none, or if the disk has lost it."""
         if client is None or not client.mask or not self._run_store.store.blobs.has(client.mask):
             return b""
         return client.mask
@@ -245,7 +247,7 @@ class _Planner:
 
 
 def _held_in(wanted: ValueCoding, values: Theta) -> ValueCoding:
-    """Return the ``wanted`` coding, or fp32 if that cannot hold the largest of the values (k,).
+    """Return the ``wanted`` coding, or fp32 if ``wanted`` cannot hold the largest of the values (k,).
 
     One device's extreme value must not end the run. Every device can decode fp32, and an encoded vector
     names its coding.
@@ -258,7 +260,7 @@ def _held_in(wanted: ValueCoding, values: Theta) -> ValueCoding:
 
 
 def _same(patch: SparseVector, sent: SparseVector | None, trained: Theta) -> bool:
-    """Return True if a patch equals ``trained`` (n,) at the elements in ``sent``."""
+    """Return True if a patch has the indices of ``sent`` and the values of ``trained`` (n,) at them."""
     if sent is None or sent.count != patch.count:
         return False
     if patch.indices is None or sent.indices is None:

@@ -1,4 +1,4 @@
-"""Rounds with [privacy]: merges a round's updates into one, clipped and noised, which the strategy gets."""
+"""Rounds with [privacy]: merges a round's updates into a single clipped and noised one for the strategy."""
 
 import hashlib
 
@@ -10,7 +10,7 @@ from sedge_protocol.errors import StorageError
 
 
 def noised(run: Run, context: Context, given: RoundUpdates) -> Update:
-    """Return the noised mean of a round's updates. Raises ``StorageError`` for a run without a budget.
+    """Return the noised mean of a round's updates. Raises ``StorageError`` if the run has no budget.
 
     Elements that devices keep to themselves or do not train stay unchanged, and need no noise.
     """
@@ -29,7 +29,7 @@ def noised(run: Run, context: Context, given: RoundUpdates) -> Update:
 
 
 def exhausted(run: Run) -> str:
-    """Explain why no further round of training is possible; empty if one is."""
+    """Return why no further round of training is possible; empty if one is possible."""
     config, budget = run.config.privacy, run.state.budget
     if config is None or budget is None or budget.left > 0:
         return ""

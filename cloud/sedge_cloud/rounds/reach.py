@@ -1,9 +1,9 @@
 """The interface through which rounds see devices: which are online, and what each can do.
 
-The ingest of this process implements it from its own observations (sessions.py, traffic.py). For devices of
-another process the same facts are in rows: ``sessions`` says who is online or waits, ``devices`` has
-enrolments, revocations and hellos, and ``traffic`` the bytes. Rounds know nothing else about an ingest.
-They send it the hints in hints.py.
+The ingest in this process implements it from its own observations (sessions.py, traffic.py). For devices
+connected to another process, the same facts are in tables: ``sessions`` says who is online or waiting,
+``devices`` has enrolments, revocations and hellos, and ``traffic`` has the bytes. Rounds know nothing else
+about an ingest. They send it the hints in hints.py.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -16,7 +16,10 @@ from sedge_protocol.wire.messages import Hello
 
 
 class Reach(Protocol):
-    """The devices, by id. A device that is not enrolled is offline and has no hello."""
+    """Answers questions about the fleet's devices.
+
+    A device that is not enrolled is offline and has no hello.
+    """
 
     @property
     def present(self) -> int:
@@ -25,7 +28,7 @@ class Reach(Protocol):
 
     @property
     def changes(self) -> int:
-        """Return how often a device has come or gone."""
+        """Return how many times devices have come online or gone offline."""
         ...
 
     @property
@@ -34,11 +37,11 @@ class Reach(Protocol):
         ...
 
     def presence(self, device: str) -> Presence:
-        """Return a device's presence; all False if it is not enrolled."""
+        """Return a device's presence, with every field False if it is not enrolled."""
         ...
 
     def hello(self, device: str) -> Hello | None:
-        """Return a device's last hello, which says whether it waits; None if there is none."""
+        """Return a device's last hello, which says whether the device is waiting; None if there is none."""
         ...
 
     def max_packet_of(self, device: str) -> int:
@@ -46,18 +49,18 @@ class Reach(Protocol):
         ...
 
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
-        """Return the sorted ids of the devices that are online, do not wait, and meet a run's terms.
+        """Return the sorted ids of the devices that are online, are not waiting, and meet a run's terms.
 
-        Only devices that the run selects are considered and, unless ``among`` is empty, only those in it.
+        Only devices that the run selects are considered; if ``among`` is not empty, only the ones it lists.
         """
         ...
 
 
 class Meter(Protocol):
-    """Counts the bytes of every device."""
+    """Counts the bytes that each device sends and receives."""
 
     def of_round(
         self, run: str, number: int, cohort: Iterable[str]
     ) -> tuple[tuple[TrafficRow, ...], tuple[int, int]]:
-        """Return the bytes of an open round's devices so far, and those on the coordinator's link."""
+        """Return each device's traffic in an open round so far, and the bytes on the coordinator's link."""
         ...

@@ -20,7 +20,7 @@ MAX_ROUNDS = 32
 
 @dataclass(frozen=True)
 class _Declined:
-    """A device's last decline: its round, its reason, and how many in a row had this reason."""
+    """A device's last decline: its round, its reason, and how many declines in a row gave that reason."""
 
     round: int
     reason: str
@@ -35,7 +35,7 @@ class Resting:
 
     @staticmethod
     def of(declines: Iterable[tuple[str, int, str]]) -> "Resting":
-        """Create an instance from the declines since each device's last update, in order.
+        """Create an instance from the declines since each device's last update, oldest first.
 
         ``declines`` are tuples (device, round, reason).
         """

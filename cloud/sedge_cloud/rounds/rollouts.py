@@ -29,16 +29,16 @@ from sedge_cloud.store.rows import LATE_ROUNDS
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.update import Metrics
 
-# Devices' earlier metrics are searched for in this many rounds before a rollout. Together with the rounds
-# that may still get late answers, that is fewer than the minimum of `[keep] rounds`.
+# How many rounds before a rollout are searched for devices' earlier metrics. Together with the rounds that
+# may still get late answers, these are fewer than the minimum of `[keep] rounds`.
 EARLIER_ROUNDS = 5
 # A device has failed once it has left this many orders with the new bundle unanswered.
 MAX_SILENT = 3
 NO_ANSWER = "no answer"
-# How many of the devices that a rollout waits for are named.
+# At most this many of the devices that a rollout is waiting for are listed by name.
 MAX_NAMED = 4
-# Reasons of declines and rejects that say nothing about a bundle: the device's own limits, its link, or its
-# revocation, and updates that came too late or were lost by the coordinator's disk.
+# Reasons for declines and rejections that say nothing about a bundle: the device's own limits, its link, or
+# its revocation, and updates that came too late or were lost by the coordinator's disk.
 NOT_THE_BUNDLES = frozenset(
     {"MessageTooLarge", "TooManyOrders", "TooManyRuns", "revoked", "stale", "lost"}
 )
@@ -47,9 +47,9 @@ NOT_THE_BUNDLES = frozenset(
 class Group(msgspec.Struct):
     """The answers of devices with one bundle: which devices succeeded, and why the others failed.
 
-    ``silent`` counts each device's unanswered orders. ``asked`` has, by device, the last round in which it
-    had an order but gave no answer that says anything about the bundle. ``first`` and ``last`` have the
-    metric before and after training from a device's first and last report.
+    ``silent`` counts each device's unanswered orders. ``asked`` maps a device to the last round in which it
+    had an order but gave no answer that says anything about the bundle. ``first`` and ``last`` map a device
+    to its metric before and after training, from its first and last report.
     """
 
     succeeded: set[str] = set()
@@ -61,7 +61,7 @@ class Group(msgspec.Struct):
 
     @property
     def share(self) -> float:
-        """Return the share of devices that failed among those that failed or succeeded."""
+        """Return the share of failed devices among all devices that have failed or succeeded."""
         return len(self.failed) / max(1, len(self.failed) + len(self.succeeded))
 
     def fail(self, device: str, why: str) -> None:
@@ -77,7 +77,7 @@ class Tally(msgspec.Struct):
     others: Group = msgspec.field(default_factory=Group)
 
     def changes(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-        """Return how much each device's metric before and after training has changed, for both groups."""
+        """Return how each device's metrics before and after training have changed, for both groups."""
         was, new, others = self.others, self.new.last, self.others.last
         return (
             [_change(was.last[device], new[device]) for device in new if device in was.last],
@@ -97,8 +97,8 @@ class _Scores(msgspec.Struct):
 def add(tally: Tally, bundle: bytes, orders: Iterable[Tried], since: int, measured: bool) -> None:
     """Add the devices' answers to the tally and, if ``measured``, their metrics.
 
-    Metrics are also taken from rounds before ``since``. The orders must be later than all that are in the
-    tally. ``bundle`` is the new bundle.
+    Metrics are also taken from rounds before ``since``. The orders must be later than all those already
+    tallied. ``bundle`` is the new bundle.
     """
     for order in orders:
         group = tally.new if order.bundle == bundle else tally.others
@@ -125,9 +125,10 @@ def add(tally: Tally, bundle: bytes, orders: Iterable[Tried], since: int, measur
 def tallied(
     row: RolloutRow, store: RolloutRows, closed: int, measured: bool = False
 ) -> tuple[Progress, Tally]:
-    """Return the progress, which stores the older part of the tally, and the tally up to round ``closed``.
+    """Return the updated progress, and the tally up to round ``closed``.
 
-    Answers to the last rounds may still arrive, so their orders are read again the next time.
+    The progress stores the tally of older rounds. The last rounds may still get answers, so their orders
+    are read again the next time.
     """
     progress = row.read_progress()
     tally = read(row, progress.tally, Tally) if progress.tally else Tally()
@@ -143,7 +144,7 @@ def tallied(
 
 
 def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
-    """Start the next phase of the run's rollout, or end it, if that is due. Yields notes on it."""
+    """Start the next phase of the run's rollout, or end it, if that is due. Yields notes about it."""
     row = in_progress(store, run.name)
     if row is None:
         return
@@ -157,7 +158,7 @@ def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a decision on a rollout is based on: the ``devices`` that it covers, and their outcomes.
+    """The facts for a decision on a rollout: the ``devices`` that it covers, and their outcomes.
 
     ``round`` is the next round, and ``metric`` the name of the run's metric. The failed devices in ``kept``
     do not go back to their previous version.
@@ -199,7 +200,7 @@ def proceed(
         share = plan.phases[progress.phase]
         text = f"phase {progress.phase + 1}, {100 * share:g} %: {progress.sizes[-1]} devices"
     if row.state != "in_progress":
-        # The tally is dropped, as it is no longer needed; that of 100,000 devices takes 8.7 MB.
+        # The tally is no longer needed, and takes 8.7 MB for 100,000 devices.
         progress = msgspec.structs.replace(progress, ended=at, tally=b"", awaited=())
     else:
         progress = _with_awaited(row, progress, seen)
@@ -235,7 +236,7 @@ def next_phase(
 
 
 def awaited(row: RolloutRow, progress: Progress, devices: Iterable[str], new: Group) -> list[str]:
-    """Return those of the ``devices`` that are in the rollout and have neither succeeded nor failed."""
+    """Return which of the ``devices`` are in the rollout and have neither succeeded nor failed."""
     known = {*progress.failed, *new.failed, *new.succeeded}
     names = (name for name in devices if name not in known)
     return [name for name in names if rank(row, name) <= progress.bounds[-1]]
@@ -247,13 +248,13 @@ def _with_awaited(row: RolloutRow, progress: Progress, seen: Seen) -> Progress:
 
 
 def members(row: RolloutRow, progress: Progress, devices: Iterable[str]) -> set[str]:
-    """Return those of ``devices`` that the current phase has added."""
+    """Return which of ``devices`` the current phase has added."""
     before, last = (-1, *progress.bounds)[-2:]
     return {name for name in devices if before < rank(row, name) <= last}
 
 
 def away(store: RolloutRows, devices: Set[str], since: float) -> set[str]:
-    """Return those of ``devices`` that are paused, or offline and unheard since ``since`` (wall clock)."""
+    """Return which of ``devices`` are paused, or offline and silent since ``since`` (wall clock)."""
     seen = store.sessions_named(devices)
     near = {one.device for one in seen if one.online or one.heard > since}
     return {*devices} - (near - store.paused().keys())
@@ -267,10 +268,10 @@ def absent(
     new: Group,
     at: float,
 ) -> set[str]:
-    """Return those of the ``newest`` devices for which a small phase does not wait.
+    """Return which of the ``newest`` devices a small phase does not wait for.
 
     They are ``away``, or have no outcome because they had no order in the last rounds: other devices were
-    drawn, or these wait or lack a feature.
+    drawn, or they are waiting or lack a feature.
     """
     found = away(store, newest, at - row.read_plan().hold_s)
     if row.run and progress.tallied >= progress.phase_round:
@@ -285,7 +286,7 @@ def _added(progress: Progress) -> int:
 
 
 def _needed(plan: RolloutPlan, progress: Progress, reachable: Set[str]) -> int:
-    """Return how many devices of a phase must succeed before the next, or answer before an abort."""
+    """Return how many devices must succeed before the next phase, or answer before an abort."""
     return plan.min_devices if _added(progress) >= plan.min_devices else max(1, len(reachable))
 
 
@@ -297,7 +298,7 @@ def _is_through(
     at: float,
     reachable: Set[str],
 ) -> bool:
-    """Return True if a phase has lasted long enough, and enough of the devices it added have succeeded."""
+    """Return True if the phase has lasted long enough and enough of the devices it added have succeeded."""
     if at < progress.since + plan.hold_s:
         return False
     succeeded = len(members(row, progress, new.succeeded))
@@ -305,7 +306,7 @@ def _is_through(
 
 
 def fault(metric: str, plan: RolloutPlan, needed: int, tally: Tally) -> str:
-    """Explain why a rollout must be aborted; empty while it is healthy. ``metric`` is the metric's name."""
+    """Return why a rollout must be aborted; empty if it is healthy. ``metric`` is the metric's name."""
     new, others = tally.new, tally.others
     through = len(new.failed) + len(new.succeeded)
     if through >= needed and new.share > plan.abort_at + others.share:

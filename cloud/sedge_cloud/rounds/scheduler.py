@@ -1,4 +1,4 @@
-"""Drives the states of lifecycle.py: opens every run's rounds, records answers, and closes the rounds.
+"""Drives the state machines in lifecycle.py: opens each run's rounds, records answers, closes the rounds.
 
 cohort.py draws the devices, plans.py plans their orders, and closing.py aggregates their updates.
 """
@@ -108,7 +108,8 @@ class Scheduler:
         if self._is_stirred:
             return -math.inf
         due = [live.timer() for live in self.live.values()]
-        if self._devices.returning and self._back_at < math.inf:  # the first draw waits for these
+        # The first draw waits for these devices.
+        if self._devices.returning and self._back_at < math.inf:
             due.append(self._back_at)
         return min((at for at in due if at is not None), default=None)
 
@@ -120,7 +121,7 @@ class Scheduler:
             if now < live.retry_at:
                 continue
             try:
-                for effect in self._advance(live, now):  # keeps the effects from before an error
+                for effect in self._advance(live, now):  # effects from before an error are kept
                     effects.append(effect)
             except StorageError as exc:
                 live.retry_at = now + DISK_RETRY_S
@@ -173,8 +174,8 @@ class Scheduler:
             yield from self._end(live, Event.BUDGET, why, now)
             self.serving = serving_run(self._store.runs())
             return
-        # The round may be open in the store already, if its commit succeeded although the
-        # disk reported an error.
+        # The round may already be open in the store: its commit may have succeeded although the disk
+        # reported an error.
         current, orders = resume(run, self._store, now, self._wall), dict[str, Order]()
         if current is None:
             yield from advance(run, self._store, self._wall(now))
@@ -184,7 +185,7 @@ class Scheduler:
                     live.resting.devices(number) if task == TRAIN else (),
                 )  # fmt: skip
                 for name, features in planned.left_out.items():
-                    if live.refused.get(name) != features:  # not repeated at every draw
+                    if live.refused.get(name) != features:  # so it is not reported at every draw
                         live.refused[name] = features
                         yield LeftOut(run.name, name, features)
                 if len(planned.orders) < run.config.min_updates:
@@ -201,7 +202,7 @@ class Scheduler:
         yield _ordered(current, made=orders, is_new=True)
 
     def _begin(self, live: LiveRun, current: OpenRound) -> list[Note]:
-        """Make a round the run's open one, and look up which of its devices are online or wait."""
+        """Make this round the run's open round, and look up which of its devices are online or waiting."""
         live.round, current.back_at = current, self._back_at
         return self._refresh_presence(current)
 
@@ -215,7 +216,7 @@ class Scheduler:
         return self._refresh_presence(current)
 
     def _refresh_presence(self, current: OpenRound) -> list[Note]:
-        """Look up which devices of a round are online and which wait. Revoked ones decline."""
+        """Look up which devices of a round are online and which are waiting; decline for revoked ones."""
         revoked = current.look(self._devices.presence)
         return [self._decline(current, name, "revoked") for name in revoked]
 
@@ -233,7 +234,7 @@ class Scheduler:
                     return []
                 if isinstance(hint, Answered):
                     asked.answered(hint.device, hint.counts)
-                else:  # may be for an order that poll() has just sent
+                else:  # it may answer an order that poll() has just sent
                     asked.decline(hint.device, hint.reason)
                     self._is_stirred = True
             case DiskFailed():
@@ -253,7 +254,7 @@ class Scheduler:
         return self._serve(hint.device, now)
 
     def _serve(self, device: str, now: float) -> list[CloudEffect | Hint]:
-        """Order a device that missed the end of a finished run to train from the run's last model."""
+        """Send an order to train from a finished run's last model to a device that missed the run's end."""
         live = None if self.serving is None else self.live.get(self.serving.run)
         if live is None:
             return []
@@ -293,7 +294,7 @@ class Scheduler:
         return _warning(current, f"{device} declines: {reason!r}")
 
     def _reject_lost(self, run: Run, current: OpenRound) -> Iterator[Note]:
-        """Reject those of the round's updates that the disk has lost."""
+        """Reject the updates of the round that the disk has lost."""
         since = counts_late_since(run.config, current.row)
         received = self._store.received(run.name, current.row.round, since)
         rows = counted_updates(received, since is not None)
@@ -366,13 +367,14 @@ class Scheduler:
 
     def _fail(self, live: LiveRun, why: str, now: float) -> list[CloudEffect | Hint]:
         """Fail a run that cannot continue; if it was stopped in the meantime, it stays stopped."""
-        if live.run.status != RUNNING:  # finished, and only a newcomer's order cannot be sent
+        # A finished run has not failed: only a newcomer's order could not be sent.
+        if live.run.status != RUNNING:
             return [Note(logging.ERROR, f"run {live.run.name}: {why}")]
         text = f"run {live.run.name} has failed: {why}"
         return [Note(logging.ERROR, text), *self._end(live, Event.FAILURE, why, now)]
 
     def _end(self, live: LiveRun, event: Event, why: str, now: float) -> list[CloudEffect | Hint]:
-        """End a running run. If it has an open round, that is void."""
+        """End a running run. An open round becomes void."""
         void, status = self._void(live, f"the run has {RUN[RUNNING][event]}"), RUN[RUNNING][event]
         with suppress(ConfigError):
             self._store.set_status(live.run.name, status, why, self._wall(now))
@@ -380,7 +382,7 @@ class Scheduler:
         return [*void, RunEnded(live.run.name, live.run.status, why)]
 
     def _void(self, live: LiveRun, why: str) -> list[Over]:
-        """Cancel a run's open round on the devices that still work on it."""
+        """Return a hint that cancels a run's open round on its devices; empty if no round is open."""
         return [Over(live.run.name, why)] if live.round is not None else []
 
 
@@ -390,7 +392,7 @@ def _ordered(
     made: Mapping[str, Order] | None = None,
     is_new: bool = False,
 ) -> Ordered:
-    """Send a round's orders to these devices, or to all that owe an answer."""
+    """Return a hint to send a round's orders to these devices, or to all that still owe an answer."""
     names = tuple(current.waiting) if to is None else to
     settled = frozenset(current.settled)
     return Ordered(current.row, current.orders, settled, names, made or {}, is_new)

@@ -1,13 +1,13 @@
 """Serves a finished run's last model to devices that took no part in the last round.
 
-    hello of such a device -> one order of the round after the last, to train from the final model
-    its update             -> the device's client model; nothing is aggregated
+    a hello from such a device -> an order for the round after the last one, to train from the final model
+    its update                 -> the device's client model; nothing is aggregated
 
 A device that has lost its kept data says so in its hello, and is served like one that took no part; if it
 loses the data again, its ingest sends the same order (open_orders.py).
-That round stays open, with one order for each device that came. All other devices have the final model, or
-their own model trained from it. Of several finished runs the newest serves, and none does while a run is
-running: newcomers take part in that run, and a device predicts with the model that it trained last.
+That round stays open, with one order for each device that asked. All other devices have the final model, or
+their own model trained from it. If several runs have finished, the newest serves. None serves while a run
+is running: newcomers take part in that run, and a device predicts with the model that it trained last.
 """
 
 import math
@@ -36,7 +36,7 @@ def serving_run(rows: Sequence[RunRow]) -> RunRow | None:
 
 
 def resume_serving(run: Run, run_store: RunStore, now: float, wall: Wall) -> OpenRound | None:
-    """Return the round after the last, if it already has an order for a device; otherwise None."""
+    """Return the round after the last one if it already has an order; otherwise None."""
     current = resume(run, run_store.store, now, wall)
     return None if current is None else _serving(current)
 
@@ -50,13 +50,14 @@ def with_newcomer(
     now: float,
     wall: Wall,
 ) -> OpenRound | None:
-    """Store an order for this device in the round after the last. Returns the round.
+    """Store an order for this device in the round after the last one. Returns that round.
 
     Returns None if the device needs no order or cannot carry it out. Raises ``StrategyError`` for an
     unusable assignment.
     """
     store, last = run_store.store, run.state.round
-    if current is not None and device in current.orders:  # its ingest is sending the order already
+    # The device's ingest is already sending the order.
+    if current is not None and device in current.orders:
         return None
     has_model = store.took_part(run.name, device, last) and keeps_model(
         fleet.hello(device), run.name

@@ -1,8 +1,9 @@
-"""Carries out rollouts of settings: tracks which devices have them, and decides whether one continues.
+"""Carries out rollouts of settings: tracks which devices have them, and decides whether to continue.
 
 These rollouts belong to the fleet, not to a run. A device has succeeded while it is online and its hello
-names the settings. It has failed if it is online but has not applied them, is offline since it did, or has
-declined an order since. The share that fails is compared with that of the devices with other settings.
+names the settings. It has failed if it is online but has not applied the settings, if it applied them and
+has gone offline, or if it has declined an order since. The failure rate is compared with that of the
+devices with other settings.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from sedge_cloud.store.rollouts import FLEET, RolloutRow, in_progress
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.settings import name_of
 
-# How often the leader checks, and how long a device has to apply settings or to reconnect.
+# How often the leader checks, and how long a device may take to apply settings or to reconnect.
 EVERY_S, PATIENCE_S = 30.0, 300.0
 NOT_TAKEN, GONE = "not taken", "gone"
 
@@ -29,7 +30,7 @@ class _Said(msgspec.Struct):
 
 
 def said(store: Rows, where: str) -> dict[str, bytes]:
-    """Return the name of the settings of each matching device that supports settings."""
+    """Return the name of each matching device's settings, for the devices that support settings."""
     found = dict[str, bytes]()
     for name, row in store.devices_named(store.eligible(where)).items():
         if row.hello is None:
@@ -41,7 +42,7 @@ def said(store: Rows, where: str) -> dict[str, bytes]:
 
 
 def tally_of(row: RolloutRow, store: Rows, names: dict[str, bytes], at: float) -> Tally:
-    """Tally the outcomes of the devices in ``names`` (from ``said``), including those not reached yet."""
+    """Tally the outcomes of the devices in ``names`` (from ``said``), including ones not reached yet."""
     tally, progress = Tally(), row.read_progress()
     wanted = name_of(row.read_plan().settings)
     declined = _declined(store, progress.since)
@@ -60,14 +61,14 @@ def tally_of(row: RolloutRow, store: Rows, names: dict[str, bytes], at: float) -
         elif seen.since > row.created and is_late:
             group.fail(device, GONE)
     if not tally.others.succeeded and not tally.others.failed:
-        # Devices also go offline for other reasons. With no device left for comparison, that cannot be told
-        # from a fault of the settings, so it does not count.
+        # Devices also go offline for other reasons. With no device left for comparison, these cannot be
+        # told from a fault in the settings, so going offline does not count.
         tally.new.failed = {name: why for name, why in tally.new.failed.items() if why != GONE}
     return tally
 
 
 def _declined(store: Rows, since: float) -> dict[str, str]:
-    """Return each device's reason for its last decline in recent rounds, if opened after ``since``."""
+    """Return each device's reason for its last decline in recent rounds opened after ``since``."""
     found = dict[str, str]()
     for run in store.runs():
         rounds = [it for it in store.last_rounds(run.run, 0, EARLIER_ROUNDS) if it.opened > since]

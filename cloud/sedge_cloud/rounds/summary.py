@@ -1,4 +1,4 @@
-"""Summarises a closed round: means over its devices, and where the personal parameters are."""
+"""Summarises a closed round: means over its devices, and which tensors the personal parameters are in."""
 
 import math
 from collections import Counter
@@ -63,7 +63,7 @@ def summarise(
 
 
 def _commonest(reasons: Sequence[str]) -> str:
-    """Return the most common reason, as it was first worded, and its count; empty without reasons."""
+    """Return the most common reason, in its first wording, and its count; empty if there are no reasons."""
     if not reasons:
         return ""
     ((kind, count),) = Counter(map(without_numbers, reasons)).most_common(1)
@@ -76,7 +76,8 @@ def personal_elements(
 ) -> dict[str, int]:
     """Count the patch elements in each tensor, summed over the orders.
 
-    If a device may choose whether to apply its patch, it only counts if ``picked`` says that it did.
+    If a device may choose whether to apply its patch, the patch only counts if ``picked`` says that the
+    device did.
     """
     elements: Counter[str] = Counter()
     for order in orders:
@@ -86,7 +87,8 @@ def personal_elements(
         if patch is None:
             continue
         ends = layout.ends
-        if patch.indices is not None:  # sorted, so count those before each tensor's end
+        # The indices are sorted, so count the ones before each tensor's end.
+        if patch.indices is not None:
             ends = np.searchsorted(patch.indices, ends)
         counts = np.diff(ends, prepend=0).tolist()
         elements.update({t.name: k for t, k in zip(layout.tensors, counts, strict=True) if k})

@@ -1,6 +1,6 @@
 """An open round, read from its rows: each device's order, who owes an answer, and who is online.
 
-Leader and ingest each keep a copy of their own, from the same rows.
+The leader and the ingest each keep their own copy, read from the same rows.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from sedge_cloud.store.schema import StepRow, steps_of
 
 
 class Presence(NamedTuple):
-    """Whether a device is online, says that it starts no orders for now, or is revoked."""
+    """Whether a device is online, has said that it starts no orders for now, and is revoked."""
 
     online: bool
     waits: bool
@@ -26,10 +26,10 @@ class Presence(NamedTuple):
 
 @dataclass
 class AskedRound:
-    """The devices of an open round. The ``settled`` ones no longer owe an answer.
+    """The devices of an open round. Those in ``settled`` no longer owe an answer.
 
-    Among those, the ``received`` ones sent an update that counts. Of the devices that still owe an answer,
-    ``present`` ones are online, and ``excused`` ones have said that they wait.
+    Settled devices are in ``received`` if they sent an update that counts. Devices that still owe an answer
+    are in ``present`` if they are online, and in ``excused`` if they have said that they are waiting.
     """
 
     row: RoundRow
@@ -74,7 +74,7 @@ class AskedRound:
         return [name for name in self.orders if name not in self.settled]
 
     def look(self, presence: Callable[[str], Presence]) -> list[str]:
-        """Update which devices are online and which wait. Returns those that are revoked."""
+        """Update which devices are online and which are waiting. Returns the revoked ones."""
         revoked: list[str] = []
         self.present, self.excused = set(), set()
         for name in self.waiting:
@@ -88,7 +88,7 @@ class AskedRound:
         return revoked
 
     def arrive(self, device: str, waits: bool) -> None:
-        """Record that a device is online, and whether it says that it waits."""
+        """Record that a device is online, and whether it says that it is waiting."""
         if not self.waiting_for(device):
             return
         self.present.add(device)
@@ -109,7 +109,7 @@ class AskedRound:
         self.excused.discard(device)
 
     def answered(self, device: str, counts: bool) -> None:
-        """Settle a device that has a receipt; ``counts`` says whether its update was accepted."""
+        """Settle a device that got a receipt; ``counts`` says whether its update was accepted."""
         if device in self.orders:
             self.settle(device)
             if counts:
@@ -130,6 +130,6 @@ def read_asked(store: Rows, row: RoundRow) -> AskedRound:
 
 
 def read_answers(asked: AskedRound, receipts: Iterable[tuple[str, bool]]) -> None:
-    """Settle the devices with a receipt, given as (device, whether its update was accepted)."""
+    """Settle the devices that got a receipt; ``receipts`` are (device, whether its update was accepted)."""
     for device, counts in receipts:
         asked.answered(device, counts)

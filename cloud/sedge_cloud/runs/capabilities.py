@@ -23,7 +23,7 @@ from sedge_protocol.wire.work import Codec, Work
 
 # The work of a strategy that needs nothing beyond the run's training.
 PLAIN_WORK = Work()
-# The bytes of an order apart from its digests of bundle and model: keys, work, one step, a small patch.
+# The size of an order without the digests of its bundle and model: keys, work, one step, a small patch.
 ORDER_BYTES = 2048
 
 
@@ -42,11 +42,10 @@ def terms_of(run: Run, work: Work = PLAIN_WORK) -> Terms:
     """Return a run's requirements on devices for this work, without the features that its orders need.
 
     Devices must be able to decode broadcasts and patches, and have memory for a job with the smallest form
-    that the run's strategy may give them.
+    of the model that the run's strategy may give them.
     """
     config, manifest, frozen = run.config, run.manifest, run.manifest.frozen
-    # Every device supports zlib, as bundles need it, and no compression at all, so
-    # neither is a requirement.
+    # Every device supports zlib, which bundles need, and uncompressed data, so neither is a requirement.
     compressions = {config.broadcast.compression, config.patch.compression}
     codings = {config.broadcast.values, run.patch_values}.difference(COMMON_VALUES)
     return msgspec.structs.replace(
@@ -66,7 +65,7 @@ def _sorted(names: Collection[str]) -> tuple[str, ...]:
 
 
 def memory_of(run: Run, width: int, work: Work = PLAIN_WORK) -> dict[str, int]:
-    """Return the memory for work with one of the run's forms, in MB by backend; 0 if unknown."""
+    """Return the memory for work with one of the run's forms, as MB per backend; 0 if unknown."""
     form = run.manifests[width]
     backends = {program.backend for program in form.programs if program.name == work.program}
     vectors = work.vectors(run.config.training)
@@ -74,7 +73,7 @@ def memory_of(run: Run, width: int, work: Work = PLAIN_WORK) -> dict[str, int]:
 
 
 def packets_for(run: Run) -> tuple[int, ...]:
-    """Return the packet sizes that suffice for the run's orders; empty if even the largest does not."""
+    """Return the packet sizes that are large enough for the run's orders; empty if none is."""
     frozen = run.manifest.frozen
     sizes = [run.bundles[0].size, run.model_bytes()]
 
@@ -94,14 +93,14 @@ def packets_for(run: Run) -> tuple[int, ...]:
 
 
 def widest(run: Run, hello: Hello) -> int:
-    """Return the widest of the run's forms that fits in a device's memory; the last one if none does."""
+    """Return the index of the run's widest form that fits in a device's memory; the last if none fits."""
     widths = range(len(run.manifests))
     fits = (width for width in widths if not without_memory(memory_of(run, width), hello))
     return next(fits, widths[-1])
 
 
 def codec_for(codec: Codec, hello: Hello | None) -> Codec:
-    """Return the run's codec, with the nearest alternatives to what the device does not support."""
+    """Return the run's codec, replacing what the device does not support by the nearest alternative."""
     if hello is None:
         return codec
     is_known = codec.compression is not Compression.ZSTD or Compression.ZSTD in hello.compressions

@@ -18,8 +18,8 @@ Hellos = Callable[[str], Hello | None]
 class ClientModels:
     """The client models of a run's devices; ``hello`` returns a device's last hello.
 
-    ``rows`` are prefetched rows of all devices, and group members, that will be needed. Without them each
-    device's row is read when needed.
+    ``rows`` are prefetched rows of all devices, and group members, that will be needed. If ``rows`` is
+    None, each device's row is read when needed.
     """
 
     def __init__(
@@ -38,7 +38,10 @@ class ClientModels:
         self._members: Cache[ClientModel] = Cache(run_store.memory, _client_bytes)
 
     def forget(self) -> None:
-        """Free the decoded models, which stay cached while planning, as a device may be in many groups."""
+        """Free the decoded models.
+
+        They stay cached while planning because a device may be in many groups.
+        """
         self._members.clear()
 
     def of(self, device: str) -> ClientModel:
@@ -54,7 +57,7 @@ class ClientModels:
         return self._members.get(name) or self._members.put(name, self._load(device))
 
     def member(self, device: str) -> ClientModel:
-        """Return a device's client model for others to use, shortened by the factor from its round."""
+        """Return a device's client model for others to use, its update scaled by its round's factor."""
         client = self.alone(device)
         if client.counted in (0, 1):
             return client
@@ -77,8 +80,8 @@ class ClientModels:
 class Group:
     """The trusted models of these devices, in this order, each decoded when iteration reaches it.
 
-    A member may have become untrusted since the group was formed. An update that entered the global model
-    shortened is shortened here as well. An update that came too late to be compared is left out.
+    A member may have become untrusted since the group was formed. An update that was shortened in the
+    global model is shortened here as well. An update that came too late to be compared is left out.
     """
 
     models: ClientModels

@@ -1,7 +1,7 @@
 """Deletes ended runs that ``[keep]`` does not keep, and blobs that nothing refers to.
 
-Runs are deleted completely, but of old rounds only the per-device rows. A running run is never deleted, nor
-is the run that finished last, from which newcomers still get their model.
+Runs are deleted completely, old rounds only lose their per-device rows. A running run is never deleted, nor
+is the run that finished last, which newcomers still get their model from.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from sedge_cloud.runs.run import state_of
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import RunRow
 
-# A blob is written before the row that names it, and the command line may do so while the service runs. So
-# a blob younger than this is not collected even if no row names it.
+# A blob is written before the row that names it, sometimes by a command that runs while the service does.
+# So a blob younger than this is not collected even if no row names it.
 ORPHAN_AGE_S = 60.0
 # Parts of uploads are kept for a day, as a device may lose its connection during an upload and
 # return the next day.
@@ -45,9 +45,9 @@ class Garbage:
         return named - {b""}
 
     def prune(self, dry_run: bool = False) -> Pruned:
-        """Delete the rows that ``keep`` does not allow, all at once; if ``dry_run``, only list them.
+        """Delete the rows that ``keep`` does not allow, in one transaction; if ``dry_run``, only list them.
 
-        Blobs that nothing refers to any more are left to the next collection.
+        Blobs that nothing refers to any more are left for the next collection.
         """
         if self._keep == KeepConfig():
             return Pruned()
@@ -74,7 +74,7 @@ class Garbage:
         return Pruned(tuple(gone), rows)
 
     def used_bytes(self, sizes: Mapping[bytes, int]) -> int:
-        """Return the total size of the blobs that the store refers to; ``sizes`` has that of all blobs."""
+        """Return the total size of the blobs that the store refers to; ``sizes`` has every blob's size."""
         return sum(sizes.get(sha256, 0) for sha256 in self.named_blobs())
 
     def collect(self) -> int:
@@ -98,8 +98,8 @@ class Garbage:
         """Count a closed round's orders, and collect once they reach the number of blobs kept last time.
 
         An update leaves up to three blobs behind: itself, its mask, and its device's arrays. So garbage
-        stays within a small multiple of what is in use, and the cost of collecting per update does not grow
-        with the fleet.
+        stays within a small multiple of the blobs in use, and the cost of collecting per update does not
+        grow with the fleet.
         """
         self._written += orders
         if self._written >= self._kept:

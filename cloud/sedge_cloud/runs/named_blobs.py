@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeAlias
 
 from sedge_protocol.wire.transfer import Manifest
 
-# Returns a stored blob's manifest, in chunks of this size or, for a large blob, larger ones.
+# Returns a stored blob's manifest, with chunks of this size, or larger ones for a large blob.
 Cut: TypeAlias = Callable[[bytes, int], Manifest]
 # Returns a stored blob's manifest, with chunks that suit one device.
 Describe: TypeAlias = Callable[[bytes], Manifest]

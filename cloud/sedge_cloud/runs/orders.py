@@ -2,7 +2,7 @@
 
 The same rows and the same hello always give the same order. A patch is sent inside the order if it fits,
 but a step of the global model never is: as a blob it leaves the coordinator once for the whole fleet, and
-inside the order it would save a device only 1.7 % of its bytes.
+sending it inside the order would save a device only 1.7 % of its traffic.
 """
 
 from collections import Counter
@@ -28,12 +28,13 @@ from sedge_protocol.wire.places import MAX_URL, Place
 from sedge_protocol.wire.transfer import Manifest, fitting_chunk
 from sedge_protocol.wire.work import Step
 
-# Less than a frame holds, as an order that is built again may need a few more bytes for its codec.
+# Less than a frame can hold, as an order that is rebuilt may need a few more bytes for its codec.
 MAX_ORDER_BYTES = MAX_BODY_BYTES - 512
 # From this size on, a separate connection for a blob pays off: TLS and HTTP take 2.3 kB with one short
-# certificate (tools/bench/large_base.py), and a usual chain about 4 kB more, together 2 % of the blob.
+# certificate (tools/bench/large_base.py), and a typical certificate chain takes about 4 kB more, together 2
+# % of the blob.
 PUBLIC_BYTES = 2**18
-# The bytes of an order's MQTT packet besides its body: MQTT's own, the longest topic, the frame's header.
+# The bytes of an order's MQTT packet outside its body: MQTT's own, the longest topic, the frame's header.
 AROUND_BYTES = PUBLISH_BYTES + 128 + HEADER.size
 
 
@@ -46,7 +47,7 @@ def make_order(
     describe: Describe,
     public: Public | None = None,
 ) -> Order:
-    """Build a device's order in a round; ``steps`` are ``row.steps``, decoded.
+    """Build a device's order for a round; ``steps`` are the decoded ``row.steps``.
 
     ``public`` returns the URL at which devices find a blob.
     """
@@ -89,7 +90,7 @@ def make_order(
 
 
 def places(shared: Iterable[Manifest], public: Public) -> tuple[Place, ...]:
-    """Return the places of the large ones among these blobs, from which devices can fetch them over HTTP.
+    """Return the HTTP locations from which devices can fetch the large blobs among ``shared``.
 
     Blobs for a single device have none. If a URL is too long for an order, or the store cannot sign one
     now, the blob is sent over MQTT.
@@ -126,7 +127,8 @@ class Orders:
     def all(self, run: Run, current: AskedRound) -> dict[str, Order]:
         """Build the orders of a new round in their wire form. Raises ``StrategyError`` if one is too large.
 
-        They are built before the round is stored, as a round with such an order could only fail.
+        All orders are built before the round is stored, as a round with an order that is too large could
+        only fail.
         """
         return {
             name: require_sendable(run, self.one(run, current, given), name)
@@ -145,7 +147,7 @@ class Orders:
         return named_blobs(run, current, device, self.describe(device))
 
     def describe(self, device: str) -> Describe:
-        """Return a function that returns a blob's manifest, in chunks that suit the device."""
+        """Return a function that returns a blob's manifest, with chunks that suit the device."""
         chunk_bytes = fitting_chunk(self._devices.max_packet_of(device))
         return lambda blob: self._cut(blob, chunk_bytes)
 
@@ -192,7 +194,7 @@ def bundle_users(run: Run, current: AskedRound) -> Counter[bytes]:
 
 
 def receivers_of(run: Run, current: AskedRound, blob: bytes) -> int | None:
-    """Return to how many devices a round sends this shared blob; None if it is not shared."""
+    """Return how many devices a round sends this shared blob to; None if it is not shared."""
     named = dict(bundle_users(run, current))
     if run.manifest.frozen is not None:
         named[run.manifest.frozen.blob.sha256] = len(current.orders)
@@ -207,14 +209,14 @@ def packet_of(order: Order) -> int:
 
 
 def too_large(order: Order, max_packet: int) -> str:
-    """Explain why an order does not fit in packets of this size, in bytes; empty if it fits."""
+    """Return why an order does not fit in packets of ``max_packet`` bytes; empty if it fits."""
     if max_packet >= MAX_PACKET_BYTES or (packet := packet_of(order)) <= max_packet:
         return ""
     return f"MessageTooLarge: its order takes {packet} bytes, {its_limit(max_packet)}"
 
 
 def trimmed(order: Order, max_packet: int) -> Order:
-    """Return the order cut to fit in a packet: its oldest steps are dropped first, then its places.
+    """Return the order, shortened to fit in a packet: its oldest steps are dropped first, then its places.
 
     A device whose model is older than the remaining steps fetches the whole model.
     """

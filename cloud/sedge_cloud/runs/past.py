@@ -9,7 +9,7 @@ from sedge_cloud.store.rows import ClientModelRow
 
 
 class Past:
-    """The client models of these devices (``rows``, by device), and facts from their earlier rounds."""
+    """The client models of these devices (``rows``, by device), with facts from their earlier rounds."""
 
     def __init__(self, run: Run, run_store: RunStore, devices: Collection[str]) -> None:
         self._run = run
@@ -20,12 +20,12 @@ class Past:
         self._models = self._store.round_models(run.name, rounds)
 
     def holds(self, row: ClientModelRow) -> bytes:
-        """Return the hash of the global model that a device's last update started from; empty for none."""
+        """Return the hash of the global model that a device's last update started from; or empty."""
         model, model_hash = self._models.get(row.round, (b"", b""))
         return model_hash if model == row.model else b""
 
     def was_asked_since(self, row: ClientModelRow) -> bool:
-        """Return True if a device had an order after its last update, and so may have a later model."""
+        """Return True if a device has had an order since its last update, and so may have a newer model."""
         return self._last_orders.get(row.device, 0) > row.round
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Determines which version of a bundle or of settings each device gets from rollouts.
+"""Determines which version of a bundle or of settings the rollouts give each device.
 
 A device's rank, a hash of its id, decides in which phase it is added, so the devices of earlier phases stay
 in a rollout when a phase adds more.
@@ -16,7 +16,7 @@ def rank(row: RolloutRow, device: str) -> int:
 
 
 class Versions:
-    """Decides what each device gets from the rollouts of a run or of settings, newest first."""
+    """Decides which version each device gets from the rollouts of a run or of settings, newest first."""
 
     def __init__(self, run: str, store: RolloutRows) -> None:
         self._given = list[tuple[RolloutRow, Progress, frozenset[str] | None]]()

@@ -29,7 +29,7 @@ class RunState(msgspec.Struct, frozen=True):
     ``model`` is the blob of the exact whole global model. ``steps`` lead to it from earlier models, oldest
     first, as far back as sending them is worthwhile. ``owed`` is the blob of the change that they left out,
     n float32 little endian, or empty. ``groups`` is the blob of ``State.groups`` in MessagePack, or empty.
-    ``policy`` is the run's signed policy itself, or empty. ``budget`` is set in a run with [privacy].
+    ``policy`` holds the run's signed policy itself, or is empty. ``budget`` is set in a run with [privacy].
     """
 
     model: bytes
@@ -77,15 +77,15 @@ class Run:
 
     @cached_property
     def strategy(self) -> Strategy:
-        """Return the run's algorithm, created on demand, as an ended run can answer offers without it.
+        """Return the run's algorithm, created on first use: an ended run can answer offers without it.
 
-        Raises ``ConfigError`` when it cannot be created, for example because a user's class is missing.
+        Raises ``ConfigError`` if it cannot be created, for example because a user's class is missing.
         """
         return make_strategy(self.config.strategy, self.config.options)
 
     @property
     def codec(self) -> Codec:
-        """Return how devices encode their updates where the run file does not say.
+        """Return how devices encode their updates unless the run file says otherwise.
 
         In a private run they send every element. Such a run has no error feedback, so elements that are
         left out would be lost.
@@ -112,7 +112,7 @@ class Run:
 
 
 def order_seed(seed: int, number: int, device: str) -> int:
-    """Return the seed of one device's shuffles in one round, below 2**63."""
+    """Return the seed for one device's shuffles in one round, below 2**63."""
     digest = hashlib.sha256(f"{seed}/{number}/{device}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
@@ -126,5 +126,5 @@ def _read(row: RunRow, coded: bytes, kind: type[R]) -> R:
     """Decode a column of a run's row. Raises ``StorageError`` when it cannot be read."""
     try:
         return msgspec.msgpack.decode(coded, type=kind)
-    except ValueError as exc:  # msgspec raises ValueErrors
+    except ValueError as exc:  # msgspec's errors are ValueErrors
         raise StorageError(f"run {row.run}: its row cannot be read: {exc}") from exc

@@ -62,13 +62,13 @@ class RunStore(Vectors):
         super().__init__(store, memory)
         self._compute = compute
         self._losses: dict[tuple[str, str], str] = {}  # by (run, device)
-        # How much devices' updates counted, for rounds that client models refer to.
+        # How much each device's update counted, for the rounds that client models refer to.
         self._counted: Cache[dict[str, float]] = Cache(
             self.memory, lambda names: NAME_BYTES * (1 + len(names))
         )
 
     def context(self, run: Run) -> Context:
-        """Return the context that is now passed to the run's strategy."""
+        """Return the context to pass to the run's strategy now."""
         layout, trainings = run.manifest.layout, run.config.training_rounds(run.state.round)
         return Context(
             layout,

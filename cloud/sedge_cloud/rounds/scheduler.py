@@ -108,8 +108,7 @@ class Scheduler:
         if self._is_stirred:
             return -math.inf
         due = [live.timer() for live in self.live.values()]
-        # The first draw waits for these devices.
-        if self._devices.returning and self._back_at < math.inf:
+        if self._devices.returning and self._back_at < math.inf:  # the first draw waits for them
             due.append(self._back_at)
         return min((at for at in due if at is not None), default=None)
 
@@ -367,8 +366,7 @@ class Scheduler:
 
     def _fail(self, live: LiveRun, why: str, now: float) -> list[CloudEffect | Hint]:
         """Fail a run that cannot continue; if it was stopped in the meantime, it stays stopped."""
-        # A finished run has not failed: only a newcomer's order could not be sent.
-        if live.run.status != RUNNING:
+        if live.run.status != RUNNING:  # finished: only a newcomer's order could not be sent
             return [Note(logging.ERROR, f"run {live.run.name}: {why}")]
         text = f"run {live.run.name} has failed: {why}"
         return [Note(logging.ERROR, text), *self._end(live, Event.FAILURE, why, now)]

@@ -28,22 +28,23 @@ from sedge_protocol.wire.reconnect import SOON_S, Reconnect
 from sedge_protocol.wire.topics import ITSELF, all_up, cloud, down, first_version_up, up
 
 RELOAD_S = 0.5
-# Other processes may often signal changed rows, but rows are reloaded no more often than this.
+# Rows are reloaded no more often than this, however often other processes signal changes.
 SOON_AGAIN_S = 0.1
 # Longer messages on our own topic are not answered, as they only measure the broker's limit.
 MAX_QUESTION_BYTES = 64
 
 
 def on_the_wall(now: float) -> float:
-    """Convert a time of the loop to wall-clock time, in seconds."""
+    """Convert a time on the event loop's clock to wall-clock time, in seconds."""
     return time.time() - time.monotonic() + now
 
 
 class Service:
-    """One fleet's running coordinator, which the loop drives. ``observe`` is called with every event.
+    """One fleet's running coordinator, driven by the loop. ``observe`` is called with every event.
 
     ``recorder`` stores observations for status displays. ``company`` says which shards belong to this
-    process, and shares them with other processes that serve the fleet; without it, no other process does.
+    process, and shares them with other processes that serve the fleet; without ``company``, this process
+    serves the fleet alone.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Service:
     ) -> None:
         self.coordinator = coordinator
         self._company = company
-        # Retries soon, as a whole fleet waits for it.
+        # Reconnects soon, as a whole fleet is waiting.
         soon = Reconnect(np.random.default_rng(), most_s=SOON_S)
         topics = (all_up(coordinator.fleet), first_version_up(coordinator.fleet))
         self.link = MqttLink(settings, topics, reconnect=soon, admit=self._admits)
@@ -92,7 +93,7 @@ class Service:
         due += [] if probe is None else [probe]
         due += [] if self._company is None else [self._company.timer()]
         at = self.coordinator.timer()
-        # Without room nothing can be sent, so a due timer would make the loop spin; the socket
+        # With no room on the link nothing can be sent, so a due timer would make the loop spin; the socket
         # will wake it instead.
         return min(due if at is None or not self.link.room else [*due, at])
 
@@ -130,7 +131,7 @@ class Service:
                 case Received() if event.topic.startswith(self._among_us):
                     self._hear(event, now)
                 case Received() if self._probe.limit is None:
-                    pass  # dropped until orders can be sized; the sender repeats it
+                    pass  # dropped until orders can be sized; the sender will resend it
                 case Received():
                     self._do(self.coordinator.receive(event.topic, event.payload, time.monotonic()))
         self._measure(now)
@@ -191,7 +192,7 @@ class Service:
                     self._measured(self._probe.limit, now)
             return
         if len(payload) > MAX_QUESTION_BYTES:
-            return  # too large for a doctor's request: it measures the limit, and needs no answer
+            return  # too large for a doctor: it only measures the limit and needs no answer
         if self._company is not None and not self._company.answers:
             return
         self.link.send(down(self.coordinator.fleet, ITSELF), payload)

@@ -90,7 +90,7 @@ class RunStore(Vectors):
         """Store a strategy's ``State``. Returns it with blobs in place of vectors.
 
         If the broadcast is lossy, the next global model is the one that the devices decode (versions.py).
-        If the state ``is_change``, elements that are left out are owed. If not, a part of the elements
+        If ``state.is_change``, elements that are left out are owed. Otherwise only some of the elements
         would not make a usable model, so every element of the change is sent. The result depends only on
         ``run.state`` and ``state``. Raises ``Unencodable`` for a model that is not finite.
         """
@@ -127,7 +127,7 @@ class RunStore(Vectors):
     def summed_step(self, run: Run, held: bytes) -> bytes:
         """Return the blob of a single step to the run's model from the model with the hash ``held``.
 
-        Returns b"" unless it replaces several steps and is smaller than all of them together.
+        Returns b"" unless that step replaces several and is smaller than all of them together.
         """
         steps, size = steps_since(run.state.steps, held), run.manifest.layout.size
         if len(steps) < 2 or steps[0].base_hash != held:
@@ -144,7 +144,7 @@ class RunStore(Vectors):
         """Return a device's client model in this run, without its group and ``memory_mb``.
 
         Its vectors are read-only. ``row`` is the device's row, read here if not given. If the disk has lost
-        a part of the model, the device counts as one without history: the run continues, and the device's
+        a part of the model, the device counts as one with no history: the run continues, and the device's
         next update replaces the model.
         """
         row = row or self.store.client_model(run.name, device)
@@ -187,13 +187,16 @@ class RunStore(Vectors):
         )
 
     def counted(self, run: Run, row: ClientModelRow) -> float:
-        """Return the factor of a client model's update in its round; 0 if it was distrusted or late."""
+        """Return a client model's weighting factor in its round; 0 if it was distrusted or late."""
         name = _closed_round(run, row.round)
         counted = self._counted.get(name) or self.load_counted(run, [row.round]).get(row.round, {})
         return counted.get(row.device, 0.0)
 
     def load_counted(self, run: Run, numbers: Iterable[int]) -> dict[int, dict[str, float]]:
-        """Return how much the updates of these rounds counted, by round and device; read unless cached."""
+        """Load how much the updates in these rounds counted, unless it is cached.
+
+        Returns what was loaded, by round and device.
+        """
         unknown = [n for n in numbers if self._counted.get(_closed_round(run, n)) is None]
         loaded: dict[int, dict[str, float]] = {}
         for number, coded in self.store.summaries(run.name, unknown).items() if unknown else ():
@@ -212,9 +215,9 @@ class RunStore(Vectors):
         rows: Iterable[UpdateRow],
         orders: Mapping[str, OrderRow] | None = None,
     ) -> list[tuple[UpdateRow, OrderRow]]:
-        """Return the updates that count in a round, each with its order; a late one's order is older.
+        """Return the updates that count in a round, each with its order. A late update has an older order.
 
-        ``orders`` are the round's, by device, read here if not given.
+        ``orders`` are the orders of the round, by device; they are read here if not given.
         """
         if orders is None:
             orders = {order.device: order for order in self.store.orders(run.name, number)}
@@ -237,9 +240,9 @@ class RunStore(Vectors):
         rows: Iterable[UpdateRow] | None = None,
         orders: Mapping[str, OrderRow] | None = None,
     ) -> RoundUpdates:
-        """Return a round's updates to the global model ``base`` (n,), in the order of devices.
+        """Return a round's updates to the global model ``base`` (n,), sorted by device.
 
-        ``rows`` are the updates that count; by default, those that arrived in time. ``orders`` as in
+        ``rows`` are the updates that count; by default, those that arrived in time. ``orders`` are as in
         ``with_orders``.
         """
         counted = self.store.updates(run.name, number) if rows is None else rows

@@ -14,9 +14,9 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
     """A run's requirements on devices. If ``select`` is set, devices must match this condition.
 
     A device must run one of the ``backends``, and support the ``compressions``, the ``codecs`` and, for the
-    orders that it would get now, the ``features``. It needs room for ``frozen_bytes`` of frozen data, and
-    ``memory_mb`` for a job, by backend (0: unknown). ``packets`` are the packet sizes that suffice for the
-    run's orders. ``tensors`` has the size of each of the model's tensors.
+    orders that it would get now, the ``features``. It needs room for ``frozen_bytes`` of frozen data and,
+    depending on the backend, ``memory_mb`` for a job (0: unknown). ``packets`` are the packet sizes that
+    suffice for the run's orders. ``tensors`` has the size of each of the model's tensors.
     """
 
     strategy: str = ""
@@ -50,22 +50,22 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @staticmethod
     def read(coded: bytes) -> "Terms":
-        """Decode terms from a run's row; all defaults for a run that no coordinator has loaded yet."""
+        """Decode terms from a run's row. If no coordinator has loaded the run yet, return the defaults."""
         return msgspec.msgpack.decode(coded, type=Terms) if coded else Terms()
 
 
 def keeps_model(hello: Hello | None, run: str) -> bool:
-    """Return True if a device still keeps its data of a run, as far as is known; True without a hello."""
+    """Return True if a device still has its data for a run, as far as is known, or has sent no hello."""
     return hello is None or hello.holds is None or run in hello.holds
 
 
 def abilities(hello: Hello | None) -> Hello | None:
-    """Return the part of a hello about the device itself, without its connection, data or waits."""
+    """Return the part of a hello about the device itself, not its connection, data or waiting."""
     return hello and msgspec.structs.replace(hello, nonce=bytes(16), waits="", holds=None)
 
 
 def without_memory(memory_mb: dict[str, int], hello: Hello) -> list[str]:
-    """Describe the memory that a device lacks for a job; empty if it has enough, or that is unknown."""
+    """Describe the memory that a device lacks for a job; empty if it has enough or an unknown amount."""
     able = [memory_mb[name] for name in hello.backends if name in memory_mb]
     needed = min(able, default=0) if WITHOUT_PROGRAMS.isdisjoint(hello.backends) else 0
     if not 0 < hello.memory_mb < needed:
@@ -74,7 +74,7 @@ def without_memory(memory_mb: dict[str, int], hello: Hello) -> list[str]:
 
 
 def without_link(packets: tuple[int, ...], limit: int) -> list[str]:
-    """Say that a packet ``limit`` is too small for orders of these packet sizes; empty if it suffices."""
+    """Describe why a packet ``limit`` is too small for orders of these sizes; empty if it suffices."""
     if not packets or limit >= packets[0]:
         return []
     return [f"a broker that takes messages of {packets[0]} bytes, {its_limit(limit)}"]

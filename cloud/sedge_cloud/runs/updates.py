@@ -1,4 +1,4 @@
-"""Decodes the updates of a round one after another, as a strategy iterates them."""
+"""Decodes a round's updates one after another, as a strategy iterates over them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ class RoundUpdates:
     """Accepted updates to the global model ``base`` (n,), each decoded when the iteration reaches it.
 
     They can be iterated more than once. A device's update is weighted by at most the number of examples in
-    its hello, or by one if the hello says none. A late update keeps its change, but is applied to ``base``,
-    so neither its change nor the fleet's progress since is lost.
+    its hello, or by one if the hello gives none. A late update keeps its change, but is applied to
+    ``base``, so neither its change nor the fleet's progress since is lost.
     """
 
     widths: tuple[Width, ...]
@@ -32,7 +32,7 @@ class RoundUpdates:
         return map(self._update, range(len(self.accepted)))
 
     def measured(self) -> list[Measured]:
-        """Return the outlier filter's inputs; vectors are read only if a receipt lacks their lengths."""
+        """Return the inputs of the outlier filter, reading a vector only if a receipt lacks its lengths."""
         return list(map(self._measure, range(len(self.accepted))))
 
     @cached_property

@@ -1,7 +1,7 @@
 """Reads and writes vectors as blobs: encoded models, deltas, patches, masks and strategies' arrays.
 
-Decoded models and updates are cached within limits; correctness never depends on the caches. n = elements
-of a vector, k = elements of a patch.
+Decoded models and updates are cached within limits; correctness never depends on the caches. n is the
+number of elements in a vector, k the number in a patch.
 """
 
 import hashlib
@@ -42,20 +42,20 @@ class Vectors:
         self.memory = memory or Memory.of_machine()
         # Decoded models: the open round's, and older ones that client models build on.
         self._models: Cache[DecodedModel] = Cache(self.memory, lambda model: model.theta.nbytes)
-        # Updates decoded on receipt, which are needed to close their round and for the next plan, and
-        # patches. Closing and planning iterate over the fleet in order, several times. So vectors decoded
-        # for them, such as those of other processes' devices, are added only while the cache has room: in a
-        # full cache they would evict the entry that is needed next.
+        # Patches, and updates decoded on receipt, which are needed to close their round and to plan the
+        # next. Closing and planning iterate over the fleet in order, several times. So vectors decoded for
+        # that purpose, such as updates that other processes received, are added only while the cache has
+        # room: in a full cache they would evict the entry that is needed next.
         self._vectors: Cache[SparseVector] = Cache(self.memory, vector_bytes)
 
     def write_model(
         self, theta: Theta, compression: Compression, values: ValueCoding = ValueCoding.FP32
     ) -> tuple[bytes, bytes, int]:
-        """Store a model (n,), exact with fp32.
+        """Store a model (n,); the stored model is exact if ``values`` is fp32.
 
-        Returns the blob, the decoded vector's hash, the blob's size.
+        Returns the blob, the decoded vector's hash, and the blob's size.
 
-        Raises ``Unencodable`` for an element that is not finite in ``values``.
+        Raises ``Unencodable`` if an element is not finite in ``values``.
         """
         coded = encode(SparseVector(theta.size, None, theta), values, compression)
         blob = self.store.blobs.write(coded)
@@ -64,11 +64,11 @@ class Vectors:
         return blob, hash_of(decoded), len(coded)
 
     def theta(self, blob: bytes, size: int) -> Theta:
-        """Decode a model (n,), read-only."""
+        """Decode a model (n,). The result is read-only."""
         return self.decoded_model(blob, size).theta
 
     def decoded_model(self, blob: bytes, size: int) -> DecodedModel:
-        """Decode a model (n,), read-only, and find its largest magnitude."""
+        """Decode a model (n,) and find its largest magnitude. The model is read-only."""
         cached = self._models.get(blob)
         if cached is not None:
             return cached
@@ -105,7 +105,7 @@ class Vectors:
     def patch(
         self, row: OrderRow | ClientModelRow, size: int, keep: bool = False
     ) -> SparseVector | None:
-        """Decode the patch of an order, if it has one; ``keep`` caches it until the round is closed."""
+        """Decode an order's patch, if any; ``keep`` caches it until the round is closed."""
         name = row.patch_hash
         if not name:
             return None
@@ -119,12 +119,12 @@ class Vectors:
         return patch
 
     def decode(self, coded: bytes | memoryview, size: int, context: bytes) -> SparseVector:
-        """Decode a vector (n,), with the mask in the blob ``context`` unless that is empty."""
+        """Decode a vector (n,), using the mask in the blob ``context`` unless ``context`` is empty."""
         mask = self.store.blobs.read(context) if context else None
         return decode(coded, size, mask)
 
     def write_vector(self, theta: Theta) -> bytes:
-        """Store a vector (n,) as plain float32. Returns its blob; empty for zeros."""
+        """Store a vector (n,) as plain float32. Returns its blob, or b"" if all elements are 0."""
         return self.store.blobs.write(theta.astype("<f4").tobytes()) if theta.any() else b""
 
     def read_vector(self, blob: bytes) -> Theta:
@@ -132,7 +132,7 @@ class Vectors:
         return np.frombuffer(self.store.blobs.read(blob), "<f4").astype(np.float32)
 
     def write_arrays(self, arrays: Arrays) -> bytes:
-        """Store a strategy's own arrays. Returns their blob; empty for none."""
+        """Store a strategy's own arrays. Returns their blob, or b"" if there are none."""
         if not arrays:
             return b""
         packed = {
@@ -160,12 +160,12 @@ class Vectors:
 
 
 def hash_of(theta: Theta) -> bytes:
-    """Return a vector's hash: SHA-256 of its n float32, little endian."""
+    """Return a vector's hash: SHA-256 of its n little-endian float32 values."""
     return hashlib.sha256(theta.astype("<f4", copy=False).tobytes()).digest()
 
 
 def magnitude(values: NDArray[np.float32]) -> float:
-    """Return the largest magnitude of finite values."""
+    """Return the largest magnitude among ``values``, which must be finite."""
     return max(float(values.max()), -float(values.min())) if values.size else 0.0
 
 

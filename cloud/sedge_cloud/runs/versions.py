@@ -16,7 +16,7 @@ in any order. Each tensor of the first model is rounded to multiples of the powe
 of its root mean square, and every step to multiples of a power of two (codec/grid.py): with finer spacings
 a model would take half as many bits again after 40 rounds.
 
-This module knows nothing of blobs or rounds. n = parameters of the model.
+This module knows nothing about blobs or rounds. n is the number of parameters in the model.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,7 +53,7 @@ def next_version(
 ) -> Version:
     """Return the model that the fleet gets when the strategy wants ``wanted`` (n,) after ``current`` (n,).
 
-    Raises ``Unencodable`` when the change, or its sum with the model, is not finite in the coding.
+    Raises ``Unencodable`` if the change, or its sum with the model, is not finite in the coding.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # values that overflow are rejected below
         change = wanted - current
@@ -64,7 +64,7 @@ def next_version(
 
 
 def needs_every_element(state: State, broadcast: BroadcastConfig) -> bool:
-    """Return True if a strategy's state rules out sending a ``fraction``, as it replaces the model."""
+    """Return True if every element must be sent, not a ``fraction``, as the state replaces the model."""
     return not state.is_change and not broadcast.sends_all
 
 
@@ -95,14 +95,14 @@ def _reached(current: Theta, change: Theta, step: bytes) -> Version:
 
 
 def first_version(theta: Theta, layout: Layout, broadcast: BroadcastConfig) -> Theta:
-    """Return a run's first model (n,), on the grid (except statistics) if the broadcast has one."""
+    """Return a run's first model (n,), on the grid (except statistics) if the broadcast uses one."""
     if not broadcast.on_grid:
         return theta
     return _on_grid(theta, layout)
 
 
 def _on_grid(theta: Theta, layout: Layout) -> Theta:
-    """Round every tensor of a vector (n,), except statistics, to a grid of its own."""
+    """Round every tensor of a vector (n,), except statistics, to its own grid."""
     rounded = theta.copy()
     for tensor in layout.tensors:
         if tensor.role is Role.PARAMETER:
@@ -135,8 +135,8 @@ def worth_sending(steps: Sequence[StepRow], model_bytes: int) -> tuple[StepRow, 
 def summed(changes: Iterable[SparseVector], current: Theta, held: bytes) -> SparseVector | None:
     """Combine ``changes`` from the model with hash ``held`` to ``current`` (n,) into a single change.
 
-    Returns None unless it leads to ``current`` bit for bit: only on a grid is the sum independent of the
-    order.
+    Returns None unless that change leads to ``current`` bit for bit: only on a grid does the order of the
+    additions not matter.
     """
     total = np.zeros_like(current)
     for change in changes:
@@ -151,9 +151,9 @@ def summed(changes: Iterable[SparseVector], current: Theta, held: bytes) -> Spar
 
 
 def steps_since(steps: Sequence[StepRow], held: bytes) -> Sequence[StepRow]:
-    """Return the last of ``steps``, for a device that has the model ``held`` (a hash) or a later one.
+    """Return the steps that a device still needs if it has the model ``held`` (a hash) or a later one.
 
-    Returns all of them if none starts from ``held``.
+    Returns all of ``steps`` if none starts from ``held``.
     """
     starts = (place for place, step in enumerate(steps) if step.base_hash == held)
     return steps[next(starts, 0) :]

@@ -21,17 +21,17 @@ class Memory:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
-        # (value, size) by (cache, name), least recently used first.
+        # Maps (cache, name) to (value, size), least recently used first.
         self.entries: OrderedDict[tuple[int, bytes], tuple[Any, int]] = OrderedDict()
 
     @staticmethod
     def of_machine(share: float = SHARE) -> "Memory":
-        """Return a memory whose limit is a share of what this process may use."""
+        """Return a memory limited to a share of the memory that this process may use."""
         return Memory(int(share * (memory_mb() or UNKNOWN_MB) * 10**6))
 
 
 class Cache(Generic[V]):
-    """Caches values by name, within the limit of ``memory``; ``size`` returns a value's bytes."""
+    """Caches values by name, within the limit of ``memory``; ``size`` returns a value's size in bytes."""
 
     def __init__(self, memory: Memory, size: Callable[[V], int]) -> None:
         self._memory = memory
@@ -39,7 +39,7 @@ class Cache(Generic[V]):
         self._owner = next(_OWNERS)
 
     def get(self, name: bytes) -> V | None:
-        """Return the value of this name, or None if it is not, or no longer, cached."""
+        """Return the value cached under this name; None if there is none (any more)."""
         entries, key = self._memory.entries, (self._owner, name)
         if key not in entries:
             return None
@@ -48,10 +48,10 @@ class Cache(Generic[V]):
         return value
 
     def put(self, name: bytes, value: V) -> V:
-        """Cache a value, replacing an earlier one of this name. Returns the value.
+        """Cache a value, replacing any earlier value of this name. Returns the value.
 
-        A value larger than the limit is not cached. For other values, the least recently used entries are
-        evicted.
+        A value larger than the limit is not cached. The least recently used entries are evicted to make
+        room for any other value.
         """
         self.drop(name)
         memory, size = self._memory, self._size(value)
@@ -63,18 +63,18 @@ class Cache(Generic[V]):
         return value
 
     def fill(self, name: bytes, value: V) -> V:
-        """Cache a value under a new name if it fits without evicting anything. Returns the value."""
+        """Cache a value under a new name, but only if nothing must be evicted for it. Returns the value."""
         if self._memory.held + self._size(value) <= self._memory.limit:
             self.put(name, value)
         return value
 
     def drop(self, name: bytes) -> None:
-        """Remove the value of this name, if it is cached."""
+        """Remove the value cached under this name, if there is one."""
         _, size = self._memory.entries.pop((self._owner, name), (None, 0))
         self._memory.held -= size
 
     def clear(self) -> None:
-        """Drop this cache's entries; those of other caches in the same memory stay."""
+        """Drop this cache's entries; other caches in the same memory keep theirs."""
         for owner, name in list(self._memory.entries):
             if owner == self._owner:
                 self.drop(name)

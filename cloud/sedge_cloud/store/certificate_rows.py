@@ -34,7 +34,7 @@ class RenewalQueries(Protocol):
         ...
 
     def offer_secret(self, device: str, point: bytes, secret: bytes) -> None:
-        """Store the secret that a device offers, by its public key; a repeated offer changes nothing."""
+        """Store a secret that a device offers, and its public key; a repeated offer changes nothing."""
         ...
 
     def end_renewal(self, row: RenewalRow) -> bool:

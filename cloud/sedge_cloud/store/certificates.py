@@ -15,7 +15,10 @@ _CURRENT = "c.state IN ('issued', 'held')"
 
 
 class Certificates(Devices):
-    """The certificates as rows. Every method is one transaction, or raises ``StorageError``."""
+    """The certificates as rows.
+
+    Each method runs as one transaction, and raises ``StorageError`` on failure.
+    """
 
     def add_certificates(self, rows: Collection[CertificateRow], *, renews: bool = False) -> None:
         """Store certificates that have just been signed.
@@ -45,7 +48,7 @@ class Certificates(Devices):
                 db.execute("UPDATE certificates SET state = 'revoked' WHERE name = ?", (name,))
 
     def revoked_serials(self, now: float) -> list[bytes]:
-        """Return the serial numbers of revoked certificates that are unexpired at ``now`` (wall clock)."""
+        """Return the serial numbers of revoked certificates that are not expired ``now`` (wall clock)."""
         sql = "SELECT * FROM certificates WHERE state = 'revoked' AND until > ? ORDER BY serial"
         return [row.serial for row in self._rows(CertificateRow, sql, now)]
 
@@ -66,7 +69,7 @@ class Certificates(Devices):
         return self._rows(CertificateRow, sql)
 
     def certificates_due(self, before: float) -> list[CertificateRow]:
-        """Return the newest certificate of each active device, if it expires before ``before``."""
+        """Return each active device's newest certificate if that expires before ``before``."""
         sql = (
             f"SELECT c.* FROM certificates c JOIN devices d ON d.device = c.name WHERE {_CURRENT}"
             " AND c.until < ? AND d.revoked = 0 AND NOT EXISTS (SELECT 1 FROM certificates n"
@@ -76,7 +79,7 @@ class Certificates(Devices):
         return self._rows(CertificateRow, sql, before)
 
     def certificates_held(self) -> list[CertificateRow]:
-        """Return the certificates that active devices hold, the first to expire first."""
+        """Return the certificates that active devices hold, earliest expiry first."""
         sql = (
             "SELECT c.* FROM certificates c JOIN devices d ON d.device = c.name"
             " WHERE c.state = 'held' AND d.revoked = 0 ORDER BY c.until, c.name"
@@ -86,8 +89,8 @@ class Certificates(Devices):
     def certificates_late(self, now: float) -> list[CertificateRow]:
         """Return held certificates whose successor was issued long ago, but has not been fetched.
 
-        The expiries of the two are about two thirds of a lifetime apart; late means that a sixth of a
-        lifetime is left.
+        The two expire about two thirds of a lifetime apart; a held certificate is late once it has less
+        than a sixth of its lifetime left.
         """
         sql = (
             "SELECT h.* FROM certificates h JOIN certificates c ON c.name = h.name"

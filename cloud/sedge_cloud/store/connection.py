@@ -25,8 +25,8 @@ COLLECTING = "collecting"
 # The name of the lock held by a coordinator, or by a command that must not run at the same time.
 SERVING = "serving"
 
-# Queries that lock this process's row and the lead's (see leases.py). A lease changes its owner by an
-# UPDATE, which FOR KEY SHARE does not block.
+# Queries that lock this process's row and the leader's lease (see leases.py). A lease changes its owner by
+# an UPDATE, which FOR KEY SHARE does not block.
 _SERVES = "SELECT 1 FROM processes WHERE token = ? FOR KEY SHARE"
 _LEADS = (
     "SELECT 1 FROM processes p JOIN leases l ON l.token = p.token"
@@ -41,13 +41,13 @@ V = TypeVar("V")
 
 
 def portions(values: Sequence[V], width: int = 1) -> Iterator[Sequence[V]]:
-    """Split values into portions, one per statement, if each value takes ``width`` placeholders."""
+    """Split values into portions, one per statement; each value takes ``width`` placeholders."""
     step = MOST_VALUES // width
     return (values[i : i + step] for i in range(0, len(values), step))
 
 
 def marks(values: Sequence[object]) -> str:
-    """Return placeholders, one for each value."""
+    """Return a comma-separated placeholder for each value."""
     return ",".join("?" * len(values))
 
 
@@ -90,7 +90,7 @@ class Database:
     def check(self) -> None:
         """Read the whole database.
 
-        Raises ``StorageError`` if it is damaged, or has other tables than we created.
+        Raises ``StorageError`` if it is damaged, or has tables that we did not create.
         """
         self._db.check(TABLES)
 
@@ -98,8 +98,8 @@ class Database:
     def serving(self, *, shared: bool = False) -> Generator[None]:
         """Lock the store for serving during a ``with`` block.
 
-        No other process may serve it meanwhile or, if ``shared``, only others that share it. Raises
-        ``StorageError`` if another one does.
+        No other process may serve the store meanwhile; if ``shared``, processes that also share it may.
+        Raises ``StorageError`` if another process is serving it already.
         """
         with self._db.lock(SERVING, shared=shared) as is_held:
             if not is_held:
@@ -120,12 +120,12 @@ class Database:
 
     @contextmanager
     def may_collect(self) -> Generator[bool]:
-        """Yield True if blobs may be collected now; no process can start to hold them meanwhile."""
+        """Yield True if blobs may be collected; meanwhile no process can enter ``blobs_held``."""
         with self._db.lock(COLLECTING) as is_held:
             yield is_held
 
     def used_bytes(self) -> int:
-        """Return the size of the database without free space, in bytes."""
+        """Return the size of the database in bytes; only SQLite leaves out free space."""
         with self._db.errors():
             return self._db.used_bytes()
 
@@ -135,12 +135,12 @@ class Database:
             self._db.shrink()
 
     def version(self) -> int:
-        """Return a number that changes whenever another process has committed something."""
+        """Return a number that changes whenever another process has committed a change."""
         with self._db.errors():
             return self._db.version()
 
     def copy_rows_to(self, other: "Database") -> None:
-        """Replace another database's rows with a consistent snapshot of these, in one transaction."""
+        """Replace another database's rows with a consistent snapshot of this one's, in one transaction."""
         with self._db.errors():
             self._db.begin_reading()
             try:
@@ -153,7 +153,7 @@ class Database:
                 self._db.rollback()
 
     def _open_schema(self) -> None:
-        """Create the tables, or migrate them to this version's schema, unless that has been done."""
+        """Create the tables or migrate them to this version's schema, if necessary."""
         with self._transaction(alone=True) as db:
             found = db.schema()
             if found == SCHEMA:
@@ -179,10 +179,10 @@ class Database:
                 (self.folder / name).unlink()
 
     def _require_run(self, db: Dialect, run: str, status: str = "", *, alone: bool = False) -> None:
-        """Raise ``StorageError`` if another process has deleted a run, or given it another status.
+        """Raise ``StorageError`` if another process has deleted a run or changed its status.
 
-        Until the transaction ends nobody can do either. With ``alone``, for opening and closing rounds, all
-        other transactions that call this wait, too.
+        No process can do either until the transaction ends. With ``alone``, which opening and closing
+        rounds use, all other transactions that call this method wait as well.
         """
         sql = f"SELECT status FROM runs WHERE run = ? FOR {'UPDATE' if alone else 'SHARE'}"
         row = db.execute(sql, (run,)).fetchone()
@@ -190,9 +190,9 @@ class Database:
             raise StorageError(f"run {run}: it is {'deleted' if row is None else row[0]}")
 
     def _require_token(self, token: int, leads: bool = False) -> None:
-        """Raise ``LeaseLost`` if another process has replaced this one: the fence of leases.py.
+        """Raise ``LeaseLost`` if another process has replaced this one: the fence in leases.py.
 
-        With ``leads``, raise ``StorageError`` if this process does not lead.
+        With ``leads``, raise ``StorageError`` if this process is not the leader.
         """
         if self._db.execute(_LEADS if leads else _SERVES, (token,)).fetchone() is not None:
             return
@@ -224,7 +224,7 @@ class Database:
     ) -> None:
         """Insert rows. If the key (the first ``keys`` fields) exists, replace all other fields.
 
-        ``sets`` says what to replace instead, if not all fields.
+        ``sets`` overrides which fields are replaced.
         """
         fields = rows[0].__struct_fields__ if rows else ()
         sets = sets or ", ".join(f"{name} = excluded.{name}" for name in fields[keys:])
@@ -247,12 +247,12 @@ class Database:
             raise StorageError(f"{self.place}: damaged {kind.__name__}: {exc}") from exc
 
     def _named(self, kind: type[R], sql: str, names: Collection[str]) -> list[R]:
-        """Return the rows for any of these names, in portions; ``sql`` has a place for placeholders."""
+        """Return the rows with any of these names, in portions; ``sql`` has {} in place of placeholders."""
         some = portions(sorted(names))
         return [row for each in some for row in self._rows(kind, sql.format(marks(each)), *each)]
 
     def _among(self, sql: str, run: str, values: Sequence[str | int], *more: int) -> list[Any]:
-        """Return the rows of a run for any of these values, read in portions."""
+        """Return a run's rows that have any of these values, read in portions."""
         with self._db.errors():
             return [
                 row
@@ -296,8 +296,8 @@ class Database:
     ) -> Generator[Dialect]:
         """Begin a transaction that writes. A ``quiet`` one does not notify other processes.
 
-        If ``fenced``, it fails if this process was replaced; if ``leads``, it fails if the process does not
-        lead (leases.py).
+        If ``fenced``, the transaction fails if this process has been replaced; if ``leads``, it also fails
+        if this process is not the leader (leases.py).
         """
         if self._db.in_transaction:  # inside ``transaction``
             yield self._db

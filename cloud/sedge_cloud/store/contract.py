@@ -1,4 +1,4 @@
-"""The interfaces of a store's parts: a SQL dialect for rows, a place for blobs, a disk for upload parts.
+"""The interfaces of a store's parts: a SQL dialect for rows, blobs, and upload parts on disk.
 
 The queries are written once (database.py), in SQL that both SQLite and PostgreSQL accept: ``?`` and
 ``:name`` for values, ``FOR UPDATE`` and ``FOR SHARE`` for rows that nobody may change meanwhile. A
@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 from sedge_protocol.wire.transfer import Manifest
 
-# As a LIMIT, it means all rows in both databases.
+# As a LIMIT, this means all rows in both databases.
 MOST_ROWS = 2**31 - 1
 Value = str | int | float | bytes | None
 Values = Sequence[Value] | Mapping[str, Value]
@@ -48,11 +48,11 @@ class Dialect(Protocol):
     """An expression for the database's clock when it is evaluated, in seconds since 1970."""
 
     def errors(self) -> AbstractContextManager[None]:
-        """Turn the driver's errors in a ``with`` block into ``StorageError``, each in one line."""
+        """Turn the driver's errors in a ``with`` block into ``StorageError`` with a one-line message."""
         ...
 
     def execute(self, sql: str, values: Values = ()) -> Cursor:
-        """Execute one statement; outside a transaction it is its own transaction."""
+        """Execute one statement. Outside a transaction, the statement runs as its own transaction."""
         ...
 
     def table(self, name: str) -> tuple[int, Iterator[Sequence[Any]]]:
@@ -72,7 +72,7 @@ class Dialect(Protocol):
         ...
 
     def begin_reading(self) -> None:
-        """Begin a transaction that sees the database as it is at one moment."""
+        """Begin a transaction that sees the database as it was at a single moment."""
         ...
 
     def commit(self, *, quiet: bool = False) -> None:
@@ -84,7 +84,7 @@ class Dialect(Protocol):
         ...
 
     def rollback(self) -> None:
-        """Roll back a transaction. Does no harm if an error has ended it already."""
+        """Roll back a transaction. Harmless if an error has already ended it."""
         ...
 
     @property
@@ -101,15 +101,15 @@ class Dialect(Protocol):
         ...
 
     def define(self, statements: str, schema: int) -> None:
-        """Create or change tables with these statements, in a transaction; they then have this schema."""
+        """Create or change tables with these statements in a transaction, and record the schema version."""
         ...
 
     def check(self, tables: str) -> None:
-        """Raise ``StorageError`` for damage, and for anything that ``tables`` does not define."""
+        """Raise ``StorageError`` if anything is damaged, or is not defined by ``tables``."""
         ...
 
     def version(self) -> int:
-        """Return a number that changes whenever another connection has committed something."""
+        """Return a number that changes whenever another connection has committed a change."""
         ...
 
     def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[bool]:
@@ -120,7 +120,7 @@ class Dialect(Protocol):
         ...
 
     def used_bytes(self) -> int:
-        """Return the database's size in bytes, not counting free space."""
+        """Return the database's size in bytes; only SQLite leaves out free space."""
         ...
 
     def shrink(self) -> None:
@@ -141,7 +141,7 @@ class Blobs(Protocol):
     def write(self, data: bytes) -> bytes:
         """Store a blob, which is durable after ``settle``. Returns its SHA-256.
 
-        An existing blob counts as new.
+        Writing an existing blob makes it count as new.
         """
         ...
 
@@ -158,15 +158,15 @@ class Blobs(Protocol):
         ...
 
     def sizes(self) -> dict[bytes, int]:
-        """Return every complete blob with its size, in bytes."""
+        """Return the size of every complete blob, in bytes."""
         ...
 
     def read(self, sha256: bytes) -> bytes:
-        """Read and check a blob. One that fails its hash is moved aside, and can be written again."""
+        """Read and check a blob. A blob that fails its hash is moved aside, and can be written again."""
         ...
 
     def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:
-        """Read ``length`` bytes of a blob from ``offset``, unchecked, as the receiver has the digest."""
+        """Read ``length`` bytes of a blob from ``offset``, unchecked: the receiver has the digest."""
         ...
 
     def collect(
@@ -189,14 +189,14 @@ class Parts(Protocol):
         ...
 
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
-        """Return the chunks that have arrived already.
+        """Return the indices of the chunks that have already arrived.
 
-        Raises ``StorageError`` if the others would not fit on the disk.
+        Raises ``StorageError`` if the remaining chunks would not fit on the disk.
         """
         ...
 
     def write_part(self, owner: str, manifest: Manifest, index: int, data: bytes) -> None:
-        """Write a chunk, which has been checked against its digest, to its place."""
+        """Write a chunk, already checked against its digest, at its place in the part."""
         ...
 
     def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
@@ -211,7 +211,7 @@ class Parts(Protocol):
         ...
 
     def discard_part(self, owner: str, manifest: Manifest) -> None:
-        """Delete the chunks of a blob that have arrived, and the record that they were this owner's."""
+        """Delete the chunks of a blob that have arrived, and the record of this owner's part."""
         ...
 
     def trim_parts(self, owner: str, manifest: Manifest, others: int) -> None:

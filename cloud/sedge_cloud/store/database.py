@@ -1,8 +1,8 @@
 """The coordinator's state: a database and blobs. All queries are here, in SQL for SQLite and PostgreSQL.
 
 Blobs are written and flushed before the transaction that names them, so a row never names a missing blob;
-blobs that a crash leaves unnamed are collected. The command line writes here, too, even while the service
-runs, which notices by ``version``.
+blobs that a crash leaves unnamed are collected. Commands also write here, even while the service runs; the
+service notices their changes through ``version``.
 """
 
 from collections.abc import Collection, Sequence
@@ -30,10 +30,13 @@ from sedge_protocol.wire.frame import next_incarnation
 
 
 class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
-    """The coordinator's state. Every method is one transaction, or raises ``StorageError``."""
+    """The coordinator's state.
+
+    Each method runs as one transaction, and raises ``StorageError`` on failure.
+    """
 
     def require_fleet(self, name: str) -> None:
-        """Raise ``ConfigError`` for another fleet's store. A new store is assigned to this fleet."""
+        """Raise ``ConfigError`` if the store is another fleet's. A new store is assigned to this fleet."""
         with self._db.errors():
             row = self._db.execute("SELECT name FROM fleet").fetchone()
         if row is None:
@@ -49,7 +52,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             return bytes(self._db.execute("SELECT secret FROM fleet").fetchone()[0])
 
     def next_incarnation(self, clock: int) -> int:
-        """Return the next incarnation: above all earlier ones, and at least ``clock`` if plausible."""
+        """Return the next incarnation: above all earlier ones and, if plausible, at least ``clock``."""
         with self._transaction() as db:
             sql = "SELECT value FROM meta WHERE key = 'incarnation' FOR UPDATE"
             row = db.execute(sql).fetchone()
@@ -62,7 +65,10 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return self._rows(RunRow, "SELECT * FROM runs ORDER BY created, run")
 
     def add_run(self, row: RunRow, past: Sequence[ClientModelRow] = ()) -> None:
-        """Store a run and ``past``, its first client models. Raises ``ConfigError`` for a taken name."""
+        """Store a run and ``past``, its first client models.
+
+        Raises ``ConfigError`` if its name is taken.
+        """
         with self._transaction() as db:
             if db.execute("SELECT 1 FROM runs WHERE run = ?", (row.run,)).fetchone():
                 raise ConfigError("run", row.run, "a name that no run has yet")
@@ -72,7 +78,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
     def set_status(self, run: str, status: str, why: str = "", ended: float = 0.0) -> None:
         """End a running run, with the reason and the time.
 
-        Raises ``ConfigError`` when there is no such run.
+        Raises ``ConfigError`` if there is no such run.
         """
         sql = "UPDATE runs SET status = ?, why = ?, ended = ? WHERE run = ? AND status = 'running'"
         with self._transaction(leads=True) as db:
@@ -118,7 +124,10 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
     def delete_old_rows(self, run: str, keep: int) -> int:
-        """Delete per-device rows of all closed rounds except the last ``keep``. Returns how many."""
+        """Delete the per-device rows of all closed rounds except the last ``keep``.
+
+        Returns how many it deleted.
+        """
         newest = "(SELECT MAX(round) FROM rounds WHERE run = :run AND open = 0)"
         rows = 0
         with self._transaction() as db:
@@ -137,7 +146,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return next(iter(self._rows(RoundRow, sql, run)), None)
 
     def open_rounds(self) -> list[RoundRow]:
-        """Return the open rounds of running runs, and of runs that serve newcomers."""
+        """Return the open rounds of running runs and of finished runs that serve newcomers."""
         sql = (
             "SELECT * FROM rounds WHERE open = 1 AND run IN"
             " (SELECT run FROM runs WHERE status IN ('running', 'finished')) ORDER BY run, round"
@@ -170,7 +179,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             self._insert(db, "orders", *orders)
 
     def took_part(self, run: str, device: str, number: int) -> bool:
-        """Return True if a device has a receipt in this round or later, or an order in a later one."""
+        """Return True if a device has a receipt from this round or later, or an order in a later round."""
         sql = (
             "SELECT EXISTS (SELECT 1 FROM updates"
             " WHERE run = :run AND round >= :number AND device = :device)"
@@ -181,7 +190,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             return bool(self._db.execute(sql, names).fetchone()[0])
 
     def close_round(self, closed: ClosedRound) -> bool:
-        """Close a round in one transaction. Returns False if receipts have come meanwhile.
+        """Close a round in one transaction. Returns False if receipts have arrived in the meantime.
 
         Also returns False if another leader has closed the round. In both cases nothing is written. Orders
         for which updates are no longer accepted are emptied; their rows stay.
@@ -217,7 +226,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return True
 
     def orders(self, run: str, number: int) -> list[OrderRow]:
-        """Return the orders of a round, by device."""
+        """Return the orders in a round, sorted by device."""
         sql = "SELECT * FROM orders WHERE run = ? AND round = ? ORDER BY device"
         return self._rows(OrderRow, sql, run, number)
 
@@ -227,7 +236,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return next(iter(self._rows(OrderRow, sql, run, number, device)), None)
 
     def decline(self, run: str, number: int, device: str, reason: str) -> None:
-        """Record that a device declines its order. In an open round that counts as a receipt."""
+        """Record that a device declines its order. In an open round, the decline counts as a receipt."""
         with self._transaction() as db:
             self._count_receipt(db, run, number)
             db.execute(
@@ -238,7 +247,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
     def declines(self, run: str, first: int, last: int) -> list[tuple[str, int, str]]:
         """Return (device, round, reason) of the declines in these rounds, oldest first.
 
-        Declines are left out if the device has sent an update since.
+        A decline is left out if the device has sent an update since then.
         """
         sql = (
             "SELECT o.device, o.round, o.declined FROM orders o"
@@ -251,12 +260,12 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return [(str(device), int(number), str(why)) for device, number, why in rows]
 
     def save_traffic(self, rows: Sequence[TrafficRow]) -> None:
-        """Store the devices' bytes in a round. A ``whole`` that is stored as true stays true."""
+        """Store the devices' traffic in a round. Once stored as true, ``whole`` stays true."""
         with self._transaction() as db:
             self._save_traffic(db, rows)
 
     def traffic(self, run: str, number: int) -> list[TrafficRow]:
-        """Return the devices' bytes in a round, by device."""
+        """Return the devices' traffic in a round, sorted by device."""
         sql = "SELECT * FROM traffic WHERE run = ? AND round = ? ORDER BY device"
         return self._rows(TrafficRow, sql, run, number)
 
@@ -266,7 +275,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return next(iter(self._rows(ClientModelRow, sql, run, device)), None)
 
     def client_models(self, run: str, devices: Collection[str]) -> dict[str, ClientModelRow]:
-        """Return the last models of these devices, as references to blobs, where they have one."""
+        """Return these devices' last models, if they have one, as references to blobs."""
         sql = "SELECT * FROM client_models WHERE run = ? AND device IN ({})"
         rows = [
             row
@@ -276,18 +285,18 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return {row.device: row for row in rows}
 
     def round_models(self, run: str, numbers: Collection[int]) -> dict[int, tuple[bytes, bytes]]:
-        """Return the blob and hash of the global model of each of these rounds."""
+        """Return the blob and hash of the global model in each of these rounds."""
         sql = "SELECT round, model, model_hash FROM rounds WHERE run = ? AND round IN ({})"
         rows = self._among(sql, run, sorted(numbers))
         return {int(number): (bytes(model), bytes(named)) for number, model, named in rows}
 
     def summaries(self, run: str, numbers: Collection[int]) -> dict[int, bytes]:
-        """Return the summaries of those of these rounds that are closed."""
+        """Return the encoded summaries of whichever of these rounds are closed."""
         sql = "SELECT round, summary FROM rounds WHERE run = ? AND summary IS NOT NULL AND round IN ({})"
         return {int(n): bytes(coded) for n, coded in self._among(sql, run, sorted(numbers))}
 
     def last_orders(self, run: str, devices: Collection[str], since: int) -> dict[str, int]:
-        """Return the last round after ``since`` with an order for each of these devices, if it has one."""
+        """Return each of these devices' last round with an order, for rounds after ``since``."""
         sql = (
             "SELECT device, MAX(round) FROM orders WHERE run = ? AND round > ? AND device IN ({})"
             " GROUP BY device"
@@ -295,13 +304,13 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return {str(d): int(number) for d, number in self._among(sql, run, sorted(devices), since)}
 
     def client_devices(self, run: str) -> list[str]:
-        """Return the devices that have a client model in a run, by id."""
+        """Return the ids of the devices that have a client model in a run, sorted."""
         sql = "SELECT device FROM client_models WHERE run = ? ORDER BY device"
         with self._db.errors():
             return [str(row[0]) for row in self._db.execute(sql, (run,))]
 
     def named_blobs(self) -> set[bytes]:
-        """Return all blobs that rows refer to, except in runs' states; steps count in open rounds only."""
+        """Return all blobs that rows refer to, except in runs' states; steps only from open rounds."""
         with self._db.errors():
             rows = self._db.execute(named_blobs_sql(LATE_ROUNDS))
             named = {bytes(row[0]) for row in rows if row[0]}

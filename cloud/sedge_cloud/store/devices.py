@@ -1,7 +1,7 @@
 """The registry of enrolled devices: their secrets and their last hellos.
 
-A fleet may have a million devices: a query about all of them is one statement with a short result, and rows
-are read by name or in batches.
+A fleet may have a million devices: so a query about all of them is one statement with a short result, and
+rows are read by name or in batches.
 """
 
 from collections import Counter
@@ -24,10 +24,10 @@ PAUSED = (
 
 
 class Devices(Database):
-    """The devices as rows. Every method is one transaction, or raises ``StorageError``."""
+    """The devices as rows. Each method runs as one transaction, and raises ``StorageError`` on failure."""
 
     def devices(self) -> list[DeviceRow]:
-        """Return all devices ever enrolled, by id."""
+        """Return all devices ever enrolled, sorted by id."""
         return self._rows(DeviceRow, "SELECT * FROM devices ORDER BY device")
 
     def device(self, name: str) -> DeviceRow | None:
@@ -37,7 +37,7 @@ class Devices(Database):
         )
 
     def devices_named(self, names: Collection[str]) -> dict[str, DeviceRow]:
-        """Return those of these devices that are enrolled or revoked, by id."""
+        """Return whichever of these devices are enrolled or revoked, by id."""
         rows = self._named(DeviceRow, "SELECT * FROM devices WHERE device IN ({})", names)
         return {row.device: row for row in rows}
 
@@ -48,7 +48,7 @@ class Devices(Database):
         return int(row[0])
 
     def census(self) -> Census:
-        """Count the devices, and those of them that are revoked, never heard, online or paused."""
+        """Count all devices, and how many of them are revoked, never heard from, online or paused."""
         sql = (
             "SELECT (SELECT COUNT(*) FROM devices), (SELECT COUNT(*) FROM devices WHERE revoked = 1),"
             " (SELECT COUNT(*) FROM devices WHERE hello IS NULL AND revoked = 0),"
@@ -75,7 +75,7 @@ class Devices(Database):
         return +found
 
     def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
-        """Return a page of the selected devices, by id, after the first ``offset``."""
+        """Return a page of the selected devices' sorted ids, skipping the first ``offset``."""
         sql, values = wanted.query("d.device")
         with self._db.errors():
             rows = self._db.execute(
@@ -95,7 +95,7 @@ class Devices(Database):
             return [str(row[0]) for row in self._db.execute(sql, (most,))]
 
     def end_sessions(self, at: float) -> list[str]:
-        """Mark every device offline. Returns the sorted ids of those that were online."""
+        """Mark every device offline. Returns the sorted ids of the devices that were online."""
         with self._transaction(flush=False) as db:
             sql = "SELECT device FROM sessions WHERE online = 1 ORDER BY device FOR UPDATE"
             names = [str(row[0]) for row in db.execute(sql)]
@@ -121,7 +121,7 @@ class Devices(Database):
         secrets: Mapping[str, bytes],
         tags: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        """Enrol all of these devices with their tags, or none. Raises ``ConfigError`` for a taken id."""
+        """Enrol all of these devices with their tags, or none. Raises ``ConfigError`` if an id is taken."""
         with self._transaction() as db:
             changed, now = self._enrol(db), self._now(db)
             for device in sorted(self.devices_named(secrets)):
@@ -136,11 +136,11 @@ class Devices(Database):
             db.insert("tags", ((*one, number_of(one[2])) for one in marked), 4)
 
     def add_device(self, device: str, secret: bytes) -> None:
-        """Enrol one device. Raises ``ConfigError`` when the id is taken."""
+        """Enrol one device. Raises ``ConfigError`` if the id is taken."""
         self.add_devices({device: secret})
 
     def revoke_device(self, device: str) -> None:
-        """Revoke a device. Raises ``ConfigError`` when there is no such device."""
+        """Revoke a device. Raises ``ConfigError`` if there is no such device."""
         with self._transaction() as db:
             sql = "UPDATE devices SET revoked = 1, changed = ? WHERE device = ?"
             if not db.execute(sql, (self._enrol(db), device)).rowcount:
@@ -151,7 +151,7 @@ class Devices(Database):
     def reissue_device(self, device: str, secret: bytes) -> None:
         """Give a device, even a revoked one, a new secret. Its incarnation restarts from 0.
 
-        Raises ``ConfigError`` when there is no such device.
+        Raises ``ConfigError`` if there is no such device.
         """
         sql = (
             "UPDATE devices SET secret = ?, revoked = 0, incarnation = 0, hello = NULL, changed = ?,"
@@ -173,7 +173,7 @@ class Devices(Database):
             return [int(row[0]) for row in rows]
 
     def save_hello(self, row: DeviceRow, incarnation: int, hello: bytes) -> None:
-        """Store a device's newest incarnation and hello, unless its secret has changed meanwhile."""
+        """Store a device's newest incarnation and hello, unless its secret has changed in the meantime."""
         sql = "UPDATE devices SET incarnation = ?, hello = ?, changed = ? WHERE device = ? AND secret = ?"
         known = msgspec.structs.replace(row, hello=hello).read_hello()
         with self._transaction() as db:
@@ -182,6 +182,6 @@ class Devices(Database):
                 self._put(db, "abilities", AbilityRow.of(row.device, known))
 
     def _enrol(self, db: Dialect) -> int:
-        """Count a change of who is enrolled. Returns the number of this transaction."""
+        """Record that enrolment has changed. Returns this transaction's number."""
         db.execute("UPDATE meta SET value = value + 1 WHERE key = 'enrolment'")
         return self._stamp(db)

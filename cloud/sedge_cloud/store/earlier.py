@@ -1,7 +1,7 @@
-"""Migrates what an earlier version stored: its files next to the database, and old columns.
+"""Migrates data that an earlier version stored: its files next to the database, and old columns.
 
-live.msgpack   schema 3: which devices were online, since when, and when each was last heard
-history.jsonl  schema 3: a line for each round that opened or closed, run that ended, measurement
+live.msgpack   schema 3: which devices were online, since when, and when each was last heard from
+history.jsonl  schema 3: a line for each measurement, round that opened or closed, and run that ended
 """
 
 import json

@@ -48,7 +48,7 @@ class Renewals(Joins):
         return next(iter(self._rows(RenewalRow, sql, device)), None)
 
     def offer_secret(self, device: str, point: bytes, secret: bytes) -> None:
-        """Store the secret that a device offers, by its public key; a repeated offer changes nothing."""
+        """Store a secret that a device offers, and its public key; a repeated offer changes nothing."""
         with self._transaction() as db:
             sql = (
                 "UPDATE renewals SET point = ?, secret = ?, account = 0"

@@ -46,7 +46,7 @@ class Seen(Protocol):
         ...
 
     def census(self) -> Census:
-        """Count the devices, and those of them that are revoked, never heard, online or paused."""
+        """Count all devices, and how many of them are revoked, never heard from, online or paused."""
         ...
 
     def change(self) -> int:
@@ -70,11 +70,11 @@ class Seen(Protocol):
         ...
 
     def devices(self) -> list[DeviceRow]:
-        """Return all devices ever enrolled, by id."""
+        """Return all devices ever enrolled, sorted by id."""
         ...
 
     def devices_named(self, names: Collection[str]) -> dict[str, DeviceRow]:
-        """Return those of these devices that are enrolled or revoked, by id."""
+        """Return whichever of these devices are enrolled or revoked, by id."""
         ...
 
     def disk(self) -> list[DiskRow]:
@@ -102,7 +102,7 @@ class Seen(Protocol):
         ...
 
     def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
-        """Return a page of the selected devices, by id, after the first ``offset``."""
+        """Return a page of the selected devices' sorted ids, skipping the first ``offset``."""
         ...
 
     def reading(self) -> AbstractContextManager[None]:
@@ -126,7 +126,7 @@ class Seen(Protocol):
         ...
 
     def traffic(self, run: str, number: int) -> list[TrafficRow]:
-        """Return the devices' bytes in a round, by device."""
+        """Return the devices' traffic in a round, sorted by device."""
         ...
 
 
@@ -144,7 +144,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def client_models(self, run: str, devices: Collection[str]) -> dict[str, ClientModelRow]:
-        """Return the last models of these devices, as references to blobs, where they have one."""
+        """Return these devices' last models, if they have one, as references to blobs."""
         ...
 
     def delete_run(self, run: str) -> None:
@@ -156,11 +156,14 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def delete_old_rows(self, run: str, keep: int) -> int:
-        """Delete per-device rows of all closed rounds except the last ``keep``. Returns how many."""
+        """Delete the per-device rows of all closed rounds except the last ``keep``.
+
+        Returns how many it deleted.
+        """
         ...
 
     def last_orders(self, run: str, devices: Collection[str], since: int) -> dict[str, int]:
-        """Return the last round after ``since`` with an order for each of these devices, if it has one."""
+        """Return each of these devices' last round with an order, for rounds after ``since``."""
         ...
 
     def may_collect(self) -> AbstractContextManager[bool]:
@@ -168,23 +171,23 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def named_blobs(self) -> set[bytes]:
-        """Return all blobs that rows refer to, except in runs' states; steps count in open rounds only."""
+        """Return all blobs that rows refer to, except in runs' states; steps only from open rounds."""
         ...
 
     def orders(self, run: str, number: int) -> list[OrderRow]:
-        """Return the orders of a round, by device."""
+        """Return the orders in a round, sorted by device."""
         ...
 
     def revoke_device(self, device: str) -> None:
-        """Revoke a device. Raises ``ConfigError`` when there is no such device."""
+        """Revoke a device. Raises ``ConfigError`` if there is no such device."""
         ...
 
     def round_models(self, run: str, numbers: Collection[int]) -> dict[int, tuple[bytes, bytes]]:
-        """Return the blob and hash of the global model of each of these rounds."""
+        """Return the blob and hash of the global model in each of these rounds."""
         ...
 
     def summaries(self, run: str, numbers: Collection[int]) -> dict[int, bytes]:
-        """Return the summaries of those of these rounds that are closed."""
+        """Return the encoded summaries of whichever of these rounds are closed."""
         ...
 
     def transaction(
@@ -219,7 +222,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def decline(self, run: str, number: int, device: str, reason: str) -> None:
-        """Record that a device declines its order. In an open round that counts as a receipt."""
+        """Record that a device declines its order. In an open round, the decline counts as a receipt."""
         ...
 
     def declines(self, run: str, first: int, last: int) -> list[tuple[str, int, str]]:
@@ -257,7 +260,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
     def set_status(self, run: str, status: str, why: str = "", ended: float = 0.0) -> None:
         """End a running run, with the reason and the time.
 
-        Raises ``ConfigError`` when there is no such run.
+        Raises ``ConfigError`` if there is no such run.
         """
         ...
 
@@ -270,7 +273,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def took_part(self, run: str, device: str, number: int) -> bool:
-        """Return True if a device has a receipt in this round or later, or an order in a later one."""
+        """Return True if a device has a receipt from this round or later, or an order in a later round."""
         ...
 
     def unaccounted(self, run: str, since: int) -> list[RoundRow]:
@@ -315,7 +318,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def end_sessions(self, at: float) -> list[str]:
-        """Mark every device offline. Returns the sorted ids of those that were online."""
+        """Mark every device offline. Returns the sorted ids of the devices that were online."""
         ...
 
     def enrolled(self) -> int:
@@ -335,7 +338,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def open_rounds(self) -> list[RoundRow]:
-        """Return the open rounds of running runs, and of runs that serve newcomers."""
+        """Return the open rounds of running runs and of finished runs that serve newcomers."""
         ...
 
     def order(self, run: str, number: int, device: str) -> OrderRow | None:
@@ -357,7 +360,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def save_hello(self, row: DeviceRow, incarnation: int, hello: bytes) -> None:
-        """Store a device's newest incarnation and hello, unless its secret has changed meanwhile."""
+        """Store a device's newest incarnation and hello, unless its secret has changed in the meantime."""
         ...
 
     def save_sessions(self, sessions: Sequence[SessionRow]) -> None:
@@ -365,7 +368,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def save_traffic(self, rows: Sequence[TrafficRow]) -> None:
-        """Store the devices' bytes in a round. A ``whole`` that is stored as true stays true."""
+        """Store the devices' traffic in a round. Once stored as true, ``whole`` stays true."""
         ...
 
     def update(self, run: str, number: int, device: str) -> UpdateRow | None:
@@ -375,11 +378,11 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
     # Queries of the process that runs both ingest and leader.
 
     def next_incarnation(self, clock: int) -> int:
-        """Return the next incarnation: above all earlier ones, and at least ``clock`` if plausible."""
+        """Return the next incarnation: above all earlier ones and, if plausible, at least ``clock``."""
         ...
 
     def version(self) -> int:
-        """Return a number that changes whenever another process has committed something."""
+        """Return a number that changes whenever another process has committed a change."""
         ...
 
     def seen(

@@ -254,7 +254,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _heartbeat(cloud: CloudConfig, members: Membership) -> Generator[None]:
-    """Renew this process's lease in the background, even while a step of the loop takes long."""
+    """Renew this process's lease in the background, even during a slow step of the main loop."""
     with closing(open_store(cloud, any_thread=True)) as store, closing(Heartbeat(store, members)):
         yield
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-# Converts a time of the loop to wall-clock time, both in seconds.
+# Converts loop time to wall-clock time, both in seconds.
 Wall: TypeAlias = Callable[[float], float]
 
 

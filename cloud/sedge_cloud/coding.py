@@ -11,7 +11,7 @@ from sedge_protocol.wire.work import Codec
 # A device sends at least this many elements by default. A small model is thus sent in full, in about 20 kB,
 # the size of a large model's update.
 FEWEST_ELEMENTS = 10_000
-# The default share of a change's elements that a broadcast sends.
+# The default fraction of a change's elements that a broadcast sends.
 _BROADCAST = 0.05
 
 
@@ -36,7 +36,7 @@ class CodecConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Add what was not sent to the next round's change, so that nothing is lost for good."""
 
     def completed(self, suited: Codec, size: int) -> Codec:
-        """Return this configuration, with values and fraction from ``suited`` if the file has none.
+        """Return this configuration, with values and fraction from ``suited`` where the file sets none.
 
         ``size`` is the number of elements of the device's model.
         """
@@ -54,7 +54,7 @@ EXACT = CodecConfig(values=ValueCoding.FP32, fraction=1.0)
 
 
 def at_least(fraction: float, size: int) -> float:
-    """Return ``fraction``, or the share that ``FEWEST_ELEMENTS`` are of ``size`` if that is larger."""
+    """Return ``fraction``, or ``FEWEST_ELEMENTS`` as a fraction of ``size`` if that is larger."""
     return max(fraction, min(1.0, FEWEST_ELEMENTS / max(size, 1)))
 
 
@@ -62,18 +62,18 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[broadcast]: how the next global model is sent to the devices.
 
     Each round sends part of the change; later rounds send the remainder. The cloud adopts the decoded
-    values, so it and the devices hold the same model. A device that is new, or has missed too many changes,
-    gets the exact whole model.
+    values, so it and the devices hold the same model. A device that is new, or has missed too many of these
+    changes, gets the exact whole model.
 
-    With bf16 and a ``fraction`` below 1, the model stays on a grid (versions.py), on which the whole model
-    takes 5 to 7 bits per element. The first model is rounded to the grid, unless it comes from another run
-    (``start --from``): then it stays exact and off the grid. Off the grid, and with other ``values``, the
-    whole model takes about 25 bits per element, so a newcomer downloads five times as much. With fp32 and a
-    ``fraction`` of 1, every round sends the exact whole model.
+    With bf16 and a ``fraction`` below 1, the model's values stay on a grid (versions.py), so that the whole
+    model takes 5 to 7 bits per element. The first model is rounded to the grid, unless it comes from
+    another run (``start --from``): then it stays exact and off the grid. Off the grid, and with other
+    ``values``, the whole model takes about 25 bits per element, so a newcomer downloads five times as much.
+    With fp32 and a ``fraction`` of 1, every round sends the exact whole model.
 
-    After a round in which a strategy replaces the model (fedcac, fedpurin, subflot), a part of the change
-    would not make a valid model, so every element is sent: on the grid, in 5 to 6 bits per element; with
-    fp32, the exact whole model.
+    After a round in which a strategy replaces the model (fedcac, fedpurin, subflot), applying part of the
+    change would not give a valid model, so every element is sent: in 5 to 6 bits per element on the grid,
+    or as the exact whole model with fp32.
     """
 
     values: ValueCoding = ValueCoding.BF16
@@ -113,7 +113,7 @@ class PatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[patch]: how per-device data (patches, start vectors) is encoded.
 
     The cloud uses the same decoded values as the devices. A vector with a value that ``values`` cannot
-    hold, such as 1e6 in fp16, travels in fp32, which every device knows.
+    hold, such as 1e6 in fp16, travels in fp32, which every device supports.
     """
 
     values: ValueCoding | None = None

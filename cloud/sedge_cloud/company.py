@@ -1,8 +1,9 @@
-"""Moves shards of the fleet between processes: what this process subscribes to, keeps and signals.
+"""Moves shards of the fleet between processes, by subscribing, holding frames back and exchanging signals.
 
-For an arriving shard, the process first subscribes and keeps the frames until the shard is its own. For a
-departing shard, it unsubscribes, and hands the shard over once the broker has confirmed that and all frames
-sent before are processed. A process that is unsure of its lease, or has no broker, accepts no frames.
+For an arriving shard, the process first subscribes, and keeps incoming frames until the shard is its own.
+For a departing shard, it unsubscribes. It hands the shard over once the broker has confirmed this and all
+frames sent before that have been processed. A process that is unsure of its lease, or has no broker,
+accepts no frames.
 """
 
 import time
@@ -19,7 +20,8 @@ from sedge_cloud.store.leases import LEASE_S
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.topics import ITSELF, cloud, first_version_up, shard_in, up
 
-# At most this many frames of arriving shards are kept. Further ones are lost, and devices send them again.
+# The maximum number of frames kept for arriving shards. When there are more, the oldest are lost and
+# devices send them again.
 MAX_EARLY = 1000
 # A planned stop waits up to RETIRE_S for the processes that take over, and checks every
 # STEP_S whether they have.
@@ -27,7 +29,7 @@ RETIRE_S, STEP_S = 10.0, 0.02
 
 
 class Link(Protocol):
-    """The methods of the link to the broker that this module needs."""
+    """The methods of the broker link that this module needs."""
 
     subscriptions: tuple[str, ...]
 
@@ -51,9 +53,9 @@ class Recorder(Protocol):
 
 
 class Company:
-    """This process's membership among the processes that serve a fleet; ``core`` is its coordinator.
+    """Represents this process among the processes that serve a fleet; ``core`` is this one's coordinator.
 
-    It is ``alone`` if the state is on this machine's disk, where no other process can serve it.
+    The process is ``alone`` if the state is on this machine's disk, where no other process can reach it.
     """
 
     def __init__(self, core: Coordinator, members: Membership, alone: bool) -> None:
@@ -69,7 +71,7 @@ class Company:
         self._rests = False
 
     def begin(self, link: Link, recorder: Recorder | None) -> None:
-        """Set the shell's link and recorder, before the first ``poll``."""
+        """Set the link and the recorder. Must be called before the first ``poll``."""
         self._link, self._recorder = link, recorder
         if not self._alone:
             self._listen(time.monotonic())
@@ -81,7 +83,7 @@ class Company:
 
     @property
     def answers(self) -> bool:
-        """Return True if this process answers a doctor."""
+        """Return True if this process is the one that answers doctors."""
         return self._members.leads
 
     def timer(self) -> float:
@@ -105,11 +107,11 @@ class Company:
         return [*effects, *self._members.take_notes()]
 
     def disconnected(self, now: float) -> None:
-        """Note that the link is down."""
+        """Record that the link to the broker is down."""
         self._down_since = now if self._down_since is None else self._down_since
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
-        """Return True if this process must handle a frame. Those of arriving shards are kept for later."""
+        """Return True if this process must handle a frame now. Frames for arriving shards are set aside."""
         if not self._members.is_sure(now):
             self._core.counters["unsure"] += 1
             return False
@@ -119,14 +121,14 @@ class Company:
         return True
 
     def signals(self, now: float) -> list[CloudEffect]:
-        """Return this turn's signals to other processes."""
+        """Return the signals to send to other processes this turn."""
         signals, self._core.signals = self._core.signals, []
         if self._members.is_alone:
             return []
         return [self._signals.seal(self._members.token, signal) for signal in signals]
 
     def hear(self, topic: str, payload: bytes, now: float) -> tuple[bool, list[CloudEffect]]:
-        """Process another process's signal. Returns whether rows have changed, and the effects."""
+        """Process another process's signal. Returns whether rows have changed, and effects to perform."""
         sender, signal = self._signals.open(self._members.token, topic, payload)
         if isinstance(signal, Wanted) and self._members.leads:
             return False, self._core.wanted(sender, signal, now)
@@ -177,7 +179,7 @@ class Company:
         self._is_changing = True
 
     def _go_on(self, now: float) -> list[CloudEffect]:
-        """Report arriving shards that this process is subscribed to, and hand over departing ones."""
+        """Report the arriving shards that this process has subscribed to, and hand over departing ones."""
         members, link = self._members, self._link
         if self._is_changing or link is None or (link.up and not link.is_settled):
             return []
@@ -194,8 +196,8 @@ class Company:
     def _rest(self, now: float) -> None:
         """Give all shards to other processes while this one has no connection to the broker."""
         rests = self._down_since is not None and now > self._down_since + LEASE_S
-        # It takes shards again even if others serve them: during an outage of the broker, all processes may
-        # have given them up.
+        # When connected again, it takes shards even if others serve them: during an outage of the broker,
+        # all processes may have given them up.
         if rests != self._rests and not (rests and self._members.is_alone):
             self._members.retire(rests)
             self._rests = rests

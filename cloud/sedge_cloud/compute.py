@@ -20,7 +20,7 @@ from sedge_cloud.algorithms.slices import IN_PLACE, Compute
 from sedge_protocol.errors import ConfigError, NotInstalled
 
 LOCAL = "local"
-# The name of the key in cloud.toml.
+# The key in cloud.toml that names the cluster.
 KEY = "compute.ray"
 # How long to wait for a cluster's address to accept a connection; Ray itself would try for minutes.
 _REACH_S = 5.0
@@ -76,7 +76,7 @@ R = TypeVar("R")
 
 
 class ComputeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[compute]: a cluster that helps to compare devices in rounds with thousands of them.
+    """[compute]: a cluster that speeds up comparing devices in rounds with thousands of them.
 
     Only FedCAC and FedPURIN compare devices. To install Ray: pip install 'sedge-fl[scale]'.
     """
@@ -96,14 +96,14 @@ class ComputeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RayCompute:
     """Computes slices on the processors of a cluster.
 
-    It connects for each task separately, so the coordinator does not depend on the cluster in between.
+    It connects for each task separately, so the coordinator does not depend on the cluster between tasks.
     """
 
     def __init__(self, address: str) -> None:
         self._address = address
 
     def map(self, function: Callable[[S, T], R], shared: S, slices: Iterable[T]) -> Iterator[R]:
-        """Yield ``function(shared, slice)`` per slice, in order, computed here if the cluster is gone."""
+        """Yield ``function(shared, slice)`` per slice, in order; computed here if the cluster is gone."""
         try:
             ray = connected_ray(self._address, KEY, os.cpu_count() or 1)
         except ConfigError as exc:
@@ -121,7 +121,8 @@ def _mapped(
 ) -> Iterator[R]:
     """Compute as many slices at a time as there are processors, with as many again queued.
 
-    A slice that fails in Ray is computed again here, which also raises the function's own errors.
+    A slice that fails in Ray is computed again in this process, which also raises any error of ``function``
+    itself.
     """
     pending: deque[tuple[T, Any]] = deque()
     is_warned = False
@@ -156,6 +157,6 @@ def _mapped(
 
 
 def _line(error: Exception) -> str:
-    """Return the first line of an error, or of its cause if it is a task's error with a long trace."""
+    """Return the first line of an error. For a task's error, which has a long trace, use its cause."""
     cause = getattr(error, "cause", None) or error
     return f"{type(cause).__name__}: {str(cause).strip().split(chr(10))[0]}"

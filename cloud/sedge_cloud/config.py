@@ -61,10 +61,10 @@ class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Change the rate at every step within a round, instead of only between rounds."""
 
     def share(self, number: int, rounds: int) -> float:
-        """Return the share of the full rate in training round ``number`` (from 0) of ``rounds``.
+        """Return the fraction of the full rate that training round ``number`` (from 0) of ``rounds`` uses.
 
-        It is above 0, except perhaps for ``number`` = ``rounds``, the rate that the last round's steps
-        approach.
+        It is above 0, except perhaps if ``number`` equals ``rounds``: the steps of the last round approach
+        that rate.
         """
         if number < self.warmup_rounds:
             return (number + 1) / self.warmup_rounds
@@ -89,10 +89,10 @@ class CohortConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rounds of a run before it was resumed.
+    """The part of a run that came before it was resumed.
 
-    They end with round ``last``; ``trained`` of them are training rounds that count. ``num_rounds`` is the
-    number that was planned for them.
+    It ends with round ``last`` and has ``trained`` training rounds that count, of ``num_rounds`` that were
+    planned.
     """
 
     num_rounds: int
@@ -103,9 +103,9 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One run: its strategy, and when its rounds open and close.
 
-    Devices that wait are not asked, and devices that declined twice for the same reason are asked less
-    often, so a round may have fewer devices than ``fraction_train`` says. A run fails if all devices of a
-    round have answered and fewer than ``min_updates`` sent an update.
+    Devices that are waiting are not asked to take part, and devices that declined twice for the same reason
+    are asked less often. A round may therefore have fewer devices than ``fraction_train`` says. A run fails
+    if all devices of a round have answered and fewer than ``min_updates`` sent an update.
     """
 
     strategy: str
@@ -163,9 +163,9 @@ class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
     earlier: tuple[Stage, ...] = ()
 
     def training_in(self, number: int) -> Training:
-        """Return how devices train in round ``number``, from 1.
+        """Return the training options for round ``number``, counted from 1.
 
-        An evaluation uses the next training round's values.
+        An evaluation uses those of the next training round.
         """
         done = min(self.training_rounds(number - 1), self.num_rounds - 1)
         share, end = self.schedule.share(done, self.num_rounds), self.training.end_factor

@@ -1,1 +1,1 @@
-"""The operator's tasks: runs, enrolment, a fleet's first files, diagnosis."""
+"""Administers a fleet: runs, enrolment, a new fleet's files and diagnosis."""

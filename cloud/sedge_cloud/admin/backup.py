@@ -1,12 +1,12 @@
 """Backs up the whole state to one file, even while the service runs, and restores it.
 
     head.json       first line: SHA-256 of the rest; then the head as JSON
-    sedge.sqlite    a snapshot of the rows, whichever database they come from; the head holds its digest
+    sedge.sqlite    a snapshot of a copy of all rows, from SQLite or a server; the head holds its digest
     blobs/<sha256>  every blob that the rows refer to, sorted by name
 
 A backup is a plain tar file with exactly these members in this order. While a backup is written, no process
-deletes blobs. A backup is restored only if every member matches the head. Half-received updates are not
-included, as devices send them again.
+deletes blobs. A backup is restored only if every member matches the head. Partially received updates are
+left out because devices send them again.
 """
 
 import hashlib
@@ -41,7 +41,8 @@ HEAD = "head.json"
 MAX_HEAD_BYTES = 256 * 2**20
 MAX_BLOB_BYTES = 2**31
 READ_BYTES = 2**20
-# The last closed round of each run before and after the restore, and lines for the operator.
+# What a restore returns: the last closed round of each run before it, the same after it, and lines for the
+# operator.
 Restored = tuple[dict[str, int], dict[str, int], list[str]]
 Members = Iterator[tuple[str, Iterator[bytes]]]
 # Temporary folders in the state folder. If a command is killed, the next one deletes the files left there.
@@ -49,7 +50,7 @@ SAVING, LOADING = "saving", "loading"
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first member of a backup, which lists the others: sizes in bytes, digests in hex."""
+    """The first member of a backup. It lists the other members, with sizes in bytes and digests in hex."""
 
     format: int
     fleet: str
@@ -65,9 +66,9 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def back_up(store: Store, fleet: str, path: Path) -> list[str]:
-    """Write a complete backup, or none. Returns lines for the operator.
+    """Write a backup; if this fails, no file is left behind. Returns lines for the operator.
 
-    Raises ``StorageError`` when a disk fails, or a blob turns out to be damaged.
+    Raises ``StorageError`` when a disk fails or a blob is found to be damaged.
     """
     work = store.folder / SAVING
     with lock_folder(work), store.blobs_held():
@@ -97,9 +98,9 @@ def restore(path: Path, cloud: CloudConfig, replace: bool) -> list[str]:
     """Restore a backup into the store that ``cloud`` names. Returns lines for the operator.
 
     The last step replaces the database, atomically and even if the old one is damaged. Raises
-    ``StorageError`` for a backup that does not match its head, for a store whose service is running, and
-    when a disk or a server fails. Raises ``ConfigError`` for another fleet's backup, and for a store that
-    holds a fleet unless ``replace``.
+    ``StorageError`` for a backup that does not match its head, if the store's service is running, and when
+    a disk or a database server fails. Raises ``ConfigError`` for another fleet's backup and, unless
+    ``replace`` is True, for a store that already holds a fleet.
     """
     with as_caller(), translated("open backup", path):
         file = path.open("rb")
@@ -129,7 +130,7 @@ def restore(path: Path, cloud: CloudConfig, replace: bool) -> list[str]:
 
 
 def _into_file(cloud: CloudConfig, folder: Path, members: Members, replace: bool) -> Restored:
-    """Restore into the state folder. The old database file may be unreadable if ``replace``."""
+    """Restore into the state folder. With ``replace``, the old database file need not be readable."""
     before: dict[str, int] = {}
     if (folder / DATABASE_NAME).exists():
         try:
@@ -156,7 +157,7 @@ def _into_server(cloud: CloudConfig, folder: Path, members: Members, replace: bo
 
 
 def _given_up(store: Store, replace: bool) -> dict[str, int]:
-    """Return the last closed round of each run that the restore discards."""
+    """Return the last closed round of each run in the store that the restore is about to replace."""
     if not replace and not is_empty(store):
         raise _taken(store.place)
     return _rounds(store)
@@ -170,11 +171,11 @@ def _taken(place: str) -> ConfigError:
 def _write_blobs(members: Members, blobs: Blobs) -> None:
     """Write all remaining members as blobs.
 
-    If the restore fails later, no row names them and they do no harm.
+    If the restore fails later, these blobs are harmless because no row refers to them.
     """
     for _, pieces in members:
         data = b"".join(pieces)
-        # A damaged blob is moved aside by the read, and a missing one raises.
+        # Reading a damaged blob moves it aside; reading a missing one raises.
         with suppress(StorageError):
             blobs.read(hashlib.sha256(data).digest())
         blobs.write(data)
@@ -271,9 +272,10 @@ def _digest(path: Path) -> tuple[str, int]:
 
 @contextmanager
 def _reading(file: IO[bytes], path: Path) -> Generator[tuple[Head, Members]]:
-    """Yield a backup's head and an iterator of its members, each of which is checked once read to its end.
+    """Yield a backup's head and an iterator over its other members.
 
-    Raises ``StorageError`` for a member that differs from the head.
+    A member is checked against the head once all of its data has been read. Raises ``StorageError`` if it
+    differs.
     """
     file.seek(0)
     try:
@@ -332,7 +334,7 @@ def _damaged(path: Path, why: str) -> StorageError:
 
 
 def _switch(work: Path, folder: Path) -> None:
-    """Replace the existing database with a closed one, atomically."""
+    """Atomically replace the existing database with the one in ``work``, which must be closed."""
     with translated("restore into", folder):
         # The old database's log must not be applied to the new one.
         for suffix in ("-wal", "-shm"):

@@ -1,4 +1,4 @@
-"""Checks the bundles of one run, one per width of the model, and states what they cost a device."""
+"""Checks that a run's bundles, one per model width, belong together, and reports what devices need."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,11 +22,11 @@ def costs(folder: Path, training: Training) -> Iterator[str]:
 
 
 def require_forms(whole: BundleManifest, narrower: Sequence[BundleManifest]) -> None:
-    """Raise ``ConfigError`` unless every manifest in ``narrower`` is ``whole`` with fewer channels.
+    """Raise ``ConfigError`` unless every manifest in ``narrower`` describes ``whole`` with fewer channels.
 
-    They must have the same data and backends as ``whole``, and the same tensors with the same axes. Each
-    one's number of channels must follow from its ``dropped``, and each ``dropped`` must exceed the previous
-    one.
+    They must have the same data and backends as ``whole``, and the same tensors with the same axes. The
+    number of channels in each must be the one that its ``dropped`` implies, and each ``dropped`` must
+    exceed the previous one.
     """
     if narrower and whole.dropped:
         raise ConfigError(

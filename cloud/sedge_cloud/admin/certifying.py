@@ -1,7 +1,7 @@
-"""Issues, renews and revokes certificates of devices and tokens where the authority's key is kept.
+"""Issues, renews and revokes certificates of devices and tokens, on the machine with the authority's key.
 
-``[broker] authority_key_file`` names that key. The broker's list of revoked certificates is in the folder
-of its password file, and is rewritten from the store's rows.
+``[broker] authority_key_file`` names that key. The broker's list of revoked certificates is kept next to
+the broker's password file and is rewritten from the rows in the store.
 """
 
 import time
@@ -20,7 +20,7 @@ from sedge_protocol.host.privileges import as_caller
 # The file name of the broker's list of revoked certificates.
 REVOKED = "revoked.pem"
 DAY_S = 86_400.0
-# A device's certificate is renewed when this share of its lifetime is left.
+# A device's certificate is renewed when this fraction of its lifetime remains.
 RENEW_SHARE = 1 / 3
 
 
@@ -46,7 +46,8 @@ def authority_of(cloud: CloudConfig) -> Authority | None:
 def certified(cloud: CloudConfig, secrets: Mapping[str, bytes]) -> dict[str, CertificateRow]:
     """Sign new certificates for the keys derived from devices' secrets.
 
-    Returns them by device, not yet stored; none if the authority's key is not on this machine.
+    Returns a dict from device to certificate, which is empty if the authority's key is not on this machine.
+    The caller stores the certificates.
     """
     authority, until = authority_of(cloud), time.time() + _lifetime_s(cloud)
     if authority is None:
@@ -57,9 +58,9 @@ def certified(cloud: CloudConfig, secrets: Mapping[str, bytes]) -> dict[str, Cer
 def certify(
     store: Store, cloud: CloudConfig, secrets: Mapping[str, bytes], ended: Collection[str]
 ) -> None:
-    """Issue certificates to devices that have joined, and revoke those of the tokens in ``ended``.
+    """Issue certificates to devices that have joined, and revoke the certificates of tokens in ``ended``.
 
-    Does nothing if the authority's key is not on this machine. Raises ``ConfigError``, ``StorageError``.
+    Does nothing if the authority's key is not on this machine. Raises ``ConfigError`` and ``StorageError``.
     """
     if cloud.broker.authority_key_file is not None and (secrets or ended):
         store.revoke_certificates(ended)
@@ -68,7 +69,10 @@ def certify(
 
 
 def certify_token(store: Store, cloud: CloudConfig, name: str, secret: bytes, until: float) -> None:
-    """Issue a token's certificate, if tokens need one. Raises ``ConfigError``, ``StorageError``."""
+    """Issue a certificate for a token if this machine has the authority's key.
+
+    Raises ``ConfigError`` and ``StorageError``.
+    """
     authority = authority_of(cloud)
     if authority is not None:
         store.add_certificates([authority.certify(name, secret, until)])
@@ -112,7 +116,7 @@ def revoked_file(cloud: CloudConfig) -> Path:
 def certificates_left(store: Store, cloud: CloudConfig) -> str:
     """Check the authority's files.
 
-    Returns a line on how many devices have certificates, and which expires first.
+    Returns a line that says how many devices have certificates and which of these expires first.
 
     Raises ``ConfigError``, and ``StorageError`` naming devices whose certificates expire soon.
     """
@@ -129,7 +133,7 @@ def certificates_left(store: Store, cloud: CloudConfig) -> str:
 
 
 def days_left(row: CertificateRow, now: float) -> str:
-    """Return when a certificate expires, in days and in words."""
+    """Format the number of days until a certificate expires, or since it expired."""
     days = int((row.until - now) // DAY_S)
     return f"({days} days left)" if days >= 0 else f"(ended {-days} days ago)"
 

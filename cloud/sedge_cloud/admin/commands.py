@@ -176,7 +176,7 @@ def _prune(arguments: argparse.Namespace) -> int:
 
 
 def _free_space(store: Store) -> None:
-    """Delete unreferenced blobs; if the service is running, leave that to it."""
+    """Delete unreferenced blobs, or say that the service will do so if it is running."""
     with ExitStack() as alone:
         try:
             alone.enter_context(lock_folder(store.folder))
@@ -222,7 +222,7 @@ def open_reader(arguments: argparse.Namespace, last: int | None = LAST_ROUNDS) -
 
 
 def tell_if_silent(cloud: CloudConfig, store: Store) -> None:
-    """Print a line if no coordinator is running, because requests wait until one is."""
+    """Print a note if no coordinator is running, as requests then wait until one starts."""
     if not _reader(cloud, store, LAST_ROUNDS).read().coordinator.running:
         print("No coordinator is running: start one with `sedge-cloud serve` or `sedge-cloud up`.")
 

@@ -1,4 +1,4 @@
-"""Copies a fleet, rows and blobs, from one store to another of any kind."""
+"""Copies a fleet, both rows and blobs, between two stores, which may be of different kinds."""
 
 from contextlib import ExitStack
 
@@ -12,8 +12,8 @@ from sedge_protocol.host.loop import lock_folder
 def copy_store(source: Store, target: Store) -> list[str]:
     """Copy everything into an empty store. Returns lines for the operator.
 
-    If it is interrupted, the next call resumes the copy. Raises ``ConfigError`` for a target that holds a
-    fleet, and ``StorageError`` when a coordinator uses either store or a store fails.
+    If it is interrupted, the next call resumes the copy. Raises ``ConfigError`` if the target already holds
+    a fleet, and ``StorageError`` if a coordinator is using one of the stores or if a store fails.
     """
     with ExitStack() as alone:
         for folder in {store.folder.resolve() for store in (source, target)}:
@@ -38,7 +38,7 @@ def copy_store(source: Store, target: Store) -> list[str]:
 
 
 def copy_blobs(source: Store, target: Store) -> tuple[int, int, int]:
-    """Copy every blob that a row names. Returns how many were copied, were already there, and are lost."""
+    """Copy every blob that a row refers to. Returns how many were copied, already present, and lost."""
     named, there = sorted(Garbage(source).named_blobs()), source.blobs.sizes()
     copied = skipped = lost = 0
     for sha256 in named:
@@ -54,7 +54,7 @@ def copy_blobs(source: Store, target: Store) -> tuple[int, int, int]:
 
 
 def is_empty(store: Store) -> bool:
-    """Return True if a store is empty, as it is when its folder has lost the database."""
+    """Return True if a store has no devices and no runs, as after the loss of its database file."""
     return not store.census().all and not store.runs()
 
 

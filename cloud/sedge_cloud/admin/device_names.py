@@ -1,7 +1,7 @@
-"""Determines which devices a `device add` enrols: one, several numbered ones, or a CSV file's.
+"""Determines which devices `device add` enrols: one, several with numbers, or those listed in a CSV file.
 
-device,secret,site    the id, the secret in 64 hex digits, and a column for each tag
-pi-1,,lab             no secret: the device gets a new one, and a folder with its files
+device,secret,site the id, the secret in 64 hex digits, and a column for each tag pi-1,,lab no secret: the
+device gets a new one, and a folder with its files
 """
 
 import csv
@@ -18,7 +18,7 @@ from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.wire.keys import SECRET_BYTES
 from sedge_protocol.wire.topics import check_id
 
-# The accepted names of the first column, and the name of the column with secrets.
+# The names allowed for the first column, and the name of the column that holds secrets.
 _HEADERS, _SECRET = ("device", "name", "id"), "secret"
 
 
@@ -52,10 +52,10 @@ def device_names(
 ) -> DeviceNames:
     """Return the ids to enrol, after checking all of them.
 
-    ``taken`` returns those that are already enrolled.
+    ``taken`` is called with ids and returns the ones that are already enrolled.
 
-    Raises ``ConfigError``, with the line of the file, for an id that is malformed, taken or repeated, and
-    for an invalid secret or tag. Raises ``StorageError`` for a file that cannot be read.
+    Raises ``ConfigError``, which names the line in the file, for an id that is malformed, taken or
+    repeated, and for an invalid secret or tag. Raises ``StorageError`` for a file that cannot be read.
     """
     if (device is None) == (file is None):
         raise ConfigError("device", device, "an id, or --names FILE without one")
@@ -150,7 +150,7 @@ def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for row in reader:
-            cells = [cell.strip(" \t") for cell in row]  # other white space is refused later
+            cells = [cell.strip(" \t") for cell in row]  # other white space is rejected later
             if any(cells):
                 yield reader.line_num, cells
     except csv.Error as exc:

@@ -29,9 +29,9 @@ from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, LEAST_PACKET_BYTES, MAX_
 from sedge_protocol.wire.topics import ITSELF, all_up, down, up
 from sedge_protocol.wire.transfer import describe
 
-# The configuration folder of sedge-cloud.service, and the only folder that the service may write to.
+# The folder with the configuration of sedge-cloud.service, and the only folder it may write to.
 SERVICE_CONFIG, SERVICE_STATE = Path("/etc/sedge"), Path("/var/lib/sedge-cloud")
-# While it closes a round of a large fleet, a coordinator does not answer until it is done.
+# A coordinator that is closing a large fleet's round does not answer until it has finished.
 ANSWER_S = 30.0
 # The advice for a broker whose limit is too low.
 LIMITS = "raise message_size_limit or max_packet_size (Mosquitto), or the like"
@@ -124,7 +124,7 @@ def _models(store: Store) -> list[bytes]:
 
 
 def _unit(cloud: CloudConfig, path: Path) -> str:
-    """Check that the state is in the one folder that sedge-cloud.service may write to."""
+    """Check that the state is in the only folder to which sedge-cloud.service may write."""
     if path.absolute().parent == SERVICE_CONFIG and Path(cloud.state_dir) != SERVICE_STATE:
         expected = f"{SERVICE_STATE}, which sedge-cloud.service writes"
         raise ConfigError("state_dir", cloud.state_dir, expected, str(path))
@@ -138,7 +138,7 @@ def _broker(cloud: CloudConfig) -> str:
 
 
 def _reload(command: str) -> str:
-    """Check that the folders named in the command exist; they do not if the fleet's folder was moved."""
+    """Check that the folders named in the command exist; they do not after the fleet's folder was moved."""
     try:
         words = shlex.split(command)
     except ValueError as exc:
@@ -151,7 +151,7 @@ def _reload(command: str) -> str:
 
 
 def _messages(cloud: CloudConfig) -> str:
-    """Measure the largest message that the broker relays, and check that every running run fits in it."""
+    """Measure the largest message that the broker relays, and check that every run's messages fit."""
     token, there = secrets.token_bytes(16), up(cloud.fleet, ITSELF)
     with as_caller():
         limit = measure(
@@ -183,7 +183,7 @@ def _certificates(cloud: CloudConfig) -> str:
 
 
 def _coordinator(cloud: CloudConfig) -> str:
-    """Check that the running coordinator receives the messages that the broker accepts for it."""
+    """Check that the running coordinator answers a message sent through the broker."""
     if not is_served(cloud):
         return "sedge-cloud serve is not running here"
     with as_caller():

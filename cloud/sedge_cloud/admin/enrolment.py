@@ -83,7 +83,7 @@ def add_device(
 def reissue_device(
     store: Store, cloud: CloudConfig, device: str, folder: Path | None, service: bool = False
 ) -> Path:
-    """Give an enrolled or revoked device a new secret (see ``_issue``); the old one is void.
+    """Give an enrolled or revoked device a new secret (see ``_issue``); the old one stops working.
 
     Needed when a secret has leaked, a device has lost its disk, or its incarnation counter is used up.
     """
@@ -93,8 +93,8 @@ def reissue_device(
 
     def enrol(secrets: Mapping[str, bytes]) -> None:
         store.reissue_device(device, secrets[device])
-        # Written again: before the row changed, a coordinator could have replaced the password by that of a
-        # secret change in progress.
+        # Write the password again: before the row changed, a coordinator that was completing a secret
+        # change could have overwritten it.
         if passwords is not None:
             with as_caller():
                 add_passwords(Path(passwords), {device: DeviceKeys.of(secrets[device]).password})
@@ -144,10 +144,10 @@ def _issue(
 ) -> None:
     """Create secrets and files for the devices in ``folders``, then ``enrol`` them together with ``given``.
 
-    If ``service``, the paths suit sedge-edge.service and a folder copied to /etc/sedge. If the broker's
-    password file is configured, each device gets a line in it. The files are written first, so a crash can
-    leave a folder whose device is not enrolled, but never an enrolled device whose secret is lost. After an
-    error nothing is enrolled, and the folders are removed.
+    With ``service``, the paths in edge.toml are those of sedge-edge.service, whose folder is /etc/sedge. If
+    the broker's password file is configured, each device gets a line in it. The files are written first, so
+    a crash can leave a folder whose device is not enrolled, but never an enrolled device whose secret is
+    lost. After an error nothing is enrolled, and the folders are removed.
     """
     secrets = {**{device: os.urandom(SECRET_BYTES) for device in folders}, **(given or {})}
     made: list[Path] = []
@@ -163,13 +163,13 @@ def _issue(
                 pem = None if signed is None else DER_cert_to_PEM_cert(signed.der)
                 _write_device(folder, cloud, device, secrets[device], places, pem)
             if folders:
-                os.sync()  # one sync for all, as flushing each file of 10,000 devices takes minutes
+                os.sync()  # one sync for all: flushing 10,000 devices' files one by one takes minutes
             if passwords is not None:
                 coded = {name: DeviceKeys.of(secret).password for name, secret in secrets.items()}
                 replaced = add_passwords(Path(passwords), coded)
         enrol(secrets)
     except SedgeError:
-        # If they are, the database committed and only its reply was lost.
+        # If the devices are enrolled, the database has committed and only its reply was lost.
         if not _are_enrolled(store, secrets):
             with as_caller():
                 if passwords is not None and replaced is not None:
@@ -208,7 +208,7 @@ def _write_device(
     places: Places,
     certificate: str | None,
 ) -> None:
-    """Write a device's files: secret, edge.toml, its certificate and that of the broker's authority."""
+    """Write a device's files: secret, edge.toml, its certificate and the one of the broker's authority."""
     broker = cloud.broker
     url, ca, remark = broker.device_url or broker.url, None, ""
     with translated("write the files of a device into", folder):
@@ -230,6 +230,9 @@ def write_private(path: Path, text: str) -> None:
 
 
 def write_public(path: Path, data: bytes) -> None:
-    """Write a file that all may read and its owner may change, for any umask. Raises ``OSError``."""
+    """Write a file that everyone can read and its owner can change. The umask does not matter.
+
+    Raises ``OSError``.
+    """
     replace_file(path, data, path.with_name(path.name + ".tmp"))
     path.chmod(0o644)

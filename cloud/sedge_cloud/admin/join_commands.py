@@ -1,4 +1,4 @@
-"""The commands with which devices join by a token: ``device token``, ``accept``, ``refuse``."""
+"""The commands for devices that join with a token: ``device token``, ``accept``, ``refuse``."""
 
 import argparse
 import time
@@ -18,7 +18,7 @@ from sedge_protocol.host.console import json_text
 
 
 def add_join_commands(commands: Commands) -> None:
-    """Add the commands for tokens and for devices that wait to join."""
+    """Add the commands for tokens and for devices that are waiting to join."""
     parser: Parser = commands.add_parser(
         "token", help="join tokens, with which devices make their own secrets"
     )
@@ -73,7 +73,7 @@ def _add_waiting(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    # first, as it may raise and no token may be left behind
+    # This comes first because it may raise, which must not leave a token behind.
     draw = _qr_code() if arguments.qr else None
     cloud, store = open_state(arguments)
     tags = dict(_tag(word) for word in arguments.tags)
@@ -172,7 +172,7 @@ def _accept(arguments: argparse.Namespace) -> int:
         raise ConfigError("device accept", " ".join(names), "ids of devices, or --all")
     waiting = [join.device for join in store.joins(["pending"])]
     for name in waiting if arguments.all else names:
-        # If accepted, a device only lacks its account, because an earlier attempt to create it failed.
+        # An accepted device lacks only its account, because an earlier attempt to create it failed.
         if name not in accepted:
             store.accept_join(name)
     joining.require_settled(store, cloud)

@@ -1,4 +1,4 @@
-"""Tokens with which devices join, and the broker's accounts of tokens and joined devices.
+"""Creates the tokens that devices join with, and the broker accounts for tokens and joined devices.
 
 ``settle`` brings the broker's files up to date with the rows, for all devices at once. The service calls it
 every second if it may write those files; otherwise commands run by root call it.
@@ -81,7 +81,8 @@ def make_token(
                 Path(cloud.broker.device_password_file), {row.token: DeviceKeys.of(secret).password}
             )
             shut_in(cloud, row.token)
-    # It outlives the token, as devices that are still pending when the token expires may join with it.
+    # The certificate outlives the token: devices that are still pending when the token expires may join
+    # with it.
     certify_token(store, cloud, row.token, secret, row.expires + KEPT_S)
     store.add_token(row)
     return row
@@ -101,13 +102,13 @@ def token_text(store: Store, cloud: CloudConfig, row: TokenRow) -> str:
 
 
 def settle(store: Store, cloud: CloudConfig) -> int:
-    """Create the broker accounts of accepted devices, and delete those of used tokens.
+    """Create broker accounts for accepted devices, and delete the accounts of used or expired tokens.
 
-    Devices that change their secret get their new passwords. If this machine has the authority's key,
+    Devices that are changing their secret get their new passwords. If this machine has the authority's key,
     accepted devices get certificates, and certificates that are due are renewed. Returns how many devices
-    may now be told that they are accepted. If this is killed at any point, the next call completes the
-    work. A coordinator without the broker's password file leaves all of this to the one that has it, and
-    only admits devices whose accounts the operator creates by hand. Raises ``StorageError``.
+    may now be told that they are accepted. If the process is killed at any point, the next call completes
+    the work. A coordinator without the broker's password file leaves all of this to the coordinator that
+    has it, and only admits devices whose accounts the operator creates by hand. Raises ``StorageError``.
     """
     now = time.time()
     joins, spent = store.joins(["accepted"]), [row.token for row in store.spent_tokens(now)]
@@ -135,10 +136,11 @@ def settle(store: Store, cloud: CloudConfig) -> int:
 
 
 def _give_passwords(store: Store, path: Path, names: Collection[str]) -> None:
-    """Write the passwords that follow from the secrets in the rows. Raises ``StorageError``.
+    """Write the passwords derived from the secrets in the rows. Raises ``StorageError``.
 
-    A command or another coordinator may change rows and file at any moment. Therefore a process that
-    changes a row writes the file afterwards, and one that writes the file rereads the rows.
+    A command or another coordinator may change the rows and the password file at any moment. A process that
+    changes a row therefore writes the file afterwards, and a process that writes the file reads the rows
+    again.
     """
     given: dict[str, bytes] = {}
     while (secrets := store.broker_secrets(names)) != given:
@@ -159,7 +161,7 @@ def is_due(store: Store, cloud: CloudConfig) -> bool:
 
 
 def may_settle(cloud: CloudConfig) -> bool:
-    """Return True if this process may write the broker's files, and read the authority's key if any."""
+    """Return True if this process may write the broker's files and read any authority key."""
     path, key = cloud.broker.device_password_file, cloud.broker.authority_key_file
     if path is None:
         return True
@@ -167,7 +169,7 @@ def may_settle(cloud: CloudConfig) -> bool:
 
 
 def by_hand(cloud: CloudConfig, row: TokenRow) -> list[str]:
-    """Return the steps left to the operator for a token's account, if the broker's files are elsewhere."""
+    """Return what is left to the operator for a token's account if the broker's files are elsewhere."""
     if cloud.broker.device_password_file is not None:
         return (
             [] if access_file(cloud) is not None else [f"Deny {row.token} {_SHARED} at the broker."]
@@ -186,7 +188,7 @@ _SHARED = "sedge/1/FLEET/blob/# and sedge/1/FLEET/shard/+"
 
 
 def require_settled(store: Store, cloud: CloudConfig) -> None:
-    """Call ``settle``. If that fails, the ``StorageError`` says that the device is accepted already."""
+    """Call ``settle``. If it fails, the ``StorageError`` says that the device has already been accepted."""
     try:
         settle(store, cloud)
     except StorageError as exc:

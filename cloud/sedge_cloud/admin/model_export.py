@@ -19,8 +19,8 @@ from sedge_protocol.host.disk import replace_file, translated
 from sedge_protocol.host.model_files import write_model
 from sedge_protocol.host.privileges import as_caller
 
-# The columns of the table. Bytes are totals over all devices; ``up`` and ``down`` are what the devices'
-# connections carried.
+# The columns of the table. Byte counts are totals over all devices; ``up`` and ``down`` count what the
+# devices' connections carried.
 COLUMNS = (
     "round", "task", "cohort", "updates", "declined", "late", "train_loss", "before", "after",
     "update_bytes", "up", "down", "failure",
@@ -36,10 +36,10 @@ def export_global(store: Store, name: str, path: Path) -> None:
 
 
 def export_device(store: Store, name: str, device: str, path: Path) -> str:
-    """Write the model that a device had after its last training, in the device's own width.
+    """Write the model that a device had after its last training, at the width that the device trains.
 
-    Returns a note about the parts that stay on the device; empty if there are none. Raises ``ConfigError``
-    for a device that has no model in the run, and the errors of ``write_model``.
+    Returns a note about the parts that stay on the device, or an empty string if there are none. Raises
+    ``ConfigError`` for a device that has no model in the run, and the errors of ``write_model``.
     """
     row = find_run(store, name)
     run, run_store = Run(row, store), RunStore(store)
@@ -86,7 +86,7 @@ def _kept_back(run: Run, run_store: RunStore, client: ClientModel) -> str:
         assignment = run.strategy.plan(run_store.context(run), client)
         work = check_assignment(run, client.device, assignment)
     except (ConfigError, StrategyError):
-        # The strategy cannot be loaded any more, so nothing is known.
+        # The strategy can no longer be loaded, so what the device keeps is unknown.
         return ""
     if not work.upload:
         return "sends no model: the file holds its first model"

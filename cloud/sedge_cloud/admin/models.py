@@ -42,10 +42,10 @@ def global_model(store: Store, row: RunRow) -> Theta:
 
 
 def first_model(store: Store, source: str, bundle: Bundle, init: Theta) -> Theta:
-    """Read the first model (n,) of a run from ``source``, the name of another run or of a .npz file.
+    """Read a run's initial model (n,) from ``source``, which names another run or a .npz file.
 
     Raises ``ConfigError`` naming the first tensor that does not match ``bundle``, and ``DataError`` for a
-    file that is not an archive. ``init`` (n,) is the bundle's own first model, which gives the expected
+    file that is not a .npz archive. ``init`` (n,), the initial model in the bundle, gives the expected
     shapes.
     """
     if source.endswith(".npz"):
@@ -62,7 +62,7 @@ def first_model(store: Store, source: str, bundle: Bundle, init: Theta) -> Theta
 
 
 def _difference(tensors: Mapping[str, NDArray[np.generic]], bundle: Bundle, init: Theta) -> str:
-    """Describe the first tensor that does not match the bundle; empty if all match."""
+    """Describe the first tensor that does not match the bundle. Returns an empty string if all match."""
     views = bundle.views(init)
     for name, expected in views.items():
         tensor = tensors.get(name)

@@ -1,4 +1,4 @@
-"""Signed policies: derived from what a run demands of devices, and checked before it starts (policy.md)."""
+"""Signed policies, derived from what a run asks of devices and checked before it starts (policy.md)."""
 
 import time
 from collections.abc import Sequence
@@ -33,10 +33,10 @@ def write_policy(path: Path, sealed: bytes) -> None:
 
 
 class Extent(NamedTuple):
-    """What a policy allows beyond the needs of the run's first rounds; the defaults add nothing.
+    """What a policy allows beyond what the run's first rounds need; the defaults add nothing.
 
-    ``allow`` lists protocol extensions that later rounds need, ``also`` folders of bundles that rollouts
-    may deliver, and ``chain`` the statements that lead to the signing key.
+    ``allow`` lists protocol extensions that later rounds need, and ``also`` the folders of bundles that
+    rollouts may deliver. ``chain`` holds the statements that lead to the signing key.
     """
 
     version: int = 1
@@ -73,7 +73,7 @@ def make_policy(
         run=name,
         version=extent.version,
         bundles=(*run.manifest_hashes, *map(_manifest_hash, extent.also)),
-        # Newcomers are served in one round after the last.
+        # One more round, after the last, serves newcomers.
         last_round=extent.last_round or config.total_rounds + 1,
         tasks=("train", "evaluate"),
         local_epochs=sum(training.local_epochs for training in trainings),

@@ -4,8 +4,8 @@
     STATE/prepared/NAME/bundle/     the bundle that `sedge-export` wrote
     STATE/prepared/NAME/policy      the policy that `run sign` wrote, if [trust] requires one
 
-This grants nobody a new right: the state folder is the coordinator's, so whoever can write there could
-start runs anyway.
+This gives nobody a new permission: the state folder belongs to the coordinator, so anyone who can write
+there could start runs anyway.
 """
 
 from pathlib import Path

@@ -67,8 +67,8 @@ def revoke_device(store: Store, cloud: CloudConfig, device: str) -> Revocation:
 def _shut_out(store: Store, cloud: CloudConfig, device: str) -> None:
     """Remove the device's password, if the password file is on this machine, and revoke its certificate.
 
-    Without its password the device loses its connection; without its certificate it cannot open another.
-    Raises ``SedgeError``.
+    Removing the password closes the device's connection; revoking the certificate keeps it from opening
+    another. Raises ``SedgeError``.
     """
     if cloud.broker.device_password_file is None:
         return

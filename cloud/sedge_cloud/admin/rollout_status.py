@@ -15,9 +15,9 @@ from sedge_protocol.wire.settings import Value, read_settings
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """The current phase of a rollout: how many devices it adds, and how many of these succeeded.
+    """The current phase of a rollout: how many devices it adds, and how many of them have succeeded.
 
-    ``absent`` counts those that are offline, paused or not asked.
+    ``absent`` counts the devices that are offline, paused or not invited to rounds.
     """
 
     number: int
@@ -29,11 +29,10 @@ class Phase(msgspec.Struct, frozen=True):
 class RolloutReport(msgspec.Struct, frozen=True):
     """The state of one rollout.
 
-    ``given`` names the bundle or settings file, ``failed`` holds reasons by device.
-
-    ``phases`` are shares of the devices. ``waiting`` counts the devices without an outcome, of which
-    ``awaited`` names a few. Once the rollout has ended, nothing is awaited and ``phase`` is None. ``run``
-    is empty for a rollout of settings.
+    ``given`` names the bundle or settings file. ``phases`` are cumulative fractions of the devices.
+    ``failed`` maps devices to reasons. ``waiting`` counts the devices without an outcome, and ``awaited``
+    names a few of them. Once the rollout has ended, nothing is awaited and ``phase`` is None. ``run`` is
+    empty for a rollout of settings.
     """
 
     run: str

@@ -35,9 +35,9 @@ SAME = (
 def start_rollout(store: Store, name: str, folder: Path, plan: RolloutPlan) -> RolloutRow:
     """Start to roll out the bundle in ``folder``, a new version of the run's bundle, to a run's devices.
 
-    Raises ``ConfigError`` if the run has ended or has several bundles, if the bundle is not a version of
-    the run's or its policy does not allow it, if all devices have it already, and while another rollout is
-    in progress. Raises ``CodecError`` for a program that devices refuse.
+    Raises ``ConfigError`` if the run has ended or has several bundles, if the bundle cannot replace the
+    run's, if the run's policy does not allow it, if all devices already have it, and while another rollout
+    is in progress. Raises ``CodecError`` for a program that devices would refuse.
     """
     row = find_run(store, name)
     if row.has_ended:
@@ -56,7 +56,7 @@ def start_rollout(store: Store, name: str, folder: Path, plan: RolloutPlan) -> R
     if not devices:
         raise ConfigError("--where", plan.where, "a condition that an enrolled device matches")
     _require_new(run, store, hashlib.sha256(packed).digest(), devices, folder)
-    with store.blobs_held():  # prevents the blob's deletion before a row names it
+    with store.blobs_held():  # prevents deletion of the blob before a row names it
         made = _first_phase(store, name, plan, devices, run.state.round + 1)
         made = msgspec.structs.replace(made, bundle=store.blobs.write(packed))
         store.add_rollout(made)
@@ -66,7 +66,7 @@ def start_rollout(store: Store, name: str, folder: Path, plan: RolloutPlan) -> R
 def _first_phase(
     store: Store, run: str, plan: RolloutPlan, devices: Collection[str], number: int = 0
 ) -> RolloutRow:
-    """Return a rollout to these devices. Its first phase begins now, with orders in round ``number``."""
+    """Return the row of a new rollout to these devices. Its first phase starts now, in round ``number``."""
     at, earlier = time.time(), store.rollouts(run)
     coded = msgspec.msgpack.encode(plan)
     made = RolloutRow(run, len(earlier) + 1, b"", "in_progress", coded, b"", at)
@@ -75,9 +75,9 @@ def _first_phase(
 
 
 def start_settings(store: Store, file: Path, plan: RolloutPlan) -> RolloutRow:
-    """Start to roll out the settings in a TOML file to the fleet's devices; they replace the present ones.
+    """Start to roll out a TOML file's settings to the fleet's devices, replacing their current settings.
 
-    Raises ``ConfigError`` for invalid settings, for settings that all of the devices have already, if no
+    Raises ``ConfigError`` for invalid settings, for settings that all of these devices already have, if no
     device that can take settings matches the condition, and while another rollout is in progress.
     """
     if plan.where:
@@ -122,7 +122,7 @@ def _require_version(run: Run, bundle: BundleManifest, folder: Path) -> None:
 
 
 def _require_new(run: Run, store: Store, blob: bytes, devices: Sequence[str], folder: Path) -> None:
-    """Raise ``ConfigError`` for the run's current bundle, and for one that all of ``devices`` have."""
+    """Raise ``ConfigError`` if the bundle is the run's current one, or if all of ``devices`` have it."""
     given = Versions(run.name, store)
     if blob == run.bundles[0].sha256 or all(given.bundle(device) == blob for device in devices):
         expected = (

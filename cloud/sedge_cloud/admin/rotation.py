@@ -1,4 +1,4 @@
-"""``device rotate``: gives devices new secrets over their own sessions, without physical access."""
+"""``device rotate``: gives devices new secrets over their existing connections, without physical access."""
 
 import argparse
 import time
@@ -96,7 +96,7 @@ def _renews(row: DeviceRow) -> bool:
 
 
 def _unable(row: DeviceRow) -> str:
-    """Return a line about a device whose agent cannot change its secret."""
+    """Return a line saying that a device's agent cannot change its secret."""
     hello = row.read_hello()
     version = "" if hello is None else f" {hello.version}"
     return (

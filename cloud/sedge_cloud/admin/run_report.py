@@ -25,7 +25,7 @@ from sedge_protocol.errors import ConfigError, StrategyError
 HEAD = (
     "round", "task", "updates", "before", "after", "loss", "up", "down", "dense", "sent", "received", "",
 )  # fmt: skip
-# The first of the columns that are dropped on a narrow terminal: the coordinator's bytes.
+# The coordinator's byte counts. On a narrow terminal this column and all after it are dropped.
 LAST = HEAD.index("sent")
 NOTE = (
     "up and down: bytes of a device; dense: both as a share of the model as float32",
@@ -39,7 +39,7 @@ MOST_DECLINES = 5
 
 
 def run_report(reader: Reader, name: str, as_json: bool, width: int | None = None) -> Iterator[str]:
-    """Yield the report's lines for a terminal of ``width`` columns.
+    """Yield the lines of the report for a terminal of ``width`` columns.
 
     Raises ``ConfigError`` for an unknown run.
     """
@@ -93,7 +93,7 @@ def run_remarks(store: Store, run: RunFacts) -> tuple[str, ...]:
 
 
 def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:
-    """Return a round's summary as JSON fields, with its times, and bytes and reasons for every device."""
+    """Return a round's summary as JSON fields, with its times and, for every device, bytes and reasons."""
     orders = store.orders(s.run, s.round)
     told = msgspec.to_builtins(s)
     for fields in (told, *told["devices"]) if s.withheld else ():
@@ -132,7 +132,7 @@ def _dense(store: Store, name: str) -> int:
 
 @dataclass
 class _Line:
-    """A line of the table: its cells, the text at its end, and the lines below it."""
+    """A row of the table: its cells, the text at its end, and the lines printed below it."""
 
     cells: Sequence[str]
     text: str = ""
@@ -140,7 +140,7 @@ class _Line:
 
 
 def _table(lines: Sequence[_Line], width: int | None) -> Iterator[str]:
-    """Yield the table with the lines below each row. The last columns are left out if they do not fit."""
+    """Yield the table with the lines below each row. The last columns are omitted if they do not fit."""
     count = len(HEAD) - 1
     rows = [(*it.cells[:count], *[""] * (count - len(it.cells)), it.text) for it in lines]
     right = set(range(count)) - {1}
@@ -157,7 +157,7 @@ def _table(lines: Sequence[_Line], width: int | None) -> Iterator[str]:
 def _closed(
     store: Store, run: RunFacts, known: RoundFacts, s: Summary, dense: int
 ) -> Iterator[_Line]:
-    """Yield a closed round's lines; ``dense`` is the model's bytes as float32, in both directions."""
+    """Yield the lines for a closed round; ``dense`` is the model's size as float32 in bytes, both ways."""
     traffic = store.traffic(s.run, s.round)
     others = [row for row in traffic if row.device not in known.newcomers]
     link = str(known.link_up), str(known.link_down)

@@ -53,17 +53,17 @@ def start_run(
 ) -> tuple[str, ...]:
     """Start a run of the bundle in ``folder``; ``narrower`` are forms of it with fewer channels.
 
-    The strategy's ``init`` derives the first model from the bundle's or, with a ``source``, from another
-    run's model or a .npz file. A model from a ``source`` stays exact: it is not rounded to the broadcast's
-    grid. The source run's client models are copied if the layouts are the same. ``policy`` is the run's
-    signed policy, for devices that require one. ``budget`` is a private run's budget, by default that of
-    all enrolled devices. Returns a line on what this budget buys, and the strategy's remarks on its options
-    with this model (``Strategy.remarks``).
+    The strategy's ``init`` derives the run's initial model from the one in the bundle or, if ``source`` is
+    given, from another run's model or a .npz file. A model taken from ``source`` stays exact: it is not
+    rounded to the grid used for broadcasts. The source run's client models are copied if the layouts are
+    the same. ``policy`` is the run's signed policy, for devices that require one. ``budget`` is a private
+    run's budget; the default is computed for all enrolled devices. Returns a line saying what a default
+    budget buys, and the strategy's remarks on its options for this model (``Strategy.remarks``).
 
     Raises ``ConfigError`` for a bad or taken name, for bundles that are not forms of one model, and for a
-    config or a policy that does not fit them; ``CodecError`` for a program that devices refuse;
-    ``StrategyError`` for a first model that does not have the bundle's layout; and ``Unencodable`` for one
-    that is not finite.
+    config or a policy that does not fit the bundles. Raises ``CodecError`` for a program that devices would
+    refuse, ``StrategyError`` for an initial model that does not have the bundle's layout, and
+    ``Unencodable`` for one that is not finite.
     """
     check_id(name, "run")
     if any(row.run == name for row in store.runs()):
@@ -85,7 +85,7 @@ def start_run(
         bought = (bought_line(config.privacy, share, budget),)
     if source:
         init = first_model(store, source, bundle, init)
-    with store.blobs_held():  # prevents the blobs' deletion before a row names them
+    with store.blobs_held():  # prevents deletion of the blobs before a row names them
         remarks = _begin(store, name, config, source, forms, init, frozen, policy, budget)
     return (*bought, *remarks)
 
@@ -101,7 +101,7 @@ def _begin(
     policy: bytes,
     budget: Budget | None,
 ) -> tuple[str, ...]:
-    """Store a run's blobs, then its row. Returns the strategy's remarks."""
+    """Store a run's blobs, then its row. Returns the remarks of the strategy."""
     run_store = RunStore(store)
     model, model_hash, _ = run_store.write_model(init, config.broadcast.compression)
     whole, *others = [store.blobs.write(bundles.pack(form)) for form in forms]
@@ -131,9 +131,9 @@ def _begin(
 
 
 def _past(store: Store, run: Run, source: str) -> list[ClientModelRow]:
-    """Return the client models of the run ``source`` as rows of this run before its first round.
+    """Return the client models of the run ``source``, as rows of this run that predate its first round.
 
-    They leave out what each device has cached, as that is specific to the other run.
+    The rows omit which patch each device has cached, because patches belong to the other run.
     """
     other = Run(find_run(store, source), store)
     if [width.layout for width in other.widths] != [width.layout for width in run.widths]:
@@ -155,7 +155,7 @@ def _past(store: Store, run: Run, source: str) -> list[ClientModelRow]:
 
 
 def _first_state(run: Run, run_store: RunStore, exact: bool) -> RunState:
-    """Return the state before the first round, with the model that the strategy's ``init`` returns."""
+    """Return the state before the first round. It holds the model that the strategy's ``init`` returns."""
     first = run.strategy.init(run_store.context(run))
     broadcast = run.config.broadcast
     theta = first.theta if exact else first_version(first.theta, run.manifest.layout, broadcast)
@@ -211,7 +211,7 @@ def first_order(run: Run, run_store: RunStore) -> Order:
 
 
 def require_policy(run: Run, config: RunConfig, sealed: bytes, order: Order | None = None) -> None:
-    """Raise ``ConfigError`` if devices would decline this run or ``order`` under the ``sealed`` policy."""
+    """Raise ``ConfigError`` if the ``sealed`` policy makes devices decline this run or ``order``."""
     policy = unsealed(sealed).policy()
     try:
         if order is not None:
@@ -227,7 +227,7 @@ def require_policy(run: Run, config: RunConfig, sealed: bytes, order: Order | No
 
 
 def _require_link(run: Run, store: Store) -> None:
-    """Raise ``ConfigError`` if the run's orders exceed the packet limits of all devices heard from."""
+    """Raise ``ConfigError`` if the run's orders exceed the packet limit of every device seen so far."""
     needed, limits = packets_for(run), store.packet_limits()
     missing = [without_link(needed, limit or MAX_PACKET_BYTES) for limit in limits]
     if missing and all(missing):
@@ -249,16 +249,16 @@ def resume_run(
     """Resume an ended run until it has ``num_rounds`` training rounds. Returns its new config.
 
     An open round continues with the updates that it has. Failed rounds, and the work of newcomers after the
-    run's end, do not count as training rounds. A ``policy`` replaces the run's present one. Raises
+    run's end, do not count as training rounds. A ``policy`` replaces the run's current one. Raises
     ``ConfigError`` for a running run, and for one that has nothing left to do.
     """
-    with store.transaction():  # no newcomer may open a round meanwhile
+    with store.transaction():  # keeps newcomers from opening a round while the run resumes
         row = find_run(store, name)
         if row.status == RUNNING:
             raise ConfigError("run", f"{name} ({row.status})", "the name of a run that has ended")
         config, state = msgspec.msgpack.decode(row.config, type=RunConfig), state_of(row)
         newest = next(reversed(store.rounds(name)), None)
-        spent = 0  # the number of a round after the run's last, if one failed or served newcomers
+        spent = 0  # a failed or newcomers' round after the run's last one; 0 if there is none
         if newest is not None and (row.status == FINISHED or not newest.open):
             spent = newest.round if newest.round > state.round else 0
         config = _resumed(name, config, state, spent, num_rounds)
@@ -267,7 +267,7 @@ def resume_run(
             require_policy(Run(row, store), config, policy)
         state = msgspec.structs.replace(state, round=spent or state.round, policy=policy)
         coded = msgspec.msgpack.encode(config), msgspec.msgpack.encode(state)
-        # When the run ended, the open round's orders were cancelled, so its devices start them again.
+        # The open round's orders were cancelled when the run ended, so its devices start over.
         store.resume_run(name, *coded, state.round, time.time() + config.deadline_s)
         terms, new = Terms.read(row.terms), outline(config)
         terms = msgspec.structs.replace(terms, strategy=new.strategy, total_rounds=new.total_rounds)
@@ -278,7 +278,7 @@ def resume_run(
 def _resumed(
     name: str, config: RunConfig, state: RunState, spent: int, num_rounds: int | None
 ) -> RunConfig:
-    """Return the config for resuming a run after its last round, or after ``spent`` if that is not 0."""
+    """Return the config that resumes a run after its last round or, if not 0, after round ``spent``."""
     last, budget = state.round, state.budget
     done = config.training_rounds(last)
     if budget is not None and num_rounds is not None and num_rounds > done + budget.left:
@@ -298,7 +298,7 @@ def _resumed(
 
 
 def delete_run(store: Store, name: str, dry_run: bool = False) -> int:
-    """Delete an ended run and everything that only it refers to. Returns the bytes of freed blobs.
+    """Delete an ended run and everything that only it refers to. Returns the number of bytes freed.
 
     Raises ``ConfigError`` for a running run.
     """

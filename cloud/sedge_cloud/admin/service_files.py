@@ -1,13 +1,11 @@
 """``init --service``: writes a fleet's first files where the service and Debian's Mosquitto expect them.
 
-/etc/sedge/cloud.toml, ca.pem                readable by everybody
-/etc/sedge/coordinator-password              readable by the service
-/etc/sedge/ca.key                            readable by root only
-/etc/sedge/coordinator.crt, .key             the service's own, with client certificates
-/etc/mosquitto/sedge/                        the broker's passwords, access list and certificates
-/etc/mosquitto/conf.d/00-sedge.conf          a listener in Debian's own Mosquitto
-/etc/systemd/system/sedge-cloud-accounts.*   units with which root creates devices' accounts
-/var/lib/sedge-cloud                         the service's state
+/etc/sedge/cloud.toml, ca.pem readable by everybody /etc/sedge/coordinator-password readable by the service
+/etc/sedge/ca.key readable by root only /etc/sedge/coordinator.crt, .key the service's own certificate and
+key, if clients need certificates /etc/mosquitto/sedge/ the broker's passwords, access list and certificates
+/etc/mosquitto/conf.d/00-sedge.conf a listener in Debian's own Mosquitto
+/etc/systemd/system/sedge-cloud-accounts.* units with which root creates devices' accounts
+/var/lib/sedge-cloud the service's state
 """
 
 import os
@@ -27,7 +25,8 @@ from sedge_protocol.host.disk import translated
 from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.wire.topics import check_id
 
-# Its name sorts before Mosquitto's other files, as per_listener_settings must precede every password_file.
+# The file name sorts before Mosquitto's other files because per_listener_settings must precede every
+# password_file.
 DROP_IN = """\
 # A listener for the devices of the fleet {fleet}; written by `sedge-cloud init --service`. With it,
 # Mosquitto no longer opens its default listener, on 1883 for this machine alone. Other clients of this
@@ -69,7 +68,7 @@ Type=oneshot
 ExecStart={command} --config {etc}/cloud.toml device accept
 """,
 }
-# The keys of ``[broker]`` that are needed for client certificates, and their files.
+# The keys in ``[broker]`` that client certificates need, and the files they name.
 CLIENT_KEYS = {
     "cert_file": "coordinator.crt",
     "key_file": "coordinator.key",
@@ -168,7 +167,7 @@ def write_units(places: Places, command: str) -> None:
 def _write_tls(places: Places, authority: Authority, hosts: Sequence[str], client: str) -> str:
     """Write the certificates and keys for TLS.
 
-    A non-empty ``client`` names a coordinator that needs its own.
+    If ``client`` is not empty, it names the coordinator, which then gets a certificate of its own.
 
     Returns the listener's lines for Mosquitto's configuration. Raises ``OSError``.
     """

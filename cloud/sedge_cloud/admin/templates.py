@@ -70,8 +70,8 @@ def write_first_files(
     """Write a first cloud.toml, and a Mosquitto configuration that admits the coordinator.
 
     The configuration is meant for a trial on one network: it has passwords and an access list, but no TLS
-    (see cloud/mosquitto.conf for TLS). ``more`` holds further keys for ``[broker]`` in cloud.toml, and
-    ``end`` the text after them. Raises ``ConfigError`` when the folder already holds a cloud.toml.
+    (see cloud/mosquitto.conf for TLS). ``more`` holds further keys for ``[broker]`` in cloud.toml; ``end``
+    is appended after them. Raises ``ConfigError`` when the folder already holds a cloud.toml.
     """
     check_id(fleet, "fleet")
     match = _URL.fullmatch(url)
@@ -102,7 +102,7 @@ def write_first_files(
 
 
 def cloud_toml(fleet: str, state: str, broker: Mapping[str, str], under: str = "") -> str:
-    """Return the text of a first cloud.toml with these keys in ``[broker]``."""
+    """Return the text of a new cloud.toml, with the keys of ``broker`` in its ``[broker]`` table."""
     keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in broker.items())
     return CLOUD_TOML.format(fleet=fleet, state=state, broker=keys, under=under)
 

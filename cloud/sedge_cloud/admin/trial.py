@@ -1,7 +1,7 @@
 """``sedge-cloud up``: runs a trial fleet with its own broker, and creates its files on the first start.
 
-The folder has the same files as one from ``init``, so a trial that becomes permanent can be served like any
-fleet.
+The folder has the same files as one created by ``init``, so ``serve`` can take over a trial that becomes
+permanent.
 """
 
 import re
@@ -28,8 +28,8 @@ HTTP = """
 [http]
 listen = "{listen}"
 """
-# A broker that is not running reads its passwords when it starts, so pkill may fail with status 1 (no such
-# process). A stale PID file harms no other process, as the process name must match, too.
+# pkill may fail with status 1 (no such process), because a broker that is not running will read its
+# passwords when it starts. A stale PID file harms no other process: the process name must match, too.
 RELOAD = """sh -c '[ ! -e "$0" ] || pkill -HUP -x -F "$0" mosquitto || [ $? = 1 ]' {pid}"""
 _PASSWORDS = re.compile(r"^password_file (.+)$", re.MULTILINE)
 _PORTS, _PAGE_PORTS = range(1883, 1983), range(8470, 8570)
@@ -79,9 +79,10 @@ def _require_empty(folder: Path) -> None:
 def _in_place(folder: Path) -> tuple[CloudConfig, list[str]]:
     """Load the configuration.
 
-    If the folder was moved, put the new path into its files, and return a line on it.
+    If the folder was moved, also write its new path into its files and return a line that says so.
 
-    Mosquitto reads absolute paths only. Raises ``ConfigError`` for a copy of a folder that still exists.
+    Mosquitto reads absolute paths only. Raises ``ConfigError`` if the folder is a copy and the original
+    still exists.
     """
     cloud, path = load_cloud(folder / "cloud.toml"), folder / MOSQUITTO_CONF
     passwords = cloud.broker.device_password_file

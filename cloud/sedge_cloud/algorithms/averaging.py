@@ -3,11 +3,12 @@
     theta' = sum_i (m_i / m) theta_i,   m = sum_i m_i        (McMahan et al. 2017, Algorithm 1)
            = theta + sum_i m_i (theta_i - theta) / m
 
-The second form costs time proportional to the elements sent: where a device sent nothing, its model equals
-the global one. The sum runs in float64, where the product of a float32 and a count below 2**29 is exact (24
-+ 29 = 53 bits), so the order of the updates affects only the rounding of the additions. Equal updates in
-equal order give equal bits. A coordinate-wise rule (``robust.py``) replaces the mean if the run asks for
-one. This module does not decide which devices take part, or which elements are personal. n = parameters.
+The second form takes time proportional to the number of elements sent: where a device sent nothing, its
+model equals the global one. The sum runs in float64, where the product of a float32 and a count below 2**29
+is exact (24 + 29 = 53 bits), so the order of the updates affects only the rounding of the additions. The
+same updates in the same order give identical bits. A coordinate-wise rule (``robust.py``) replaces the mean
+if the run asks for one. This module does not decide which devices take part, or which elements are
+personal. n is the number of parameters.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,16 +23,16 @@ from sedge_protocol.layout import Theta
 
 Change = NDArray[np.float64]
 
-# Memory for one block, which holds the same coordinates of all updates: 100 updates of 582,026 parameters
-# take four blocks.
+# Memory for one block. A block holds the same coordinates from all updates; 100 updates of 582,026
+# parameters take four blocks.
 BLOCK_BYTES = 64 * 2**20
 
 
 def average_change(context: Context, updates: Iterable[Update]) -> Change:
-    """Return the change (n,) from the global model to the trained models' mean by ``num_examples``.
+    """Return the change (n,) from the global model to the mean of the trained models.
 
-    If the run's ``robust`` says so, a coordinate-wise rule replaces the mean. Raises ``StrategyError``
-    for an update of another shape or a negative weight.
+    Models are weighted by ``num_examples``. If the run's ``robust`` asks for one, a coordinate-wise rule
+    replaces the mean. Raises ``StrategyError`` if an update has the wrong shape or a negative weight.
     """
     if context.robust.rule in COORDINATE_RULES:
         return robust_change(updates, context.theta, context.robust)
@@ -55,7 +56,7 @@ def mean_change(updates: Iterable[Update], theta: Theta) -> Change:
 def shared_mean_change(updates: Iterable[Update], theta: Theta) -> Change:
     """Like ``mean_change``, but an element's mean covers only the updates whose patch does not contain it.
 
-    An element that is in every device's patch does not change. Raises ``StrategyError`` as
+    An element contained in every device's patch does not change. Raises ``StrategyError`` as
     ``average_change`` does.
     """
     total, weights = np.zeros(theta.size), np.zeros(theta.size)
@@ -114,7 +115,7 @@ def blocks(
 
 
 def _check(update: Update, theta: Theta) -> None:
-    """Raise ``StrategyError`` for an update with another shape or a negative weight."""
+    """Raise ``StrategyError`` if an update has the wrong shape or a negative weight."""
     if update.base.shape != theta.shape:
         raise StrategyError(f"mean: vector of shape {update.base.shape}, expected {theta.shape}")
     if not update.num_examples >= 0:

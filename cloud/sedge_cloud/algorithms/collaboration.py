@@ -1,6 +1,7 @@
 """Decides which devices learn from each other: those whose critical elements overlap most.
 
-With m_i the critical elements of device i, of |m_i| elements, after round t (Wu et al. 2023, FedCAC):
+After round t, with m_i the set of critical elements of device i and |m_i| its size (Wu et al. 2023,
+FedCAC):
 
     O_ij = 1 - |m_i xor m_j| / (2 |m_i|)         not symmetric where |m_i| and |m_j| differ
     T    = O_avg + t/beta (O_max - O_avg)        mean and largest over ordered pairs, i != j
@@ -9,15 +10,15 @@ With m_i the critical elements of device i, of |m_i| elements, after round t (Wu
 
 In the papers every device takes part in every round. Here only devices with an update in the round are
 compared. An absent device keeps its last group, whose trusted members (``strategy.ClientModel``) contribute
-their last updates. After round beta no device has a group, and a device without critical elements is in
-none.
+their last updates. After round beta no device has a group, and a device without critical elements never has
+one.
 
-Masks are bitmaps of n bits in words of 64, compared by XOR and popcount: 0.06 s for 100 devices of n =
-582,026, 6 s for 1000; for about 1500 devices or more a cluster may do it (``slices.py``). Models of more
-than ``sample`` elements are compared at ``sample`` places, one drawn from each of as many equal stretches,
-the same for all devices and rounds. The standard error of the overlap of masks of equal size is then at
-most 1 / (2 d sqrt(sample)), with d the share of critical elements: .004 with 65,536 samples and d = .5, and
-1000 devices take 0.7 s.
+Masks are bitmaps of n bits in words of 64, compared by XOR and popcount. With n = 582,026, this takes 0.06
+s for 100 devices and 6 s for 1000; from about 1500 devices on, a cluster can do the work (``slices.py``).
+Models of more than ``sample`` elements are compared only at ``sample`` places, which are the same for all
+devices and rounds: one is drawn from each of ``sample`` equal stretches. For masks of equal size, the
+standard error of the overlap is then at most 1 / (2 d sqrt(sample)), where d is the fraction of critical
+elements. With 65,536 samples and d = .5 it is at most .004, and 1000 devices take 0.7 s.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,8 +41,8 @@ Words: TypeAlias = NDArray[np.uint64]
 
 # Words of each mask compared at once: 4 MB with 1000 devices, which fits in a processor's cache.
 _BLOCK = 512
-# A cluster pays off if pairs times words reach _LARGE (tools/bench/overlaps.py). _SLICES is the
-# number of slices.
+# A cluster pays off once the number of pairs times words reaches _LARGE (tools/bench/overlaps.py). _SLICES
+# is the number of slices to divide the work into.
 _LARGE = 2 * 10**10
 _SLICES = 32
 _SEED = 5
@@ -59,22 +60,22 @@ class Grouped(Strategy, frozen=True):
 
     @property
     def codec(self) -> Codec:
-        """Encode every element that is sent; the order or the update says which are sent, or critical."""
+        """Encode every element sent. The order or the update says which elements are sent or critical."""
         return EVERY_ELEMENT
 
     @property
     def patch_values(self) -> ValueCoding:
-        """Return int8, as a patch has about half of the model's elements."""
+        """Return int8, because a patch holds about half of the model's elements."""
         return ValueCoding.INT8
 
     def masks(self, context: Context) -> "Masks":
-        """Start a round without any device's mask."""
+        """Return a mask collector for a new round. It holds no masks yet."""
         return Masks(context.layout.size, self.overlap_sample)
 
 
 @dataclass
 class Masks:
-    """Collects a round's masks, as packed words by device, while the updates are iterated."""
+    """Collects each device's mask in a round, packed into words, while the updates are iterated."""
 
     size: int
     sample: int
@@ -92,7 +93,7 @@ class Masks:
 
 @dataclass(frozen=True)
 class MaskRecorder:
-    """Wraps a round's updates; iterating it also records the ``critical`` elements of each in ``masks``.
+    """Wraps a round's updates; iterating it also records each update's ``critical`` elements in ``masks``.
 
     It can be iterated as often as ``updates`` can. An update without a delta gets no mask.
     """
@@ -109,7 +110,10 @@ class MaskRecorder:
 
 
 def sampled_places(size: int, sample: int) -> Places | None:
-    """Return the places, ascending, at which models of ``size`` elements are compared; None means all."""
+    """Return, in ascending order, the places at which models of ``size`` elements are compared.
+
+    Returns None if all elements are compared.
+    """
     if size <= sample:
         return None
     edges = np.arange(sample + 1) * size // sample
@@ -141,15 +145,15 @@ def overlaps(masks: list[Words], compute: Compute = IN_PLACE) -> NDArray[np.floa
 
 
 def _of_equal_work(count: int, slices: int) -> list[tuple[int, int]]:
-    """Split rows 0 to ``count`` into slices of about equal work; later rows have fewer pairs."""
+    """Split rows 0 to ``count`` into slices of about equal work; higher rows have fewer pairs."""
     ends = [count - round(count * (1 - part / slices) ** 0.5) for part in range(slices + 1)]
     return [(low, high) for low, high in pairwise(ends) if low < high]
 
 
 def _apart(masks: list[Words], rows: tuple[int, int]) -> NDArray[np.int32]:
-    """Count differing bits |m_i xor m_j| as (rows, N - low), for i in ``rows`` and j from their low end.
+    """Count the differing bits |m_i xor m_j|, as an array (rows, N - low), for i in ``rows`` and j >= low.
 
-    Entries up to i = j are 0, as each pair is counted once.
+    Entries with j <= i are 0 because each pair is counted only once.
     """
     low, high = rows
     apart = np.zeros((high - low, len(masks) - low), np.int32)
@@ -164,9 +168,9 @@ def _apart(masks: list[Words], rows: tuple[int, int]) -> NDArray[np.int32]:
 
 
 def threshold(overlap: NDArray[np.float64], number: int, beta: int) -> float:
-    """Return the overlap from which two devices collaborate after round ``number``, from 1 to beta.
+    """Return the minimum overlap for two devices to collaborate after round ``number``, from 1 to beta.
 
-    The threshold rises linearly from the mean of the overlaps O (N, N) off the diagonal to their maximum.
+    It rises linearly from the mean of the off-diagonal overlaps in O (N, N) to their maximum.
     """
     pairs = overlap[~np.eye(len(overlap), dtype=np.bool_)]
     mean, largest = float(pairs.mean()), float(pairs.max())
@@ -176,7 +180,7 @@ def threshold(overlap: NDArray[np.float64], number: int, beta: int) -> float:
 def collaborators(
     masks: Mapping[str, Words], number: int, beta: int, compute: Compute = IN_PLACE
 ) -> dict[str, tuple[str, ...]]:
-    """Return C of every device with collaborators after round ``number``, in the order of ``masks``."""
+    """Return C_i of each device with collaborators after round ``number``, in the order of ``masks``."""
     names = [name for name, words in masks.items() if words.any()]
     if number > beta or len(names) < 2:
         return {}
@@ -191,7 +195,7 @@ def collaborators(
 
 
 def next_groups(context: Context, masks: Masks, beta: int) -> Groups:
-    """Return the groups that apply after the round that follows ``context``."""
+    """Return the groups that apply once the round after ``context`` has closed."""
     number = context.round + 1
     if number > beta:
         return {}
@@ -207,7 +211,7 @@ def places(vector: SparseVector) -> Places:
 
 
 def trained_models(clients: Iterable[ClientModel]) -> Iterator[tuple[Theta, SparseVector]]:
-    """Yield the trained model (n,) and the change sent, for each client that has sent an update."""
+    """Yield the trained model (n,) and the change it sent, for each client that has sent an update."""
     for client in clients:
         if client.trained is not None and client.sent is not None:
             yield client.trained, client.sent
@@ -216,11 +220,11 @@ def trained_models(clients: Iterable[ClientModel]) -> Iterator[tuple[Theta, Spar
 def group_mean(
     critical: Places, models: Iterable[tuple[Theta, Places | slice | None]], counted: bool
 ) -> NDArray[np.float32]:
-    """Compute d (k,), the mean of the models (n,) at the first one's ``critical`` places (k,).
+    """Compute d (k,), the mean of models (n,) at the places (k,) ``critical`` for the first one.
 
-    Each model comes with the places that its device sent; None means all. At the other places a model
-    counts as zero if not ``counted``; if ``counted``, it is left out of the mean there. The first device
-    must have sent all of its critical elements.
+    Each model comes with the places that its device sent; None means all of them. With ``counted``, a place
+    that a device did not send is left out of the mean; otherwise it counts as zero. The first device must
+    have sent all of its critical elements.
     """
     total, count = np.zeros(critical.size, np.float64), np.zeros(critical.size, np.float64)
     for theta, sent in models:
@@ -230,6 +234,6 @@ def group_mean(
             continue
         mark = np.zeros(theta.size, np.bool_)
         mark[sent] = True
-        total += (theta * mark)[critical]  # five times as fast as intersecting the places
+        total += (theta * mark)[critical]  # this is five times as fast as intersecting the places
         count += mark[critical] if counted else 1
     return (total / count).astype(np.float32)

@@ -1,7 +1,7 @@
 """Finds the parts of a network that methods treat differently: head, body and normalisation layers.
 
-A layout has only names, shapes and roles, so the parts are told apart by these. A tensor's module is its
-name up to the last dot: ``fc.weight`` and ``fc.bias`` are in the module ``fc``.
+A layout has only names, shapes and roles, so these must tell the parts apart. A tensor's module is its name
+up to the last dot: ``fc.weight`` and ``fc.bias`` are in the module ``fc``.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ Names = tuple[str, ...]
 
 
 def head(layout: Layout, names: Sequence[str] = ()) -> Names:
-    """Return the parameters with these names or in these modules; without names, those of the last module.
+    """Return the parameters with these names or in these modules, or by default in the last module.
 
     Raises ``ConfigError`` for a name that is neither a parameter nor a module, and if the body would be
     empty.
@@ -32,7 +32,7 @@ def head(layout: Layout, names: Sequence[str] = ()) -> Names:
 
 
 def body(layout: Layout, names: Sequence[str] = ()) -> Names:
-    """Return the parameters outside ``head``."""
+    """Return the names of the parameters outside ``head``."""
     top = head(layout, names)
     return tuple(name for name in parameters(layout) if name not in top)
 

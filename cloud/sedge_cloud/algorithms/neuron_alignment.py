@@ -1,7 +1,7 @@
 """Aligns one model's neurons with another's by optimal transport, one axis of the network after another.
 
-The plan T of an axis maps channels of the source model to channels of the target. It follows from the
-distances between their features, once the plans of the axes before it are known:
+The plan T of an axis maps channels of the source model to channels of the target. Once the plans of all
+preceding axes are known, it is computed from the distances between channel features:
 
     W^   = the tensors that output the axis's channels, with inputs mapped by the earlier plans
     C_jk = || W^_j - W_k ||,  channel j's features are its elements in all of W^ (biases and norms, too)
@@ -12,12 +12,12 @@ Every tensor is then mapped along all of its axes:
     where it outputs channels    (T diag(1 / columns of T))^T W^     a mean of the channels merged
     where it reads them          W (diag(1 / rows of T) T)           each source's weights shared out
 
-The second line preserves the function: the outgoing weights of merged channels add up, and those of a split
-channel are divided. ``literal`` normalises both sides by columns, as OTFusion's code does. A residual
-stream is one axis and gets one plan. If axes form a cycle, such as block convolutions from stream to
-stream, each is solved from the plans known so far, and all axes are solved again once every plan is known.
-Group normalisation is mapped like any other tensor, although a channel that moves to another group is then
-normalised with that group.
+The second line preserves the function that the network computes: the outgoing weights of merged channels
+add up, and the outgoing weights of a split channel are divided. ``literal`` normalises both sides by
+columns, as OTFusion's code does. A residual stream is one axis and gets one plan. If axes form a cycle, as
+when convolutions in a block lead from the stream back into it, each is solved from the plans known so far,
+and all are solved again once every plan is known. Group normalisation is mapped like any other tensor,
+although a channel that moves to another group is then normalised with that group.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,10 @@ NONE = -1
 
 
 class AxisPlan(NamedTuple):
-    """An axis's plan as matrices (M, m): one for tensors that output its channels, one for readers."""
+    """An axis's plan as two matrices (M, m).
+
+    ``makes`` is for tensors that output the axis's channels, ``takes`` for tensors that read them.
+    """
 
     makes: Values
     takes: Values
@@ -49,7 +52,8 @@ class AxisPlan(NamedTuple):
 class Aligned(NamedTuple):
     """A model aligned with another's neurons, in the other's layout.
 
-    ``cover`` is 0 for elements to which no source channel was mapped; None if there are none.
+    ``cover`` is 0 for elements to which no source channel was mapped; it is None if there are no such
+    elements.
     """
 
     theta: Theta
@@ -58,14 +62,14 @@ class Aligned(NamedTuple):
 
 @dataclass(frozen=True)
 class Aligner:
-    """Aligns models with the neurons of others, with these options of the solver."""
+    """Aligns models with the neurons of other models, using these solver options."""
 
     solver: Solver = "emd"
     reg: float = 0.01
     normalisation: Normalisation = "mass"
 
     def align(self, theta: Theta, source: Form, target: Theta, form: Form) -> Aligned:
-        """Match the neurons of ``theta``, of form ``source``, to those of ``target``, of form ``form``.
+        """Align ``theta``, which has form ``source``, with the neurons of ``target``, which has ``form``.
 
         Statistics move with their channels. Raises ``StrategyError`` for a model that is not finite, and
         ``ConfigError`` when the solver is not installed.
@@ -87,11 +91,11 @@ class Aligner:
 
 
 def made_along(axes: Axes) -> tuple[int, ...]:
-    """Return for every tensor the dimension along which it outputs channels, or ``NONE``.
+    """Return, for every tensor, the dimension along which it outputs channels, or ``NONE``.
 
-    For biases, normalisations, linear layers and convolutions it is the first dimension. An axis that no
-    weight outputs in this way is output by its first tensor, such as an embedding or a transposed
-    convolution.
+    For biases, normalisations, linear layers and convolutions it is the first dimension. If no weight
+    outputs an axis in this way, the axis's first tensor is taken to output it, for instance an embedding or
+    a transposed convolution.
     """
     made = [0 if dims and dims[0] != FIXED else NONE for dims in axes.dims]
     for places in axes.used:
@@ -105,10 +109,9 @@ def made_along(axes: Axes) -> tuple[int, ...]:
 def in_order(axes: Axes, made: Sequence[int]) -> tuple[tuple[int, ...], bool]:
     """Sort the axes topologically, inputs first. Returns the order, and whether there is a cycle.
 
-    Ties, and the place where a cycle is entered, are decided by the order of the tensors that output
-    channels.
+    The order of the tensors that output channels breaks ties and decides where a cycle is entered.
     """
-    # Per axis: for each tensor that outputs it, the axes which that tensor reads.
+    # For each axis, the axes read by every tensor that outputs it.
     makers: list[list[set[int]]] = [[] for _ in axes.channels]
     first = [len(axes.dims)] * len(axes.channels)
     for tensor, (dims, dim) in enumerate(zip(axes.dims, made, strict=True)):
@@ -132,7 +135,7 @@ def in_order(axes: Axes, made: Sequence[int]) -> tuple[tuple[int, ...], bool]:
 
 
 class _Alignment:
-    """The alignment of one source model with one target, tensor by tensor."""
+    """Aligns one source model with one target model, tensor by tensor."""
 
     def __init__(
         self, aligner: Aligner, theta: Theta, source: Form, target: Theta, form: Form
@@ -154,7 +157,7 @@ class _Alignment:
         return plans
 
     def carried(self, number: int, plans: dict[int, AxisPlan], but: int = NONE) -> Values:
-        """Map a source tensor to target channels along all its dimensions except ``but``."""
+        """Map a source tensor's channels to target channels along all of its dimensions except ``but``."""
         values = self._source[number]
         for place, axis in enumerate(self._dims[number]):
             if axis != FIXED and place != but:
@@ -164,7 +167,7 @@ class _Alignment:
         return values
 
     def _cost(self, axis: int, plans: dict[int, AxisPlan]) -> Matrix:
-        """Compute distances (M, m) between source and target channels from tensors with known inputs."""
+        """Compute distances (M, m) between source and target channels, over tensors with mapped inputs."""
         sources: list[Values] = []
         targets: list[Values] = []
         for number, place in self._form.axes.used[axis]:
@@ -188,12 +191,12 @@ def distances(sources: Values, targets: Values) -> Matrix:
 
 
 def _shares(plan: Matrix, sums: Matrix) -> Values:
-    """Divide the plan by ``sums``; the result is 0 where these are 0."""
+    """Divide the plan by ``sums``. Where a sum is 0, the result is 0."""
     return np.divide(plan, sums, out=np.zeros_like(plan), where=sums > 0).astype(np.float32)
 
 
 def _along(values: Values, place: int, matrix: Values) -> Values:
-    """Map the c channels along one dimension of a tensor, p elements each, by a matrix (c, m)."""
+    """Map the c channels along one dimension of a tensor, each of p elements, by a matrix (c, m)."""
     shape = values.shape
     sources, targets = matrix.shape
     extent = shape[place] // sources * targets
@@ -208,7 +211,7 @@ def _rows(values: Values, place: int, channels: int) -> Values:
 
 
 def _cover(form: Form, plans: dict[int, AxisPlan]) -> Theta | None:
-    """Return 1 for elements all of whose channels come from a source, 0 for others; None if all are 1."""
+    """Return 1 for elements whose channels all come from a source, 0 for others; None if all are 1."""
     covered = {axis: plan.makes.any(axis=0) for axis, plan in plans.items()}
     if all(reached.all() for reached in covered.values()):
         return None

@@ -6,12 +6,14 @@
 
 (McMahan et al. 2018, Learning differentially private recurrent language models, with a fixed denominator.)
 All devices have equal weight, and one that does not answer counts as a change of zero. The coordinator
-clips the decoded update, so a device moves S by at most C, whatever coding it uses and whatever it claims.
+clips the decoded update, so a single device changes S by at most C, whatever coding it uses and whatever it
+claims.
 
 Coins and noise are derived from the run's secret. The noise also depends on the updates that it covers. A
-round that is aggregated again after a crash therefore gets the same bytes. But the same noise never covers
-two different sums, as could otherwise happen after a backup is restored: their difference would have no
-noise. The generator is SHAKE256, because generators for simulations can be predicted from their output.
+round that is aggregated again after a crash therefore produces the same bytes, yet the same noise never
+covers two different sums. That could otherwise happen after a backup is restored, and the difference of the
+two sums would be free of noise. The generator is SHAKE256, because generators made for simulations can be
+predicted from their output.
 """
 
 import hashlib
@@ -26,13 +28,13 @@ from sedge_cloud.strategy import Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Theta
 
-# The number of noise elements to draw at once; even, as the transform yields pairs.
+# The number of noise elements to draw at once. It is even because the transform yields pairs.
 BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The clip, noise and divisor of a round's sum.
+    """The clip length, noise and divisor for a round's sum.
 
     ``deviation`` is the standard deviation (z C) of the noise on each element, ``expected`` is the divisor
     m, and ``key`` seeds the noise.
@@ -47,9 +49,10 @@ class Noise:
 def private_update(
     updates: Iterable[Update], theta: Theta, noise: Noise, still: Sequence[slice] = ()
 ) -> Update:
-    """Combine the updates of theta (n,) into one with their noisy mean, which is private by itself.
+    """Combine updates of theta (n,) into a single update, their noisy mean.
 
-    The elements in ``still`` do not change, and do not count towards an update's length.
+    The result is differentially private on its own. Elements in ``still`` do not change, and do not count
+    towards an update's length.
     """
     total = np.zeros(theta.size)
     for update in updates:
@@ -83,7 +86,7 @@ def gaussian(key: bytes, size: int) -> NDArray[np.float64]:
 
 
 def drawn(secret: bytes, share: float, number: int, able: Iterable[str]) -> list[str]:
-    """Draw the devices of a round, each by a coin of its own that does not depend on the other devices.
+    """Draw the devices for a round, each with an independent coin.
 
     If no device is drawn, all coins are tossed again.
     """

@@ -7,10 +7,9 @@ Each set has a total weight of 1, shared equally among its neurons (uniform marg
     sinkhorn   the optimum of cost - reg * max(C) * entropy(T): fast and smooth, never one-to-one
     assign     one-to-one: the larger set has neurons without a partner
 
-SciPy solves the exact problems and is imported only for them. For 512 to 384 neurons one core takes 2 ms
-(assign), 6 ms (sinkhorn) and 0.3 s (emd); emd of sizes without a small common multiple, such as 512 and
-359, takes 1.2 s.
-M, m = sources, targets.
+SciPy solves the exact problems and is imported only for them. To match 512 neurons to 384, one core takes 2
+ms (assign), 6 ms (sinkhorn) and 0.3 s (emd). If the sizes have no small common multiple, such as 512 and
+359, emd takes 1.2 s. M and m are the numbers of sources and targets.
 """
 
 from importlib.util import find_spec
@@ -25,13 +24,13 @@ from sedge_protocol.errors import ConfigError, StrategyError
 Solver = Literal["emd", "sinkhorn", "assign"]
 Matrix = NDArray[np.float64]
 
-# For a smaller reg, the smallest exp(-C / reg) underflows float64.
+# With a smaller reg, the smallest exp(-C / reg) underflows float64.
 MIN_REG = 0.002
-# Sinkhorn stops when every row sum has this relative precision, or after this many steps.
+# Sinkhorn stops once every row sum has reached this relative precision, or after this many steps.
 _PRECISION = 1e-6
 _STEPS = 1000
 # If the sizes have a small common multiple, the problem is solved as an assignment of copies of the
-# neurons. For 512 to 384 neurons this takes a quarter of the time of a linear program.
+# neurons. To match 512 neurons to 384, this takes a quarter of the time of a linear program.
 _COPIES = 4
 _LARGEST_ASSIGNMENT = 4096
 
@@ -44,11 +43,11 @@ def require_solver(solver: Solver) -> None:
 
 
 def plan_between(cost: Matrix, solver: Solver, reg: float = 0.01) -> Matrix:
-    """Return the plan T (M, m), of sum 1, for a ``cost`` (M, m) of 0 or more; ``reg`` is for sinkhorn.
+    """Return the plan T (M, m), whose sum is 1, for a ``cost`` (M, m); ``reg`` is used only by sinkhorn.
 
     Every row of T sums to 1/M and every column to 1/m; with ``assign``, rows and columns without a partner
     sum to 0 and the others to 1/min(M, m). Raises ``StrategyError`` for a cost that is negative or not
-    finite, and ``ConfigError`` without SciPy.
+    finite, and ``ConfigError`` if the solver needs SciPy and it is missing.
     """
     if cost.ndim != 2 or not cost.size or not np.isfinite(cost).all() or cost.min() < 0:
         raise StrategyError(f"cost: {cost.shape}, expected (M, m) of finite numbers of 0 or more")
@@ -65,7 +64,7 @@ def plan_between(cost: Matrix, solver: Solver, reg: float = 0.01) -> Matrix:
 
 
 def _assignment(cost: Matrix) -> Matrix:
-    """Return the unscaled plan (M, m), which is 1 where a source and a target are partners."""
+    """Return the unscaled plan (M, m), which is 1 where a source is paired with a target."""
     from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 
     plan = np.zeros(cost.shape)
@@ -74,7 +73,7 @@ def _assignment(cost: Matrix) -> Matrix:
 
 
 def _by_copies(cost: Matrix, common: int) -> Matrix:
-    """Compute the exact plan by an assignment of copies, ``common`` of them in total on each side."""
+    """Compute the exact plan by assigning copies of neurons to each other, ``common`` on each side."""
     sources, targets = cost.shape
     copies = cost.repeat(common // sources, axis=0).repeat(common // targets, axis=1)
     pairs = _assignment(copies).reshape(sources, common // sources, targets, common // targets)
@@ -85,8 +84,8 @@ def _by_copies(cost: Matrix, common: int) -> Matrix:
 def _by_program(cost: Matrix) -> Matrix:
     """Compute the exact plan by solving the transport problem as a linear program.
 
-    With m units at each source and M wanted at each target, every vertex of the program is integral, so
-    rounding makes the solution exact.
+    With m units available at each source and M wanted at each target, every vertex of the program is
+    integral, so rounding makes the solution exact.
     """
     from scipy.optimize import linprog
     from scipy.sparse import csc_array  # type: ignore[import-untyped]
@@ -109,7 +108,7 @@ def _by_program(cost: Matrix) -> Matrix:
 def _sinkhorn(cost: Matrix, reg: float) -> Matrix:
     """Compute the entropic plan.
 
-    Its column sums are exact; its row sums are approximate (see _PRECISION, _STEPS).
+    Its column sums are exact; its row sums are approximate (see _PRECISION and _STEPS).
     """
     sources, targets = cost.shape
     highest = cost.max()

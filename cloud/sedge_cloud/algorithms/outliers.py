@@ -1,19 +1,21 @@
 """Filters outliers from a round's updates before its strategy sees them: norm clipping, direction, Krum.
 
-Every update is known to be finite and to match its order. Here the updates of a round are compared with
-each other (``robust.py``). A change that is longer than the others, or points elsewhere, is shortened; one
-that points in the opposite direction is dropped. Krum keeps only updates close to others. An update that
-claims far more examples than the others has its weight capped, but its device is not distrusted for that.
-Two lengths are compared, each with its own median: the trained delta's, and that of the patch with which
-the device started, which comes from its own earlier training. Strategies need not know of the filter.
+Every update is known to be finite and to match its order. Here the updates in a round are compared with
+each other (``robust.py``). A change that is longer than the others, or points in another direction, is
+shortened; one that points in the opposite direction is dropped. Krum keeps only updates close to others. An
+update that claims far more examples than the others has its weight capped, but its device is not distrusted
+for that. Two lengths are compared, each with its own median: the length of the trained delta, and that of
+the patch with which the device started, which comes from its own earlier training. Strategies need not know
+about the filter.
 
 The patches' median is taken over trusted client models (``ClientModel.trusted``); if there are none, the
 median of the deltas is used instead. Without that rule, where most devices are newcomers without a patch, a
 device that was shortened in one round would itself set the standard in the next. If a round has only one
-patch of a trusted model, that patch is not shortened: its parts were filtered in earlier rounds, and this
-round offers no bound that suits it. Honest patches grow while changes shrink: they reached 13 times the
-median change after 60 rounds of FedOBP with q = .9995, and 130 times with FedPURIN. Start vectors are not
-measured: the cloud makes them, from its own model or from trusted ones. d = updates, n = parameters.
+patch from a trusted model, that patch is not shortened: its parts were filtered in earlier rounds, and this
+round offers no suitable bound. Honest patches grow while changes shrink: they reached 13 times the median
+change after 60 rounds of FedOBP with q = .9995, and 130 times with FedPURIN. Start vectors are not
+measured: the cloud makes them, from its own model or from trusted ones. d is the number of updates, n the
+number of parameters.
 """
 
 from collections import defaultdict
@@ -37,10 +39,10 @@ from sedge_cloud.strategy import Update
 from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Theta
 
-# The columns of a block that are multiplied at once in float64.
+# The number of columns of a block to multiply at once in float64.
 COLUMNS = 4096
-# Weiszfeld's step divides by the distance between directions. The squared distance is at least this, to
-# avoid division by zero.
+# Weiszfeld's step divides by the distance between directions. This lower bound on the squared distance
+# prevents division by zero.
 NEAREST = 1e-6
 
 
@@ -48,8 +50,8 @@ NEAREST = 1e-6
 class Filtered:
     """A round's updates after filtering: a factor of 0 drops an update, and one below 1 shortens it.
 
-    ``examples`` has each update's number of examples after capping, ``shortened`` the factors below 1 by
-    device. It can be iterated as often as ``updates`` can.
+    ``examples`` holds each update's number of examples after capping. ``shortened`` maps devices to the
+    factors below 1. It can be iterated as often as ``updates`` can.
     """
 
     updates: Iterable[Update]
@@ -59,7 +61,7 @@ class Filtered:
 
     @property
     def distrusted(self) -> dict[str, float]:
-        """Return the factors below ``TRUSTED``, by device."""
+        """Return the factors below ``TRUSTED`` as a dict with devices as keys."""
         return distrusted(self.shortened)
 
     def __iter__(self) -> Iterator[Update]:
@@ -102,9 +104,9 @@ def filter_outliers(
     """Return the updates that a strategy may aggregate, shortened where necessary.
 
     If ``updates`` is an iterator, it is read into memory; otherwise it is iterated several times.
-    ``measured`` has the updates' measures, if known. That saves a pass over the vectors, and all passes if
-    the rule compares neither directions nor changes. Raises ``StrategyError`` when Krum would have to
-    compare updates of different widths.
+    ``measured`` holds the updates' measurements, if already known. Passing it saves one pass over the
+    vectors, or every pass if the rule compares neither directions nor changes. Raises ``StrategyError``
+    when Krum would have to compare updates of different widths.
     """
     updates = repeatable(updates)
     measured = [measure(update) for update in updates] if measured is None else measured
@@ -131,7 +133,7 @@ def filter_outliers(
 
 
 def _factors(measured: Sequence[Measured], clip: float) -> list[float]:
-    """Return the clip factor of each update: the smaller of the factors for its two lengths."""
+    """Return each update's clip factor, the smaller of the factors for its patch and its delta."""
     deltas = [each.delta for each in measured]
     trusted = [each.patch for each in measured if each.trusted]
     is_any = any(0 < patch < np.inf for patch in trusted)
@@ -140,13 +142,14 @@ def _factors(measured: Sequence[Measured], clip: float) -> list[float]:
 
 
 def _agreements(updates: Iterable[Update], measured: Sequence[Measured]) -> list[float]:
-    """Measure how well each update's direction agrees with the others of its width; NaN if it has none.
+    """Measure how well each update's direction agrees with those of other updates of its width.
 
     The measure is the inner product of the direction with the geometric median of all directions, which is
-    approximated by their mean and one step of Weiszfeld's algorithm (Pillutla et al. 2022). Takes three
-    passes, and two vectors (n,) for each width.
+    approximated by their mean and one step of Weiszfeld's algorithm (Pillutla et al. 2022). It is NaN for
+    an update without a direction. The function makes three passes and needs memory for two vectors (n,) per
+    width.
     """
-    # Finite and not zero, so that the change has a direction.
+    # The length is finite and not zero, so the change has a direction.
     moved = [0 < each.delta < np.inf for each in measured]
     centres = _centres(updates, measured, moved, {})
     centres = _centres(updates, measured, moved, centres)
@@ -184,13 +187,14 @@ def _along(update: Update, length: float, centre: NDArray[np.float64]) -> float:
     """Compute the inner product of an update's direction and the centre (n,); ``length`` is the delta's."""
     if update.delta is None:
         return 0.0
-    # BLAS is avoided: its rounding depends on the number of threads, and its threads stall on a busy host.
+    # BLAS is avoided because its rounding depends on the number of threads, and its threads stall on a busy
+    # host.
     product = np.einsum("i,i", update.delta.values.astype(np.float64), centre[update.delta.where])
     return float(product) / length
 
 
 def lengths(update: Update) -> tuple[float, float]:
-    """Compute the Euclidean lengths of an update's parts: from ``base`` to its patch, and its delta."""
+    """Compute the Euclidean lengths of an update's patch, measured from ``base``, and of its delta."""
     patch, delta = update.patch, update.delta
     moved = patch if patch is None else patch.values - update.base[patch.where]
     return _length(moved), _length(delta if delta is None else delta.values)

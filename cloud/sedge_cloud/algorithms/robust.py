@@ -2,14 +2,14 @@
 
     clip           a change is shortened to ``clip`` times the median length of the round's changes
     max_weight     no device counts for more than this multiple of the median number of examples
-    direction      a change that points elsewhere than the others of the round is shortened or dropped
+    direction      a change that points in another direction than the round's others is shortened or dropped
     krum           only the update that is nearest to its neighbours      (Blanchard et al. 2017)
     multi_krum     the d - f - 2 updates nearest to their neighbours      (Blanchard et al. 2017)
     trimmed_mean   each coordinate's mean without the f largest and f smallest values (Yin et al. 2018)
     median         each coordinate's median                               (Yin et al. 2018)
 
-d = updates of a round, f = the number of them that may be hostile, b = coordinates of a block.
-``outliers.py`` and ``averaging.py`` apply the rules to updates.
+d is the number of updates in a round, f the number of them that may be hostile, and b the number of
+coordinates in a block. ``outliers.py`` and ``averaging.py`` apply the rules to updates.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,10 +29,10 @@ COORDINATE_RULES: tuple[Rule, ...] = ("trimmed_mean", "median")
 Block: TypeAlias = NDArray[np.float32]  # (d, b)
 
 # A device is distrusted when its change is shortened to less than this factor: with the default clip, when
-# it is more than five times as long as the median. At this factor or above, its model's influence on other
-# devices is reduced by the same factor.
+# it is more than five times as long as the median. At this factor or above, the influence of its model on
+# other devices is multiplied by the factor.
 TRUSTED = 0.2
-# A change is not shortened if its direction's agreement is at least this share of the median agreement.
+# A change is not shortened if its direction's agreement is at least this fraction of the median agreement.
 AGREES = 0.5
 
 
@@ -40,19 +40,20 @@ class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far the coordinator trusts a single device, whose claims cannot be checked.
 
     A device's influence is its update's length times its weight: by default at most that of the median
-    device, so that two hostile devices of ten cannot outweigh the others, whatever they send. With the
-    defaults before November 2026, a clip of 3 and a weight of 4, two devices that knew the rule ruined the
-    model. `tools.bench attacks` measures the effect of two hostile devices of ten under each attack. The
-    limits hurt if honest devices have few classes in common: one round then cannot tell a reversed change
-    from an honest one. Use ``rule = "mean"`` for such a fleet if its devices can be trusted. A device
-    becomes untrusted if its update is dropped, shortened to less than ``TRUSTED``, or too late to be
-    compared. Until one of its updates counts again, its model does not influence other devices
-    (``ClientModel.trusted``). If it is shortened less, that influence is reduced equally.
+    device, so that two hostile devices out of ten cannot outweigh the others, whatever they send. With the
+    defaults used before November 2026, a ``clip`` of 3 and a ``max_weight`` of 4, two devices that knew the
+    rule ruined the model. `tools.bench attacks` measures the effect of two hostile devices out of ten under
+    each attack. The limits hurt if honest devices have few classes in common: one round then cannot tell a
+    reversed change from an honest one. Use ``rule = "mean"`` for such a fleet if its devices can be
+    trusted. A device becomes untrusted if its update is dropped, shortened to less than ``TRUSTED``, or too
+    late to be compared. Until one of its updates counts again, its model does not influence other devices
+    (``ClientModel.trusted``). If the update is shortened less than that, the model's influence is reduced
+    by the same factor.
 
     Agreement is relative to the round's median (``agreement_factors``). ``byzantine`` is the share of
-    updates that may be hostile: f = floor(byzantine * d). ``median`` and ``trimmed_mean`` work by
-    coordinate, ignore the claimed numbers of examples, and need dense updates: an element that fewer than
-    half of the devices send has a median of 0 and does not change.
+    updates that may be hostile: f = floor(byzantine * d). ``median`` and ``trimmed_mean`` work on each
+    coordinate separately, ignore the claimed numbers of examples, and need dense updates: an element sent
+    by fewer than half of the devices has a median of 0 and does not change.
     """
 
     clip: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
@@ -71,12 +72,12 @@ class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
     limit."""
 
     def wrong(self, count: int) -> int:
-        """Return f, the number of updates among ``count`` that may be hostile."""
+        """Return f, the number of updates out of ``count`` that may be hostile."""
         return floor_of(self.byzantine, count)
 
 
 def distrusted(factors: Mapping[str, float]) -> dict[str, float]:
-    """Return the factors below ``TRUSTED``, by device."""
+    """Return the factors below ``TRUSTED`` as a dict with devices as keys."""
     return {device: factor for device, factor in factors.items() if factor < TRUSTED}
 
 
@@ -85,9 +86,9 @@ def clip_factors(
 ) -> list[float]:
     """Return the factor that shortens each change to at most ``clip`` times the median length.
 
-    A change that is not finite gets 0; a ``clip`` of 0 shortens no other. The median is that of ``among``,
-    by default of all ``lengths``, without lengths of zero: if a codec lets most devices send nothing, the
-    others must not be clipped to nothing.
+    A change that is not finite gets 0; with a ``clip`` of 0, all others get 1. The median is taken over
+    ``among``, by default all ``lengths``. It ignores lengths of zero: if a codec lets most devices send
+    nothing, the others must not be clipped to nothing.
     """
     compared = lengths if among is None else among
     real = [length for length in compared if np.isfinite(length) and length > 0]
@@ -107,11 +108,11 @@ def counted_examples(claimed: Sequence[int], max_weight: float) -> list[int]:
 
 
 def agreement_factors(agreements: Sequence[float]) -> list[float]:
-    """Return the factor of each change by how well its direction agrees with the others; NaN is unknown.
+    """Return a factor for each change, based on how well its direction agrees with the others.
 
     The factor is 1 for an agreement of at least ``AGREES`` times the median, proportional below that, and 0
-    for a change that points against the others. Nothing is shortened if there are only two changes, as
-    neither can be called wrong, or if the median is 0 or less.
+    for a change that points against the others. An agreement of NaN is unknown and gives 1. Nothing is
+    shortened if there are only two changes, as neither can be called wrong, or if the median is 0 or less.
     """
     finite = [agreement for agreement in agreements if np.isfinite(agreement)]
     enough = AGREES * float(np.median(finite)) if len(finite) > 2 else 0.0
@@ -124,9 +125,9 @@ def agreement_factors(agreements: Sequence[float]) -> list[float]:
 
 
 def krum_scores(gram: NDArray[np.float64], wrong: int) -> NDArray[np.float64]:
-    """Compute Krum's score (d,) of every update from the inner products (d, d) of the changes; low is good.
+    """Compute the Krum score (d,) of every update from the inner products (d, d) of the changes.
 
-    A score is the sum of the squared distances to the d - f - 2 nearest others.
+    A score is the sum of the squared distances to the d - f - 2 nearest others; lower is better.
     """
     squares = np.diag(gram)
     distances = np.maximum(squares[:, None] + squares[None, :] - 2 * gram, 0)
@@ -139,8 +140,8 @@ def krum_scores(gram: NDArray[np.float64], wrong: int) -> NDArray[np.float64]:
 def krum(gram: NDArray[np.float64], wrong: int, rule: Rule) -> list[int]:
     """Return the updates that the rule keeps, ascending, from the inner products (d, d) of the changes.
 
-    With fewer than 3 updates all are kept, as none has two others to be compared with. f is at most (d - 3)
-    / 2, the limit of Krum's proof. If scores are equal, the first update wins.
+    With fewer than 3 updates all are kept, as no update has two others to be compared with. f is at most (d
+    - 3) / 2, the limit of Krum's proof. If scores are equal, the first update wins.
     """
     count = len(gram)
     if count < 3:

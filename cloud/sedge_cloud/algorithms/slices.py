@@ -1,7 +1,7 @@
 """Splits work into slices, computed in this process or on the coordinator's cluster.
 
 The slices, and the order in which their results are combined, depend on the task alone, never on who
-computes them. So the bytes are the same with one process and with many hosts.
+computes them. The resulting bytes are therefore the same with one process as with many hosts.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -2,8 +2,8 @@
 
 A sub-model is chosen by one set of channel indices per axis. The sets select elements of every tensor along
 its axes; the sub-model is theta at these places, in the layout of a narrower form. HeteroFL, FedRolex and
-the fixed slices of SubFLOT differ only in the index sets. n, m = elements of the whole model and of a
-narrower form.
+the fixed slices of SubFLOT differ only in the index sets. n is the number of elements in the whole model, m
+that in a narrower form.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ from sedge_protocol.layout import Layout, Theta
 
 # The places of a sub-model's elements in the whole theta.
 Places: TypeAlias = NDArray[np.intp] | slice
-# For each axis, the whole model's channels that a form has, in the form's order.
+# For each axis, the indices in the whole model of the channels that a form has, in the form's order.
 Channels: TypeAlias = Sequence[NDArray[np.intp]]
 
 WHOLE = slice(None)
@@ -52,7 +52,7 @@ def prefix(form: Form) -> Channels:
 
 
 def rolled(form: Form, whole: Axes, shift: int) -> Channels:
-    """Return as many adjacent channels of every axis as the form has, from ``shift`` on, cyclically."""
+    """Return adjacent channels of every axis, as many as the form has, cyclically from ``shift`` on."""
     return [
         (np.arange(kept) + shift) % channels
         for kept, channels in zip(form.axes.channels, whole.channels, strict=True)
@@ -60,7 +60,7 @@ def rolled(form: Form, whole: Axes, shift: int) -> Channels:
 
 
 def places_of(whole: Form, form: Form, channels: Channels) -> NDArray[np.intp]:
-    """Return the places in the whole theta (n,) of the elements (m,) of a form with these channels."""
+    """Return where in the whole theta (n,) the elements (m,) of a form with these channels are."""
     places = np.empty(form.layout.size, np.intp)
     for tensor, target, axes in zip(
         whole.layout.tensors, form.layout.tensors, whole.axes.dims, strict=True
@@ -90,7 +90,7 @@ class ElementMean:
         self._weights = np.zeros(theta.size)
 
     def add(self, update: Update, weight: float, places: Places) -> None:
-        """Add an update whose elements are at ``places``; a slice means the whole model."""
+        """Add an update whose elements are at ``places``. A slice stands for the whole model."""
         if isinstance(places, slice):
             self._weights += weight
             update.add_change(self._total, weight, self._theta)
@@ -118,7 +118,7 @@ def count_change(
     places: Callable[[int], Places],
     weight: Callable[[Update], float],
 ) -> NDArray[np.float64]:
-    """Compute the change (n,) from the global model to each element's mean over the models that trained it.
+    """Compute the change (n,) from the global model to each element's mean over models that trained it.
 
     ``places`` returns the places of a width's elements, and is called once per width.
     """

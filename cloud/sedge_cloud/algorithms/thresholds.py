@@ -1,8 +1,8 @@
 """An alternative to FedOBP's quantile: the scores themselves decide how many elements are personal.
 
 With the option ``energy`` a device keeps the fewest elements whose scores add up to the share eta of all
-scores. The choice depends on the scores only: elements with equal scores are all kept or all left out. s =
-scored elements.
+scores. The choice depends on the scores only: elements with equal scores are all kept or all left out. s is
+the number of scored elements.
 """
 
 import numpy as np
@@ -19,9 +19,10 @@ Indices = NDArray[np.uint32]
 def by_energy(scores: Scores, energy: float, most: float) -> Indices:
     """Return sorted indices of the fewest largest scores (s,) that add up to the share ``energy`` of all.
 
-    Elements that tie with the last of these are included. The result has at most a share ``most`` of the
-    elements; if it would exceed that, it has only the scores above the first one that does not fit. If all
-    scores are zero, nothing is selected. Raises ``LocalError`` for a score that is not finite.
+    Elements that tie with the last of these are included. The result contains at most the fraction ``most``
+    of the elements. If it would exceed that, it contains only the elements that score higher than the first
+    one that does not fit. If all scores are zero, nothing is selected. Raises ``LocalError`` for a score
+    that is not finite.
     """
     if not np.isfinite(scores).all():
         raise LocalError(f"scores: index {int(np.argmin(np.isfinite(scores)))} is not finite")

@@ -1,7 +1,7 @@
 """Chooses each device's width: the options of every strategy with sub-models.
 
-A device has one width for the whole run. It follows from the device's hello or is assigned by the run file,
-and is stored in the device's ``ClientModel.arrays``. It never changes in evaluation rounds.
+A device has one width for the whole run. The width depends on the device's hello or is assigned by the run
+file, and is stored in the device's ``ClientModel.arrays``. It never changes in evaluation rounds.
 """
 
 import re
@@ -17,21 +17,22 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout
 from sedge_protocol.wire.arrays import Arrays
 
-# The key in ``ClientModel.arrays`` of the device's index (1,) into ``Context.widths``.
+# The key in ``ClientModel.arrays`` under which a device's index into ``Context.widths`` is stored, as an
+# array (1,).
 WIDTH = "width"
 
 _NUMBER = re.compile(r"\d+$")
 
 
 class WidthPolicy(Strategy, frozen=True):
-    """The options that decide a device's width; by default the widest model that fits into its memory.
+    """The options that decide a device's width. The default is the widest model that fits in its memory.
 
-    With ``dropped``, hellos are ignored; an id without a number at its end is numbered by its CRC-32. By
-    ``memory_mb`` a device gets the widest model for which it has enough memory, the model after the last
-    one in the list if it has enough for none, and the whole model if its memory is unknown. ``step_s``
-    takes effect from a device's second training round on: its earlier model in the wider form is then
-    dropped, and evaluation rounds use the wider form until then. Raises ``ConfigError`` for options that
-    exclude each other.
+    With ``dropped``, hellos are ignored, and an id that does not end in a number uses its CRC-32 as one.
+    With ``memory_mb``, a device gets the widest model for which it has enough memory, the model after the
+    last one in the list if it has too little for any of them, and the whole model if its memory is unknown.
+    ``step_s`` takes effect from a device's second training round on. The device's earlier model in the
+    wider form is then dropped; until then, evaluation rounds use the wider form. Raises ``ConfigError`` for
+    options that exclude each other.
     """
 
     dropped: tuple[Annotated[float, Meta(ge=0, lt=1)], ...] = ()
@@ -54,7 +55,7 @@ class WidthPolicy(Strategy, frozen=True):
             raise ConfigError("memory_mb, step_s", both, "neither of them together with dropped")
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """Return a remark if the run has only one width, so that there is nothing to choose from."""
+        """Return a remark if the run has only one width, in which case these options have no effect."""
         text = f"{self.name}: the run has one form of the model, so every device trains the whole of it"
         return () if len(layouts) > 1 else (text,)
 
@@ -64,7 +65,7 @@ class WidthPolicy(Strategy, frozen=True):
         return True
 
     def width_of(self, context: Context, client: ClientModel) -> tuple[int, Arrays]:
-        """Return a device's width, and the arrays that store it.
+        """Return a device's width, and the arrays that record it.
 
         Raises ``ConfigError`` for an option that does not suit the run's bundles.
         """

@@ -1,4 +1,4 @@
-"""The broker's access list: who may write and read which topics. Also checks that the broker has it."""
+"""The broker's access list, which says who may write and read which topics, and a check of that list."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -9,8 +9,8 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.privileges import as_caller
 
-# The last two lines are for devices of protocol version 1, which are told on that topic
-# that they are refused.
+# The last two lines are for devices that use protocol version 1. On that topic they learn that they are
+# refused.
 ACL = """\
 user {user}
 topic readwrite sedge/1/{fleet}/#
@@ -39,9 +39,9 @@ def access_list(fleet: str) -> str:
 
 
 def shut_in(cloud: CloudConfig, token: str) -> bool:
-    """Deny a token's account the topics that devices share. Returns False if the list is kept elsewhere.
+    """Deny a token's account access to the topics that devices share.
 
-    Raises ``StorageError``.
+    Returns False if the access list is kept on another machine. Raises ``StorageError``.
     """
     path, lines = access_file(cloud), TOKEN.format(token=token, fleet=cloud.fleet).splitlines()
     if path is None:
@@ -79,7 +79,7 @@ def access_file(cloud: CloudConfig) -> Path | None:
 def access_is_whole(cloud: CloudConfig) -> str:
     """Check that the file has every line that ``init`` writes. Returns a line for the operator.
 
-    Raises ``StorageError`` with the missing lines, as a file from an older version of Sedge lacks some.
+    Raises ``StorageError`` naming missing lines; a file written by an older version of Sedge lacks some.
     """
     with as_caller():
         path = access_file(cloud)

@@ -63,9 +63,9 @@ def _replace_lines(path: Path, users: Collection[str], lines: list[str]) -> list
 
 
 def passwords_agree(cloud: CloudConfig) -> str:
-    """Compare the file with the store, then try to connect as the last added device and as a revoked one.
+    """Compare the file with the store, then try to connect as the newest device and as a revoked one.
 
-    Raises ``StorageError`` with the command that fixes the problem.
+    Raises ``StorageError`` with the command that fixes a problem.
     """
     broker = cloud.broker
     by_hand = broker.cert_file is not None and broker.authority_key_file is None
@@ -76,7 +76,7 @@ def passwords_agree(cloud: CloudConfig) -> str:
         users = [line.partition(":")[0] for line in path.read_text().splitlines()]
     with contextlib.closing(open_store(cloud)) as store:
         rows = {row.device: row for row in store.devices()}
-        # During a secret change the store has two passwords, and the broker has either one.
+        # During a secret change the store has two passwords, and the broker may have either.
         between = {row.device for row in store.renewals()}
     for name, row in rows.items():
         if row.revoked and name in users:
@@ -97,11 +97,11 @@ def passwords_agree(cloud: CloudConfig) -> str:
 def _let_in(cloud: CloudConfig, row: DeviceRow) -> bool:
     """Return True if the broker accepts the device's password.
 
-    The test connects with a client id of its own.
+    The test uses a different client id from the device's.
     """
     broker, name = cloud.broker, row.device
     password = DeviceKeys.of(row.secret).password
-    # Any certificate of the fleet's authority will do, as the password identifies the client.
+    # Any certificate from the fleet's authority is good enough, because the password identifies the client.
     files = broker.ca_file, broker.cert_file, broker.key_file
     settings = BrokerSettings(broker.url, name, name, password, *files)
     try:

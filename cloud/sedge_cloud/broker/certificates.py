@@ -1,7 +1,7 @@
 """The fleet's certificate authority, which certifies the broker, coordinator, devices and tokens.
 
 It signs and revokes; the store records who has which certificate (store/certificates.py). ``cryptography``
-is imported when first needed, as a coordinator that signs nothing should not spend memory on it.
+is imported when first needed, so that a coordinator that signs nothing does not spend memory on it.
 """
 
 import ipaddress
@@ -39,7 +39,7 @@ def check_hosts(hosts: Sequence[str]) -> None:
 
 
 class Authority:
-    """A certificate authority: signs with its key; ``own`` is its certificate."""
+    """A certificate authority, which signs with its key; ``own`` is its certificate."""
 
     def __init__(self, key: "EllipticCurvePrivateKey", own: "x509.Certificate") -> None:
         self._key, self._own = key, own
@@ -74,11 +74,11 @@ class Authority:
         return cls(private, own)
 
     def texts(self) -> tuple[str, str]:
-        """Return its certificate and its key, in PEM."""
+        """Return the authority's own certificate and key, in PEM."""
         return _pem(self._own), _key_pem(self._key)
 
     def broker(self, hosts: Sequence[str]) -> tuple[str, str]:
-        """Return the certificate and key, in PEM, of a broker that is reached under these names.
+        """Return the certificate and key, in PEM, for a broker that clients reach under these host names.
 
         The names by which this machine reaches itself are always included.
         """
@@ -93,7 +93,7 @@ class Authority:
         return _pem(self._leaf("broker", key.public_key(), _in(DAYS), extension)), _key_pem(key)
 
     def coordinator(self, name: str) -> tuple[str, str]:
-        """Return the certificate and key of a coordinator, in PEM."""
+        """Return the certificate and key for a coordinator, in PEM."""
         key = _new_key()
         return _pem(self._leaf(name, key.public_key(), _in(DAYS))), _key_pem(key)
 
@@ -115,7 +115,7 @@ class Authority:
         return self._row(row.name, self._leaf(row.name, public, _at(until)), until)
 
     def revocations(self, serials: Collection[bytes]) -> str:
-        """Sign the list of revoked certificates, in PEM. Once it has expired, brokers admit nobody."""
+        """Sign a list of revoked certificates. Returns it in PEM; once it expires, brokers admit nobody."""
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.serialization import Encoding

@@ -33,7 +33,7 @@ def find_mosquitto() -> str | None:
 
 
 class BrokerProcess:
-    """A broker that this process has started on a port; its output is appended to a log.
+    """A broker that this process has started on a port. Its output is appended to a log.
 
     The constructor returns once the broker accepts connections, and raises ``LinkError`` with the log's
     last line if it does not. When this process ends, ``folders`` are deleted.
@@ -45,8 +45,8 @@ class BrokerProcess:
         # We open the log: if started by root, Mosquitto switches to another user, who
         # may not open the file.
         with log_path.open("ab") as log:
-            # The broker gets a session of its own. Otherwise Ctrl-C would stop it before the devices have
-            # said goodbye.
+            # The broker gets its own session. Otherwise Ctrl-C would stop it before the devices have said
+            # goodbye.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -71,7 +71,7 @@ class BrokerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the broker as a power cut would: its clients get no goodbye."""
+        """Kill the broker as a power cut would, without letting it say goodbye to its clients."""
         self._guard.revoke()
         self._process.kill()
         self._process.wait()

@@ -1,8 +1,8 @@
 """Ends another process once this one has ended, for whatever reason, including a kill -9.
 
-A small watcher process waits for the end of a pipe that nobody writes to. The end comes when this process,
-which holds the other end, is gone. It works on Linux only, where a pidfd ensures that the signal cannot hit
-a later process with the same PID. On other systems nothing is watched.
+A small watcher process reads from a pipe whose other end this process holds and never writes to, so the
+read ends when this process is gone. This works only on Linux, where a pidfd ensures that the signal cannot
+hit a later process with the same PID. On other systems nothing is watched.
 """
 
 import os
@@ -21,7 +21,7 @@ for folder in sys.argv[2:]:
 
 
 class ExitGuard:
-    """When this process ends, sends SIGTERM to ``pid`` and deletes ``folders``, unless revoked before."""
+    """Sends SIGTERM to ``pid`` and deletes ``folders`` when this process ends, unless revoked before."""
 
     def __init__(self, pid: int, *folders: Path) -> None:
         self._watcher: subprocess.Popen[bytes] | None = None

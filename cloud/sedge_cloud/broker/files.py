@@ -15,7 +15,7 @@ def change_lines(path: Path, change: Callable[[list[str]], list[str]]) -> None:
     with _locked(path.parent):
         text = "\n".join([*change(path.read_text().splitlines() if path.exists() else []), ""])
         fresh = path.with_name(path.name + ".new")
-        # May be left from a crash, or be a link that somebody planted.
+        # The file may be left over from a crash, or be a link that somebody planted.
         fresh.unlink(missing_ok=True)
         with opened(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
             if path.exists():

@@ -13,10 +13,10 @@ _PORT_TRIES = 5
 
 
 def on_free_port(start: Callable[[int], None], wanted: int | None = None) -> int:
-    """Call ``start`` with a free port, and with another one if that port has been taken meanwhile.
+    """Call ``start`` with a free port, and retry with another if that port was taken in the meantime.
 
-    Returns the port, which is ``wanted`` if that works. Raises the last ``LinkError`` if all of several
-    tries fail.
+    Returns the port, which is ``wanted`` if ``start`` succeeds with it. Raises the last ``LinkError`` if
+    several tries fail.
     """
     if wanted is not None and is_free(wanted):
         with suppress(LinkError):
@@ -39,12 +39,15 @@ def on_free_port(start: Callable[[int], None], wanted: int | None = None) -> int
 def wait_until_accepting(
     host: str, port: int, timeout_s: float, is_alive: Callable[[], bool]
 ) -> None:
-    """Return once the port accepts a connection. Raises ``LinkError`` otherwise."""
+    """Return once the port accepts a connection.
+
+    Raises ``LinkError`` if it does not within ``timeout_s``, or when ``is_alive`` returns False.
+    """
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         accepts = _accepts(host, port)
-        # Checked after connecting: if another program took the port, our broker has exited, and that
-        # program must not be mistaken for it.
+        # The check comes after the connection attempt: if another program took the port, our broker has
+        # exited, and that program must not be mistaken for it.
         if not is_alive():
             raise LinkError(f"broker on {host}:{port}: exited while starting")
         if accepts:
@@ -55,8 +58,8 @@ def wait_until_accepting(
 
 def is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # Brokers set this, too: connections that were closed recently do not keep them
-        # from listening again.
+        # Brokers set this option too: without it, recently closed connections would keep them from
+        # listening again.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))

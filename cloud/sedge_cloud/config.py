@@ -243,9 +243,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[keep]: how much of ended runs the coordinator keeps; by default, everything.
+    """[keep]: how much the coordinator keeps from runs that have ended; by default, everything.
 
-    Running runs are never deleted, nor is the run that finished last, as newcomers get their model from it.
+    Running runs are never deleted. Neither is the run that finished last, because newcomers get its model.
     `sedge-cloud prune --dry-run` lists what would be deleted; a running coordinator deletes it
     automatically.
     """
@@ -261,7 +261,7 @@ class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of a fleet's coordinator (cloud.toml). Relative paths start at the file's folder."""
+    """The settings of a fleet's coordinator (cloud.toml). Relative paths start from its folder."""
 
     fleet: Id
     """Name of the fleet, 1 to 48 of a-z, 0-9 and ``-``; it is part of every MQTT topic."""
@@ -308,7 +308,7 @@ def load_cloud(path: Path) -> CloudConfig:
 def _rebased(settings: T, base: Path, where: str, prefix: str = "") -> T:
     """Return the settings with relative paths resolved from ``base``.
 
-    Raises ``ConfigError`` for NUL in a path.
+    Raises ``ConfigError`` if a path contains NUL.
     """
     changed: dict[str, object] = {}
     for name in settings.__struct_fields__:
@@ -336,7 +336,10 @@ def _require_url(key: str, url: str | None, path: Path) -> None:
 
 
 def broker_settings(cloud: CloudConfig) -> BrokerSettings:
-    """Return how to connect to the broker. Raises ``ConfigError`` if the password file is unreadable."""
+    """Return the settings for connecting to the broker.
+
+    Raises ``ConfigError`` if the password file is unreadable.
+    """
     broker = cloud.broker
     password = broker.password_file
     if password is not None:

@@ -1,11 +1,11 @@
 """The coordinator: runs ingest and leader in one process, single-threaded over a durable store.
 
 Its methods take frames and the time, and return effects. Whatever an effect mentions is already in the
-store, and a store method returns only once its write is durable. So the process can be killed between any
-two effects and can restart from the store alone. ingest.py handles frames and leader.py handles rounds;
-this module passes their hints (hints.py) to each other. Where several processes serve a fleet, each has an
-ingest for its shards, and one has the leader: when rows change, the other processes are notified and reload
-them.
+store, and a store method returns only once its write is durable. The process can therefore be killed
+between any two effects and restart from the store alone. ingest.py handles frames and leader.py handles
+rounds; this module passes their hints (hints.py) to each other. If several processes serve a fleet, each
+has an ingest for its shards, and one of them has the leader. When a process changes rows, the others are
+notified and reload them.
 """
 
 from collections import Counter
@@ -41,11 +41,11 @@ from sedge_protocol.wire.topics import shard_of
 class Coordinator:
     """One fleet's coordinator, without network and timers. ``draw`` selects a round's devices.
 
-    ``versions`` are the protocol versions that it speaks, ``keep`` says how much to keep of ended runs,
-    ``memory`` bounds its caches, and ``wall`` converts loop time to wall-clock time. By default it serves
-    all shards and leads. If ``shared``, ``take`` sets its shards and whether it leads.
+    ``versions`` are the protocol versions that it speaks, ``keep`` says how much to keep from runs that
+    have ended, ``memory`` bounds its caches, and ``wall`` converts loop time to wall-clock time. By default
+    it serves all shards and leads. If ``shared``, ``take`` sets its shards and whether it leads.
 
-    ``signals`` are the messages to be sent to other processes.
+    ``signals`` holds the messages to send to other processes.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Coordinator:
         if shared:
             self.devices.lose(self.devices.shards)
             self.ingest.broadcast.is_here = False
-        # When the previous process was last known to be alive.
+        # The time at which the previous process was last known to be alive.
         self._heard_at = store.coordinator().heard
         self._version: int | None = None
         self._load_at = 0.0
@@ -128,13 +128,13 @@ class Coordinator:
     def listen(self, shards: frozenset[str], now: float) -> set[str]:
         """Set the shards whose frames this process receives.
 
-        Returns the topics to subscribe to on connecting.
+        Returns the topics to subscribe to when connecting.
         """
         self.ingest.muting.listen(shards, now)
         return self.ingest.muting.wildcards()
 
     def traffic_for_leader(self) -> list[TrafficRow]:
-        """Return the bytes of this process's devices in open rounds, if the leader is another process."""
+        """Return this process's byte counts for devices in open rounds, if another process leads."""
         rows = list[TrafficRow]()
         for current in self.ingest.open.rounds() if self._leader is None else ():
             names = [name for name in current.orders if self._is_ours(name)]
@@ -157,7 +157,7 @@ class Coordinator:
         return effects + self.load(now)
 
     def connected(self, now: float, max_packet: int = MAX_PACKET_BYTES) -> list[CloudEffect]:
-        """Handle a new connection to a broker that passes on MQTT packets of up to ``max_packet`` bytes."""
+        """Handle a new connection to a broker that relays MQTT packets of up to ``max_packet`` bytes."""
         silent_s = self._wall(now) - (self._heard_at or self._wall(now))
         effects = self.ingest.connected(now, silent_s, max_packet)
         if self._leader is not None:
@@ -176,7 +176,7 @@ class Coordinator:
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float, room: int) -> list[CloudEffect]:
-        """Do everything that is due, sending at most ``room`` chunks."""
+        """Perform everything that is due, sending at most ``room`` chunks."""
         effects = self._passed_on(self.ingest.poll(now), now)
         if self._leader is not None:
             effects += self._passed_on(self._leader.poll(now), now)
@@ -201,7 +201,7 @@ class Coordinator:
         )  # fmt: skip
 
     def _lead(self, leader: Leader, runs: Sequence[RunRow], now: float) -> list[CloudEffect]:
-        """Let the leader load the runs, and the answers and online devices of other processes."""
+        """Have the leader load the runs, and what other processes recorded: answers and devices online."""
         effects = list[CloudEffect]()
         for hint in self._everywhere.load() if self._everywhere is not None else ():
             effects += self._passed_on(leader.hear(hint, now), now)
@@ -222,7 +222,7 @@ class Coordinator:
         return []
 
     def lacks(self, lacks: Lacks, now: float) -> list[CloudEffect]:
-        """Handle the leader's message, from another process, that a device lacks features for a run."""
+        """Handle a message from a leader in another process: a device lacks features that a run needs."""
         hint = LeftOut(lacks.run, lacks.device, frozenset(lacks.features))
         try:
             return self._passed_on(self.ingest.hear(hint, now), now)
@@ -230,7 +230,7 @@ class Coordinator:
             return [disk_error(self.counters, exc)]
 
     def _tell(self, hint: Hint) -> None:
-        """Queue a signal to other processes: that rows have changed, or what devices lack."""
+        """Queue a signal to other processes that rows have changed, or that a device lacks features."""
         if isinstance(hint, Lacking):
             self.signals.append(Wanted(hint.sha256, hint.chunk_bytes, hint.missing))
         elif isinstance(hint, LeftOut):
@@ -240,9 +240,9 @@ class Coordinator:
             self.signals.append(Changed())
 
     def _is_news(self, hint: Hint) -> bool:
-        """Return True if other processes must learn of this now.
+        """Return True if other processes must be told about this hint now.
 
-        Of answers, only the last due here counts.
+        An answer is news only if it is the last one that this process was waiting for.
         """
         if not isinstance(hint, Answered | Declined):
             return True
@@ -250,7 +250,7 @@ class Coordinator:
         return current is None or not current.present - current.excused
 
     def _passed_on(self, found: Iterable[CloudEffect | Hint], now: float) -> list[CloudEffect]:
-        """Pass on the hints in ``found``. Returns the effects in ``found``, and those that result."""
+        """Pass on the hints in ``found``. Returns the effects in ``found`` and those of the hints."""
         effects: list[CloudEffect] = []
         for one in found:
             if isinstance(one, ToLeader):

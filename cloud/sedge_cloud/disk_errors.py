@@ -6,12 +6,12 @@ from collections import Counter
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 
-# After an error of a disk or storage server, the operation is retried this many seconds later.
+# After a disk or storage server fails, the operation is retried this many seconds later.
 DISK_RETRY_S = 10.0
 
 
 def disk_error(counters: Counter[str], error: StorageError, run: str = "") -> Note:
-    """Count a disk error, also for ``run`` if it concerns one. Returns the note to log."""
+    """Count a disk error, for ``run`` as well if it concerns a run. Returns the note to log."""
     counters["storage_errors"] += 1
     text = str(error)
     if run and not text.startswith((f"run {run}:", f"run {run},")):

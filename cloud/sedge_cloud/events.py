@@ -39,7 +39,10 @@ class RoundClosed:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """A run has finished, failed or been stopped; ``why`` is empty if a round's summary says why."""
+    """A run has finished, failed or been stopped.
+
+    ``why`` is empty if the summary of a round gives the reason.
+    """
 
     run: str
     status: str

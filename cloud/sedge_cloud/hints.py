@@ -1,18 +1,18 @@
 """Hints: messages between ingest and leader in one process, so that neither has to poll the rows.
 
 A hint may be lost without harm: the same facts are in rows, which are reloaded when another process has
-changed something. The columns show the hint, these rows, and who reads them.
+changed something. The columns show the hint, the rows with its facts, and who reads them.
 
-    DeviceOnline    sessions (online, waits), devices (hello, incarnation)   leader
-    Left       sessions (online)                                        leader
-    Answered   updates (a receipt, good or bad)                         leader
-    Declined   orders (declined)                                        leader
-    Lacking    (chunks of a blob that go to all; devices ask again)
-    DiskFailed (the ingest's disk may be full, so garbage should be collected)
-    Ordered    rounds (open), orders                                    ingest
-    Over       rounds (open), runs (status)                             ingest
-    Begun      runs (status, config)                                    ingest
-    LeftOut    (told to a device and logged, not stored; another process gets a signal)
+    DeviceOnline  sessions (online, waits), devices (hello, incarnation)  leader
+    Left          sessions (online)                                       leader
+    Answered      updates (a receipt, good or bad)                        leader
+    Declined      orders (declined)                                       leader
+    Lacking       (missing chunks of a blob sent to all; devices ask again)
+    DiskFailed    (the ingest's disk may be full, so garbage should be collected)
+    Ordered       rounds (open), orders                                   ingest
+    Over          rounds (open), runs (status)                            ingest
+    Begun         runs (status, config)                                   ingest
+    LeftOut       (sent to the device and logged, not stored; another process gets a signal)
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from sedge_protocol.wire.messages import Order
 
 @dataclass(frozen=True)
 class DeviceOnline:
-    """A device has said hello; ``renewed`` if its agent has restarted or has different capabilities."""
+    """A device has said hello; ``renewed`` is True if its agent restarted or has different capabilities."""
 
     device: str
     renewed: bool
@@ -40,7 +40,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Answered:
-    """A device has a new or repeated receipt; ``counts`` says whether its update was accepted."""
+    """A device has been sent a new or repeated receipt; ``counts`` says whether its update was accepted."""
 
     run: str
     round: int
@@ -60,7 +60,7 @@ class Declined:
 
 @dataclass(frozen=True)
 class Lacking:
-    """Devices of a process lack chunks of a shared blob; ``missing`` is a bitmap of these chunks."""
+    """Devices of a process lack chunks of a shared blob; ``missing`` is a bitmap of their chunks."""
 
     asker: str
     sha256: bytes
@@ -77,8 +77,8 @@ class DiskFailed:
 class Ordered:
     """Orders of an open round must be sent, for the first time or again.
 
-    ``orders`` has all orders of the round; the ``settled`` devices have answered theirs. The orders of the
-    devices in ``to`` are to be sent, and ``made`` has those of them that are built already. ``is_new`` is
+    ``orders`` has all orders in the round; the ``settled`` devices have answered theirs. The orders for
+    devices in ``to`` must be sent, and ``made`` holds whichever of these are already built. ``is_new`` is
     True if the round has just opened.
     """
 
@@ -92,7 +92,10 @@ class Ordered:
 
 @dataclass(frozen=True)
 class Over:
-    """A run's open round is over. A non-empty ``why`` is sent to devices that still work on it."""
+    """A run's open round is over.
+
+    If ``why`` is not empty, it is sent to devices that are still working on the round.
+    """
 
     run: str
     why: str = ""

@@ -24,9 +24,9 @@ from sedge_protocol import VERSION
 from sedge_protocol.wire.messages import Hello
 
 UNSEEN = SessionRow("")
-# Matches the release number in a version text.
+# Matches the release number in an agent's version string.
 _NUMBERS = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
-# A device's trend compares means of this many values.
+# A device's trend compares means over this many values.
 RECENT = 3
 
 
@@ -36,7 +36,7 @@ Going: TypeAlias = str | tuple[str, int]
 
 @dataclass
 class KnownDevice:
-    """What a reader knows of a device; ``pasts`` ends with the run whose round was closed most recently."""
+    """What a reader knows about a device; ``pasts`` ends with the run whose round closed most recently."""
 
     row: DeviceRow
     hello: Hello | None = None
@@ -110,7 +110,7 @@ class KnownDevice:
         return "online" if self.session.online else "offline"
 
     def _trouble(self, past: DevicePast) -> Problem | None:
-        """Return the problem if the device's last update did not count, or not in full."""
+        """Return the problem if the device's last update was ignored or only counted in part."""
         why = past.shortfall
         if why is None:
             return None
@@ -170,7 +170,7 @@ def read_devices(store: Seen, names: Collection[str]) -> dict[str, KnownDevice]:
 def lots_of(
     store: Seen, names: Sequence[str], running: bool, going: Collection[Going], size: int
 ) -> Iterator[list[DeviceFacts]]:
-    """Yield facts about these devices in batches of ``size``; those of a batch are of the same moment.
+    """Yield facts about these devices in batches of ``size``. Each batch describes a single moment.
 
     ``running`` and ``going`` are as in ``facts``.
     """
@@ -182,7 +182,7 @@ def lots_of(
 
 
 def change(past: DevicePast) -> float | None:
-    """Return how much the latest mean improves on the best earlier mean; None with too few values."""
+    """Return how much the latest mean improves on the best earlier mean; None for too few values."""
     ends = range(RECENT, len(past.before) + 1)
     means = [sum(past.before[end - RECENT : end]) / RECENT for end in ends]
     if len(means) <= RECENT:
@@ -200,7 +200,7 @@ def refusals(
     rejected: Mapping[str, str],
     distrusted: Mapping[str, float],
 ) -> Iterator[Problem]:
-    """Yield a problem for each device whose update did not count, or not in full, with the reason."""
+    """Yield a problem for each device whose update was ignored or counted only in part, and say why."""
     found: list[tuple[Code, str, str]] = [
         *(
             ("device_revoked" if why == "revoked" else "device_declined", name,

@@ -13,7 +13,7 @@ _DAY_S, _HOUR_S = 86_400.0, 3600.0
 def disk_of(
     row: CoordinatorRow, running: bool, folder: Path, measured: Sequence[DiskRow]
 ) -> DiskFacts:
-    """Return the disk's facts as the service measured them, or measured now if it is not running."""
+    """Return facts about the disk, as measured by the service or, if it is not running, measured now."""
     free, total = row.free, row.total
     if not running:
         disk = shutil.disk_usage(folder)
@@ -33,10 +33,10 @@ def disk_of(
 
 
 def daily_growth(samples: Sequence[tuple[float, int]]) -> tuple[float | None, float]:
-    """Fit the growth of the last week's (time, bytes) samples.
+    """Estimate growth from the (time, bytes) samples of the last week by a linear fit.
 
-    Returns bytes per day, and the seconds that the samples span. The growth is None if they span less than
-    an hour, because garbage that is not collected yet would count as growth.
+    Returns bytes per day, and the number of seconds that the samples span. The growth is None if they span
+    less than an hour, because garbage that has not been collected yet would count as growth.
     """
     if not samples:
         return None, 0.0

@@ -7,14 +7,14 @@ from sedge_cloud.facts.records import Code, Problem, when
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import JoinRow
 
-# If there are more devices than this, one line sums them up.
+# If there are more devices than this, a single line summarises them.
 MAX_NAMED = 8
 # An accepted device normally gets its broker account within this many seconds.
 ACCOUNT_S = 30.0
 
 
 def join_problems(store: Store, now: float) -> Iterator[Problem]:
-    """Yield joins that the operator has to decide on or repair, as of ``now`` (wall clock)."""
+    """Yield the joins that the operator has to decide on or repair, as of ``now`` (wall clock)."""
     joins = store.joins(["pending", "accepted"])
     pending = [join for join in joins if join.state == "pending"]
     late = [join for join in joins if join.state == "accepted" and now > join.asked + ACCOUNT_S]
@@ -31,7 +31,7 @@ def join_problems(store: Store, now: float) -> Iterator[Problem]:
 
 
 def certificate_problems(store: Store, now: float) -> Iterator[Problem]:
-    """Yield broker certificates that expire soon because their devices have not connected for long."""
+    """Yield certificates that expire soon because their devices have not connected for a long time."""
     for row in store.certificates_late(now):
         text = "has not connected to get its next certificate; the one that it has ends"
         if row.until < now:

@@ -1,4 +1,4 @@
-"""Explains which devices an open round, or a run between rounds, is waiting for, why, and since when."""
+"""Explains which devices an open round, or a run between rounds, is waiting for, since when, and why."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,14 +15,15 @@ from sedge_cloud.store.rows import RoundRow, RunRow
 from sedge_cloud.store.selector import Choice, parse
 
 NEVER = "has never been heard: is its agent running, with this fleet's name and broker, and the right time?"
-# If a device's message was dropped this shortly before it went offline, that is taken as the reason.
+# If a device's message was dropped this shortly before it went offline, that is assumed to be the reason.
 RESOLUTION = timedelta(seconds=2)
-# A device is slow if half of the cohort has answered and it has taken SLOW_TIMES as long and SLOW_S longer.
+# A device is slow if half of the cohort has answered and the device has taken SLOW_TIMES as long and SLOW_S
+# longer.
 SLOW_TIMES, SLOW_S = 3.0, 3.0
 
 
 class _Took(msgspec.Struct, frozen=True):
-    """A device's report, reduced to how long its training took."""
+    """The part of a device's report that says how long its training took."""
 
     seconds: float = 0.0
 
@@ -31,8 +32,8 @@ class _Took(msgspec.Struct, frozen=True):
 class Waits:
     """Builds the facts of a run's open round as of ``now`` (wall clock).
 
-    ``devices`` returns the facts of at least the given devices, by id. ``unable`` devices cannot do the
-    run's work.
+    ``devices`` returns a dict from id to facts, for at least the given devices. ``unable`` holds the
+    devices that cannot do the run's work, with the reasons.
     """
 
     terms: Terms
@@ -127,7 +128,7 @@ class Waits:
 def _doing(
     device: DeviceFacts, order: tuple[str, int], opened: datetime | None
 ) -> tuple[str, datetime | None]:
-    """Return an online device's progress with its order, as part of a sentence, and since when."""
+    """Return what an online device is doing about its order, as part of a sentence, and since when."""
     if device.order != order:
         return "has not been asked yet", opened
     match device.doing.split(" ", 1):
@@ -144,7 +145,7 @@ def _doing(
 def run_waits(
     terms: Terms, devices: Iterable[DeviceFacts], unable: Mapping[str, str], store: Seen
 ) -> str:
-    """Explain why a running run has no open round, if that is due to its devices."""
+    """Explain why a running run has no open round; empty if its devices are not the reason."""
     devices, which = list(devices), "online"
     online = [device for device in devices if device.state == "online"]
     paused = sum(device.state == "paused" for device in devices)
@@ -167,7 +168,7 @@ def run_waits(
 
 
 def last_message_dropped(device: DeviceFacts) -> bool:
-    """Return True if a device's last message was dropped, so that it may think it is connected."""
+    """Return True if a device's last message was dropped, so that it may believe it is connected."""
     if device.error_since is None:
         return False
     return device.since is None or device.error_since >= device.since - RESOLUTION

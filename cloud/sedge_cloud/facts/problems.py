@@ -1,7 +1,7 @@
-"""Derives the problems of a fleet from its facts: what is stuck, dead, hostile or full, and why.
+"""Derives a fleet's problems from its facts: stuck rounds, lost or hostile devices, a full disk.
 
-All rules are here, and each names its code (records.py). Commands, page, alerts and notices all show the
-same list.
+All rules are defined here, and each names its code (records.py). Commands, status page, alerts and notices
+all show the same list.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -30,20 +30,20 @@ ENOUGH_FREE_BYTES = 10**9
 # With less free space than this, no blobs are written (blobs.py).
 FULL_BYTES = 64 * 2**20
 SOON_FULL_DAYS = 30.0
-# How long an error of the coordinator, or a dropped message, is listed as a problem.
+# How long an error in the coordinator, or a dropped message, is listed as a problem.
 RECENT = timedelta(minutes=10)
-# While a run is active, an offline device that owes no answer is reported after this long.
+# While a run is active, an offline device that no round is waiting for is reported after this long.
 LOST = timedelta(minutes=10)
-# A device that has never connected is reported this long after its enrolment, which
-# leaves time to set it up.
+# A device that has never connected is reported this long after its enrolment, to allow time for setting it
+# up.
 DEPLOYED = timedelta(hours=1)
-# A device is reported as getting worse when its accuracy before training falls by more than this.
+# A device is reported as getting worse if its accuracy before training falls by more than this.
 WORSE = 0.05
 # A round is stuck when it takes this many times as long as usual, and at least this many seconds.
 STUCK_TIMES, STUCK_S = 5.0, 60.0
 # At most this many devices are named as missing from a quorum, or as never connected.
 MAX_NAMED = 4
-# A device with one of these codes is at work; with any other code, no update is to be expected for now.
+# A device with one of these codes is working; with any other code, no update is expected for now.
 _COMING: frozenset[Code] = frozenset({"device_working", "device_slow"})
 _ABSENT: Mapping[Code, str] = {
     "device_lost": "is offline",
@@ -163,7 +163,7 @@ def _of_open(facts: Fleet, it: RoundFacts) -> Iterator[Problem]:
 
 
 def _below_quorum(it: RoundFacts, reachable: int, now: datetime) -> str:
-    """Say which devices keep the round below its quorum, and when it closes anyway."""
+    """Say which missing devices keep the round from reaching its quorum, and when it closes anyway."""
     absent = [f"{name} declined" for name in it.declined]
     absent += [f"{name} was rejected" for name in it.rejected]
     absent += [f"{w.device} {_ABSENT[w.code]}" for w in it.waiting if w.code in _ABSENT]
@@ -216,7 +216,7 @@ def device_problems(facts: Fleet) -> Iterator[Problem]:
 
 
 def _trouble(facts: Fleet, device: DeviceFacts, running: Container[str]) -> Iterator[Problem]:
-    """Yield the problem if a device's last update did not count, in a running run or else in the newest."""
+    """Yield the problem if a device's last update did not fully count, in a running or the newest run."""
     it = device.trouble
     if it is None or _is_over(facts, device, it):
         return
@@ -227,7 +227,7 @@ def _trouble(facts: Fleet, device: DeviceFacts, running: Container[str]) -> Iter
 
 
 def _never_connected(facts: Fleet) -> Iterator[Problem]:
-    """Yield a problem for each overdue device, or one for all of them if there are many.
+    """Yield a problem for each device that is overdue, or a single one if there are many.
 
     Whole fleets are often enrolled before deployment. In large fleets some devices are only counted, and
     the time since their enrolment is unknown.
@@ -257,7 +257,7 @@ def _is_unheard(facts: Fleet, device: DeviceFacts) -> bool:
 
 
 def _is_over(facts: Fleet, device: DeviceFacts, trouble: Problem) -> bool:
-    """Return True if a problem is no longer worth reporting, as its device was revoked a while ago."""
+    """Return True if a problem no longer needs reporting because its device was revoked a while ago."""
     is_old = trouble.since is None or facts.at - trouble.since > RECENT
     return device.state == "revoked" and is_old
 

@@ -21,7 +21,7 @@ def processes_of(
     now: float,
 ) -> tuple[ProcessFacts, ...]:
     """Return every process that holds a lease or has sent a recent heartbeat, oldest first."""
-    # A process that serves a fleet alone renews no lease, so its heartbeat counts instead.
+    # A process that serves a fleet alone does not renew a lease, so its heartbeat counts instead.
     heard = {row.id for row in coordinators if _is_heard(row, now)}
     shards = Counter(lease.token for lease in leases if lease.name != LEADER)
     leaders = {lease.token for lease in leases if lease.name == LEADER}
@@ -40,7 +40,7 @@ def processes_of(
 
 
 def coordinator_of(rows: Sequence[CoordinatorRow], now: float) -> CoordinatorFacts:
-    """Return the facts of the leading process, with the counters of all processes added up."""
+    """Return facts about the leading process, with the counters summed over all processes."""
     row, counters = rows[0], Counter[str]()
     running = _is_heard(row, now)
     for one in rows:

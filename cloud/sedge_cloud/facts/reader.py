@@ -1,7 +1,7 @@
 """Reads the facts about a fleet from its store: consistent rows, bundles, and free disk space.
 
 A reader caches the rows that it has read and queries only later changes, so an idle fleet costs nothing. It
-is read-only, and works alongside a running service, in the same process or another.
+is read-only and works while the service is running, in the same process or in another one.
 """
 
 import statistics
@@ -54,7 +54,7 @@ from sedge_cloud.store.rows import (
 from sedge_cloud.store.selector import ALL, Choice, Condition, parse
 from sedge_protocol.errors import StorageError
 
-# Problems of devices also change as time passes, so they are computed again after this long.
+# Problems with devices also change as time passes, so they are recomputed after this long.
 AGAIN_S = 60.0
 # By default, this many of a run's most recent closed rounds are read.
 LAST_ROUNDS = 400
@@ -62,14 +62,14 @@ LAST_ROUNDS = 400
 _USUAL = 9
 _ALL = 2**31 - 1
 # In a fleet of more than MAX_DEVICES, a reader caches only the devices that changed most recently, and
-# recounts all devices every COUNT_S.
+# counts all devices again every COUNT_S.
 MAX_DEVICES = 20_000
 COUNT_S = 10.0
 
 
 @dataclass
 class _KnownRun:
-    """What a reader knows of a run: its closed rounds up to ``read``, and facts that never change."""
+    """What a reader knows about a run: its closed rounds up to ``read``, and facts that never change."""
 
     created: float
     closed: list[RoundFacts] = field(default_factory=list[RoundFacts])
@@ -78,13 +78,13 @@ class _KnownRun:
     terms: Terms = field(default_factory=Terms)
     unable: dict[str, str] = field(default_factory=dict[str, str])
     groups: tuple[bytes, dict[str, tuple[str, ...]]] = (b"", {})
-    # The reason why no round is open, and the devices from which it was derived.
+    # The reason why no round is open, and the devices whose facts it was derived from.
     waits: tuple[tuple[DeviceFacts, ...] | None, str] = (None, "")
 
 
 @dataclass(frozen=True)
 class _Wrong:
-    """The devices' problems as last computed, and the inputs from which they were computed."""
+    """The problems last computed for the devices, and the inputs to that computation."""
 
     devices: tuple[DeviceFacts, ...]
     runs: list[tuple[str, str, bool]]
@@ -94,7 +94,7 @@ class _Wrong:
 
 @dataclass
 class Reader:
-    """Reads the facts about the named fleet, whose state is in ``folder``; ``store`` is opened on it.
+    """Reads the facts about the named fleet, whose state is in ``folder``, from its ``store``.
 
     It reads the ``last`` closed rounds of each run; None means all of them.
     """
@@ -109,7 +109,7 @@ class Reader:
     _runs: dict[str, _KnownRun] = field(default_factory=dict[str, _KnownRun])
     _devices: dict[str, KnownDevice] = field(default_factory=dict[str, KnownDevice])
     _facts: dict[str, DeviceFacts] = field(default_factory=dict[str, DeviceFacts])
-    # The facts of all cached devices, rebuilt when one has changed.
+    # The facts about all cached devices, rebuilt whenever one has changed.
     _all: tuple[DeviceFacts, ...] = ()
     _wrong: "_Wrong | None" = None
     _states: dict[DeviceState, int] = field(default_factory=dict[DeviceState, int])
@@ -117,7 +117,10 @@ class Reader:
     _counted: tuple[float, int, bool] = (0.0, -1, False)
 
     def read(self, now: float | None = None) -> Fleet:
-        """Read all facts, by default as of now. Raises ``StorageError`` when the store cannot be read."""
+        """Read all facts as of ``now``, by default the current time.
+
+        Raises ``StorageError`` when the store cannot be read.
+        """
         with self.store.reading():
             now = self.store.clock() if now is None else now
             rows, runs = self.store.coordinators() or [CoordinatorRow()], self.store.runs()
@@ -174,7 +177,7 @@ class Reader:
             return self._facts_of([name]).get(name)
 
     def _matching(self, facts: Fleet, condition: Condition) -> Sequence[DeviceFacts]:
-        """Return the devices that match the condition, in a fleet that is not large."""
+        """Return the devices that match the condition. The fleet must not be large."""
         if condition is ALL:
             return facts.devices
         choice = Choice(None, "", facts.coordinator.running, condition)
@@ -207,7 +210,7 @@ class Reader:
         return last.found
 
     def _read_devices(self, running: bool, runs: Sequence[RunRow]) -> set[str]:
-        """Read the devices that have changed. Returns the ids of those with a new row."""
+        """Read the devices that have changed. Returns the cached ones whose row is new or changed."""
         gone, since = self._runs.keys() - {run.run for run in runs}, self._since
         going: frozenset[Going] = frozenset(run.run for run in runs if not run.has_ended)
         if len(going) < len(runs):
@@ -247,13 +250,13 @@ class Reader:
         return changed & self._devices.keys()
 
     def _take(self, names: Collection[str]) -> set[str]:
-        """Read devices that are not cached. Returns those that exist."""
+        """Read devices that are not cached. Returns the ids of those that exist."""
         known = read_devices(self.store, names)
         self._devices.update((name, known[name]) for name in names if name in known)
         return set(known)
 
     def _draw(self, names: Iterable[str], gone: Collection[str] = ()) -> None:
-        """Rebuild the facts of these devices; the runs in ``gone`` were deleted."""
+        """Rebuild the facts about these devices, without their histories in the deleted runs ``gone``."""
         found, running = [name for name in names if name in self._devices], bool(self._running)
         is_longer = any(name not in self._facts for name in found)
         for name in found:
@@ -265,7 +268,7 @@ class Reader:
             self._all = tuple(self._facts.values())
 
     def _facts_of(self, names: Sequence[str]) -> Mapping[str, DeviceFacts]:
-        """Return the facts of at least these devices, by id."""
+        """Return facts about at least these devices, as a dict from id to facts."""
         missing = [name for name in names if name not in self._facts]
         if missing:
             self._take(missing)
@@ -322,7 +325,7 @@ class Reader:
         )
 
     def _find_unable(self, known: _KnownRun, changed: set[str]) -> None:
-        """Update which of the changed devices lack something that the run needs."""
+        """Update ``known.unable``: which of the changed devices lack something that the run needs."""
         for name in changed:
             device = self._devices[name]
             lacks = [] if device.hello is None else known.terms.missing(device.hello)
@@ -337,11 +340,11 @@ class Reader:
         for one in self.store.last_rounds(row.run, known.read, most):
             if one.open:
                 return one
-            # Closed by an earlier version of Sedge, and not accounted for yet.
+            # The round was closed by an earlier version of Sedge and has not been accounted for yet.
             if one.closed and not one.parts:
                 return None
             known.read = one.round
-            if one.parts:  # a round without parts only served newcomers
+            if one.parts:  # a round without parts did nothing but serve newcomers
                 known.closed.append(_closed(one))
         if self.last is not None:
             del known.closed[: -self.last]
@@ -351,7 +354,7 @@ class Reader:
         if blob and blob != known.groups[0]:
             try:
                 coded = self.store.blobs.read(blob)
-            except StorageError:  # deleted meanwhile; the next reading finds newer groups
+            except StorageError:  # deleted in the meantime; the next reading finds the newer groups
                 return {}
             groups = msgspec.msgpack.decode(coded, type=dict[str, tuple[str, ...]])
             known.groups = blob, groups

@@ -1,6 +1,6 @@
-"""The records of facts about a fleet, which commands, page, JSON, metrics and notices all read.
+"""The records of facts about a fleet. Commands, status page, JSON, metrics and notices all read them.
 
-Times are timezone-aware datetimes, durations are in seconds, sizes in bytes, and accuracies are shares of
+Times are timezone-aware datetimes, durations are in seconds, sizes in bytes, and accuracies range from 0 to
 1. Later versions may add fields, but never change what one means. The record of a closed round never
 changes.
 """
@@ -16,8 +16,8 @@ from sedge_cloud.store.records import RoundParts, RunSums
 from sedge_cloud.store.rollouts import RolloutState
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
-# The codes of all problems, used as labels of metrics and by notices and filters. The last one is not a
-# problem: a round is waiting for a device that is at work.
+# The codes of all problems, which serve as labels for metrics and are used by notices and filters. The last
+# one is not a problem: a round is waiting for a device that is working.
 Code = Literal[
     "coordinator_silent",
     "coordinator_error",
@@ -52,7 +52,7 @@ DeviceState = Literal["online", "offline", "never", "paused", "revoked", "unknow
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem that an operator should know of: whom it concerns, why, and since when if known."""
+    """A problem that an operator should know about: whom it concerns, why and, if known, since when."""
 
     code: Code
     severity: Severity
@@ -74,11 +74,11 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 class RoundFacts(RoundParts, frozen=True, kw_only=True, omit_defaults=False):
     """One round. The fields of ``RoundParts`` are complete for a closed round, and partial for an open one.
 
-    In the ``phase`` open, a round waits for ``needed`` updates, or until its ``deadline`` for ``least``;
-    ``extended`` counts the deadlines that passed with fewer. In the phase ``grace`` it has its quorum, and
-    in ``offline`` every online device has answered; in both it closes at ``ends_at``. ``why`` says what
-    closed it, and ``usual_s`` how long recent rounds took. ``link_up`` and ``link_down`` are the bytes that
-    the coordinator sent and received meanwhile.
+    In the ``phase`` open, a round waits for ``needed`` updates; at its ``deadline``, ``least`` of them are
+    enough. ``extended`` counts the deadlines that passed with fewer. In the phase ``grace`` it has its
+    quorum, and in ``offline`` every online device has answered; in both it closes at ``ends_at``. ``why``
+    says what closed it, and ``usual_s`` how long recent rounds took. ``link_up`` and ``link_down`` are the
+    numbers of bytes that the coordinator sent and received during the round.
     """
 
     run: str
@@ -101,13 +101,13 @@ class RoundFacts(RoundParts, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest rollout of a run, as it stood when its last round was planned, or the newest of settings.
+    """A run's newest rollout, as it stood when the last round was planned, or the newest settings rollout.
 
-    ``bundle`` and ``sha256`` name what it delivers: a bundle, or a file of settings. It is in ``phase``
-    (from 1) of ``phases``, which covers a ``share`` of the devices that match ``where``. Of its ``devices``
-    some have ``succeeded``, some have ``failed``, and others are ``waiting`` to train with it, of which
-    ``awaited`` names a few. ``failures`` says why each failed. ``why`` says why the rollout was aborted or
-    rolled back.
+    ``bundle`` and ``sha256`` name the bundle or the settings file that it delivers. The rollout is in
+    ``phase`` (from 1) of ``phases``, which covers a ``share`` of the devices that match ``where``. Of its
+    ``devices``, ``succeeded``, ``failed`` and ``waiting`` count those that trained with it, those that
+    failed to, and those that have yet to train; ``awaited`` names a few of the last. ``failures`` says why
+    each failed. ``why`` says why the rollout was aborted or rolled back.
     """
 
     number: int
@@ -130,9 +130,9 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrivacyFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The budget of a private run: ``spent`` of the ``rounds`` of training that it allows.
+    """The budget of a private run: it allows ``rounds`` training rounds, of which ``spent`` are used up.
 
-    All of these rounds together cost ``epsilon`` at ``delta``; ``noise`` is a multiple of the ``clip``.
+    All ``rounds`` together cost ``epsilon`` at ``delta``; ``noise`` is a multiple of the ``clip``.
     """
 
     epsilon: float
@@ -179,13 +179,13 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One device. ``before`` and ``after`` are its latest values of ``metric``, before and after training.
 
-    ``history`` has the values before training in its last rounds. ``change`` says how much better the mean
-    of the last three is than the best such mean earlier, as a share of that mean unless the metric is
-    itself a share. ``strikes`` counts the rounds in which its update was rejected or distrusted; ``up`` and
-    ``down`` are its bytes in all closed rounds. ``seconds`` is how long its last training took. ``doing``
-    is its progress with its last ``order`` (run and round): asked, fetching (with ``done`` of ``total``
-    chunks), training or sending. ``trouble`` says why its last update did not count, or not in full.
-    ``enrolled`` is when it last got a secret from the coordinator.
+    ``history`` has the values before training in its last rounds. ``change`` says by how much the mean of
+    the last three beats the best earlier mean of three, relative to that mean unless the metric is itself a
+    share. ``strikes`` counts the rounds in which its update was rejected or distrusted; ``up`` and ``down``
+    are the numbers of bytes that it sent and received in all closed rounds. ``seconds`` is the duration of
+    its last training. ``doing`` is how far it is with its last ``order`` (run and round): asked, fetching
+    (with ``done`` of ``total`` chunks), training or sending. ``trouble`` says why its last update was
+    ignored or only counted in part. ``enrolled`` is when it last got a secret from the coordinator.
     """
 
     device: str
@@ -222,7 +222,7 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
 class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The disk of the state folder.
 
-    ``daily`` is its growth in bytes per day; None until measured for a while.
+    ``daily`` is the growth in bytes per day, or None until it has been measured for an hour.
     """
 
     path: str
@@ -237,7 +237,8 @@ class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
 class CoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The service: ``heard`` is its last heartbeat, ``link`` says whether it is connected to its broker.
 
-    ``max_packet`` is the largest message that the broker lets through, in bytes; 0: not measured yet.
+    ``max_packet`` is the size of the largest message that the broker lets through, in bytes; 0 means not
+    measured yet.
     """
 
     running: bool
@@ -253,7 +254,7 @@ class CoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that serves the fleet: when it started, its number of ``shards``, whether it leads."""
+    """A process that serves the fleet: when it started, how many ``shards`` it has, whether it leads."""
 
     process: int
     host: str
@@ -264,7 +265,10 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent version, and how many active devices run it; ``behind`` if older than the coordinator's."""
+    """An agent version, and how many active devices run it.
+
+    ``behind`` is True if the version is older than the coordinator's.
+    """
 
     version: str
     devices: int
@@ -272,7 +276,7 @@ class AgentVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """All facts about a fleet at one moment; ``problems`` has the worst first.
+    """All facts about a fleet at one moment; ``problems`` lists the worst first.
 
     ``states`` counts all devices by state; ``devices`` are all of them or, in a large fleet, those that
     changed most recently. ``versions`` are the agents' versions, most common first, and ``settings`` is the
@@ -319,7 +323,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ChangeKey:
-    """The facts that require redrawing the page when they change; ``states`` are those of ``devices``."""
+    """The facts whose change requires redrawing the page; ``states`` holds the states of ``devices``."""
 
     devices: tuple[DeviceFacts, ...] = field(compare=False)
     states: tuple[object, ...]
@@ -327,7 +331,7 @@ class ChangeKey:
 
 
 def change_key(facts: Fleet, last: ChangeKey | None) -> ChangeKey:
-    """Return the key of these facts, which equals ``last`` if only ages and counters have changed."""
+    """Return the key for these facts, which equals ``last`` if only ages and counters have changed."""
     it = facts.coordinator
     rest = facts.problems, facts.runs, it.running, it.link
     if last is not None and last.devices is facts.devices:
@@ -337,7 +341,7 @@ def change_key(facts: Fleet, last: ChangeKey | None) -> ChangeKey:
 
 
 def printable(text: str) -> str:
-    """Escape a device's text so that it can do no harm in the operator's terminal."""
+    """Escape a text received from a device so that it can do no harm in the operator's terminal."""
     return " ".join(ascii(text)[1:-1].split())
 
 

@@ -7,7 +7,7 @@ from sedge_protocol.wire.settings import listed, name_of
 
 
 def rollout_of(store: Store, run: str) -> RolloutFacts | None:
-    """Return the newest rollout of a run, or of settings, or None. Raises ``StorageError``."""
+    """Return the newest rollout of a run or of settings, if any. Raises ``StorageError``."""
     rows = store.rollouts(run)
     if not rows:
         return None
@@ -36,7 +36,10 @@ def rollout_of(store: Store, run: str) -> RolloutFacts | None:
 
 
 def version_of(store: Store, run: RunFacts, device: str) -> str:
-    """Describe the bundle that a device had in its last closed round; empty if unknown or no rollout."""
+    """Describe the bundle that a device had in its last closed round, or return "" if unknown.
+
+    It is unknown if the run has had no rollout.
+    """
     last = store.last_bundle(run.run, device) if run.rollout else None
     if run.rollout is None or last is None:
         return ""
@@ -46,7 +49,7 @@ def version_of(store: Store, run: RunFacts, device: str) -> str:
 
 
 def settings_of(store: Store, device: str) -> str:
-    """Describe the settings that a device last reported; empty if it has none."""
+    """Describe the settings that a device last reported. Returns an empty string if it has none."""
     row = store.device(device)
     hello = None if row is None else row.read_hello()
     if hello is None or not hello.settings:

@@ -1,4 +1,4 @@
-"""Reads only those fields of a run's state and configuration that facts need, as whole rows are large."""
+"""Reads only those fields of a run's state and configuration that facts need, as the rows are large."""
 
 import msgspec
 
@@ -22,7 +22,7 @@ class ConfigFields(msgspec.Struct, frozen=True):
 
 
 def fields_of(row: RunRow) -> tuple[StateFields, ConfigFields]:
-    """Decode these fields from a run's row."""
+    """Decode ``StateFields`` and ``ConfigFields`` from a run's row."""
     return (
         msgspec.msgpack.decode(row.state, type=StateFields),
         msgspec.msgpack.decode(row.config, type=ConfigFields),
@@ -30,7 +30,7 @@ def fields_of(row: RunRow) -> tuple[StateFields, ConfigFields]:
 
 
 def privacy_of(state: StateFields, config: ConfigFields) -> PrivacyFacts | None:
-    """Return the budget of a private run; None for other runs, and before the first round."""
+    """Return the budget of a private run. Returns None for other runs, and before the first round."""
     bound, budget = config.privacy, state.budget
     if bound is None or budget is None:
         return None

@@ -11,10 +11,10 @@ from sedge_cloud.figures.numbers import natural
 from sedge_cloud.store.selector import MAX_TEXT
 
 Sort = Literal["device", "state", "before", "change", "updates", "seconds", "bytes", "version"]
-# A sort key of a device; the values of one key are comparable.
+# A key to sort devices by; the values of one key can be compared with each other.
 Key: TypeAlias = Callable[[DeviceFacts], Any]
 _STATES = get_args(DeviceState)
-# Keys that put the devices needing most attention first, and unknown values last.
+# These keys put the devices that need most attention first, and unknown values last.
 _KEYS: Mapping[Sort, Key] = {
     "device": lambda d: natural(d.device),
     "state": lambda d: -_STATES.index(d.state),
@@ -28,10 +28,10 @@ _KEYS: Mapping[Sort, Key] = {
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A selection: devices in this ``state``, with ``search`` in their id, that match ``where``.
+    """A selection of devices: they are in this ``state``, have ``search`` in their id and match ``where``.
 
-    ``limit`` (None: no limit) and ``offset`` choose the page. ``sort`` puts the devices that need most
-    attention by that key first; a fleet of more than 20,000 devices is always sorted by id.
+    ``limit`` (None means no limit) and ``offset`` choose the page. ``sort`` names a key, which puts first
+    the devices that need most attention; a fleet of more than 20,000 devices is always sorted by id.
     """
 
     state: DeviceState | None = None
@@ -43,7 +43,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def choose(devices: Sequence[DeviceFacts], wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-    """Return a page of the matching devices and the number of all matches; ``where`` is not applied.
+    """Return a page of the matching devices and the total number of matches, ignoring ``where``.
 
     The devices keep the given order unless ``sort`` is set.
     """

@@ -1,7 +1,7 @@
 """The facts as last read, shared by all parts of the service's process that use them.
 
-Reading takes time from the coordinator's loop, as both need the interpreter. So the facts of a large fleet
-are read less often: reading and processing them takes at most ``SHARE`` of a processor.
+Reading slows down the coordinator's loop because the two share the interpreter. The facts of a large fleet
+are therefore read less often, so that reading and processing them takes at most ``SHARE`` of a processor.
 """
 
 import threading
@@ -15,7 +15,7 @@ from sedge_cloud.facts.selection import Wanted
 
 # Facts younger than this are never read again, however many readers ask.
 FRESH_S = 1.0
-# If reading would take more than SHARE of a processor, older facts are returned, up to this age.
+# If fresher facts would cost more than SHARE of a processor, older ones are returned, up to this age.
 SHARE, STALE_S = 0.005, 3.0
 
 
@@ -33,7 +33,7 @@ class Snapshot:
         self._change_key: ChangeKey | None = None
         self._at = 0.0
         self._spent = 0.0  # processor seconds spent on facts since the last reading
-        self._cpu: dict[int, float] = {}  # by thread: its processor time at its last call
+        self._cpu: dict[int, float] = {}  # each thread's processor time at its last call
         self._changes = 0
 
     def facts(self) -> Fleet:
@@ -44,7 +44,7 @@ class Snapshot:
         return self.look()[0]
 
     def look(self) -> tuple[Fleet, int]:
-        """Return the facts, and how often they have changed so far. Raises ``SedgeError``."""
+        """Return the facts, and how many times they have changed so far. Raises ``SedgeError``."""
         with self._lock:
             self._charge()
             age = max(FRESH_S, min(self._spent / SHARE, STALE_S))
@@ -70,7 +70,7 @@ class Snapshot:
             return self._opened().device(name)
 
     def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
-        """Return the tags of those of these devices that have any, by device and key.
+        """Return the tags as nested dicts, by device and key. Devices without tags are omitted.
 
         Raises ``SedgeError``.
         """
@@ -88,7 +88,7 @@ class Snapshot:
             return settings_of(self._opened().store, device)
 
     def expire(self) -> None:
-        """Force the next call to read the facts again, as an action has changed something."""
+        """Make the next call read the facts again, because an action has changed something."""
         with self._lock:
             self._at = 0.0
 

@@ -168,7 +168,7 @@ def pixels(value: float) -> str:
 def ticks(
     low: float, high: float, most: int, steps: Sequence[float] = (1, 2, 2.5, 5)
 ) -> list[float]:
-    """Return about ``most`` round numbers from ``low`` to ``high``, evenly spaced.
+    """Return about ``most`` evenly spaced round numbers from ``low`` to ``high``.
 
     The spacing is one of ``steps`` times a power of ten.
     """
@@ -183,8 +183,8 @@ def ticks(
 def metric_axis(values: Sequence[float], metric: Metric = ACCURACY) -> Axis:
     """Return an axis that fits the values of a metric.
 
-    For shares its ends are tenths, so that small differences near the top remain visible. For any other
-    metric it runs from the lowest value to the highest.
+    For a share, the axis runs from a multiple of 0.1 to 1, so that small differences near the top remain
+    visible. For any other metric it runs from the lowest value to the highest, with a small margin.
     """
     if not metric.share:
         low, high = min(values, default=0.0), max(values, default=1.0)
@@ -209,7 +209,7 @@ def round_axis(rounds: Sequence[int]) -> Axis:
 
 
 def time_axis(longest_s: float) -> Axis:
-    """Return an axis of times from 0 on, in a unit that gives small numbers."""
+    """Return a time axis that starts at 0, in a unit that gives small numbers."""
     unit_s, name = next((u for u in _TIME_UNITS if longest_s >= 2 * u[0]), _TIME_UNITS[-1])
     high = 1.03 * max(longest_s, 1e-3)
     marks = [(at * unit_s, f"{at:g}") for at in ticks(0, high / unit_s, 8, (1, 2, 5))]

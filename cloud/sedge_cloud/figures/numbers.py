@@ -78,7 +78,7 @@ def quantity(count: int, what: str) -> str:
 
 
 def rounds_text(closed: int, total: int, training: int) -> str:
-    """Format how far a run has got: ``2 of 6 (5 train)``, where the other round evaluates."""
+    """Format how far a run has got: ``2 of 6 (5 train)`` if the sixth round is an evaluation."""
     return f"{closed} of {total}{f' ({training} train)' if training != total else ''}"
 
 

@@ -1,4 +1,4 @@
-"""The templates shared by all HTML pages of Sedge, so that all look the same and format numbers alike.
+"""The templates shared by all of Sedge's HTML pages, so that they look and format numbers the same way.
 
 All text is escaped, so that a hostile name cannot inject markup. ``templates/macros.html`` draws tables and
 plots.
@@ -27,7 +27,7 @@ _OURS = PackageLoader("sedge_cloud", "figures/templates")
 def environment(
     names: dict[str, Any], filters: dict[str, Any] | None = None, *others: PackageLoader
 ) -> Environment:
-    """Create a Jinja environment for the templates in this folder and ``others``, with number filters."""
+    """Create a Jinja environment with number filters for the templates here and in ``others``."""
     made = Environment(
         loader=ChoiceLoader([_OURS, *others]),
         autoescape=True,
@@ -41,7 +41,7 @@ def environment(
 
 
 def percent_text(share: float) -> str:
-    """Format a share as a percentage that no line break can separate from its sign."""
+    """Format a share as a percentage whose sign cannot be separated from it by a line break."""
     return _unbroken(percent(share))
 
 

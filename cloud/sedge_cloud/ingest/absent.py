@@ -2,8 +2,8 @@
 
 When the connection is restored, one message per shard asks the whole fleet. Each message may be lost, as
 may a request to a single device. A device that has been welcomed does not say hello again by itself as long
-as it and its broker stay connected. So requests are repeated, at growing intervals, and end after about an
-hour, as devices that really are gone receive nothing.
+as it and its broker stay connected. Requests are therefore repeated, at growing intervals. They end after
+about an hour, since devices that really are gone receive nothing.
 """
 
 import math
@@ -15,12 +15,12 @@ from sedge_protocol.wire.effects import Send
 
 # The first request is repeated after 1, 3, 7, 15, 31 and 63 minutes.
 AGAIN_S, QUESTIONS = 60.0, 7
-# At most this many devices are asked per repetition; the remaining ones follow in the next.
+# At most this many devices are asked per repetition; the others follow in the next one.
 MAX_ASKED = 1000
 
 
 class Absent:
-    """Decides which of a process's ``devices`` are asked for a hello, and when."""
+    """Decides which ``devices`` of a process are asked for a hello, and when."""
 
     def __init__(self, devices: Fleet) -> None:
         self._devices = devices
@@ -35,13 +35,13 @@ class Absent:
         self._asked, self._at = 0, now
 
     def timer(self) -> float | None:
-        """Return the time at which ``poll`` must next be called; infinite if nothing is due."""
+        """Return the time at which ``poll`` must next be called, or None if nothing is due."""
         return None if math.isinf(self._at) else self._at
 
     def poll(self, now: float) -> list[Send]:
         """Return the requests that are due.
 
-        Raises ``StorageError``; in that case they are due again a bit later.
+        Raises ``StorageError``, in which case they remain due and are returned a little later.
         """
         if now < self._at:
             return []

@@ -11,7 +11,7 @@ from sedge_protocol.wire.effects import Note
 
 
 class Admission:
-    """Drops frames of unknown senders and of devices that send too much; ``poll`` returns the log lines."""
+    """Drops frames from unknown senders and from devices that send too much; ``poll`` returns log lines."""
 
     def __init__(
         self, devices: Fleet, log: LogQuota, counters: Counter[str], muting: Muting
@@ -25,7 +25,8 @@ class Admission:
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
         """Return True if a frame is to be processed. Call it exactly once per frame.
 
-        If the sender cannot be looked up, the frame is treated as lost, and the sender will repeat it.
+        If the sender cannot be looked up because the disk failed, the frame is treated as lost, and the
+        sender will repeat it.
         """
         try:
             return self._admits(topic, payload, now)
@@ -42,7 +43,7 @@ class Admission:
             self._counters["foreign"] += 1
             if self._devices.refusals.may_refuse(topic, payload, now):
                 return True
-            if self._devices.refusals.is_outdated(topic):  # already refused and logged
+            if self._devices.refusals.is_outdated(topic):  # it has already been refused and logged
                 return False
             text = f"dropped a frame on {topic}: no device that is enrolled and not revoked sends there"
             self._notes += self._log.admit("unknown senders", [Note(logging.WARNING, text)], now)

@@ -17,8 +17,7 @@ from sedge_protocol.wire.update import Report
 class Upload:
     """One upload in progress.
 
-    ``damaged`` is True once the whole had a wrong hash although every chunk was right.
-
+    ``damaged`` is True once the complete update has had a wrong hash although every chunk was right.
     ``data`` is a small update that came in one chunk.
     """
 
@@ -32,9 +31,9 @@ class Upload:
 
 @dataclass(frozen=True)
 class JudgedUpdate:
-    """An update that has been checked but has no receipt yet; if it was rejected, it has no report.
+    """An update that has been checked but has no receipt yet. If rejected, it has no ``report``.
 
-    ``has_part`` says that chunks of it are on the disk.
+    ``has_part`` is True if chunks of the update are on the disk.
     """
 
     device: str
@@ -49,10 +48,10 @@ class JudgedUpdate:
 
 @dataclass(frozen=True)
 class Answer:
-    """The reply, and the receipt if it was just written; only an accepted update has a ``report``.
+    """The reply to an update, and its receipt if that was just written.
 
-    ``left`` is the error if the update's chunks could not be removed from the disk; garbage collection will
-    remove them.
+    Only an accepted update has a ``report``. ``left`` is the error that occurred if the update's chunks
+    could not be removed from the disk; garbage collection will remove them.
     """
 
     reply: Message | None = None

@@ -1,6 +1,6 @@
 """Sends blobs to the whole fleet if several processes serve it: one process sends them on behalf of all.
 
-The leading process waits a moment for the requests of the other processes' devices, and sends all requested
+The leading process waits a moment for requests from the other processes' devices, and sends all requested
 chunks once. Every other process passes its devices' requests on to it. If a request is lost, the device
 repeats it.
 """
@@ -37,7 +37,7 @@ class Broadcast:
         self._traffic = traffic
 
     def pass_on(self, now: float) -> Iterator[Lacking]:
-        """Yield the chunks of broadcast blobs that devices here lack, for the process that sends them."""
+        """Yield requests to the sending process, for broadcast chunks that this process's devices lack."""
         for manifest, chunks in () if self.is_here else self._downloads.take_shared(now):
             for index in chunks:
                 size = manifest.span(index)[1] + HEADER.size

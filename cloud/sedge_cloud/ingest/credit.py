@@ -1,9 +1,9 @@
 """Limits uploads across the fleet, so that their chunks fit in the broker's queue for the coordinator.
 
 A broker queues a limited number of messages for a client that reads more slowly than they arrive, and drops
-further ones. Without a limit on uploads, a thousand devices that answer at once would have to send most of
-their bytes twice. So uploads begin in the order of their offers, each once there is room for its chunks;
-until then its device is told to wait.
+the rest. Without a limit on uploads, a thousand devices that answer at once would have to send most of
+their bytes twice. Uploads therefore begin in the order of their offers, each as soon as there is room for
+its chunks. Until then, the device is told to wait.
 """
 
 from collections import OrderedDict
@@ -11,15 +11,15 @@ from typing import NamedTuple, TypeAlias
 
 from sedge_protocol.wire.transfer import CREDIT, Intake
 
-# Half of what Sedge's own brokers queue for a client (admin/templates.py), as offers and
-# hellos need room, too.
+# Half of what Sedge's own brokers queue for a client (admin/templates.py), because offers and hellos need
+# room too.
 MAX_BYTES, MAX_CHUNKS = 1_000_000, 100
-# If others wait, a turn ends after SILENT_S without a chunk, as the device is gone or its link is too slow
-# to fill the queue, and after TURN_S in any case. The upload may still continue, but no longer counts
-# against the limit.
+# While other uploads wait, a turn ends after SILENT_S without a chunk, because the device is gone or its
+# link is too slow to fill the queue. It ends after TURN_S in any case. The upload may still continue, but
+# no longer counts against the limit.
 SILENT_S, TURN_S = 5.0, 60.0
-# A waiting device repeats its offer every ten seconds. One that has been silent for this long
-# is taken to be gone.
+# A waiting device repeats its offer every ten seconds. If it has been silent for this long, it is assumed
+# to be gone.
 GONE_S = 40.0
 
 Key: TypeAlias = tuple[str, bytes]  # (device, transfer)
@@ -46,9 +46,11 @@ class Credit:
         self._chunks = self._bytes = 0
 
     def ask(self, key: Key, intake: Intake, now: float) -> bool:
-        """Return True if an upload may send now. If not, ``poll`` returns it once it may."""
+        """Return True if an upload may send now. Otherwise ``poll`` returns it when its turn comes."""
         if key not in self._granted:
-            self._waiting[key] = _Wait(intake, now)  # an upload that waits already keeps its place
+            self._waiting[key] = _Wait(
+                intake, now
+            )  # an upload that is already waiting keeps its place
             if next(iter(self._waiting)) != key or not self._has_room(intake):
                 return False
             del self._waiting[key]
@@ -111,7 +113,7 @@ def _over(grant: _Grant) -> float:
 
 
 def _flight(intake: Intake) -> tuple[int, int]:
-    """Return how many chunks of an upload may be in flight at once, and their bytes."""
+    """Return the number of an upload's chunks that may be in flight at once, and their size in bytes."""
     manifest = intake.manifest
     chunks = min(CREDIT, manifest.count - len(intake.have))
     return chunks, min(chunks * manifest.chunk_bytes, manifest.size)

@@ -10,7 +10,7 @@ from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.peer import Peer
 
-# For how many runs a device keeps a model.
+# The number of runs whose model a device keeps.
 MAX_RUNS = 16
 UNSEEN = SessionRow("")
 
@@ -19,7 +19,7 @@ UNSEEN = SessionRow("")
 class Device:
     """One device. It is ``online`` from its hello until its goodbye, or until the coordinator's link fails.
 
-    ``hello`` is its last one, perhaps received before the coordinator was restarted, and ``session`` the
+    ``hello`` is the last hello, possibly received before the coordinator was restarted, and ``session`` the
     state observed so far. The next warning about an old start count is logged no earlier than ``warn_at``,
     and the next refusal is sent no earlier than ``refuse_at``. ``repeats`` counts how often the last hello
     was repeated.
@@ -36,12 +36,12 @@ class Device:
 
     @property
     def online(self) -> bool:
-        """Return True if the device has said hello and no goodbye since."""
+        """Return True if the device has said hello and has not said goodbye since."""
         return self.session.online
 
     @property
     def waits(self) -> str:
-        """Return why the device starts no orders now, according to its last hello; empty if it does."""
+        """Return why the device is not starting orders, according to its last hello; empty if it is."""
         return "" if self.hello is None else self.hello.waits
 
     def is_another(self, hello: Hello, incarnation: int) -> bool:
@@ -50,7 +50,7 @@ class Device:
         return new_start or abilities(hello) != abilities(self.hello)
 
     def keep(self, run: str) -> None:
-        """Record that the device now keeps a model of a run that its last hello did not mention."""
+        """Record that the device now keeps a model of this run, even if its last hello did not say so."""
         if (
             self.hello is not None
             and self.hello.holds is not None

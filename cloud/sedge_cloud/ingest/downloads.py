@@ -1,4 +1,4 @@
-"""Sends blobs to devices: a shared blob once to the whole fleet, any other to a single device."""
+"""Sends blobs to devices: a shared blob once for the whole fleet, any other blob to a single device."""
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
@@ -32,12 +32,12 @@ class Downloads:
         self, device: str, transfer: bytes, missing: bytes, served: Iterable[NamedBlob], now: float,
         others: int = 0,
     ) -> tuple[int, NamedBlob]:  # fmt: skip
-        """Queue the chunks that a device lacks of a blob in its order.
+        """Queue the missing chunks of a blob that a device's order refers to.
 
-        Returns how many were added, and the blob.
+        Returns how many chunks were added, and the blob.
 
-        A shared blob also waits for the requests of ``others``, the number of other processes that serve
-        the fleet. Raises ``FrameError`` for a blob that is not in the order, and for a malformed bitmap.
+        A shared blob is held back for requests from other processes, too; ``others`` is their number.
+        Raises ``FrameError`` for a blob that is not in the order, and for a malformed bitmap.
         """
         one = next((one for one in served if one.manifest.transfer == transfer), None)
         if one is None:
@@ -73,7 +73,7 @@ class Downloads:
             self._shared[key] = serving
 
     def take_shared(self, now: float) -> list[tuple[Manifest, list[int]]]:
-        """Return the broadcast chunks that are due, for another process to send."""
+        """Return the chunks of broadcast blobs that are due, for another process to send."""
         taken: list[tuple[Manifest, list[int]]] = []
         for key, serving in list(self._shared.items()):
             chunks = serving.poll(now, serving.manifest.count)
@@ -113,7 +113,7 @@ class Downloads:
         self._private.clear()
 
     def drop(self, shards: Collection[str]) -> None:
-        """Drop the transfers to single devices of these shards."""
+        """Drop the transfers to single devices in these shards."""
         for key in [key for key in self._active if key[1] and shard_of(key[1]) in shards]:
             del self._active[key]
             self._private.pop(key, None)
@@ -122,7 +122,7 @@ class Downloads:
         return self._shared if owner is None else self._private
 
     def _next(self, waiting: OrderedDict[Key, Serving], now: float) -> Chunk | None:
-        """Return the next chunk that is due, from the first blob that has one; None if none has."""
+        """Return the next chunk that is due, from the first blob that has one; None if none is due."""
         polled = ((key, one, one.poll(now, 1)) for key, one in waiting.items())
         ready = next((turn for turn in polled if turn[2]), None)
         if ready is None:

@@ -22,7 +22,7 @@ class FirstVersion:
     def __init__(self, fleet: str, incarnation: int) -> None:
         self._fleet = fleet
         self._incarnation = incarnation
-        self._sent: Counter[str] = Counter()  # by device: the number of the last frame sent to it
+        self._sent: Counter[str] = Counter()  # by device, the number of the last frame sent to it
 
     def sender(self, topic: str) -> str | None:
         """Return the id of the device that owns a topic of protocol version 1; None for other topics."""
@@ -31,7 +31,10 @@ class FirstVersion:
         return device if is_up and last == "up" else None
 
     def refuse(self, device: str, secret: bytes, topic: str, payload: bytes) -> list[Effect]:
-        """Return the refusal of a frame whose MAC proves that such a device sent it; otherwise nothing."""
+        """Refuse a frame whose MAC proves that it comes from the device.
+
+        Returns the refusal, or an empty list for any other frame.
+        """
         keys = DeviceKeys.of(secret)
         with suppress(RemoteError):
             open_frame(payload, topic, keys.up, (FIRST_VERSION,))

@@ -1,6 +1,6 @@
 """The ingest: handles the frames of its devices, and returns effects and hints.
 
-    hello     -> welcome, and the open orders that the device still owes an answer
+    hello     -> welcome, and the open orders that the device has yet to answer
     get       -> chunks of a blob; requests are collected briefly and served to the whole fleet at once
     offer     -> the stored receipt | busy | have
     chunk     -> written; after the last one: validated, stored with its receipt -> committed
@@ -51,7 +51,7 @@ from sedge_protocol.wire.frame import Frame, asks, latest_incarnation
 from sedge_protocol.wire.messages import Hello, Message
 from sedge_protocol.wire.transfer import from_bitmap
 
-# Sent if a disk access failed; the device then asks again.
+# sent after a disk error; the device then asks again
 BUSY = messages.Busy(RETRY_MS, "storage")
 # The ingest's effects, and its hints to the leader.
 Effects: TypeAlias = list[CloudEffect | hints.Hint]
@@ -91,7 +91,7 @@ class Ingest:
         self._incarnation, self._wall = incarnation, wall
         self._started: float | None = None
         self._told: list[hints.Hint] = []
-        self._keeping: list[Device] = []  # devices that have begun to keep a model of another run
+        self._keeping: list[Device] = []  # devices that have begun to keep a model from another run
 
     def load(self, runs: Iterable[RunRow], now: float) -> Effects:
         """Load the devices and these runs from the store. Raises ``StorageError``."""
@@ -105,14 +105,16 @@ class Ingest:
         return self._counted(effects)
 
     def take(self, shards: frozenset[str], now: float) -> Effects:
-        """Serve exactly the devices of these shards from now on. Raises ``StorageError``."""
+        """Serve exactly the devices in these shards from now on. Raises ``StorageError``."""
         lost, gained = self.devices.shards - shards, shards - self.devices.shards
-        self.devices.lose(lost)  # before anything can fail, as other processes own them now
+        self.devices.lose(
+            lost
+        )  # before anything can fail, because other processes now own these devices
         self._uploads.drop(lost)
         self._downloads.drop(lost)
         if not gained:
             return []
-        # A higher incarnation makes our frames newer than those of the devices' previous process.
+        # A higher incarnation makes our frames newer than the ones sent by the devices' previous process.
         self._incarnation = self.store.next_incarnation(int(self._wall(now)))
         self._started = now
         self.open.take()
@@ -129,9 +131,10 @@ class Ingest:
         return self._counted(effects)
 
     def connected(self, now: float, silent_s: float, max_packet: int) -> Effects:
-        """Handle a new connection: ask every device for a hello, to which it gets its open orders.
+        """Handle a new connection: ask every device for a hello, which is answered with its open orders.
 
-        ``silent_s`` is as in ``Outage``; ``max_packet`` is the broker's limit on MQTT packets, in bytes.
+        ``silent_s`` has the same meaning as in ``Outage``; ``max_packet`` is the broker's limit on MQTT
+        packets, in bytes.
         """
         self.devices.max_packet = max_packet
         self.outage.ends(now, silent_s, self.devices.num_active)
@@ -155,7 +158,7 @@ class Ingest:
         return min((at for part in parts if (at := part.timer()) is not None), default=None)
 
     def poll(self, now: float) -> Effects:
-        """Do everything that is due, except sending chunks."""
+        """Perform everything that is due, except sending chunks."""
         effects: Effects = self.commit(now)
         due: Effects = [*self._admission.poll()]
         try:
@@ -236,11 +239,11 @@ class Ingest:
         return effects + self.commit(now) if self._uploads.is_turn_full else effects
 
     def commit(self, now: float) -> Effects:
-        """End a turn: store the updates that ``receive`` accepted, and only then answer them."""
+        """End a turn: store the updates that ``receive`` accepted, and only then send the answers."""
         effects: Effects = []
         failed: StorageError | None = None
         for name, transfer, answer in self._uploads.commit():
-            if name not in self.devices:  # its new process will answer
+            if name not in self.devices:  # the device's new process will answer
                 continue
             device = self.devices[name]
             if isinstance(answer, StorageError):
@@ -254,7 +257,7 @@ class Ingest:
                 effects += [] if answer.left is None else self._failed(answer.left)
         devices, self._keeping = self._keeping, []
         try:
-            save_hellos(self.store, devices)  # a hello lists the runs whose model is kept
+            save_hellos(self.store, devices)  # a hello lists the runs whose model the device keeps
         except StorageError as exc:
             effects += self._failed(exc)
         return self._counted(effects)
@@ -275,7 +278,8 @@ class Ingest:
             if asks(payload):
                 return [*self.devices.answer_doctor(device, payload)]
             device = self._renewing.heard(device, topic, payload, now)
-            # The highest plausible incarnation: ours (a clock reading) plus the time elapsed since then.
+            # The highest plausible incarnation: ours (a clock reading) plus the time elapsed since we
+            # started.
             latest = latest_incarnation(self._incarnation + now - (self._started or 0.0))
             opened = device.peer.open(payload, topic, latest)
             if opened is None:
@@ -327,7 +331,7 @@ class Ingest:
         name = device.row.device
         try:
             device.peer.agree(hello.versions)
-        except VersionError:  # with no common version, no order can reach it from now on
+        except VersionError:  # with no common version, no order can reach the device from now on
             self._left(device, now)
             raise
         if hello.leaves:
@@ -360,7 +364,8 @@ class Ingest:
         model = orders.describe(name)(current.row.model).transfer
         if transfer != model or not current.orders[name].holds or run.config.broadcast.whole:
             return []
-        # The device had a model, but fetches a whole one. Stored at once, as a restart loses byte counts.
+        # The device had a model, but is fetching a whole one. This is stored at once because a restart
+        # loses byte counts.
         if self.traffic.fell_back(get.run, name):
             self.counters["whole_models"] += 1
             self.store.save_traffic([TrafficRow(get.run, get.round, name, 0, 0, True)])

@@ -3,8 +3,8 @@
     join  ->  joined: pending | accepted | refused
 
 Only the tokens are kept in memory: the outcome is stored as a row, and a device asks again until it is
-answered. So a join survives a crash of either side at any point. A device gets no answer while its row says
-``accepted`` but its broker account does not exist yet (admin/joining.py).
+answered. A join therefore survives a crash on either side at any point. A device gets no answer while its
+row says ``accepted`` but its broker account does not exist yet (admin/joining.py).
 """
 
 import logging
@@ -29,7 +29,7 @@ class Joining:
 
     def __init__(self, fleet: str, kept: Kept, store: Rows, wall: Wall) -> None:
         self._fleet, self._kept, self._store, self._wall = fleet, kept, store, wall
-        self._tokens: dict[str, TokenRow] = {}  # by the topic to which their devices publish
+        self._tokens: dict[str, TokenRow] = {}  # by the topic on which their devices publish
         self._buckets: dict[str, TokenBucket] = {}  # by token
         self._sent = 0
 
@@ -40,12 +40,12 @@ class Joining:
         self._buckets = {row.token: self._buckets.get(row.token, TokenBucket()) for row in rows}
 
     def bucket(self, topic: str) -> TokenBucket | None:
-        """Return the bucket of the token whose topic this is; None for any other topic."""
+        """Return the token bucket that belongs to a token's topic. Returns None for any other topic."""
         token = self._tokens.get(topic)
         return None if token is None else self._buckets[token.token]
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[Effect]:
-        """Answer a frame on a token's topic. Bad frames are logged, but not every one.
+        """Answer a frame on a token's topic. Only some of the bad frames are logged.
 
         Raises ``StorageError``.
         """
@@ -86,7 +86,7 @@ class Joining:
         return Agreement.of(private, message.point, message.point, self._fleet, token.token)
 
     def _answer(self, row: JoinRow, agreement: Agreement) -> Joined | None:
-        """Return the answer to a device's join; None while its broker account is being created."""
+        """Return the answer to a device's join. Returns None while its broker account is being created."""
         of = key_name(row.point)
         match row.state:
             case "accepted":

@@ -3,7 +3,7 @@
     order_context   reads the vectors that the order refers to
     judge           decodes, checks and measures the update, without access to the store
 
-n = elements of the device's form of the model.
+n is the number of elements in the device's form of the model.
 """
 
 import hashlib
@@ -30,12 +30,11 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class OrderContext:
-    """An order of a round, with everything needed to check its update.
+    """A device's order in a round, with everything needed to check the update.
 
     ``start`` (n,) is the decoded model that the device starts from, or None if it sends no change.
     ``patch`` is the order's patch, and ``mask`` the contents of the order's ``context`` blob. ``last_mask``
-    is the blob of the last mask that the device has kept, which is only needed if the order selects
-    elements.
+    names the blob with the mask that the device has kept; it is only needed if the order selects elements.
     """
 
     run: Run
@@ -50,10 +49,9 @@ class OrderContext:
 class Judged(NamedTuple):
     """An update that matches its order.
 
-    ``client`` is its client model afterwards, None after an evaluation.
-
-    ``mask`` has the contents of the mask blob that ``client`` names, or is empty if that blob is stored
-    already. ``lengths`` are the lengths of the update's patch and delta (outliers.py).
+    ``client`` is the client model after the update, or None after an evaluation. ``mask`` has the contents
+    of the mask blob that ``client`` names, or is empty if that blob is already stored. ``lengths`` are the
+    lengths of the update's patch and delta (outliers.py).
     """
 
     report: Report
@@ -123,7 +121,7 @@ def judge(given: OrderContext, blob: bytes) -> Judged:
 
 
 def _judged(given: OrderContext, report: Report, delta: SparseVector | None, blob: bytes) -> Judged:
-    """Return an update without its lengths. It has a mask only if its order selects elements."""
+    """Return an update, its lengths not yet measured. It has a mask only if its order selects elements."""
     order, round_, work = given.order, given.round, given.order.read_work()
     if round_.task != TRAIN:
         return Judged(report, delta, None, b"", None)
@@ -177,7 +175,10 @@ def _require_choice(order: OrderRow, patched: bool | None) -> None:
 
 
 def _require_arrays(given: OrderContext, report: Report, blob: bytes) -> None:
-    """Raise ``UpdateRejected`` unless the update has the arrays of its order; ``CodecError`` for NaN."""
+    """Raise ``UpdateRejected`` unless the update has the arrays that its order asks for.
+
+    Raises ``CodecError`` if an array contains NaN.
+    """
     wanted = given.order.read_work().returns if given.round.task == TRAIN else {}
     if report.arrays != wanted:
         raise UpdateRejected("mismatch", f"update.arrays: {report.arrays}, expected {wanted}")
@@ -188,7 +189,7 @@ def _require_arrays(given: OrderContext, report: Report, blob: bytes) -> None:
 def _require_finite(run: str, update: Update, largest: float, delta: SparseVector) -> None:
     """Raise ``CodecError`` unless start + delta is finite.
 
-    The largest values of both almost always prove it; only otherwise is every element checked.
+    Usually the largest values of both are enough to prove it. If not, every element is checked.
     """
     start = max(largest, 0.0 if update.patch is None else magnitude(update.patch.values))
     if start + magnitude(delta.values) <= _LARGEST:

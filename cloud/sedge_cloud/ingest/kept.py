@@ -1,8 +1,9 @@
-"""Caches devices, which are read from their rows when first needed: all that are online, and some others.
+"""Caches devices after reading them from their rows: all devices online and some that are offline.
 
-Of the devices that are offline, the most recently used are kept, so memory depends on the number of devices
-online, even in a fleet of a million. A device that is evicted and read again is in the same state as after
-a restart of the coordinator: with a full token bucket, and an empty replay window for its last start.
+A device is read when it is first needed. Of the offline devices, the most recently used ones stay in the
+cache, so memory use depends on the number of devices online, even in a fleet of a million. A device that is
+evicted and read again is in the same state as after a restart of the coordinator: with a full token bucket,
+and an empty replay window for its last start.
 """
 
 from collections import OrderedDict
@@ -20,7 +21,7 @@ from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.peer import Peer
 
-# The number of offline devices to keep, and also of unknown sender ids.
+# The number of offline devices to keep, and the number of unknown sender ids to keep.
 KEPT = 4096
 
 
@@ -30,9 +31,9 @@ class Kept:
     Frames to them carry this ``incarnation``. ``stirred`` holds the sessions that have changed but are not
     stored yet. Methods raise ``StorageError`` if a row cannot be read.
 
-    The devices of ``shards`` belong to this process. No other device is found here, so this process cannot
-    send it a frame. That matters: a device that saw the start counts of two processes would accept only
-    frames of the newer one, and perhaps ignore those of its own process.
+    The devices in ``shards`` belong to this process. No other device can be found here, so this process
+    cannot send it a frame. That matters because a device that saw the start counts of two processes would
+    accept frames only from the newer one, and might ignore frames from its own process.
     """
 
     def __init__(
@@ -52,14 +53,17 @@ class Kept:
         self._devices: dict[str, Device] = {}
         self._by_topic: dict[
             str, Device
-        ] = {}  # the same devices, by the topic to which each publishes
-        # Ids of offline devices, most recently used last.
+        ] = {}  # the same devices, by the topic on which each publishes
+        # the ids of offline devices, the most recently used last
         self._idle: OrderedDict[str, None] = OrderedDict()
         self._strangers: OrderedDict[str, None] = OrderedDict()  # ids that were not found
         self._sent = 0  # the highest frame number sent to any device that was evicted
 
     def find(self, name: str) -> Device | None:
-        """Return a device, revoked or not; None if it is not enrolled or belongs to another process."""
+        """Return a device, revoked or not.
+
+        Returns None for a device that is not enrolled or belongs to another process.
+        """
         device = self._devices.get(name)
         if device is not None:
             if name in self._idle:
@@ -69,22 +73,24 @@ class Kept:
         return self._devices.get(name)
 
     def find_all(self, names: Sequence[str]) -> Iterator[Device]:
-        """Yield the devices that ``find`` would return; many are read with only two statements.
+        """Yield the devices that ``find`` would return. A batch of them takes only two SQL statements.
 
         Use each device before taking the next, as it may be evicted afterwards.
         """
         for start in range(0, len(names), KEPT):
             some = names[start : start + KEPT]
             for name in some:
-                if name in self._idle:  # keeps it from being evicted to make room for another
+                if (
+                    name in self._idle
+                ):  # keeps the device from being evicted to make room for another
                     self._idle.move_to_end(name)
             self._read([name for name in some if name not in self._devices])
             yield from [self._devices[name] for name in some if name in self._devices]
 
     def _read(self, names: Iterable[str]) -> None:
-        """Cache those of these devices that are enrolled and belong to this process.
+        """Cache whichever of these devices are enrolled and belong to this process.
 
-        None may be cached already.
+        None of them may be in the cache yet.
         """
         unknown = [name for name in names if name not in self._strangers]
         ours = [name for name in unknown if topics.shard_of(name) in self.shards]
@@ -103,18 +109,21 @@ class Kept:
                 self._strangers.popitem(last=False)
 
     def sender(self, topic: str) -> Device | None:
-        """Return the device that owns a topic, revoked or not; None for any other topic."""
+        """Return the device that owns a topic, revoked or not. Returns None for any other topic."""
         device = self._by_topic.get(topic)
         name = _sender_on(topic, self._fleet) if device is None else device.row.device
         return None if name is None else self.find(name)
 
     def changed(self) -> list[tuple[Device | None, DeviceRow]]:
-        """Reread the rows of all cached devices, and (with None) of strangers that were enrolled since."""
+        """Reread the rows of cached devices and strangers.
+
+        Returns each row with its cached device, or with None for a stranger that has been enrolled since.
+        """
         rows = self._store.devices_named([*self._devices, *self._strangers])
         return [(self._devices.get(name), row) for name, row in rows.items()]
 
     def keep(self, row: DeviceRow, session: SessionRow) -> Device:
-        """Cache a device that is not online, replacing one of the same name."""
+        """Cache a device that is not online, replacing any with the same name."""
         name, keys = row.device, DeviceKeys.of(row.secret)
         self._strangers.pop(name, None)
         down = topics.down(self._fleet, name)
@@ -123,7 +132,7 @@ class Kept:
         known = self.incarnation, row.incarnation, self._versions, sent
         device = Device(row, Peer(down, keys.down, keys.up, *known), row.read_hello(), session)
         if device.hello is not None:
-            with suppress(VersionError):  # its next hello will be refused
+            with suppress(VersionError):  # the device's next hello will be refused
                 device.peer.agree(device.hello.versions)
         self._devices[name] = device
         self._by_topic[topics.up(self._fleet, name)] = device
@@ -163,7 +172,7 @@ class Kept:
 
 
 def save_hello(store: Rows, device: Device, hello: Hello, incarnation: int) -> None:
-    """Store a device's hello, unless its row has the same contents already. Raises ``StorageError``."""
+    """Store a device's hello, unless its row already has the same contents. Raises ``StorageError``."""
     is_new, stored = incarnation != device.row.incarnation, device.row.read_hello()
     if not is_new and stored and msgspec.structs.replace(stored, nonce=hello.nonce) == hello:
         return
@@ -188,7 +197,7 @@ def save_hellos(store: Rows, devices: Collection[Device]) -> None:
 
 
 def _sender_on(topic: str, fleet: str) -> str | None:
-    """Return the id of the device that may publish to a topic; None for a topic to which none may."""
+    """Return the id of the device that may publish to a topic, or None if no device may."""
     try:
         name = topics.device_of(topic)
     except FrameError:

@@ -1,10 +1,10 @@
 """Chooses the topics that the link subscribes to, so that a device that floods the broker is muted.
 
 Even a frame that is dropped unread has passed through the broker's queue for the coordinator, and may have
-displaced other devices' frames. So while a device is muted, its topic has no subscription. Normally one
-wildcard covers all devices. If other processes serve the fleet too, or a device is muted, each shard has
-its own wildcard. In the shard of a muted device there is no wildcard: the other devices' topics are
-subscribed to one by one, in a large fleet only those of devices that are online.
+displaced other devices' frames. While a device is muted, the link is therefore not subscribed to its topic.
+Normally one wildcard covers all devices. If other processes serve the fleet too, or a device is muted, each
+shard has its own wildcard. The shard of a muted device has no wildcard. Instead, the link subscribes to the
+other devices' topics one by one; in a large fleet, only to those of devices that are online.
 """
 
 import logging
@@ -17,15 +17,15 @@ from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Effect, Note, Subscribe, Unsubscribe
 
 MUTE_S = 60.0
-# How often the subscriptions are adapted to the devices while one is muted.
+# How often to update the subscriptions while a device is muted.
 LOOK_S = 1.0
-# If a broker closes the connection within REFUSED_S of a change of topics, it has refused them, or was
-# restarted just then. For BELIEVED_S it is assumed to have refused them.
+# If a broker closes the connection within REFUSED_S of a change in subscriptions, it has refused the
+# topics, or happened to be restarted just then. For BELIEVED_S it is assumed to have refused them.
 REFUSED_S, BELIEVED_S = 10.0, 3600.0
 
 
 class Muting:
-    """Tracks the muted devices, and the topics that the link subscribes to meanwhile."""
+    """Tracks the muted devices, and the topics that the link subscribes to while they are muted."""
 
     def __init__(self, fleet: str, devices: Fleet, leave: Callable[[Device, float], None]) -> None:
         self._fleet = fleet
@@ -60,7 +60,7 @@ class Muting:
             self._look_at = now
 
     def disconnected(self) -> None:
-        """Handle the loss of the connection; the next one subscribes to ``wildcards``."""
+        """Handle the loss of the connection; the next connection subscribes to ``wildcards``."""
         if self._now <= self._changed_at + REFUSED_S:
             self._able_at = self._now + BELIEVED_S
         self._until.clear()
@@ -78,7 +78,7 @@ class Muting:
         over = [name for name, until in self._until.items() if now >= until]
         for name in over:
             del self._until[name]
-            # Offline until its next hello, as its goodbye may have been missed.
+            # The device counts as offline until its next hello, as its goodbye may have been missed.
             if name in self._devices:
                 self._leave(self._devices[name], now)
         self._look_at = now + LOOK_S if self._until else math.inf

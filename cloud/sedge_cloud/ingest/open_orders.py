@@ -1,6 +1,6 @@
 """Sends the orders of open rounds to an ingest's devices, repeatedly until they are answered.
 
-hello                  the orders that the device has not answered, unless it says that it waits
+hello                  the orders that the device has not answered, unless the hello says that it waits
 a round opens, or its deadline is extended
                        all unanswered orders, to devices that are online
 no answer for a while  the same
@@ -28,8 +28,9 @@ from sedge_protocol.wire.messages import Cancel, Order
 
 # An order that has not been answered for this long is sent again, as a broker may have dropped it.
 RESEND_S = 60.0
-SERVING = "serving"  # the phase in which a finished run gives newcomers its model
-# Why a run has ended, by its status. Devices that still work on it are told. A deleted run has no status.
+SERVING = "serving"  # the phase in which a finished run sends newcomers its model
+# The reason, by its status, why a run has ended. Devices still working on the run are told. A deleted run
+# has no status.
 WHY_OVER = {
     "": "the run was deleted",
     "stopped": "the run was stopped",
@@ -60,21 +61,21 @@ class OpenOrders:
         return self._open.values()
 
     def waiting(self) -> list[str]:
-        """Return the devices that owe an answer, including those of other processes."""
+        """Return the devices that have yet to answer, including other processes' devices."""
         return [name for current in self._open.values() for name in current.waiting]
 
     def look(self) -> None:
-        """Update which devices that owe an answer are online."""
+        """Update which of the devices that have yet to answer are online."""
         for current in self._open.values():
             current.look(self._devices.presence)
 
     def take(self) -> None:
-        """Read the answers that other processes have stored for devices that this one has taken over."""
+        """Read the answers that other processes stored for devices that now belong to this process."""
         for name, current in self._open.items():
             read_answers(current, self._store.receipts(name, current.row.round))
 
     def find(self, run: str, number: int, device: str) -> tuple[OrderRow, RoundRow] | None:
-        """Return a device's order in an open round, and the round; None without one."""
+        """Return a device's order in an open round, with the round. Returns None if there is none."""
         current = self._open.get(run)
         if current is None or current.row.round != number or device not in current.orders:
             return None
@@ -83,8 +84,8 @@ class OpenOrders:
     def load(self, now: float) -> list[CloudEffect | Hint]:
         """Load the rounds that a leader in another process has opened or ended.
 
-        Extended deadlines need not be loaded, as devices that owe an answer are asked again anyway. Neither
-        do receipts, as this process writes those of its own devices itself.
+        Extended deadlines need not be loaded, as devices that have yet to answer are asked again anyway.
+        Receipts need not be loaded either, because this process writes the receipts of its own devices.
         """
         effects: list[CloudEffect | Hint] = []
         rows = {row.run: row for row in self._store.open_rounds()}
@@ -115,7 +116,7 @@ class OpenOrders:
     def over(self, hint: Over) -> list[CloudEffect | Hint]:
         """Close a run's round.
 
-        If the hint has a reason, cancel the orders of devices that still work on it.
+        If the hint gives a reason, cancel the orders of devices that are still working on the round.
         """
         current = self._open.pop(hint.run, None)
         self._resend_at.pop(hint.run, None)
@@ -127,7 +128,7 @@ class OpenOrders:
         ]
 
     def arrive(self, device: str, now: float) -> list[CloudEffect | Hint]:
-        """Send a device that has said hello the orders that it still has to answer."""
+        """Send the orders that a device has yet to answer, once it has said hello."""
         effects: list[CloudEffect | Hint] = []
         for current in list(self._open.values()):
             if _serves(current) and not keeps_model(self._devices.hello(device), current.row.run):
@@ -154,7 +155,7 @@ class OpenOrders:
             current.answered(device, counts)
 
     def decline(self, run: str, number: int, device: str, reason: str) -> list[CloudEffect | Hint]:
-        """Store that a device declines its order. After that, the round no longer waits for it."""
+        """Record in the store that a device declines its order. The round then stops waiting for it."""
         current = self._open.get(run)
         if current is None or current.row.round != number or not current.waiting_for(device):
             return []
@@ -191,9 +192,9 @@ class OpenOrders:
         now: float,
         made: Mapping[str, Order] | None = None,
     ) -> list[CloudEffect | Hint]:
-        """Send orders, for the first time or again; ``made`` has those that are built already.
+        """Send orders, for the first time or again; ``made`` holds any that are already built.
 
-        If an order cannot be sent, now or ever, it is declined on its device's behalf.
+        An order that can never be sent is declined on the device's behalf.
         """
         effects: list[CloudEffect | Hint] = []
         for name in names:
@@ -216,7 +217,7 @@ class OpenOrders:
             why = too_large(order, self._devices.max_packet_of(name))
             if not why:
                 return [self._devices.ask(name, order, now)]
-        # The order is larger than a frame, so retrying would not help.
+        # Retrying would not help: the strategy failed, or the order is larger than a frame.
         except (StrategyError, LocalError) as exc:
             why = f"its order cannot be sent: {exc}"
         return self.decline(run.name, current.row.round, name, why)

@@ -2,12 +2,12 @@
 
     asked      its order was sent
     fetching   it requests a blob; its GET says how many of the chunks it has
-    training   it has requested everything that it lacked, was sent it, and has stopped requesting
+    training   it has requested everything that it lacked, has been sent it, and has stopped requesting
     sending    it offers an update, or sends chunks of one
 
-A device repeats requests for chunks that do not arrive, at growing intervals (transfer.Fetch). So if a
-device is silent for a short time after its first request for a blob's last chunks, they have arrived; after
-a repeated request it must be silent for longer.
+A device repeats requests for chunks that do not arrive, at growing intervals (transfer.Fetch). If a device
+is silent for a short time after its first request for a blob's last chunks, they have therefore arrived;
+after a repeated request it must be silent for longer.
 """
 
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from sedge_protocol.wire.transfer import RETRY_MAX_S, SILENCE_S, from_bitmap
 
 TRAINING, SENDING = "training", "sending"
 FETCHING = "fetching "  # followed by the name of the blob
-# After this much silence a device has what it requested. Once it has had to repeat a request, the silence
-# must exceed the longest interval between repeats, too.
+# A device that has been silent for this long has received what it requested. If it had to repeat a request,
+# the silence must also exceed the longest interval between repeats.
 QUIET_S, REPEATED_QUIET_S = 2 * SILENCE_S + 1, RETRY_MAX_S + 2 * SILENCE_S
 
 
@@ -46,7 +46,7 @@ class Progress:
     def fetches(
         self, device: Device, transfer: bytes, get: Get, blob: str, count: int, now: float
     ) -> None:
-        """Record that a device requests chunks of the named blob, which has ``count`` chunks."""
+        """Record that a device has requested chunks of the named blob, which has ``count`` chunks."""
         name, chunks = device.row.device, from_bitmap(get.missing, count)
         # A request for a single chunk names the first missing one, so all before it have arrived.
         done = min(chunks, default=0) if len(chunks) == 1 else count - len(chunks)
@@ -60,7 +60,7 @@ class Progress:
         self._enter(device, get.run, get.round, FETCHING + blob, now, done, count)
 
     def sends(self, device: Device, run: str, number: int, now: float) -> None:
-        """Record that a device offers its update, or sends a part of it."""
+        """Record that a device has offered its update or sent part of it."""
         self._fetching.pop(device.row.device, None)
         self._enter(device, run, number, SENDING, now)
 

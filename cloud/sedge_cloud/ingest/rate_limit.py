@@ -2,9 +2,9 @@
 
 Each device has a token bucket of messages, far larger than an honest device needs: a round takes about five
 messages and the chunks, and 500 chunks of 64 KiB a second would fill a link of 260 Mbit/s. A message's cost
-follows from its length and kind, before its MAC is checked. A message for which the bucket has too little
-left is dropped. To its sender it looks like a message lost in transit, which it repeats. Messages of
-unknown senders and revoked devices are always dropped.
+depends on its length and kind, and is charged before its MAC is checked. If the bucket has too little left
+for a message, the message is dropped. To its sender it looks like a message lost in transit, which it
+repeats. Messages from unknown senders and revoked devices are always dropped.
 
 Each device has a quota of log lines; all unknown senders share one quota.
 """
@@ -22,9 +22,9 @@ RATE = 500.0  # messages per second, sustained
 BURST = 2000.0  # messages at once
 # This many body bytes cost as much as one message: checking their MAC takes as long.
 UNIT_BYTES = 2**16
-# A HELLO may take a transaction and is answered with the open orders, and a connection needs only
-# one. An OFFER or a GET reads rows or files, and a JOIN runs a key agreement. A GET also pays for
-# each chunk that it queues.
+# A HELLO may take a transaction and is answered with the open orders, and one per connection is enough. An
+# OFFER or a GET reads rows or files, and a JOIN runs a key agreement. A GET also pays for each chunk that
+# it queues.
 COST: dict[int, int] = {Kind.HELLO: 100, Kind.OFFER: 5, Kind.GET: 5, Kind.JOIN: 10}
 # A doctor's HELLO changes nothing and is answered from memory. A doctor sends one or two for each message
 # size that it tests.
@@ -36,7 +36,7 @@ LINES, LINES_S = 20, 60.0
 
 
 def cost(payload: bytes) -> int:
-    """Return a frame's cost to its sender's bucket, by its length and the kind that it claims to be."""
+    """Return what a frame costs its sender's bucket, based on its length and the kind it claims to be."""
     units = max(1, -(-(len(payload) - HEADER.size) // UNIT_BYTES))
     if len(payload) <= _KIND:
         return units
@@ -48,11 +48,11 @@ class TokenBucket:
 
     def __init__(self) -> None:
         self._left = BURST
-        self._dropped = 0.0  # dropped messages; the count decays at the bucket's rate
+        self._dropped = 0.0  # number of dropped messages, which decays at the bucket's rate
         self._at = self._warn_at = 0.0
 
     def spend(self, now: float, cost: int = 1) -> bool:
-        """Take a message's cost from the bucket. Returns False if too little is left in it."""
+        """Take a message's cost from the bucket. Returns False if the bucket has too little left."""
         earned = RATE * max(0.0, now - self._at)
         self._left = min(BURST, self._left + earned)
         self._dropped = max(0.0, self._dropped - earned)
@@ -69,11 +69,11 @@ class TokenBucket:
 
     @property
     def floods(self) -> bool:
-        """Return True if, beyond the sustained rate, more messages were dropped than a bucket holds."""
+        """Return True if more messages were dropped than a bucket holds, beyond the sustained rate."""
         return self._dropped > BURST
 
     def warns(self, now: float) -> bool:
-        """Return True if dropped messages should be logged now, which happens once a minute."""
+        """Return True if dropped messages should be logged now, which happens at most once a minute."""
         if now < self._warn_at:
             return False
         self._warn_at = now + WARN_EVERY_S
@@ -81,11 +81,13 @@ class TokenBucket:
 
 
 class LogQuota:
-    """Limits the log lines that each sender can cause; one line says how many were omitted."""
+    """Limits the log lines that each sender can cause. A final line says how many were omitted."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, tuple[float, int]] = {}  # start of the interval, number of lines
-        self._over: dict[str, int] = {}  # omitted lines, by sender
+        self._lines: dict[
+            str, tuple[float, int]
+        ] = {}  # start of the interval, number of lines; by sender
+        self._over: dict[str, int] = {}  # number of omitted lines, by sender
 
     def admit(self, sender: str, effects: Iterable[E], now: float) -> list[E]:
         """Return the effects without the notes that exceed the sender's quota."""
@@ -102,7 +104,7 @@ class LogQuota:
         return False
 
     def poll(self, now: float) -> list[Note]:
-        """Return a line for each sender whose interval has ended with lines omitted."""
+        """Return a line for each sender whose interval has ended, if some of its lines were omitted."""
         notes: list[Note] = []
         for sender in [s for s in self._over if now >= self._lines[s][0] + LINES_S]:
             left_out = self._over.pop(sender)

@@ -1,4 +1,4 @@
-"""Answers senders that are not active devices, with the reason or with the state of their joining.
+"""Answers senders that are not active devices, with the reason or with how far their join has got.
 
 Devices that are revoked or speak protocol version 1 are refused; devices with a token may join
 (joining.py).
@@ -18,17 +18,17 @@ from sedge_protocol.wire.effects import Effect, Note
 from sedge_protocol.wire.frame import asks
 from sedge_protocol.wire.messages import Refusal
 
-# A device with an old start count is logged once an hour: anybody who can publish to its topic can replay
-# its old frames, and must not be able to fill the log.
+# A warning about a device's old start count is logged once an hour: anybody who can publish to the device's
+# topic can replay its old frames, and must not be able to fill the log.
 WARN_EVERY_S = 3600.0
-# Refusals are limited to this rate: a frame's version is read before its MAC is checked, so anybody who can
-# publish to the topic can provoke one.
+# Refusals are sent at most at this rate: a frame's version is read before its MAC is checked, so anybody
+# who can publish to the topic can provoke one.
 REFUSE_EVERY_S = 60.0
 REVOKED = Refusal("revoked", "this device takes part no longer, until `sedge-cloud device reissue`")
 
 
 class Refusals:
-    """Answers the devices in ``kept`` that are refused, and those that are ``joining``.
+    """Answers devices in ``kept`` that must be refused, and devices that ask ``joining`` for admission.
 
     ``failed`` is called to record why a frame was dropped.
     """
@@ -57,7 +57,7 @@ class Refusals:
     def refuse(self, topic: str, payload: bytes, now: float) -> list[Effect]:
         """Return the answer to a sender that is not an active device.
 
-        A device that is revoked or speaks protocol version 1 is only told so occasionally, but a doctor's
+        A device that is revoked or speaks protocol version 1 is only answered now and then, but a doctor's
         check is answered at once. A device that asks to join always gets an answer.
         """
         if self.joining.bucket(topic) is not None:

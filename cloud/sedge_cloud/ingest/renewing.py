@@ -1,6 +1,6 @@
 """Renews the secrets (spec/enrolment.md, E14 to E16) and certificates (E19) of connected devices.
 
-    renew  ->  join, under the old secret  ->  hello, under the new one, which voids the old one
+    renew  ->  join, under the old secret  ->  hello, under the new one, which invalidates the old one
     joined, with a new certificate  ->  hello, which names it
 
 Each device's progress is in its row, so either side may be killed at any point.
@@ -22,10 +22,10 @@ from sedge_protocol.wire.joining import RENEWS, Agreement, fleet_key, key_name, 
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Join, Joined, Renew
 
-# A device that is online but has not answered is asked again after AGAIN_S. At most AT_ONCE devices are
-# asked every EVERY_S.
+# A device that is online but has not answered is asked again after AGAIN_S. Every EVERY_S, at most AT_ONCE
+# devices are asked.
 AGAIN_S, EVERY_S, AT_ONCE = 60.0, 1.0, 100
-# Each new secret makes the broker's passwords be rewritten and reloaded, so a device's offers are accepted
+# Each new secret forces the broker to rewrite and reload its passwords, so a device's offers are accepted
 # no more often than this.
 OFFER_S = 60.0
 
@@ -35,18 +35,20 @@ class Renewing:
 
     def __init__(self, name: str, fleet: Fleet, store: Rows) -> None:
         self._name, self._fleet, self._store = name, fleet, store
-        self._silent: set[str] = set()  # devices that have not offered a secret yet
+        self._silent: set[str] = set()  # devices that have not offered a new secret yet
         self._offered: set[str] = set()
-        self._stored_at: dict[str, float] = {}  # when the last offer of a device was stored
-        # (public point, secret) of offers that came too soon
+        self._stored_at: dict[
+            str, float
+        ] = {}  # the time at which each device's last offer was stored
+        # (public point, secret) of offers that came too soon, by device
         self._held: dict[str, tuple[bytes, bytes]] = {}
         self._queue: deque[str] = deque()
         self._due: float | None = None
-        self._signed: dict[str, CertificateRow] = {}  # certificates still to be sent
-        self._sent: dict[str, bytes] = {}  # serial number of the certificate sent last
+        self._signed: dict[str, CertificateRow] = {}  # certificates still to be sent, by device
+        self._sent: dict[str, bytes] = {}  # serial number of the last certificate sent, by device
 
     def load(self, now: float) -> None:
-        """If devices have changed, reread which of them must change their secret or certificate.
+        """Reread which devices must change their secret, and which must get a new certificate.
 
         Raises ``StorageError``.
         """
@@ -64,7 +66,7 @@ class Renewing:
         self._silent = silent
 
     def timer(self) -> float | None:
-        """Return the time at which ``poll`` is next due."""
+        """Return the time at which ``poll`` is next due, or None."""
         due = [self._stored_at[name] + OFFER_S for name in self._held]
         if self._silent and self._due is not None:
             due.append(self._due)
@@ -73,7 +75,7 @@ class Renewing:
         return min(due, default=None)
 
     def poll(self, now: float) -> list[Effect]:
-        """Ask the next few devices that are online, and store offers that came too soon.
+        """Ask the next few devices that are online, send certificates, and store offers that came too soon.
 
         Raises ``StorageError``.
         """
@@ -106,7 +108,7 @@ class Renewing:
         return [device.peer.message(Renew(public_key(self._private)))]
 
     def greet(self, device: Device) -> list[Effect]:
-        """Return what a hello is answered with: a newer certificate, and the result of ``ask``.
+        """Return the answers to a hello: a newer certificate, if there is one, and the result of ``ask``.
 
         Raises ``StorageError``.
         """
@@ -137,7 +139,7 @@ class Renewing:
             self._take(name, message.point, agreement.secret, now)
 
     def heard(self, device: Device, topic: str, payload: bytes, now: float) -> Device:
-        """Return the device, switched to its new secret if the frame is a HELLO under it.
+        """Return the device, switched to its new secret if the frame is a HELLO sealed with that secret.
 
         Raises ``StorageError``.
         """
@@ -156,7 +158,7 @@ class Renewing:
         return self._fleet[name]
 
     def _certificate(self, name: str, signed: CertificateRow) -> list[Effect]:
-        """Send a device its newest certificate."""
+        """Return the message that sends a device its newest certificate."""
         self._sent[name] = signed.serial
         if not self._fleet.online(name):
             return []
@@ -176,7 +178,7 @@ class Renewing:
 
 
 def _opens(payload: bytes, topic: str, secret: bytes, kind: Kind | None = None) -> bool:
-    """Return True if a frame is of this kind and has a valid MAC under this secret."""
+    """Return True if a frame is of this kind and its MAC is valid under this secret."""
     try:
         return kind in (None, open_frame(payload, topic, DeviceKeys.of(secret).up).kind)
     except RemoteError:

@@ -34,7 +34,7 @@ from sedge_protocol.wire.frame import (
 )
 from sedge_protocol.wire.messages import Cancel, Hello, Order, Refusal, Welcome, decode_body
 
-# A fleet with more devices than this is never listed completely.
+# A fleet with more devices than this is never listed in full.
 MAX_LISTED = 20_000
 # The nonce of a welcome that answers no hello, but asks for one: "I have just started; say hello again".
 NO_NONCE = bytes(16)
@@ -43,12 +43,12 @@ ASKED = "asked"
 
 
 class Fleet:
-    """All devices of this process, by id, read from ``store`` on demand.
+    """All devices that belong to this process, by id, read from ``store`` on demand.
 
     Methods raise ``StorageError`` if a row cannot be read. ``num_active`` is the number of devices that are
-    enrolled and not revoked, and ``changes`` counts how often a device came or went. ``versions`` are the
-    protocol versions that the coordinator speaks, and ``max_packet`` is the largest MQTT packet that its
-    broker passes on.
+    enrolled and not revoked, and ``changes`` counts how often a device has come or gone. ``versions`` are
+    the protocol versions that the coordinator speaks, and ``max_packet`` is the size of the largest MQTT
+    packet that its broker relays.
     """
 
     def __init__(
@@ -60,8 +60,10 @@ class Fleet:
         wall: Wall = as_it_is,
     ) -> None:
         self.wall = wall
-        self.returning: set[str] = set()  # were online before the last outage, and are not back yet
-        self._inherited: set[str] = set()  # online according to the rows of their previous process
+        self.returning: set[str] = set()  # online before the last outage, but not back yet
+        self._inherited: set[str] = (
+            set()
+        )  # devices online according to rows from their previous process
         self.num_active = self.changes = 0
         self.max_packet = MAX_PACKET_BYTES
         self._store = store
@@ -73,7 +75,7 @@ class Fleet:
         first, joining = FirstVersion(name, incarnation), Joining(name, self._kept, store, wall)
         self.refusals = Refusals(first, self._kept, self._failed, joining)
         self.unheard = Unheard(self._kept, store, wall)
-        self._enrolment: int | None = None  # the store's enrolment counter when last read
+        self._enrolment: int | None = None  # the store's enrolment counter, as last read
 
     def __getitem__(self, device: str) -> Device:
         entry = self._kept.find(device)
@@ -103,7 +105,7 @@ class Fleet:
         """Load the enrolled devices: at startup, and whenever they have changed.
 
         Devices that were newly enrolled or reissued are asked for a hello. At startup no device is online;
-        those that were online before have yet to return.
+        the ones that were online before have yet to return.
         """
         enrolment = self._store.enrolment()
         if enrolment == self._enrolment:
@@ -128,7 +130,9 @@ class Fleet:
                 self.returning.discard(name)
             fresh = self._kept.keep(row, UNSEEN)
             if device is not None:
-                self.note(fresh)  # the state observed under its old secret no longer applies
+                self.note(
+                    fresh
+                )  # the state observed under the device's old secret no longer applies
             return [] if row.revoked else [fresh.peer.message(self.welcome(NO_NONCE))]
         is_new = row.revoked and not device.row.revoked
         device.row = msgspec.structs.replace(row, incarnation=device.row.incarnation)
@@ -155,13 +159,13 @@ class Fleet:
             names.difference_update([name for name in names if topics.shard_of(name) in shards])
 
     def gain(self, shards: frozenset[str], incarnation: int) -> list[Effect]:
-        """Take over these shards as well; frames to their devices carry this incarnation.
+        """Take over these shards as well. Frames to their devices carry this incarnation.
 
-        Devices that their previous process saw online are asked for a hello. Their rows keep saying online
-        until it is clear that they do not answer.
+        Devices that their previous process saw online are asked for a hello. Their rows say that they are
+        online until it is clear that they do not answer.
         """
         online = {name for name in self._store.online() if topics.shard_of(name) in shards}
-        # Only now, when nothing can fail any more: a retry must start from the old shards.
+        # This must not happen before all reads have succeeded: a retry must start from the old shards.
         self._kept.shards |= shards
         self._kept.incarnation = incarnation
         self._inherited |= online
@@ -170,7 +174,7 @@ class Fleet:
         return [*self._request_hellos(shards)]
 
     def note(self, device: Device, **changes: bool | int | float | str) -> None:
-        """Change fields of a device's session."""
+        """Change fields in a device's session, which then counts as unsaved."""
         name = device.row.device
         device.session = msgspec.structs.replace(device.session, device=name, **changes)
         if topics.shard_of(name) in self.shards:
@@ -184,16 +188,16 @@ class Fleet:
         return rows
 
     def stir(self, rows: Iterable[SessionRow]) -> None:
-        """Put back sessions that could not be stored, unless they have changed again meanwhile."""
+        """Put back sessions that could not be stored, except any that have changed again since."""
         for row in rows:
             self._stirred.setdefault(row.device, row)
 
     def online(self, device: str) -> bool:
-        """Return True if a device has said hello and no goodbye since; False if another process has it."""
+        """Return True if a device has said hello, and no goodbye since, to this process."""
         return device in self._kept.online
 
     def presence(self, device: str) -> Presence:
-        """Return a device's presence; all False if it is not enrolled or belongs to another process."""
+        """Return a device's presence. All fields are False if it is not enrolled or not this process's."""
         entry = self._kept.find(device)
         if entry is None:
             return Presence(False, False, False)
@@ -222,7 +226,7 @@ class Fleet:
         return [Send(topics.hint(self._name, shard), b"") for shard in sorted(shards)]
 
     def request_hello(self, names: Sequence[str]) -> list[Send]:
-        """Ask for a hello from those of these devices that belong to this process."""
+        """Ask for a hello from whichever of these devices belong to this process and are not revoked."""
         request, known = self.welcome(NO_NONCE), self._kept.find_all(names)
         return [device.peer.message(request) for device in known if not device.row.revoked]
 

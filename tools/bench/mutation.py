@@ -6,10 +6,10 @@ A mutant is a module with one change: a comparison, arithmetic or boolean operat
 is off by one, a condition is negated, a statement is deleted, or a function returns None. The tests run on
 each mutant in a copy of the tree, nearest first: those that mirror the module's path, those in its folder,
 those of its deliverable, then those in WIDER. The first failure kills the mutant, and so does a stage that
-takes over four times as long as on the unchanged tree, plus 30 s. Each line names the test that failed, so
-that a reader sees a failure that has nothing to do with the module. Survivors are printed with their location
-and diff; a reader decides whether a test is missing or the change makes no difference. The last line is
-JSON.
+takes over four times as long as on the unchanged tree, plus 30 s. Each line names the test that failed:
+one that has nothing to do with the module may be a test that depends on time. Survivors are printed with
+their location and diff; a reader decides whether a test is missing or the change makes no difference. The
+last line is JSON.
 """
 
 import argparse

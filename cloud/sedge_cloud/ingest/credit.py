@@ -48,9 +48,7 @@ class Credit:
     def ask(self, key: Key, intake: Intake, now: float) -> bool:
         """Return True if an upload may send now. Otherwise ``poll`` returns it when its turn comes."""
         if key not in self._granted:
-            self._waiting[key] = _Wait(
-                intake, now
-            )  # an upload that is already waiting keeps its place
+            self._waiting[key] = _Wait(intake, now)  # one that is already waiting keeps its place
             if next(iter(self._waiting)) != key or not self._has_room(intake):
                 return False
             del self._waiting[key]

@@ -51,7 +51,7 @@ from sedge_protocol.wire.frame import Frame, asks, latest_incarnation
 from sedge_protocol.wire.messages import Hello, Message
 from sedge_protocol.wire.transfer import from_bitmap
 
-# sent after a disk error; the device then asks again
+# Sent after a disk error; the device then asks again
 BUSY = messages.Busy(RETRY_MS, "storage")
 # The ingest's effects, and its hints to the leader.
 Effects: TypeAlias = list[CloudEffect | hints.Hint]
@@ -107,9 +107,7 @@ class Ingest:
     def take(self, shards: frozenset[str], now: float) -> Effects:
         """Serve exactly the devices in these shards from now on. Raises ``StorageError``."""
         lost, gained = self.devices.shards - shards, shards - self.devices.shards
-        self.devices.lose(
-            lost
-        )  # before anything can fail, because other processes now own these devices
+        self.devices.lose(lost)  # before anything can fail: other processes own these devices now
         self._uploads.drop(lost)
         self._downloads.drop(lost)
         if not gained:
@@ -133,8 +131,7 @@ class Ingest:
     def connected(self, now: float, silent_s: float, max_packet: int) -> Effects:
         """Handle a new connection: ask every device for a hello, which is answered with its open orders.
 
-        ``silent_s`` has the same meaning as in ``Outage``; ``max_packet`` is the broker's limit on MQTT
-        packets, in bytes.
+        ``silent_s`` means the same as in ``Outage``; ``max_packet`` is the broker's packet limit in bytes.
         """
         self.devices.max_packet = max_packet
         self.outage.ends(now, silent_s, self.devices.num_active)
@@ -278,8 +275,7 @@ class Ingest:
             if asks(payload):
                 return [*self.devices.answer_doctor(device, payload)]
             device = self._renewing.heard(device, topic, payload, now)
-            # The highest plausible incarnation: ours (a clock reading) plus the time elapsed since we
-            # started.
+            # The highest plausible incarnation: ours (a clock reading) plus the time since we started.
             latest = latest_incarnation(self._incarnation + now - (self._started or 0.0))
             opened = device.peer.open(payload, topic, latest)
             if opened is None:
@@ -364,8 +360,7 @@ class Ingest:
         model = orders.describe(name)(current.row.model).transfer
         if transfer != model or not current.orders[name].holds or run.config.broadcast.whole:
             return []
-        # The device had a model, but is fetching a whole one. This is stored at once because a restart
-        # loses byte counts.
+        # The device had a model, but fetches a whole one. Stored now, because a restart loses byte counts.
         if self.traffic.fell_back(get.run, name):
             self.counters["whole_models"] += 1
             self.store.save_traffic([TrafficRow(get.run, get.round, name, 0, 0, True)])

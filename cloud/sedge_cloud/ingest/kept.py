@@ -51,9 +51,8 @@ class Kept:
         self._store = store
         self._stirred = stirred
         self._devices: dict[str, Device] = {}
-        self._by_topic: dict[
-            str, Device
-        ] = {}  # the same devices, by the topic on which each publishes
+        # The same devices, by the topic on which each publishes.
+        self._by_topic: dict[str, Device] = {}
         # the ids of offline devices, the most recently used last
         self._idle: OrderedDict[str, None] = OrderedDict()
         self._strangers: OrderedDict[str, None] = OrderedDict()  # ids that were not found
@@ -80,9 +79,7 @@ class Kept:
         for start in range(0, len(names), KEPT):
             some = names[start : start + KEPT]
             for name in some:
-                if (
-                    name in self._idle
-                ):  # keeps the device from being evicted to make room for another
+                if name in self._idle:  # keeps the device from being evicted for another one
                     self._idle.move_to_end(name)
             self._read([name for name in some if name not in self._devices])
             yield from [self._devices[name] for name in some if name in self._devices]

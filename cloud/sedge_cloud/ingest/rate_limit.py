@@ -84,9 +84,8 @@ class LogQuota:
     """Limits the log lines that each sender can cause. A final line says how many were omitted."""
 
     def __init__(self) -> None:
-        self._lines: dict[
-            str, tuple[float, int]
-        ] = {}  # start of the interval, number of lines; by sender
+        # By sender: the start of the interval, and the number of lines.
+        self._lines: dict[str, tuple[float, int]] = {}
         self._over: dict[str, int] = {}  # number of omitted lines, by sender
 
     def admit(self, sender: str, effects: Iterable[E], now: float) -> list[E]:

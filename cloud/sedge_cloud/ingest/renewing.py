@@ -37,9 +37,7 @@ class Renewing:
         self._name, self._fleet, self._store = name, fleet, store
         self._silent: set[str] = set()  # devices that have not offered a new secret yet
         self._offered: set[str] = set()
-        self._stored_at: dict[
-            str, float
-        ] = {}  # the time at which each device's last offer was stored
+        self._stored_at: dict[str, float] = {}  # when each device's last offer was stored
         # (public point, secret) of offers that came too soon, by device
         self._held: dict[str, tuple[bytes, bytes]] = {}
         self._queue: deque[str] = deque()

@@ -61,9 +61,7 @@ class Fleet:
     ) -> None:
         self.wall = wall
         self.returning: set[str] = set()  # online before the last outage, but not back yet
-        self._inherited: set[str] = (
-            set()
-        )  # devices online according to rows from their previous process
+        self._inherited: set[str] = set()  # online according to rows of their previous process
         self.num_active = self.changes = 0
         self.max_packet = MAX_PACKET_BYTES
         self._store = store
@@ -130,9 +128,7 @@ class Fleet:
                 self.returning.discard(name)
             fresh = self._kept.keep(row, UNSEEN)
             if device is not None:
-                self.note(
-                    fresh
-                )  # the state observed under the device's old secret no longer applies
+                self.note(fresh)  # what was observed under the old secret no longer applies
             return [] if row.revoked else [fresh.peer.message(self.welcome(NO_NONCE))]
         is_new = row.revoked and not device.row.revoked
         device.row = msgspec.structs.replace(row, incarnation=device.row.incarnation)

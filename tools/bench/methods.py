@@ -27,9 +27,9 @@ from sedge_emulate.config import EmulationConfig, load_emulation
 from sedge_emulate.emulation import slug
 from sedge_protocol.wire.objective import Metric
 
-# How many pairs of devices to list.
+# How many of the pairs of devices that learned together most often to list.
 _PAIRS = 3
-# How many of the pairs that learned together most often to list.
+# The data sets' titles, which are also the heads of their columns.
 TITLES = {
     "phones": "phones",
     "shakespeare": "Shakespeare's roles",

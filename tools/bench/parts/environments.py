@@ -14,7 +14,7 @@ TORCH = f"torch=={version('torch').partition('+')[0]}"
 
 
 class Unavailable(Exception):
-    """``addsitedir`` also reads the .pth files in that folder; editable installations need them."""
+    """Something that a benchmark requires is unavailable here, or has failed."""
 
 
 def install(packages: Sequence[Sequence[str]], venv: Path, ours: bool = False) -> Path:
@@ -37,7 +37,7 @@ def install(packages: Sequence[Sequence[str]], venv: Path, ours: bool = False) -
     output("making a virtual environment", make, log, INSTALL_S)
     if ours:
         (site,) = venv.absolute().glob("lib/python*/site-packages")
-        # addsitedir also reads the .pth files in that folder, which editable installations need.
+        # ``addsitedir`` also reads the .pth files in that folder; editable installations need them.
         line = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
         (site / "ours.pth").write_text(line)
     for each in packages:

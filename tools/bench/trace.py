@@ -1,18 +1,20 @@
-"""Counts the coordinator's work per kind of message, and for closing, planning and opening a round.
+"""Counts the coordinator's work for each kind of message, and for closing, planning and opening a round.
 
-A real coordinator with a real store and FedOBP gets the frames of a few devices. The second round is
-traced, so that every device has a client model. For each step the result has:
+A real coordinator with a real store and FedOBP receives the frames of a few devices. The second round is
+traced, because every device then has a client model. The result has for each step:
 
-    calls        Python functions of Sedge that were entered, comprehensions and resumed generators left out
-    files        source files among these
-    switches     calls from one file into another
-    statements   SQL statements, without those that begin or end a transaction
-    commits      transactions that were committed
-    fsyncs       of files and folders by Python, and one for each commit (SQLite's log, synchronous=FULL)
+    calls        how many Python functions of Sedge were entered, without comprehensions and resumed
+                 generators
+    files        how many source files these functions are in
+    switches     how many of the calls go from one file into another
+    statements   how many SQL statements ran, without those that begin or end a transaction
+    commits      how many transactions were committed
+    fsyncs       how many files and folders Python synced, plus one for each commit (SQLite's log,
+                 synchronous=FULL)
 
 Sending the orders of the next round is a separate step. Every figure is a count, so it is the same on every
-machine. With ``--step NAME`` it also lists the functions of one step, each with the number of calls made by
-it and everything that it calls.
+machine. With ``--step NAME`` the functions that ran in one step are listed, each with the number of calls
+that it and its callees made.
 """
 
 import os
@@ -37,14 +39,14 @@ from sedge_cloud.store.opening import open_folder
 from sedge_protocol.codec import ValueCoding, encode, top_k
 
 SIZE = 100_000
-SHARE = 0.3  # share of elements to send, too many for an offer, so that the update needs a chunk
+SHARE = 0.3  # share of elements to send, too many for an offer, so the update needs a chunk
 GENERATOR = 0x20  # the flag of a generator in its code object (inspect.CO_GENERATOR)
 STEPS = ("hello", "offer", "last chunk", "close", "collect", "plan", "open", "send")
 
 
 @dataclass
 class Counts:
-    """The counts of one step."""
+    """The counts for one step of the coordinator's work."""
 
     calls: int = 0
     files: set[str] = field(default_factory=set[str])
@@ -55,7 +57,7 @@ class Counts:
     functions: Counter[str] = field(default_factory=Counter[str])
 
     def row(self) -> dict[str, int]:
-        """Return the numbers by name."""
+        """Return the counts by name, without the functions."""
         return {
             "calls": self.calls,
             "files": len(self.files),
@@ -67,10 +69,7 @@ class Counts:
 
 
 class Tracer:
-    """Counts what happens inside ``step``.
-
-    What happens in an inner step does not count for the outer one.
-    """
+    """Counts the work done inside ``step``. An inner step's work does not count for the outer one."""
 
     def __init__(self) -> None:
         self.steps = {name: Counts() for name in STEPS}
@@ -79,7 +78,7 @@ class Tracer:
 
     @contextmanager
     def step(self, name: str) -> Generator[None]:
-        """Count what happens in this context as part of this step, from zero."""
+        """Count from zero, as part of this step, the work done within this context."""
         self.steps[name] = Counts()
         self._open.append(self.steps[name])
         sys.setprofile(self._profile)
@@ -90,7 +89,7 @@ class Tracer:
             sys.setprofile(self._profile if self._open else None)
 
     def within(self, owner: object, method: str, name: str) -> None:
-        """Count all later calls of a method as part of this step."""
+        """Make later calls of a method count as the step ``name`` while another step is open."""
         call: Callable[..., object] = getattr(owner, method)
 
         def counted(*args: object, **kwargs: object) -> object:
@@ -103,7 +102,7 @@ class Tracer:
         setattr(owner, method, counted)
 
     def statement(self, sql: str) -> None:
-        """Count an SQL statement that SQLite begins."""
+        """Count an SQL statement as SQLite starts it."""
         if not self._open or sql.startswith(("BEGIN", "SAVEPOINT", "RELEASE")):
             return
         is_commit, counts = sql.startswith("COMMIT"), self._open[-1]
@@ -112,7 +111,7 @@ class Tracer:
         counts.statements += not is_commit
 
     def fsync(self, descriptor: int) -> None:
-        """Replaces ``os.fsync`` and counts its calls."""
+        """Count a call of ``os.fsync``, which this replaces, and make it."""
         if self._open:
             self._open[-1].fsyncs += 1
         self._fsync(descriptor)
@@ -146,7 +145,7 @@ def _is_resumed(frame: FrameType) -> bool:
 
 
 class Bench(Online):
-    """A coordinator with a traced store."""
+    """A coordinator and its devices, with a store whose work is traced."""
 
     def __init__(self, folder: Path, devices: int, tracer: Tracer) -> None:
         self.tracer = tracer
@@ -155,7 +154,7 @@ class Bench(Online):
         super().__init__(folder, open_folder(folder / "state"), devices, SIZE, config)
 
     def trace(self) -> dict[str, Counts]:
-        """Return the counts of every step, in a round whose devices have client models."""
+        """Return the counts for every step of a round in which all devices have client models."""
         self._answer()
         self._watch()
         with self.tracer.step("hello"):
@@ -175,7 +174,7 @@ class Bench(Online):
     def _answer(self, offer: str = "", chunk: str = "") -> None:
         """Let every device send its update.
 
-        The first device's offer and last chunk count as these steps.
+        The first device's offer and last chunk are traced as the steps ``offer`` and ``chunk``, unless "".
         """
         for number, device in enumerate(self.devices):
             delta = synthetic_delta("random", SIZE, number)
@@ -192,7 +191,7 @@ class Bench(Online):
 
 
 def trace(folder: Path, devices: int) -> dict[str, Counts]:
-    """Return the counts of every step, with a store in this folder."""
+    """Trace the coordinator with a store in ``folder``. Returns the counts for every step."""
     tracer = Tracer()
     connect: Callable[..., sqlite3.Connection] = sqlite3.connect
 
@@ -206,7 +205,7 @@ def trace(folder: Path, devices: int) -> dict[str, Counts]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return a figure for each step, and the functions of the step to show."""
+    """Return a figure for each step, and one for each function of the step that was asked for."""
     steps = [
         Figure(step, ", ".join(f"{count} {name}" for name, count in row.items()))
         for step, row in found["steps"].items()
@@ -216,7 +215,10 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("What a message takes the coordinator", figures)
 def measure(devices: int = 2, folder: Path | None = None, step: str = "") -> Result:
-    """Trace with a store in this folder (by default a temporary one). ``step`` is listed by function."""
+    """Trace with a store in a new folder below ``folder`` (by default the system's temporary one).
+
+    The functions of ``step`` are listed.
+    """
     with tempfile.TemporaryDirectory(dir=folder) as name:
         steps = trace(Path(name), devices)
     functions = dict(steps[step].functions.most_common()) if step else {}

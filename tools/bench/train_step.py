@@ -1,8 +1,8 @@
 """Measures a training step in onnxruntime and in ExecuTorch, compared with the same step in eager torch.
 
-All run on one thread with batches of 32 and SGD with momentum 0.7, strictly alternating; the figures are
+All run on one thread, strictly alternating, with batches of 32 and SGD with momentum 0.7; the figures are
 medians. The thread's CPU time is measured, so other load on the machine matters little. Only ratios are
-meaningful, and only for processors with the same instructions: eager torch takes half as long with AVX-512
+meaningful, and only among processors with the same instructions: eager torch is twice as fast with AVX-512
 as with AVX2, where the 4-layer CNN's ratios are 0.74 and 0.89. The export before the measurement verifies
 the programs against autograd, so a program that is fast but wrong is never measured.
 """
@@ -33,7 +33,7 @@ from sedge_protocol.wire.training import Training
 
 BATCH_SIZE = 32
 LEARNING_RATE, MOMENTUM = 0.01, 0.7
-# The targets: the maximum ratio of each runtime's time to eager torch's.
+# The targets: how long each runtime may take, as a multiple of eager torch's time.
 TARGETS: dict[str, dict[str, float]] = {
     "mlp": {"onnxruntime": 0.7, "executorch": 1.5},
     "avgcnn": {"onnxruntime": 0.8, "executorch": 2.5},
@@ -45,7 +45,7 @@ RUNTIME_NAMES = {ONNXRUNTIME: "ONNX Runtime", EXECUTORCH: "ExecuTorch"}
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return the figures of a step in each runtime, compared with eager torch."""
+    """Return the ratio of each runtime to eager torch for each model's step."""
     return [
         Figure(
             f"a training step of {name}, {RUNTIME_NAMES[runtime]} against eager torch, one thread with "
@@ -60,7 +60,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("A training step on a device", figures)
 def measure(*models: str, seconds: float = 10.0) -> Result:
-    """Measure each model for this many seconds."""
+    """Measure each model's step for ``seconds``."""
     names = chosen(models, TARGETS)
     torch.set_num_threads(1)
     return {
@@ -70,7 +70,10 @@ def measure(*models: str, seconds: float = 10.0) -> Result:
 
 
 def timed(name: str, seconds: float) -> dict[str, dict[str, float]]:
-    """Return for each runtime the median milliseconds of a reference model's step, by way of running it."""
+    """Measure a reference model's step in each runtime and in eager torch.
+
+    Returns the median milliseconds and their ratio, by runtime.
+    """
     torch.manual_seed(0)
     model: nn.Module = getattr(models, name)()
     x, y = torch.randn(BATCH_SIZE, 1, 28, 28), torch.randint(10, (BATCH_SIZE,))
@@ -91,7 +94,7 @@ def timed(name: str, seconds: float) -> dict[str, dict[str, float]]:
 
 
 def alternate(steps: Sequence[Step], seconds: float) -> list[float]:
-    """Run the steps alternately for a while. Returns the median CPU milliseconds of each."""
+    """Run the steps alternately for ``seconds``. Returns each step's median CPU milliseconds."""
     for step in (*steps, *steps):
         step()
     times: list[list[float]] = [[] for _ in steps]
@@ -111,7 +114,7 @@ def open_gradient(bundle: Bundle, runtime: str) -> Program:
 
 
 def program_step(program: Program, bundle: Bundle, theta: Theta, x: Tensor, y: Tensor) -> Step:
-    """Return a step of a program with the optimizer that devices use, including its state."""
+    """Return a function that runs a program and one step of the devices' optimizer, including its state."""
     training = Training(learning_rate=LEARNING_RATE, momentum=MOMENTUM)
     model = Model(bundle.manifest.layout, TrainRequest(theta, training, 0))
     fixed: dict[str, NDArray[np.generic]] = {

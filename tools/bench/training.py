@@ -1,18 +1,18 @@
-"""Measures how fast one host trains many devices, compared with the usual loop of simulators.
+"""Measures how fast one host trains many devices, compared with the loop that simulators usually run.
 
-The loop is FL-bench's: a DataLoader over a Subset, each image normalised as torchvision does it, eager
-torch, torch.optim.SGD, one process with two threads (``OMP``'s default on two cores). The trainer has two
-processes of one thread. Both train the same devices with the same number of examples, alternately. The
-result is the median over the rounds of the ratio within a round, because absolute figures vary with the
-machine's load. Other load slows down two threads that wait for each other more than two processes, so there
-is a second ratio, "per core": the processor time of the loop with one thread relative to the trainer's.
-Before a trainer is timed, it must pass its own checks, and one device's training is compared with the
-loop's on the same batches.
+The loop is FL-bench's: a DataLoader over a Subset, each image normalised as in torchvision, eager torch,
+torch.optim.SGD, one process with two threads (``OMP``'s default on two cores). The trainer has two
+processes with one thread each. Both train the same devices with the same number of examples, alternately.
+The result is the median over the rounds of the ratio within a round, because absolute figures vary with the
+machine's load. That load slows down two threads that wait for each other more than two processes, so there
+is a second ratio, "per core": the loop's processor time with one thread, relative to the trainer's. Before
+a trainer is timed, it must pass its own checks, and one device's training is compared with the loop's on
+the same batches. While one side waits, the kernel may swap out its memory or lower the processor's clock,
+so each side trains an eighth of the devices again before it is timed.
 
-While one side waits, the kernel may swap out its memory or lower the processor's clock, so each side trains
-an eighth of the devices again before it is timed. Then every trainer is compared with autograd on the
-models, batches and devices of the shipped examples, alternately, in one process with one thread. The figure
-is the median over the rounds of the ratio of processor times.
+Then every trainer is compared with autograd on the models, batches and devices of the shipped examples,
+alternately, in one process with one thread. The figure is the median over the rounds of the ratio of
+processor times.
 """
 
 import copy
@@ -48,13 +48,16 @@ from sedge_protocol.wire.training import Training
 LEARNING_RATE = 0.01
 MEAN, STD = 0.286, 0.3205
 CORES = 2
-# A case may take this long; on a busy machine it then gets fewer rounds than requested.
+# The most seconds for a case; on a busy machine it gets fewer rounds than requested.
 LONGEST_S = 35.0
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model, a batch size, and the numbers of devices and steps. ``target`` is relative to the loop."""
+    """A model, a batch size, and the numbers of devices and steps.
+
+    ``target`` is how many times as fast as the loop the trainer should be.
+    """
 
     model: str
     batch_size: int
@@ -82,7 +85,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Example:
-    """A shipped example's row shape, model, batch size, and number of rows per device."""
+    """A shipped example's model, row shape, batch size and training, its devices, and the rows of each."""
 
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
@@ -93,7 +96,7 @@ class Example:
 
 
 def wine() -> nn.Module:
-    """Return the model of examples/own_model.py."""
+    """Return a model like that in examples/own_model.py."""
     return nn.Sequential(nn.Linear(13, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 3))
 
 
@@ -113,7 +116,7 @@ NAMED = (*CASES, BESIDE)
 
 
 class Images(Dataset[tuple[Tensor, Tensor]]):
-    """Raw images in [0, 1], each normalised when it is read, like torchvision's Normalize."""
+    """Raw images in [0, 1], each of which is normalised when it is read, like torchvision's Normalize."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x, y
@@ -148,7 +151,7 @@ def module(name: str) -> nn.Module:
 
 
 def loop(case: Case, rows: Sequence[int], order: Sampler[int] | None = None) -> nn.Module:
-    """Train one device like FL-bench. ``order`` replaces DataLoader's own shuffle."""
+    """Train one device as FL-bench does. ``order`` replaces DataLoader's own shuffle."""
     x, y = images(case.examples)
     dataset = Subset(Images(torch.from_numpy(x), torch.from_numpy(y)), rows)
     loader = DataLoader(dataset, case.batch_size, shuffle=order is None, sampler=order)
@@ -167,13 +170,13 @@ def loop(case: Case, rows: Sequence[int], order: Sampler[int] | None = None) -> 
 
 
 def rows_of(case: Case, device: int) -> range:
-    """Return the examples of a device."""
+    """Return the rows of a device's examples."""
     count = case.steps * case.batch_size
     return range(device * count, (device + 1) * count)
 
 
 def tasks(case: Case, devices: Sequence[int]) -> list[Task]:
-    """Return the training tasks of some devices."""
+    """Return the training tasks of these devices."""
     x, y = images(case.examples)
     normal = (x - np.float32(MEAN)) / np.float32(STD)
     theta = np.concatenate([p.detach().numpy().ravel() for p in module(case.model).parameters()])
@@ -187,7 +190,7 @@ def tasks(case: Case, devices: Sequence[int]) -> list[Task]:
 
 @cache
 def trainer(case: Case, name: str) -> FleetTrainer:
-    """Return this process's trainer."""
+    """Return the trainer of this name, which is created once per process and case."""
     model = module(case.model)
     bundle = bundle_of(model, case.batch_size, (1, 28, 28))
     row = TensorSpec("float32", (1, 28, 28))
@@ -195,7 +198,7 @@ def trainer(case: Case, name: str) -> FleetTrainer:
 
 
 def bundle_of(model: nn.Module, batch_size: int, shape: tuple[int, ...]) -> Bundle:
-    """Export the model's programs."""
+    """Export a model, and return the bundle."""
     sample = torch.randn(batch_size, *shape)
     classes = model(sample[:1]).shape[1]
     with TemporaryDirectory() as found:
@@ -220,7 +223,7 @@ class Taken:
         return Taken(end.clock - self.clock, end.processor - self.processor)
 
 
-# each process's own work, by its arguments
+# The functions below run in child processes.
 
 
 def run_loop(case: Case, threads: int) -> Taken:
@@ -249,9 +252,9 @@ def open_here(case: Case, name: str) -> str:
 
 
 def difference(case: Case, name: str) -> tuple[float, float]:
-    """Return how much a device's theta differs from the loop's on equal batches, and how much it changed.
+    """Compare a device's theta with the loop's after training on equal batches.
 
-    Both are maxima of absolute values.
+    Returns the maximum absolute difference, and the maximum absolute change from the initial theta.
     """
     torch.set_num_threads(1)
     (task,) = tasks(case, [0])
@@ -308,7 +311,7 @@ def example_tasks(example: Example, theta: Theta) -> list[Task]:
 
 
 def beside_autograd(example: Example, rounds: int) -> dict[str, float]:
-    """Return the speed of each trainer relative to autograd's, as the median over the rounds."""
+    """Return how many times as fast as autograd each trainer is, as the median over the rounds."""
     torch.set_num_threads(1)
     trainers = opened(example)
     module = example.build()
@@ -328,7 +331,7 @@ def beside_autograd(example: Example, rounds: int) -> dict[str, float]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Compare the batched trainer with a simulator's loop, and the other trainers with autograd."""
+    """Return the trainer's speed relative to a simulator's loop, and other trainers' to autograd."""
     written: list[Figure] = []
     for name, row in found["training"].items():
         if name == BESIDE:
@@ -349,7 +352,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("Training many devices on one host", figures)
 def measure(*cases: str, rounds: int = 5, trainer: str = AUTO) -> Result:
-    """Measure each case with the trainer of this backend."""
+    """Measure each case with the named trainer; the case "beside" compares all trainers with autograd."""
     names = chosen(cases, NAMED)
     found: Result = {
         name: asdict(measured(CASES[name], trainer, rounds)) for name in names if name in CASES
@@ -361,7 +364,7 @@ def measure(*cases: str, rounds: int = 5, trainer: str = AUTO) -> Result:
 
 @dataclass(frozen=True)
 class Sides:
-    """The results of both sides of a case, in examples per second, with all other figures."""
+    """A case's rates on both sides, in examples per second, and the figures derived from them."""
 
     trainer: str
     loop: float
@@ -374,7 +377,7 @@ class Sides:
 
 
 def measured(case: Case, name: str, rounds: int) -> Sides:
-    """Measure a case in processes that persist between the rounds."""
+    """Measure a case in processes that are kept from round to round."""
     with ExitStack() as stack:
         simulator, *workers = (
             stack.enter_context(ProcessPoolExecutor(1, get_context("spawn")))

@@ -1,9 +1,9 @@
 """Watches a real fleet in every place that must report problems (seen.py).
 
 page      the text of the status page
-metrics   /metrics: the count for the problem's code includes it, besides others with this code
+metrics   /metrics, where the count for the problem's code must exceed the other problems with this code
 run show  the output of ``sedge-cloud run show``
-log       lines of the service's log with the journal's priority of a warning or error
+log       the lines in the service's log that the journal classifies as warnings or errors
 """
 
 import html
@@ -23,9 +23,9 @@ from pathlib import Path
 from tools.bench.parts.real_fleet import ENVIRONMENT, RealFleet, free_port, wait_until
 
 PLACES = ("page", "metrics", "run show", "log")
-# The interval between checks, and so the resolution. More frequent requests would slow the page down.
+# Seconds between checks, which is also the resolution. More frequent requests would slow down the page.
 LOOK_S = 1.0
-# A place that has not reported a fault by then is taken to never report it.
+# A place that has not reported a fault after this many seconds is assumed never to report it.
 PATIENCE_S = 60.0
 RUN = """\
 strategy = "fedavg"
@@ -48,7 +48,7 @@ DISK_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Problem:
-    """An expected report: the fault in words, its code and subject, and words in its reason."""
+    """An expected report: the fault in words, and the problem's code, subject and a part of its reason."""
 
     fault: str
     code: str
@@ -58,7 +58,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Sighting:
-    """A fault, and the seconds until each place reported it. A place that cannot report it is missing."""
+    """A fault, and the seconds until each place reported it, without places that cannot report it."""
 
     fault: str
     code: str
@@ -66,7 +66,7 @@ class Sighting:
 
 
 class Watched(RealFleet):
-    """A fleet with a status page, whose coordinator formats its log as for the journal."""
+    """A fleet with a status page and a coordinator that formats its log for the journal."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -77,7 +77,7 @@ class Watched(RealFleet):
             config.write(f'\n[http]\nlisten = "127.0.0.1:{self._http}"\n')
 
     def start_cloud(self) -> None:
-        """Start the coordinator so that it takes its standard error for a stream to the journal."""
+        """Start the coordinator with a standard error that it believes to be connected to the journal."""
         log = self.folder / "cloud.log"
         log.touch()
         found = log.stat()
@@ -102,7 +102,7 @@ class Watched(RealFleet):
     def going(
         self, bundle: Path, devices: int, available: int, quorum: float, grace: float
     ) -> None:
-        """Start a run, and wait until a round closes."""
+        """Wait until the devices are online, start a run, and wait until it closes a round."""
         wait_until(lambda: self._online() == devices, 60, "the devices say hello")
         text = RUN.format(available=available, quorum=quorum, grace_s=grace)
         self.start_run(bundle, text)
@@ -114,7 +114,7 @@ class Watched(RealFleet):
         return int(found.get("closed_rounds", 0))
 
     def function(self, device: str, body: str) -> None:
-        """Make a device train with a function of its own."""
+        """Give a device a training function with this body."""
         home = self.folder / device
         (home / "own_client.py").write_text(FUNCTIONS.format(body=body))
         with (home / "edge.toml").open("a") as config:
@@ -125,7 +125,7 @@ class Watched(RealFleet):
         os.killpg(self.processes[device].pid, number)
 
     def sees(self, broken: Callable[[], object], *problems: Problem) -> None:
-        """Break something, and wait until every place reports all resulting problems."""
+        """Call ``broken``, which breaks something, and wait until every place reports these problems."""
         written = len(self.log("cloud"))
         since = time.monotonic()
         broken()
@@ -168,22 +168,22 @@ class Watched(RealFleet):
         return sum(1 for device in found if device["state"] == "online")
 
     def _page(self) -> str:
-        """Return the text of the page, one element per line."""
+        """Return the text of the status page, with one element per line."""
         text = re.sub(r"<style>.*?</style>|</?(a|strong)\b[^>]*>", "", self._ask("/"), flags=re.S)
         return html.unescape(re.sub(r"<[^>]*>", "\n", text))
 
     def _count(self, code: str) -> float:
-        """Return the number of problems with a code in /metrics."""
+        """Return how many problems with this code /metrics counts."""
         found = re.search(rf'sedge_problems{{code="{code}"}} (\S+)', self._ask("/metrics"))
         return float(found[1]) if found else 0.0
 
     def _others(self, it: Problem) -> int:
-        """Return how many other subjects have a problem with the same code."""
+        """Return how many other subjects have a problem with the code of this one."""
         found = json.loads(self._ask("/api/problems") or "[]")
         return sum(1 for p in found if p["code"] == it.code and p["subject"] != it.subject)
 
     def _ask(self, path: str) -> str:
-        """Return the answer of the status page's server, or "" if there is none."""
+        """Request a path from the status page's server. Returns the body, or "" if there is none."""
         connection = http.client.HTTPConnection("127.0.0.1", self._http, timeout=5)
         try:
             connection.request("GET", path)

@@ -65,7 +65,7 @@ def host_cut_off(scene: Scene) -> Victims:
 
 
 def process_paused(scene: Scene) -> Victims:
-    """Pause a coordinator until its leases have expired. It continues in the middle of its work."""
+    """Pause a coordinator until its leases have expired, then let it continue where it was."""
     host = scene.any_host()
     found = Victims(time.monotonic(), scene.served_by(host))
     scene.fleet.processes[host].send(signal.SIGSTOP)
@@ -99,7 +99,7 @@ def broker_restarted(scene: Scene) -> Victims:
 
 
 def all_at_once(scene: Scene) -> Victims:
-    """Kill every process on every host at once, and restart all in random order."""
+    """Kill every process on every host at once, and restart them in random order."""
     for name in (*scene.fleet.hosts, AGENTS, BROKER):
         scene.fleet.kill(name)
     scene.servers.postgres.stop()
@@ -107,7 +107,7 @@ def all_at_once(scene: Scene) -> Victims:
     names = (*scene.fleet.hosts, AGENTS, BROKER)
     parts: list[Callable[[], None]] = [scene.servers.postgres.start, scene.servers.objects.start]
     parts += [partial(scene.fleet.start, name) for name in names]
-    # Taken before the first restart, so that the time to continue includes the start of every part.
+    # ``since`` is taken before the first restart, so that recovery includes the start of every part.
     victims = _all(scene)
     for place in scene.rng.permutation(len(parts)):
         parts[place]()

@@ -1,4 +1,4 @@
-"""A fleet on several hosts: the files that the product's commands write, and each part's process."""
+"""A fleet on several hosts: the files written by the product's commands, and a process for each part."""
 
 import os
 import shutil
@@ -25,8 +25,8 @@ RUNS = ("fedavg", "fedobp")
 FLEET = "hosts"
 PORT = 1883
 START_S = 60.0
-# One run has updates of several chunks, the other small updates inside the offer. A round needs every
-# device and has no deadline, so that its bytes do not depend on which devices are late.
+# Updates of the first run have several chunks; those of the second are small and fit in the offer. A round
+# waits for every device and has no deadline, so its bytes do not depend on which devices are late.
 _RUN = """\
 strategy = "{strategy}"
 num_rounds = 100000
@@ -44,7 +44,7 @@ _MORE = {
     "fedavg": '[codec]\nvalues = "fp32"\nfraction = 1.0\n[broadcast]\nvalues = "fp32"\nfraction = 1.0',
     "fedobp": "options = { quantile = 0.99 }",
 }
-# As in sedge-cloud.service, a failed process is restarted.
+# Restarts a process that fails, as sedge-cloud.service does.
 _AGAIN = ("sh", "-c", 'until "$@"; do sleep 5; done', "sh")
 _STORE = """
 [store]
@@ -66,7 +66,7 @@ def open_servers(network: Network) -> Servers:
 
 
 def make_bundle(folder: Path) -> Path:
-    """Export the initial model of all runs."""
+    """Export the bundle that all runs start from. Returns its folder."""
     shutil.copy(Path(client.__file__), folder / "client.py")
     command(
         "sedge_export", "bundle", "client:initial", "--sample-shape", str(client.INPUTS), "--batch-size",
@@ -92,7 +92,7 @@ class Fleet:
         self.processes: dict[str, Process] = {}
         self.cpu_s = 0.0
         self.admin = self.folder / "admin"
-        # Real devices are separate machines, whose disks do not wait for one another.
+        # In memory, because real devices are separate machines whose disks do not wait for one another.
         (self.folder / "devices").mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", self.folder / "devices"], check=True)
         self.broker = self.network.addresses[BROKER]
@@ -131,24 +131,24 @@ class Fleet:
 
     @property
     def config(self) -> CloudConfig:
-        """Return the contents of cloud.toml."""
+        """The configuration in cloud.toml."""
         return load_cloud(self.admin / "cloud.toml")
 
     def home(self, host: str) -> Path:
-        """Return the folder with a host's own copy of cloud.toml and its state."""
+        """Return the folder that has a host's copy of cloud.toml. Without servers it also has the state."""
         return self.admin if self.servers is None else self.folder / host
 
     def cloud(self, *words: str) -> str:
-        """Run a ``sedge-cloud`` command, which must succeed, and return its output."""
+        """Run a ``sedge-cloud`` command, and return its output. Fails if the command fails."""
         return command("sedge_cloud", "-c", str(self.admin / "cloud.toml"), *words)
 
     def begin(self, bundle: Path) -> None:
-        """Start the runs with all devices."""
+        """Start both runs, with all devices in each round."""
         for name in RUNS:
             self.begin_run(bundle, name, name, self.count)
 
     def begin_run(self, bundle: Path, name: str, strategy: str, asked: int) -> None:
-        """Start a run whose rounds have this many devices."""
+        """Start a run with ``asked`` devices in each round."""
         text = _RUN.format(
             strategy=strategy, devices=self.count, asked=asked, fraction=asked / self.count,
             more=_MORE[strategy],
@@ -193,10 +193,10 @@ class Fleet:
             self.kill(name)
 
     def close(self) -> None:
-        """Kill every running process, and free the memory of the devices' disks."""
+        """Kill every running process, and unmount the devices' disks, which are in memory."""
         self.stop()
         subprocess.run(["umount", self.folder / "devices"], check=True)
 
     def log(self, name: str) -> Path:
-        """Return the path of a part's log, which includes earlier starts."""
+        """Return the path of a part's log, which also has the output of earlier starts."""
         return self.folder / f"{name}.log"

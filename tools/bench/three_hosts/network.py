@@ -1,7 +1,7 @@
 """Simulates hosts as network namespaces on one bridge: each has its own name, address and processes.
 
-``isolated`` runs this program again in namespaces of its own. However it ends, its processes, mounts,
-bridge and hosts end with it, and none of them is visible outside. It needs root.
+``isolated`` runs the current program again in new namespaces. Whatever ends that program also ends its
+processes, mounts, bridge and hosts. None of them is visible outside. It needs root.
 """
 
 import os
@@ -21,13 +21,13 @@ _UNSHARE = (
     "setpriv", "--pdeathsig", "KILL",
     "unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child",
 )  # fmt: skip
-# The processes of a host see only its name and one another, as on a separate machine.
+# Processes on a host see only the host's name and one another, as on a separate machine.
 _ALONE = ("unshare", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child")
 _NAMED = ("sh", "-c", 'hostname "$0" && exec "$@"')
 
 
 def missing() -> str | None:
-    """Return in one line what this machine lacks, or None."""
+    """Return a line that says what this machine lacks, or None if hosts can be simulated."""
     if os.getuid() != 0:
         return "three hosts are network namespaces: run this as root"
     lacking = [name for name in ("ip", "unshare", "setpriv", "mount") if shutil.which(name) is None]
@@ -41,7 +41,10 @@ def missing() -> str | None:
 
 
 def isolated(module: str, arguments: Sequence[str]) -> int | None:
-    """Run this program in namespaces. Returns its exit status, or None if we are inside already."""
+    """Run this program in new namespaces.
+
+    Returns its exit status, or None if the current process is already in them.
+    """
     if os.environ.get(INSIDE) == "1":
         return None
     command = [*_UNSHARE, sys.executable, "-m", module, *arguments]
@@ -69,32 +72,29 @@ class Process:
         os.killpg(self.popen.pid, number)
 
     def end(self) -> None:
-        """Terminate the program itself. Its wrappers end with it."""
+        """Terminate the program itself with SIGTERM. The commands that wrap it end with it."""
         os.kill(_below(self.popen.pid)[-1], signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the process and its descendants.
-
-        ``cpu_s`` is then the processor seconds that they have used.
-        """
+        """Kill the process and its descendants, and set ``cpu_s`` to the processor seconds they used."""
         self.send(signal.SIGKILL)
         self.ended()
 
     def ended(self) -> int:
-        """Wait until the process has ended. Returns its exit status."""
+        """Wait until the process has ended, and set ``cpu_s``. Returns its exit status."""
         _, status, used = os.wait4(self.popen.pid, 0)
         self.popen.returncode = os.waitstatus_to_exitcode(status)
         self.cpu_s = used.ru_utime + used.ru_stime
         return self.popen.returncode
 
     def used_s(self) -> float:
-        """Return the processor seconds of the program so far. It is the only child of its wrappers."""
+        """Return the processor seconds used so far by the program and by the commands that wrap it."""
         ticks = os.sysconf("SC_CLK_TCK")
         return sum(_times(pid)[1] for pid in _below(self.popen.pid)) / ticks
 
 
 def _times(pid: int) -> tuple[int, int]:
-    """Return a process's parent, and the ticks that it has used; (0, 0) if it has ended."""
+    """Return the id of a process's parent and the clock ticks used, or (0, 0) if the process has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -103,7 +103,7 @@ def _times(pid: int) -> tuple[int, int]:
 
 
 def _below(pid: int) -> list[int]:
-    """Return a process and all its descendants."""
+    """Return the ids of a process and all its descendants, each after its parent."""
     parents = {
         int(p.name): _times(int(p.name))[0] for p in Path("/proc").iterdir() if p.name.isdigit()
     }
@@ -115,7 +115,7 @@ def _below(pid: int) -> list[int]:
 
 @dataclass
 class Network:
-    """The bridge and its hosts. The caller is on the bridge, too, with the address ``DRIVER``."""
+    """The bridge and its hosts. This process is also on the bridge, with the address ``DRIVER``."""
 
     addresses: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -154,13 +154,13 @@ class Network:
         return sum(map(int, re.findall(r"bytes_sent:(\d+)", found)))
 
     def within(self, host: str) -> tuple[str, ...]:
-        """Return the command prefix that runs a server on this host."""
+        """Return the words to put before a command to run it on this host."""
         return ("ip", "netns", "exec", host)
 
     def start(
         self, host: str, words: Sequence[str], log: Path, environment: Mapping[str, str]
     ) -> Process:
-        """Start a program on a host. Its output goes to the log."""
+        """Start a program on a host, and append its output to ``log``."""
         command = [*self.within(host), *_ALONE, *_NAMED, host, *words]
         with log.open("ab") as output:
             return Process(

@@ -12,13 +12,13 @@ from tools.bench.three_hosts.watch import Watch, wait_for
 
 from sedge_protocol.wire.topics import shard_of
 
-# The name of the leader's lease. The lease of a shard has the name of the shard.
+# The name of the lease that the leader holds. A shard's lease has the shard's name.
 LEADER = "leader"
 PATIENCE_S = 180.0
 
 
 class Scene:
-    """A fleet with its servers and its watch. ``rng`` chooses moments and victims."""
+    """A fleet, its servers, and a ``Watch`` on its database. ``rng`` chooses moments and victims."""
 
     def __init__(
         self, network: Network, servers: Servers, folder: Path, hosts: tuple[str, ...], devices: int,
@@ -36,12 +36,12 @@ class Scene:
         self._stack.callback(self.watch.close)
 
     def begin(self, bundle: Path) -> None:
-        """Start every part of the fleet, and the runs."""
+        """Start every part of the fleet, then both runs."""
         self.fleet.start_all()
         self.fleet.begin(bundle)
 
     def reach_the_middle(self) -> None:
-        """Wait until a round has closed and some of the next one's updates have arrived."""
+        """Wait until each run has closed a round and some updates of the next round have arrived."""
         wait_for(lambda: self.watch.closed() >= 1, PATIENCE_S, "a round of each run closes")
         seen = len(self.watch.accepted)
         more = int(self.rng.integers(1, 2 * len(self.devices)))
@@ -58,25 +58,25 @@ class Scene:
         )
 
     def served_by(self, host: str) -> frozenset[str]:
-        """Return the devices whose shards a host has, which are all of them if it is the only host."""
+        """Return the devices whose shards a host holds, or all devices if it is the only host."""
         if len(self.fleet.hosts) == 1:
             return self.devices
         holders = self.watch.holders()
         return frozenset(d for d in self.devices if holders.get(shard_of(d)) == host)
 
     def leader(self) -> str:
-        """Return the host that leads."""
+        """Return the host whose coordinator leads."""
         return self.fleet.hosts[0] if len(self.fleet.hosts) == 1 else self.watch.holders()[LEADER]
 
     def follower(self) -> str:
-        """Return a host that does not lead, or the only host if there is no other."""
+        """Return a random host whose coordinator does not lead, or the only host."""
         others = [host for host in self.fleet.hosts if host != self.leader()]
         return str(self.rng.choice(others or self.fleet.hosts))
 
     def any_host(self) -> str:
-        """Return one of the hosts."""
+        """Return a random host."""
         return str(self.rng.choice(self.fleet.hosts))
 
     def close(self) -> None:
-        """Kill every process of the fleet, but not the servers."""
+        """Kill the fleet's processes and stop the watch. The servers keep running."""
         self._stack.close()

@@ -1,4 +1,4 @@
-"""Polls the database ten times a second for when each update was accepted and each round closed."""
+"""Polls the database ten times a second to learn when each update was accepted and each round closed."""
 
 import threading
 import time
@@ -7,12 +7,15 @@ from collections.abc import Callable, Collection
 import psycopg
 
 LOOK_S = 0.1
-# (run, round, device)
+# An update, as (run, round, device).
 Update = tuple[str, int, str]
 
 
 class Watch(threading.Thread):
-    """Polls the database until closed, also while the database is down. Times are monotonic seconds."""
+    """A thread that polls the database until ``close``, even while the database is down.
+
+    Times are seconds on the monotonic clock.
+    """
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -23,7 +26,7 @@ class Watch(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Poll; this runs in the thread."""
+        """Poll the database. The thread runs this."""
         while not self._ended.wait(LOOK_S):
             try:
                 self._look()
@@ -45,20 +48,20 @@ class Watch(threading.Thread):
         self.opened = opened
 
     def closed(self) -> int:
-        """Return how many rounds have been closed in every run."""
+        """Return how many rounds every run has closed."""
         return min(self.opened.values(), default=0) - 1
 
     def after(self, since: float, devices: Collection[str]) -> float | None:
-        """Return the seconds from a moment to the next accepted update of one of these devices, or None.
+        """Return the seconds from ``since`` to the next accepted update from one of these devices, or None.
 
-        Updates seen at the first poll do not count, because they were accepted earlier.
+        Updates seen by the first poll after ``since`` do not count, because they may be older than it.
         """
         first = since + LOOK_S
         times = [at for update, at in self.accepted.items() if update[2] in devices and at > first]
         return min(times) - since if times else None
 
     def holders(self) -> dict[str, str]:
-        """Return the host that has each lease."""
+        """Return the host that holds each lease, by the lease's name."""
         sql = "SELECT l.name, p.host FROM leases l JOIN processes p ON p.token = l.token"
         with psycopg.connect(self._url, connect_timeout=2) as db:
             return dict(db.execute(sql).fetchall())
@@ -72,7 +75,7 @@ class Watch(threading.Thread):
 def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
     """Wait until a condition holds.
 
-    Raises ``TimeoutError``, naming ``what``, after ``seconds``.
+    Raises ``TimeoutError`` with ``what`` if it does not within ``seconds``.
     """
     end = time.monotonic() + seconds
     while not condition():

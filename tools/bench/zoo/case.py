@@ -1,4 +1,4 @@
-"""A model of the exporter's table."""
+"""A model in the table of what exports."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from sedge_protocol.wire.bundle import TensorSpec
 
 @dataclass(frozen=True)
 class Case:
-    """A model, with its data and loss.
+    """A model with its data and loss.
 
-    ``row`` is the shape of one input; inputs are integers below ``vocabulary`` if that is not 0.
-    ``targets`` is the shape of a row of float targets, if targets are not classes.
+    ``row`` is the shape of one input. If ``vocabulary`` is not 0, inputs are integers below it. If the
+    targets are floats instead of classes, ``targets`` is the shape of one.
     """
 
     kind: str
@@ -36,5 +36,5 @@ class Case:
 
     @property
     def target(self) -> TensorSpec | None:
-        """The specification of a row of targets, if they are not classes."""
+        """The specification of one target, or None if targets are classes."""
         return TensorSpec("float32", self.targets) if self.targets else None

@@ -17,7 +17,7 @@ class Residual(nn.Module):
         self.body, self.shortcut, self.act = body, shortcut, act
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum of both paths."""
+        """Return act(shortcut(x) + body(x))."""
         found: Tensor = self.act(self.body(x) + self.shortcut(x))
         return found
 
@@ -33,7 +33,7 @@ class SqueezeExcite(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x, each channel multiplied by its gate."""
+        """Return x with each channel multiplied by its gate."""
         found: Tensor = x * self.gate(x)
         return found
 
@@ -60,7 +60,7 @@ def conv_norm(
 
 
 def head(channels: int, classes: int = 10) -> list[nn.Module]:
-    """Return a mean over positions followed by a linear layer."""
+    """Return the layers that average over positions and classify."""
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
 
 
@@ -76,7 +76,7 @@ def basic(inputs: int, outputs: int, stride: int, norm: Norm = nn.BatchNorm2d) -
 
 
 def bottleneck(inputs: int, middle: int, outputs: int, stride: int, groups: int = 1) -> nn.Module:
-    """Return the block of ResNet-50, or with groups of ResNeXt."""
+    """Return the block of ResNet-50 or, with ``groups`` above 1, that of ResNeXt."""
     body = nn.Sequential(
         *conv_norm(inputs, middle, 1),
         *conv_norm(middle, middle, 3, stride, groups),
@@ -108,7 +108,7 @@ def inverted(
     inputs: int, outputs: int, stride: int, expand: int, kernel: int = 3, squeeze: bool = False,
     act: Act = nn.ReLU6,
 ) -> nn.Module:  # fmt: skip
-    """Return the block of MobileNetV2, or with a squeeze and SiLU of EfficientNet."""
+    """Return the block of MobileNetV2 or, with squeeze and SiLU, that of EfficientNet."""
     middle = inputs * expand
     layers = [
         *(conv_norm(inputs, middle, 1, act=act) if expand > 1 else []),
@@ -124,7 +124,10 @@ def inverted(
 def _inverted_network(
     stages: Iterable[tuple[int, int, int, int, int]], stem: int, last: int, squeeze: bool, act: Act
 ) -> nn.Module:
-    """Return blocks described by (expansion, channels, count, stride, kernel)."""
+    """Return a network of inverted residuals.
+
+    ``stages`` has (expansion, channels, number of blocks, stride, kernel) for each stage.
+    """
     layers: list[nn.Module] = [conv_norm(3, stem, act=act)]
     now = stem
     for expand, channels, count, stride, kernel in stages:
@@ -177,7 +180,7 @@ def mobilenet_v1(width: int = 16) -> nn.Module:
 
 
 class ShuffleUnit(nn.Module):
-    """The unit of ShuffleNetV2: half of the channels are left unchanged, then all are shuffled."""
+    """The unit of ShuffleNetV2: with stride 1 half of the channels skip the body; then all are shuffled."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -224,7 +227,7 @@ class Dense(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, C + growth, H, W)."""
+        """Append the new features: (B, C, H, W) to (B, C + growth, H, W)."""
         return torch.cat([x, self.body(x)], 1)
 
 

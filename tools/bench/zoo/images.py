@@ -9,7 +9,7 @@ from torch.nn import functional
 
 
 def vgg(batch_norm: bool = True) -> nn.Module:
-    """Return convolutions and pools in a sequence."""
+    """Return VGG: convolutions and pools in a sequence."""
     layers: list[nn.Module] = []
     now = 3
     for outputs in (16, 32, 64):
@@ -26,7 +26,7 @@ def vgg(batch_norm: bool = True) -> nn.Module:
 
 
 def lenet() -> nn.Module:
-    """Return LeNet-5 for 28 x 28."""
+    """Return LeNet-5 for images of 28 x 28."""
     return nn.Sequential(
         nn.Conv2d(1, 6, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(),
         nn.AvgPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh(),
@@ -35,7 +35,7 @@ def lenet() -> nn.Module:
 
 
 def squeezenet() -> nn.Module:
-    """Return a network of fire modules: a narrow layer, then 1 x 1 and 3 x 3 in parallel."""
+    """Return SqueezeNet, made of fire modules: a narrow layer, then 1 x 1 and 3 x 3 in parallel."""
 
     def fire(inputs: int, narrow: int, wide: int) -> nn.Module:
         beside = Beside(nn.Conv2d(narrow, wide, 1), nn.Conv2d(narrow, wide, 3, padding=1))
@@ -49,7 +49,7 @@ def squeezenet() -> nn.Module:
 
 
 def inception() -> nn.Module:
-    """Return a network of parallel branches with several kernels."""
+    """Return an Inception network: parallel branches with kernels of different sizes."""
 
     def mixed(inputs: int) -> nn.Module:
         pool = nn.Sequential(nn.MaxPool2d(3, 1, 1), conv_norm(inputs, 8, 1))
@@ -67,7 +67,7 @@ def resnext() -> nn.Module:
 
 
 def resnet_bottleneck() -> nn.Module:
-    """Return the blocks of ResNet-50."""
+    """Return a small network of ResNet-50's blocks."""
     return nn.Sequential(
         conv_norm(3, 16), bottleneck(16, 8, 32, 1), bottleneck(32, 16, 64, 2), *head(64)
     )
@@ -96,7 +96,7 @@ class PreActivation(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, C, H, W)."""
+        """Apply the block to x (B, C, H, W)."""
         y = self.conv1(functional.relu(self.norm1(x)))
         found: Tensor = x + self.conv2(functional.relu(self.norm2(y)))
         return found
@@ -115,13 +115,13 @@ class ChannelsLastNorm(nn.Module):
         self.norm = nn.LayerNorm(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, C, H, W)."""
+        """Normalise x (B, C, H, W) over C."""
         found: Tensor = self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         return found
 
 
 class LayerScale(nn.Module):
-    """A trainable factor for each channel, small at first."""
+    """Multiplies each channel by a trainable factor, small at first."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class LayerScale(nn.Module):
 
 
 def convnext() -> nn.Module:
-    """Return ConvNeXt: 7 x 7 depthwise, LayerNorm, an inverted bottleneck with GELU."""
+    """Return ConvNeXt: 7 x 7 depthwise convolutions, LayerNorm, and inverted bottlenecks with GELU."""
 
     def block(channels: int) -> nn.Module:
         body = nn.Sequential(
@@ -162,7 +162,7 @@ def convmixer() -> nn.Module:
 
 
 def ghostnet() -> nn.Module:
-    """Return GhostNet: in its modules, half of the channels are cheap functions of the others."""
+    """Return GhostNet, whose modules compute half of the channels cheaply from the other half."""
 
     class Ghost(nn.Module):
         def __init__(self, inputs: int, outputs: int) -> None:
@@ -203,7 +203,7 @@ def cbam() -> nn.Module:
 
 
 class UNet(nn.Module):
-    """A U-Net of two scales with skip connections; each channel's mean over the map is an output."""
+    """A U-Net of two scales with skip connections."""
 
     def __init__(self, up: Callable[[int, int], nn.Module], outputs: int = 3) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class UNet(nn.Module):
         self.join2, self.join1 = conv_norm(32, 16), conv_norm(16, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a map per row, flattened."""
+        """Return all output maps of each image, flattened (B, outputs * H * W)."""
         first = self.first(x)
         second = self.second(functional.max_pool2d(first, 2))
         deep = self.deepest(functional.max_pool2d(second, 2))
@@ -224,7 +224,7 @@ class UNet(nn.Module):
 
 
 def upsampled(mode: str) -> Callable[[int, int], nn.Module]:
-    """Return an upsampling by two followed by a convolution."""
+    """Return a function that makes an upsampling by two followed by a convolution."""
 
     def up(inputs: int, outputs: int) -> nn.Module:
         return nn.Sequential(
@@ -240,7 +240,7 @@ def transposed(inputs: int, outputs: int) -> nn.Module:
 
 
 def conv_autoencoder() -> nn.Module:
-    """Return an autoencoder: convolutions down, transposed convolutions up."""
+    """Return an autoencoder: convolutions shrink the image, transposed convolutions enlarge it again."""
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(),
         nn.ConvTranspose2d(16, 8, 3, 2, 1, 1), nn.ReLU(), nn.ConvTranspose2d(8, 1, 3, 2, 1, 1),
@@ -271,7 +271,7 @@ def pyramid() -> nn.Module:
 
 
 def unfolded() -> nn.Module:
-    """Return a convolution implemented as unfold and a product."""
+    """Return a network whose convolution is implemented as an unfold and a product."""
     return nn.Sequential(
         nn.Unfold(3, stride=2),
         nn.Conv1d(27, 16, 1),
@@ -282,7 +282,7 @@ def unfolded() -> nn.Module:
 
 
 class Fourier(nn.Module):
-    """Mixes positions by a fixed cosine transform."""
+    """Mixes positions with a fixed cosine transform."""
 
     def __init__(self, side: int) -> None:
         super().__init__()
@@ -296,7 +296,7 @@ class Fourier(nn.Module):
 
 
 def fourier() -> nn.Module:
-    """Return a network on the cosine transform of the image."""
+    """Return a network whose input is the image's cosine transform."""
     return nn.Sequential(
         Fourier(16), nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)
     )

@@ -1,4 +1,4 @@
-"""Networks for rows of numbers, custom layers, and losses."""
+"""Networks for tabular data, custom layers, and losses."""
 
 import itertools
 from typing import Any
@@ -24,27 +24,27 @@ class Highway(nn.Module):
         self.layer, self.gate = nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, width)."""
+        """Apply the layer to x (B, width)."""
         gate = self.gate(x).sigmoid()
         found: Tensor = gate * self.layer(x).relu() + (1 - gate) * x
         return found
 
 
 class CrossLayer(nn.Module):
-    """The cross layer of DCN, which multiplies features."""
+    """The cross layer of DCN, which multiplies features with one another."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.layer = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, width)."""
+        """Apply the layer to x (B, width)."""
         found: Tensor = x * self.layer(x) + x
         return found
 
 
 class FactorisationMachine(nn.Module):
-    """A factorisation machine: all pairwise products of features, through low-rank factors."""
+    """A factorisation machine: products of all pairs of features, weighted by low-rank factors."""
 
     def __init__(self, inputs: int, rank: int, classes: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class FactorisationMachine(nn.Module):
         self.factors = nn.Parameter(torch.randn(classes, inputs, rank) * 0.1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, classes)."""
+        """Return outputs (B, classes) for rows (B, inputs)."""
         squares = torch.einsum("bi,cir->bcr", x, self.factors) ** 2
         pairs = squares - torch.einsum("bi,cir->bcr", x**2, self.factors**2)
         found: Tensor = self.linear(x) + 0.5 * pairs.sum(-1)
@@ -68,7 +68,7 @@ class Mixture(nn.Module):
         self.router = nn.Linear(inputs, experts)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, classes)."""
+        """Return outputs (B, classes) for rows (B, inputs)."""
         found = torch.stack([expert(x) for expert in self.experts], 1)
         mixed: Tensor = (self.router(x).softmax(1)[..., None] * found).sum(1)
         return mixed
@@ -83,7 +83,7 @@ class RadialBasis(nn.Module):
         self.head = nn.Linear(centres, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, classes)."""
+        """Return outputs (B, classes) for rows (B, inputs)."""
         distances = (x[:, None] - self.centres).square().mean(-1)
         found: Tensor = self.head(torch.exp(-distances))
         return found
@@ -98,7 +98,7 @@ class Cosine(nn.Module):
         self.prototypes = nn.Parameter(torch.randn(classes, 16))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return 10 times the cosines (B, classes)."""
+        """Return the cosines (B, classes) multiplied by 10."""
         rows = functional.normalize(self.body(x), dim=1)
         return 10 * rows @ functional.normalize(self.prototypes, dim=1).T
 
@@ -114,7 +114,7 @@ class Graph(nn.Module):
         self.first, self.second = nn.Linear(features, 8), nn.Linear(8, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return outputs (B, 5) of x (B, nodes, features)."""
+        """Return outputs (B, 5) for graphs (B, nodes, features)."""
         x = torch.relu(self.ring @ self.first(x))
         found: Tensor = (self.ring @ self.second(x)).mean(1)
         return found
@@ -128,7 +128,7 @@ class PointNet(nn.Module):
         self.points, self.head = mlp(3, 16, 32), mlp(32, 16, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return outputs (B, 5) of points (B, N, 3)."""
+        """Return outputs (B, 5) for points (B, N, 3)."""
         found: Tensor = self.head(self.points(x).amax(1))
         return found
 
@@ -141,7 +141,7 @@ class Siamese(nn.Module):
         self.twin, self.head = mlp(8, 16, 8), nn.Linear(8, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return outputs (B, 2) of pairs (B, 2, 8)."""
+        """Return outputs (B, 2) for pairs (B, 2, 8)."""
         left, right = self.twin(x[:, 0]), self.twin(x[:, 1])
         found: Tensor = self.head((left - right).abs())
         return found

@@ -1,4 +1,4 @@
-"""Models of public packages, built as their users would, at sizes for small devices.
+"""Models from public packages, built as the packages' users would build them, small enough for devices.
 
 The packages are imported when a model is built; ``tools.bench.models`` installs them into a separate
 environment. Weights are random, because they do not affect whether a model can be exported.
@@ -12,7 +12,7 @@ from tools.bench.zoo.published.tabular import TABULAR
 from tools.bench.zoo.published.text import TEXT
 from tools.bench.zoo.published.vision import VISION
 
-# The packages to install for these models, in addition to this project's own torch.
+# The packages to install for these models, besides torch, which the project has itself.
 PACKAGES = (
     "torchvision==0.28.0", "timm==1.0.31", "transformers==5.24.0", "peft==0.21.2", "vit-pytorch==1.26.11",
     "x-transformers==2.31.10", "linformer==0.2.3", "conformer==0.3.2", "pytorch-tcn==1.2.3",

@@ -1,4 +1,4 @@
-"""Frozen models with adapters of peft."""
+"""Frozen models with adapters from peft."""
 
 from functools import partial
 from typing import Any

@@ -16,8 +16,8 @@ _OPERATORS = _library("torchvision", "FRAGMENT")
 def package(name: str) -> Any:
     """Import a package.
 
-    It first declares the operators that torchvision's import needs, because its compiled ones may need
-    CUDA.
+    The operators that torchvision needs on import are declared first, because torchvision's compiled ones
+    may need CUDA.
     """
     if find_spec("torchvision") and not hasattr(torch.ops.torchvision, "nms"):
         for operator in ("nms", "qnms"):
@@ -26,21 +26,21 @@ def package(name: str) -> Any:
 
 
 def hugging_face(config: str, model: str, **options: object) -> nn.Module:
-    """Return a model of transformers with random weights."""
+    """Return a model from transformers with random weights."""
     transformers = package("transformers")
     made: nn.Module = getattr(transformers, model)(getattr(transformers, config)(**options))
     return made
 
 
 class Take(nn.Module):
-    """Wraps a model whose output is an object or a tuple, and returns the part with this name or index."""
+    """Wraps a model whose output is an object or tuple; returns the element ``part`` (a name or index)."""
 
     def __init__(self, model: nn.Module, part: str | int = "logits", **constants: object) -> None:
         super().__init__()
         self.model, self.part, self.constants = model, part, constants
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the part (B, ...) for inputs (B, ...)."""
+        """Return the element (B, ...) for inputs (B, ...)."""
         output = self.model(x, **self.constants)
         taken: Tensor = output[self.part]
         return taken
@@ -73,7 +73,7 @@ class Padded(nn.Module):
 
 
 class Pooled(nn.Module):
-    """An encoder of sequences, a mean over positions, and a linear layer."""
+    """Classifies with an encoder of sequences, a mean over positions, and a linear layer."""
 
     def __init__(
         self, encoder: nn.Module, width: int, classes: int, part: str | None = None

@@ -1,4 +1,4 @@
-"""Segmentation and detection models of segmentation-models-pytorch, transformers and torchvision."""
+"""Segmentation and detection models from segmentation-models-pytorch, transformers and torchvision."""
 
 from functools import partial
 

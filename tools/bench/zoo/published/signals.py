@@ -1,4 +1,4 @@
-"""Audio and time-series models of transformers, conformer and pytorch-tcn."""
+"""Audio and time-series models from transformers, conformer and pytorch-tcn."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""Models for tables of numbers, of pytorch-tabnet, rtdl and tab-transformer-pytorch."""
+"""Models for tabular data from pytorch-tabnet, rtdl and tab-transformer-pytorch."""
 
 from collections.abc import Mapping
 from functools import partial

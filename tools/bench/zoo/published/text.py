@@ -1,4 +1,4 @@
-"""Language models and text classifiers of transformers, x-transformers and linformer."""
+"""Language models and text classifiers from transformers, x-transformers and linformer."""
 
 from collections.abc import Mapping
 from functools import partial

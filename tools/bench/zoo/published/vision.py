@@ -1,4 +1,4 @@
-"""Image classifiers of timm, torchvision and vit-pytorch."""
+"""Image classifiers from timm, torchvision and vit-pytorch."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,10 +1,11 @@
 """``python -m tools.deb``: builds sedge-cloud and sedge-edge for Debian 12 and 13, amd64 and arm64.
 
-The .deb files are in dist/debian12 and dist/debian13, each a repository for apt. Older versions stay there.
+The .deb files go to dist/debian12 and dist/debian13, each of which is a repository for apt. Older versions
+stay there.
 
-Each package contains the project's wheel and its dependencies' wheels, at the versions of constraints.txt,
-for the Python of its Debian. Nothing is compiled here, so any machine can build every package. For the same
-release, the package for the newer Debian has the higher version number.
+Each package contains the project's wheel and the wheels of its dependencies, in the versions that
+constraints.txt pins, for its Debian release's Python. Nothing is compiled, so any machine can build every
+package. For the same release of Sedge, the package for the newer Debian has the higher version number.
 """
 
 import argparse
@@ -22,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 PLATFORMS = {"amd64": "x86_64", "arm64": "aarch64"}
 # The Python version of each Debian release.
 PYTHONS = {12: (3, 11), 13: (3, 13)}
-# A glibc older than that of both Debians.
+# The minor version of the newest glibc that wheels may need; both Debian releases have a newer one.
 GLIBC = 28
 SCRIPTS = Path(__file__).with_name("scripts")
 EXTRAS = {"cloud": "cloud,http,safetensors,stores", "edge": "onnx,images,safetensors"}
@@ -30,12 +31,12 @@ RECOMMENDS = {
     "cloud": "mosquitto, ca-certificates",
     "edge": "systemd-timesyncd | time-daemon",
 }
-# The commands of each package, with the module that each starts.
+# The modules that each package starts; each command has its module's name, with hyphens.
 COMMANDS = {
     "cloud": ("sedge_cloud", "sedge_conformance", "sedge_export"),
     "edge": ("sedge_edge",),
 }
-# The words that each package's maintainer scripts contain, and the files that they delete.
+# What replaces each of these words in a package's maintainer scripts. DELETED has the files to delete.
 WORDS = {
     "cloud": {
         "QUESTION": "the coordinator's keys, passwords and runs",
@@ -68,7 +69,7 @@ Priority: optional
 Description: Sedge {part}: personalised federated learning for small devices
  Lies in /opt/sedge, with the Python packages that it needs.
 """
-# -P prevents imports from the working folder. PYTHONPATH reaches child processes, too.
+# -P prevents imports from the working folder. Child processes also get PYTHONPATH.
 COMMAND = """\
 #!/bin/sh
 PYTHONPATH=/opt/sedge/{part}/lib PYTHONNOUSERSITE=1 exec /usr/bin/python3 -P -m {module} "$@"
@@ -109,7 +110,7 @@ def build(part: str, architecture: str, debian: int, wheel: Path, stage: Path, o
     library = opt / part / "lib"
     wanted = [f"{wheel}[{EXTRAS[part]}]"]
     wheels.install(library, wanted, ".".join(map(str, low)), PLATFORMS[architecture], GLIBC)
-    # These scripts begin with the path of this Python, so they would not run.
+    # The scripts that pip installed start with the path of this machine's Python, so they would not run.
     shutil.rmtree(library / "bin", ignore_errors=True)
     shutil.move(library / "share/sedge", opt / part / "share/sedge")
     for module in COMMANDS[part]:
@@ -143,7 +144,7 @@ def build(part: str, architecture: str, debian: int, wheel: Path, stage: Path, o
 
 
 def _worded(script: str, part: str) -> str:
-    """Return a maintainer script with its package's words filled in."""
+    """Return a maintainer script with its placeholders replaced by this package's words."""
     for name, words in {"PART": part, **WORDS[part]}.items():
         script = script.replace(name, words)
     return script

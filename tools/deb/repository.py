@@ -12,7 +12,10 @@ _INDEX = ("Packages", "Packages.gz", "Packages.xz", "Release", "InRelease", "sed
 
 
 def lacks(key: str | None) -> str:
-    """Return in one line why `publish` cannot work, such as a missing program or secret ``key``, or ""."""
+    """Return one line that says why ``publish`` would fail, or "".
+
+    It fails if a program is missing, or if gpg has no such secret ``key``.
+    """
     lacking = [_FROM[name] for name in _FROM if (key or name != "gpg") and not shutil.which(name)]
     if lacking:
         return f"apt-get install {' '.join(lacking)}"
@@ -25,7 +28,7 @@ def lacks(key: str | None) -> str:
 def publish(folder: Path, key: str | None) -> None:
     """Write the index of all packages in ``folder``, of every version and architecture.
 
-    If ``key`` names a secret key of gpg, it also writes the signed InRelease, and the public key as
+    If ``key`` names a secret key in gpg, the signed InRelease is written too, and the public key as
     sedge.gpg.
     """
     # An older signature would not match the new index.

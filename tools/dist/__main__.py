@@ -2,8 +2,8 @@
 
     python -m tools.dist [--out FOLDER]
 
-To check the wheel, it is installed with the extra ``onnx`` into a new environment, where its commands must
-start. Needs the extra ``dist``. Nothing is uploaded.
+The wheel is checked by installing it with the extra ``onnx`` into a new environment, where its commands
+must start. This needs the extra ``dist``. Nothing is uploaded.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from tools.dist.manual import manual
 from tools.dist.parsers import COMMANDS
 
 ROOT = Path(__file__).parents[2]
-# These two need torch, which a device does not have.
+# The other commands need torch, which a device does not have.
 ON_A_DEVICE = ("sedge-edge", "sedge-cloud")
 
 
@@ -47,7 +47,10 @@ def release(out: Path) -> None:
 
 
 def installed(wheel: Path, environment: Path) -> Path:
-    """Install the wheel in a new environment, as on a device, and start its commands there."""
+    """Install the wheel in a new environment, as on a device, and start its commands there.
+
+    Returns the environment's folder.
+    """
     venv.create(environment)  # without pip, which the SBOM must not list
     pip = (sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install")
     run(*pip, "--quiet", "--constraint", ROOT / "constraints.txt", f"{wheel}[onnx]")

@@ -12,7 +12,7 @@ COMMANDS: tuple[str, ...] = tuple(PROJECT["scripts"])
 
 
 class _Asked(Exception):
-    """Carries the parser of which help was requested."""
+    """Carries the parser whose help was requested."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         super().__init__(parser.prog)

@@ -1,1 +1,1 @@
-"""Builds the documentation site from the repository's pages and the generated reference of all keys."""
+"""Builds the documentation site from the repository's pages and the generated reference of settings."""

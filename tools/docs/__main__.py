@@ -2,8 +2,8 @@
 
     python -m tools.docs [--out FOLDER]
 
-Every page keeps its path, so a link that works in the repository works in the site, too. The build fails at
-a broken link or a page that is missing from the menu.
+Every page keeps its path, so links that work in the repository also work on the site. The build fails if a
+link is broken or a page is missing from the menu.
 """
 
 import argparse
@@ -18,7 +18,10 @@ FIRST = '<!doctype html><meta http-equiv="refresh" content="0; url=docs/index.ht
 
 
 def build(out: Path, builder: str = "html") -> int:
-    """Build the site in a folder, or with ``dummy`` only check its links. Returns Sphinx's exit status."""
+    """Build the site in a folder, or only check its links if ``builder`` is "dummy".
+
+    Returns Sphinx's exit status.
+    """
     options = ["-q", "-W", "--keep-going", "-b", builder, "-c", str(Path(__file__).parent)]
     # Sphinx's intermediate files go next to the site's folder, which then contains only the site.
     kept = ["-d", str(out.with_name(f"{out.name}.doctrees"))]
@@ -30,7 +33,7 @@ def build(out: Path, builder: str = "html") -> int:
 
 
 def main() -> int:
-    """Write the generated files, and build the site."""
+    """Write the generated files, and build the site. Returns Sphinx's exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.docs", description="Build the site.")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "site")
     arguments = parser.parse_args()

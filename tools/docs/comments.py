@@ -22,10 +22,10 @@ Fields = Mapping[str, Field]
 
 
 def commented(text: str, struct: type[msgspec.Struct], *, with_tables: bool) -> str:
-    """Regenerate a file's comments, each key's above its first occurrence. Values stay as they are.
+    """Regenerate a file's comments. Each key's goes above the key's first occurrence. Values do not change.
 
-    Without ``with_tables`` nothing is written below the headers. Raises ``KeyError`` for a table that the
-    struct does not have.
+    If ``with_tables`` is false, nothing is written below the headers. Raises ``KeyError`` for a table that
+    the struct does not have.
     """
     out: list[str] = []
     keys = _by_name(struct)

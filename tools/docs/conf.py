@@ -1,7 +1,7 @@
-"""Sphinx's settings for the site: the pages of this repository at their own paths, in MyST and Furo.
+"""Sphinx's settings for the site, which has this repository's pages at their own paths, with MyST and Furo.
 
-The menu comes from docs/index.md: each heading above a list of links becomes a part, and the links its
-pages.
+The menu comes from docs/index.md: each heading above a list of links becomes a part of the menu, and the
+links become the part's pages.
 """
 
 import re
@@ -40,7 +40,7 @@ def menu(index: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def add_menu(_app: object, page: str, source: list[str]) -> None:
-    """Append the menu to the index page, only in the site."""
+    """Append the menu to the index page as Sphinx reads it. The file itself does not have it."""
     if page == root_doc:
         for title, pages in menu(source[0]):
             lines = ["", "```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```", ""]

@@ -1,6 +1,6 @@
-"""Generates the reference, and the comments of TOML files, from the structs of the configuration files.
+"""Generates the reference, and the comments in TOML files, from the structs of the configuration files.
 
-``make spec`` (tools/spec) writes them.
+``make spec`` (tools/spec) writes both.
 """
 
 from collections.abc import Iterator

@@ -156,7 +156,7 @@ class ScaledNorm(nn.BatchNorm2d):
 
 
 class _StraightThrough(torch.autograd.Function):
-    """Rounds values; the gradient is that of the identity."""
+    """Rounds values, but passes gradients through unchanged."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ class Rounding(nn.Module):
         self.layer = nn.Linear(inputs, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, classes)."""
+        """Return outputs (B, classes) for rows (B, inputs)."""
         weight: Tensor = _StraightThrough.apply(self.layer.weight * 16)  # type: ignore[no-untyped-call]
         return functional.linear(x, weight / 16, self.layer.bias)
 
@@ -188,7 +188,7 @@ class Written(nn.Module):
         self.left, self.right, self.head = nn.Linear(8, 4), nn.Linear(8, 4), nn.Linear(9, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return outputs (B, 5) of rows (B, 16)."""
+        """Return outputs (B, 5) for rows (B, 16)."""
         features = torch.zeros(x.shape[0], 9)
         features[:, 0:8:2] = self.left(x[:, :8])
         features[:, 1:8:2] = self.right(x[:, 8:])
@@ -209,18 +209,18 @@ def weighted_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def focal(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the focal loss, gamma 2."""
+    """Return the focal loss with gamma 2."""
     log = logits.log_softmax(1).gather(1, y[:, None])[:, 0]
     return -((1 - log.exp()) ** 2) * log
 
 
 def hinge(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the multi-class hinge."""
+    """Return the multi-class hinge loss."""
     return functional.multi_margin_loss(logits, y, reduction="none")
 
 
 def multi_label(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the binary cross entropy of several labels."""
+    """Return the binary cross entropy, averaged over the labels."""
     return functional.binary_cross_entropy_with_logits(logits, y, reduction="none").mean(1)
 
 
@@ -235,17 +235,17 @@ def smooth_l1(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def quantile(outputs: Tensor, y: Tensor) -> Tensor:
-    """Return the pinball loss of the ninth decile."""
+    """Return the pinball loss for the ninth decile."""
     error = y - outputs
     return torch.maximum(0.9 * error, -0.1 * error).mean(1)
 
 
 def gaussian(outputs: Tensor, y: Tensor) -> Tensor:
-    """Return the likelihood of a normal distribution whose deviation is learned."""
+    """Return the negative log-likelihood of a normal distribution with a learned deviation."""
     mean, log_variance = outputs.chunk(2, 1)
     return (log_variance + (y - mean) ** 2 * torch.exp(-log_variance)).mean(1)
 
 
 def poisson(outputs: Tensor, y: Tensor) -> Tensor:
-    """Return the Poisson likelihood of |y|."""
+    """Return the Poisson negative log-likelihood of |y|."""
     return functional.poisson_nll_loss(outputs, y.abs(), reduction="none").mean(1)

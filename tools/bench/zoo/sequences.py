@@ -9,7 +9,7 @@ from torch.nn import functional
 
 
 class Through(nn.Module):
-    """Applies a function to a module and the input."""
+    """Calls a function with a module and the input."""
 
     def __init__(self, module: nn.Module, function: Callable[[nn.Module, Tensor], Tensor]) -> None:
         super().__init__()
@@ -21,13 +21,13 @@ class Through(nn.Module):
 
 
 def recurrent(layer: nn.Module, width: int, classes: int = 5) -> nn.Module:
-    """Return a recurrent layer, of which the last step goes through a linear layer."""
+    """Return a recurrent layer whose last step is fed to a linear layer."""
     last = Through(layer, lambda module, x: module(x)[0][:, -1])
     return nn.Sequential(last, nn.Linear(width, classes))
 
 
 class KeywordGru(nn.Module):
-    """A convolution over audio features (B, T, 40), a GRU over all steps, and a classifier."""
+    """Classifies audio features (B, T, 40): a convolution, a GRU over all steps, and a linear layer."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class KeywordGru(nn.Module):
         self.layer, self.head = nn.GRU(32, 64, batch_first=True), nn.Linear(64, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return outputs (B, classes) of the last step."""
+        """Return outputs (B, classes) from the last step."""
         features = torch.relu(self.conv(x.mT)).mT
         found: Tensor = self.head(self.layer(features)[0][:, -1])
         return found
@@ -49,7 +49,7 @@ class Cell(nn.Module):
         self.cell, self.head = nn.GRUCell(inputs, width), nn.Linear(width, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return outputs (B, 5) of x (B, T, F)."""
+        """Return outputs (B, 5) for x (B, T, F)."""
         state = x.new_zeros(x.shape[0], self.cell.hidden_size)
         for step in range(x.shape[1]):
             state = self.cell(x[:, step], state)
@@ -58,7 +58,7 @@ class Cell(nn.Module):
 
 
 def words(width: int = 16, vocabulary: int = 50) -> nn.Module:
-    """Return a classifier of the mean of word embeddings."""
+    """Return a classifier that averages word embeddings."""
     mean = Through(nn.Embedding(vocabulary, width, padding_idx=0), lambda m, x: m(x).mean(1))
     return nn.Sequential(mean, nn.Linear(width, 5))
 
@@ -76,7 +76,7 @@ class Positions(nn.Module):
         self.words, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, T, width)."""
+        """Return the embeddings (B, T, width) of words (B, T)."""
         found: Tensor = self.words(x) + self.positions(torch.arange(x.shape[1]))
         return found
 
@@ -89,14 +89,14 @@ def encoder_layer(width: int, norm_first: bool = False) -> nn.Module:
 
 
 def transformer(norm_first: bool = False) -> nn.Module:
-    """Return two encoder layers and a classifier of the mean over positions."""
+    """Return a transformer: two encoder layers and a classifier on their mean over positions."""
     mean = Through(nn.Identity(), lambda m, x: x.mean(1))
     layers = [encoder_layer(16, norm_first) for _ in range(2)]
     return nn.Sequential(Positions(50, 12, 16), *layers, mean, nn.Linear(16, 5))
 
 
 class Causal(nn.Module):
-    """Attention over earlier positions only, with a mask."""
+    """Self-attention with a mask that hides later positions."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Causal(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, T, width)."""
+        """Apply the attention to x (B, T, width)."""
         batch, length, width = x.shape
         split = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = split.permute(2, 0, 3, 1, 4)
@@ -114,7 +114,7 @@ class Causal(nn.Module):
 
 
 class Block(nn.Module):
-    """The block of GPT-2 with a given attention."""
+    """A block of GPT-2 that uses ``attention``."""
 
     def __init__(self, width: int, attention: nn.Module) -> None:
         super().__init__()
@@ -125,14 +125,14 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, T, width)."""
+        """Apply the block to x (B, T, width)."""
         x = x + self.attention(self.norm1(x))
         found: Tensor = x + self.mlp(self.norm2(x))
         return found
 
 
 def gpt() -> nn.Module:
-    """Return two causal blocks; the last position predicts the next word."""
+    """Return a network of two causal blocks that predicts the next word at the last position."""
     last = Through(nn.Identity(), lambda m, x: x[:, -1])
     blocks = [Block(16, Causal(16, 4)) for _ in range(2)]
     return nn.Sequential(Positions(50, 12, 16), *blocks, nn.LayerNorm(16), last, nn.Linear(16, 50))
@@ -147,7 +147,7 @@ class Rotary(nn.Module):
 
     @staticmethod
     def turned(x: Tensor) -> Tensor:
-        """Rotate the pairs of x (B, T, width) by angles that grow with the position."""
+        """Rotate pairs of elements of x (B, T, width) by angles that grow with the position."""
         half = x.shape[-1] // 2
         frequencies = 2 ** -torch.arange(half).float()
         angles = torch.arange(x.shape[1])[:, None] * frequencies
@@ -156,7 +156,7 @@ class Rotary(nn.Module):
         return torch.cat([left * cos - right * sin, left * sin + right * cos], -1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, T, width)."""
+        """Apply the attention to x (B, T, width)."""
         q, k = self.turned(self.q(x)), self.turned(self.k(x))
         weights = (q @ k.mT / math.sqrt(x.shape[-1])).softmax(-1)
         found: Tensor = weights @ self.v(x)
@@ -164,7 +164,7 @@ class Rotary(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """The gated layer of LLaMA."""
+    """The gated feed-forward layer of LLaMA."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(2 * width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, T, width)."""
+        """Apply the layer to x (B, T, width)."""
         found: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
         return found
 
@@ -186,14 +186,14 @@ class LlamaBlock(nn.Module):
         self.attention, self.mlp = Rotary(width), SwiGLU(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, T, width)."""
+        """Apply the block to x (B, T, width)."""
         x = x + self.attention(self.norm1(x))
         found: Tensor = x + self.mlp(self.norm2(x))
         return found
 
 
 def llama() -> nn.Module:
-    """Return two blocks of LLaMA; the last position predicts the next word."""
+    """Return a network of two LLaMA blocks that predicts the next word at the last position."""
     last = Through(nn.Identity(), lambda m, x: x[:, -1])
     return nn.Sequential(
         nn.Embedding(50, 16), LlamaBlock(16), LlamaBlock(16), nn.RMSNorm(16), last,
@@ -211,13 +211,13 @@ class LowRank(nn.Module):
         self.up = nn.Linear(rank, layer.out_features, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum of the frozen and the trained product."""
+        """Return the frozen layer's output plus the trained product."""
         found: Tensor = self.layer(x) + self.up(self.down(x))
         return found
 
 
 def lora() -> nn.Module:
-    """Return a transformer layer with low-rank adapters; the rest is frozen."""
+    """Return a frozen transformer layer with trained low-rank adapters and a trained classifier."""
     block = Block(16, Causal(16, 4)).requires_grad_(False)
     block.mlp = nn.Sequential(
         LowRank(nn.Linear(16, 64), 4), nn.GELU(), LowRank(nn.Linear(64, 16), 4)
@@ -238,7 +238,7 @@ class VisionTransformer(nn.Module):
         self.layer, self.head = encoder_layer(16, True), nn.Linear(16, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return outputs (B, 10) of images of 16 x 16."""
+        """Return outputs (B, 10) for images (B, 3, 16, 16)."""
         rows = self.patches(x).flatten(2).mT
         sequence = rows.new_zeros(rows.shape[0], 17, 16)
         sequence[:, 0] = self.token
@@ -248,7 +248,7 @@ class VisionTransformer(nn.Module):
 
 
 def mlp_mixer() -> nn.Module:
-    """Return MLP-Mixer: mixes patches, then channels."""
+    """Return an MLP-Mixer, which mixes patches, then channels."""
 
     class Mix(nn.Module):
         def __init__(self, positions: int, width: int) -> None:
@@ -270,7 +270,7 @@ def mlp_mixer() -> nn.Module:
 
 
 def keyword_cnn() -> nn.Module:
-    """Return depthwise separable convolutions over time, for audio features (B, F, T)."""
+    """Return a network of depthwise separable convolutions over time, for audio features (B, F, T)."""
     layers: list[nn.Module] = [nn.Conv1d(10, 16, 5, 2, 2), nn.BatchNorm1d(16), nn.ReLU()]
     for _ in range(2):
         layers += [nn.Conv1d(16, 16, 5, padding=2, groups=16), nn.Conv1d(16, 16, 1)]
@@ -287,14 +287,14 @@ class Dilated(nn.Module):
         self.dilation = dilation
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, C, T)."""
+        """Apply the convolution to x (B, C, T)."""
         values, gates = self.conv(functional.pad(x, (self.dilation, 0))).chunk(2, 1)
         found: Tensor = x + values.tanh() * gates.sigmoid()
         return found
 
 
 def tcn() -> nn.Module:
-    """Return dilated causal convolutions."""
+    """Return a network of dilated causal convolutions."""
     return nn.Sequential(
         nn.Conv1d(10, 16, 1), Dilated(16, 1), Dilated(16, 2), Dilated(16, 4),
         Through(nn.Identity(), lambda m, x: x[..., -1]), nn.Linear(16, 5),
@@ -309,7 +309,7 @@ class Pooled(nn.Module):
         self.query, self.head = nn.Parameter(torch.randn(width)), nn.Linear(width, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return outputs (B, 5) of x (B, T, width)."""
+        """Return outputs (B, 5) for x (B, T, width)."""
         weights = (x @ self.query).softmax(1)
         found: Tensor = self.head((weights[..., None] * x).sum(1))
         return found
@@ -323,6 +323,6 @@ class Windows(nn.Module):
         self.layer, self.head = nn.Linear(8, 8), nn.Linear(8, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return outputs (B, 5) of signals (B, T)."""
+        """Return outputs (B, 5) for signals (B, T)."""
         found: Tensor = self.head(torch.relu(self.layer(x.unfold(1, 8, 4))).mean(1))
         return found

@@ -33,12 +33,12 @@ UNKNOWN_KIND, UNKNOWN_VERSION = 200, 255
 NOT_UTF_8 = msgspec.Raw(b"\xa1\xff")
 # An unknown key may have any value, even one that is not valid MessagePack text.
 LATER = [1, {2: msgspec.msgpack.Ext(5, b"later")}, NOT_UTF_8]
-# After this many unanswered offers, a client waits at least 3.6 s before the next one. If it is woken, it
-# waits at most 2 s; WOKEN_S allows another second for a slow link.
+# After this many unanswered offers, a client waits at least 3.6 s before the next offer. Once the
+# coordinator has woken it, it waits at most 2 s; WOKEN_S allows another second for a slow link.
 SILENT_OFFERS, WOKEN_S = 5, 3.0
 # How long the receiver says it is busy: three times as long as a client usually waits for an answer.
 BUSY_S = 8.0
-# A port of the client's own machine on which nothing listens.
+# An address on the client's own machine where nothing listens.
 NOBODY = "http://127.0.0.1:1"
 
 
@@ -65,7 +65,7 @@ def play(model: Model, with_cut: bool = True) -> Callable[[Stage], Act]:
 
 
 def join(run: Run) -> Act:
-    """The client sends HELLO until it gets WELCOME, and again when the coordinator has restarted."""
+    """Check that the client sends HELLO until it gets WELCOME, and again after a coordinator's restart."""
     stage = run.stage
     yield from stage.expect("5.3", "HELLO on its topic", kind_of(Hello), TRAINED_S)
     yield from stage.quiet("5.3", "no HELLO after its WELCOME", kind_of(Hello), QUIET_S)
@@ -82,7 +82,7 @@ def join(run: Run) -> Act:
 
 
 def train(run: Run) -> Act:
-    """A first round: the client downloads bundle and model in chunks, one of which arrives damaged."""
+    """Play a first round: the client downloads bundle and model in chunks, one of which arrives damaged."""
     stage = run.stage
     order = run.order(1, run.model.theta)
     last = order.model.count - 1
@@ -113,7 +113,7 @@ def train(run: Run) -> Act:
 
 
 def step(run: Run) -> Act:
-    """A later round: two steps lead to the model, and the order includes a patch; then an evaluation."""
+    """Play later rounds: one order reaches its model by two steps and has a patch; evaluations follow."""
     stage, first = run.stage, run.model.theta
     yield from run.worked(run.order(1, first))
     between, coded = run.changed(2)
@@ -145,7 +145,7 @@ def step(run: Run) -> Act:
 
 
 def broken_step(run: Run) -> Act:
-    """If a step leads to the wrong model, the client downloads the whole model, here in int8, instead."""
+    """Check that the client downloads the whole model, here in int8, if a step leads to the wrong one."""
     stage = run.stage
     yield from run.worked(run.order(1, run.model.theta))
     _, coded = run.changed(2)
@@ -159,7 +159,7 @@ def broken_step(run: Run) -> Act:
 
 
 def patched(run: Run) -> Act:
-    """The patch is a separate blob, and the order asks for no update."""
+    """Play an order whose patch is a separate blob, then one that asks for no update."""
     stage, theta = run.stage, run.model.theta
     where = np.arange(0, theta.size, 2, dtype=np.uint32)
     patch = SparseVector(theta.size, where, theta[where] * np.float32(0.5))
@@ -176,7 +176,7 @@ def patched(run: Run) -> Act:
 
 
 def kept(run: Run) -> Act:
-    """The device uses a tensor of its own last model and does not send it."""
+    """Check that the device starts from a tensor of its own last model, and sends no change to it."""
     stage, theta = run.stage, run.model.theta
     uploaded = yield from run.worked(run.order(1, theta))
     own = theta.copy()
@@ -194,7 +194,7 @@ def kept(run: Run) -> Act:
 
 
 def restart(run: Run) -> Act:
-    """The coordinator is down between offer and receipt. When it is back, the round is over."""
+    """Restart the coordinator between offer and receipt, so that the round is over when it returns."""
     stage = run.stage
     order = run.order(1, run.model.theta)
     yield stage.say(order)
@@ -215,7 +215,7 @@ def restart(run: Run) -> Act:
 
 
 def cut(run: Run) -> Act:
-    """The client's connection breaks between offer and receipt."""
+    """Break the client's connection between offer and receipt."""
     stage = run.stage
     order = run.order(1, run.model.theta)
     yield stage.say(order)
@@ -227,7 +227,7 @@ def cut(run: Run) -> Act:
 
 
 def reject(run: Run) -> Act:
-    """The client never offers a rejected update again."""
+    """Check that the client never offers a rejected update again."""
     order = run.order(1, run.model.theta)
     yield run.stage.say(order)
     uploaded = yield from run.take(order, (yield from run.offered(1)))
@@ -237,7 +237,7 @@ def reject(run: Run) -> Act:
 
 
 def busy(run: Run) -> Act:
-    """The client leaves a busy receiver alone for as long as it says."""
+    """Check that the client leaves a busy receiver alone for as long as the receiver says."""
     stage, order = run.stage, run.order(1, run.model.theta)
     yield stage.say(order)
     heard = yield from run.offered(1)
@@ -250,7 +250,7 @@ def busy(run: Run) -> Act:
 
 
 def cancel(run: Run) -> Act:
-    """The client does not execute a cancelled order, even if it is replayed."""
+    """Check that the client does not execute a cancelled order, even if that order is replayed."""
     stage = run.stage
     order = stage.say(run.order(1, run.changed(1)[0]))
     yield order
@@ -261,7 +261,7 @@ def cancel(run: Run) -> Act:
 
 
 def unknown(run: Run) -> Act:
-    """The client ignores features of a later version if it can, and declines the order if it cannot."""
+    """Check that the client ignores features of a later version or, if it cannot, declines the order."""
     stage = run.stage
     yield stage.say_raw(UNKNOWN_KIND, b"\x80")
     order = run.order(1, run.model.theta)
@@ -291,7 +291,7 @@ def unknown(run: Run) -> Act:
 
 
 def repeated(run: Run) -> Act:
-    """An order is repeated while its update waits for the receipt."""
+    """Repeat an order while its update waits for the receipt."""
     stage, order = run.stage, run.order(1, run.model.theta)
     yield stage.say(order)
     uploaded = yield from run.take(order, (yield from run.offered(1)))
@@ -302,7 +302,7 @@ def repeated(run: Run) -> Act:
 
 
 def mismatched(run: Run) -> Act:
-    """The model and the patch do not match their order, and an order needs an unannounced extension."""
+    """Send orders whose model or patch does not match, and orders that need an unannounced extension."""
     stage, theta = run.stage, run.model.theta
     first = SparseVector(theta.size, np.zeros(1, np.uint32), theta[:1])
     patch = encode(first, ValueCoding.FP32, Compression.ZLIB)
@@ -333,7 +333,7 @@ def mismatched(run: Run) -> Act:
 
 
 def placed(run: Run) -> Act:
-    """The order names a web server that does not exist. The client must get the model over MQTT anyway."""
+    """Send an order that names an unreachable web server, so the client must get the model over MQTT."""
     stage = run.stage
     order = run.order(1, run.changed(1)[0])
     model = order.model
@@ -350,7 +350,7 @@ def placed(run: Run) -> Act:
 
 
 def renew(run: Run) -> Act:
-    """If the client can change its secret, it answers two identical requests with the same valid JOIN."""
+    """Check that a client that can change its secret gives the same valid JOIN to two equal requests."""
     stage = run.stage
     if stage.hello is None or RENEWS not in stage.hello.codecs:
         return

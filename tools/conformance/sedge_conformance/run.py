@@ -1,4 +1,4 @@
-"""The run of one act. It makes orders and receives updates as a coordinator does."""
+"""The run of one act, which makes orders and receives updates as a coordinator does."""
 
 import hashlib
 from collections.abc import Callable, Generator
@@ -35,7 +35,7 @@ S = TypeVar("S", bound=messages.Message)
 
 @dataclass(frozen=True)
 class Uploaded:
-    """A received update: its offer, transfer id and report and, if it has one, its delta."""
+    """A received update: its offer, its transfer id, its report and, if there is one, its delta."""
 
     offer: Offer
     transfer: bytes
@@ -44,7 +44,7 @@ class Uploaded:
 
 
 class Run:
-    """The run of one act. It makes orders and receives updates."""
+    """The run of one act, which makes orders and receives updates."""
 
     def __init__(self, stage: Stage, model: Model, name: str) -> None:
         self.stage, self.model, self.name = stage, model, name
@@ -52,7 +52,7 @@ class Run:
     def order(
         self, number: int, theta: Theta, values: ValueCoding = ValueCoding.FP32, **more: object
     ) -> Order:
-        """Return an order of round ``number`` for a model (n,), served as one blob in ``values``."""
+        """Return an order for round ``number`` with a model (n,) in one blob, coded as ``values``."""
         coded = encode(SparseVector(theta.size, None, theta), values, Compression.ZLIB)
         theta = decode(coded, theta.size).dense()
         fields: dict[str, object] = {
@@ -68,9 +68,12 @@ class Run:
         return Order(**{**fields, **more})  # type: ignore[arg-type]
 
     def changed(self, number: int, base: Theta | None = None) -> tuple[Theta, bytes]:
-        """Return a later round's model (n,), and the coded step to it from ``base`` or the first model."""
+        """Return a later round's model (n,), and the coded step that leads to it.
+
+        The step starts from ``base`` or, by default, from the first model.
+        """
         theta = self.model.theta if base is None else base
-        # The step differs in each play, because a client may still have that of an earlier play.
+        # The step differs in each play, because a client may still have the step of an earlier play.
         rng = np.random.default_rng([number, *self.name.encode()])
         where = np.sort(rng.choice(theta.size, max(1, theta.size // 20), replace=False)).astype(
             np.uint32
@@ -93,7 +96,7 @@ class Run:
         return wanted
 
     def answers(self, heard: Heard) -> bool:
-        """Return True for a message that ends an order of this run: an update's offer, or a decline."""
+        """Return True for a message that answers an order in this run: an offer or a decline."""
         return self.mine(Offer)(heard) or self.mine(messages.Decline)(heard)
 
     def is_about(self, heard: Heard) -> bool:
@@ -132,7 +135,7 @@ class Run:
         return Uploaded(offer, transfer, *self._judged(order, blob))
 
     def _judged(self, order: Order, blob: bytes) -> tuple[Report, SparseVector | None]:
-        """Check an update against its order as rule 9.3 says. Returns its report and its delta."""
+        """Check an update against its order as rule 9.3 requires. Returns its report and its delta."""
         stage, layout = self.stage, self.model.bundle.manifest.layout
         try:
             report, payload = decode_update(blob)
@@ -169,14 +172,17 @@ class Run:
         yield from self.stage.quiet("7.2", text, self.mine(Offer, uploaded.offer.round), QUIET_S)
 
     def worked(self, order: Order) -> Sub:
-        """Do a whole round: send the order, receive the update, send the receipt."""
+        """Play a whole round: send the order, receive the update, send the receipt. Returns the update."""
         yield self.stage.say(order)
         uploaded = yield from self.take(order, (yield from self.offered(order.round)))
         yield self.stage.say(self.receipt(uploaded), uploaded.transfer)
         return uploaded
 
     def started_from(self, uploaded: Uploaded, theta: Theta, text: str) -> Act:
-        """Check that an update started from theta (n,): the loss before training must be that of theta."""
+        """Check that an update started from theta (n,) by comparing losses.
+
+        The loss that it reports from before training must equal that of an evaluation of theta.
+        """
         order = self.order(uploaded.offer.round + 1, theta, task=messages.EVALUATE)
         loss = (yield from self.worked(order)).report.before.loss
         found = uploaded.report.before.loss
@@ -200,6 +206,6 @@ def is_chunk(transfer: bytes, index: int) -> Callable[[Heard], bool]:
 
 
 def message_of(heard: Heard, kind: type[S]) -> S:
-    """Return the message of a frame that is known to be of this type."""
+    """Return a frame's message, which must be of this type."""
     assert isinstance(heard.message, kind)
     return heard.message

@@ -34,7 +34,7 @@ ACCEPT_RETRY_S = 0.1
 
 
 class Player:
-    """Runs a stage over a real link. It is a station of the loop."""
+    """Runs a stage over a real link, as a station of ``Loop``."""
 
     def __init__(self, stage: Stage, settings: BrokerSettings, gate: "Gate | None") -> None:
         self.stage = stage
@@ -44,7 +44,7 @@ class Player:
         self._log = logging.getLogger("sedge.conformance")
 
     def fileno(self) -> int | None:
-        """Return the link's socket."""
+        """Return the file descriptor of the link's socket, or None if there is none."""
         return self.link.fileno()
 
     def wants_write(self) -> bool:
@@ -57,7 +57,7 @@ class Player:
         return self.link.timer() if at is None else min(at, self.link.timer())
 
     def step(self) -> None:
-        """Process received frames and whatever is due now."""
+        """Pass received frames to the stage, and continue its script if a wait has ended."""
         for event in self.link.step():
             now = time.monotonic()
             match event:
@@ -91,7 +91,7 @@ class Player:
 
 
 class Gate:
-    """A proxy to the broker that can disconnect clients. It listens on a port of all interfaces."""
+    """A proxy to the broker that can disconnect clients. It listens on all network interfaces."""
 
     def __init__(self, port: int, broker: tuple[str, int]) -> None:
         self._broker = broker
@@ -161,11 +161,11 @@ def conform(
     gate_port: int | None,
     tell: Callable[[Finding], None],
 ) -> bool:
-    """Play every act against an enrolled device's client. Returns True if it keeps every rule.
+    """Play every act against an enrolled device's client. Returns True if the client keeps every rule.
 
-    It takes the place of the coordinator, which must not be running. Raises ``ConfigError`` for a device
-    that is not enrolled or a bundle with frozen data, ``StorageError`` and ``CodecError`` for a bundle that
-    cannot be read.
+    The stage takes the place of the coordinator, which must not be running. Raises ``ConfigError`` if the
+    device is not enrolled or the bundle has frozen data, and ``StorageError`` or ``CodecError`` if the
+    bundle cannot be read.
     """
     folder = act_as_owner(Path(cloud.state_dir))
     with as_caller():

@@ -1,6 +1,7 @@
-"""The client's counterpart: opens its frames, serves its blobs, and waits for what an act expects.
+"""The client's counterpart: opens the client's frames, serves blobs, and waits for what an act expects.
 
-It is a state machine without I/O, like the coordinator: it gets frames and the time and returns effects.
+It is a state machine without I/O, like the coordinator: it is given frames and the time, and returns
+effects.
 """
 
 import hashlib
@@ -38,7 +39,7 @@ CHUNK_BYTES = 4096
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule of WIRE.md or of its parts, whether the client kept it, and in which act."""
+    """A rule in WIRE.md or in one of its parts, whether the client kept it, and the act that checked it."""
 
     rule: str
     good: bool
@@ -47,7 +48,7 @@ class Finding:
 
 
 class Broken(Exception):
-    """A rule is broken, and the rest of the act would be pointless."""
+    """A rule is broken, so the rest of the act would be pointless."""
 
     def __init__(self, rule: str, text: str) -> None:
         self.rule, self.text = rule, text
@@ -56,7 +57,7 @@ class Broken(Exception):
 
 @dataclass(frozen=True)
 class Heard:
-    """A frame from the client, with its message unless it is a chunk."""
+    """A frame from the client. ``message`` is None for a chunk."""
 
     frame: Frame
     message: Message | None
@@ -64,7 +65,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class Wait:
-    """Waits until the client sends a frame that ``wanted`` accepts, for at most this many seconds."""
+    """A wait, for at most ``seconds``, until the client sends a frame that ``wanted`` accepts."""
 
     wanted: Callable[[Heard], bool]
     seconds: float
@@ -81,7 +82,7 @@ Act: TypeAlias = Generator[Step, Heard | None, None]
 
 @dataclass(frozen=True)
 class Model:
-    """A bundle, and the vector (n,) that its training starts from."""
+    """A bundle, and the model (n,) that training starts from."""
 
     bundle: Bundle
     theta: Theta
@@ -112,7 +113,7 @@ class Shelf:
         return manifest
 
     def asked_for(self, manifest: Manifest) -> list[frozenset[int]]:
-        """Return the requests for a blob, oldest first."""
+        """Return the chunks that each request for a blob named, oldest request first."""
         return [chunks for transfer, chunks in self.asked if transfer == manifest.transfer]
 
 
@@ -140,19 +141,19 @@ class Stage:
         self._hint = topics.hint(fleet, topics.shard_of(device))
         self._keys = keys
         self.incarnation = incarnation
-        self._heard: dict[tuple[int, int], bytes] = {}  # MACs by start count and sequence
+        self._heard: dict[tuple[int, int], bytes] = {}  # MACs by start count and sequence number
         self.peer = self._new_peer()
         self._act = play(self)
         self._wait: Wait | None = None
         self._until = 0.0
 
     def restart(self) -> None:
-        """Act as a coordinator that has restarted."""
+        """Continue as a coordinator that has restarted."""
         self.incarnation += 1
         self.peer = self._new_peer()
 
     def begin(self, now: float) -> list[Step]:
-        """Start the script, because the link is up, and run it until it first waits for the client."""
+        """Start the script now that the link is up, and run it until it first waits for the client."""
         return list(self._resume(None, now))
 
     def timer(self) -> float | None:
@@ -160,13 +161,13 @@ class Stage:
         return None if self._wait is None else self._until
 
     def poll(self, now: float) -> list[Step]:
-        """If the current wait has timed out, continue the script. Returns its next steps."""
+        """Continue the script if its current wait has timed out. Returns the script's next steps."""
         if self._wait is None or now < self._until:
             return []
         return list(self._resume(None, now))
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[Step]:
-        """Handle a frame from the client: check it, answer it, and continue the act if it waits for it."""
+        """Check and answer a frame from the client, and continue the act if it waits for this frame."""
         if topic != self.topic or self.done:
             return []
         try:
@@ -197,15 +198,15 @@ class Stage:
         return self.peer.message(message, transfer)
 
     def hint(self) -> Send:
-        """Return the hint by which a coordinator calls all devices of the client's shard."""
+        """Return the effect that sends the hint, which calls all devices in the client's shard."""
         return Send(self._hint, b"")
 
     def raw(self, payload: bytes) -> Send:
-        """Return the effect that sends arbitrary bytes on the client's own topic."""
+        """Return the effect that sends arbitrary bytes on the client's topic."""
         return Send(self._down, payload)
 
     def say_raw(self, kind: int, body: bytes, version: int = VERSIONS[-1]) -> Send:
-        """Return a control frame of any kind and version, with any body and a valid MAC."""
+        """Return the effect that sends a control frame of any kind, version and body with a valid MAC."""
         head = bytearray(self.peer.seal(Cancel("any", 0, ""))[:MAC_OFFSET])
         head[2], head[3] = version, kind
         struct.pack_into("<I", head, 36, len(body))
@@ -214,13 +215,16 @@ class Stage:
         return Send(self._down, bytes(head) + mac + body)
 
     def check(self, rule: str, good: bool, text: str) -> None:
-        """Record whether a rule is kept, and continue the act."""
+        """Record whether the client kept a rule. The act continues either way."""
         self.findings.append(Finding(rule, good, text, self.act))
 
     def expect(
         self, rule: str, text: str, wanted: Callable[[Heard], bool], seconds: float
     ) -> Generator[Step, Heard | None, Heard]:
-        """Return what the client must send within this many seconds. Raises ``Broken`` if it does not."""
+        """Return the frame that the client must send within this many seconds.
+
+        Raises ``Broken`` if it does not.
+        """
         heard = yield Wait(wanted, seconds)
         if heard is None:
             raise Broken(rule, f"{text}: nothing within {seconds:g} s")
@@ -230,7 +234,7 @@ class Stage:
     def quiet(
         self, rule: str, text: str, unwanted: Callable[[Heard], bool], seconds: float
     ) -> Generator[Step, Heard | None, None]:
-        """Record a broken rule if the client sends something ``unwanted`` within this many seconds."""
+        """Record whether the client keeps a rule by sending nothing ``unwanted`` for this many seconds."""
         heard = yield Wait(unwanted, seconds)
         found = (
             ""
@@ -267,7 +271,7 @@ class Stage:
             yield Send(topic, seal(frame, topic, None))
 
     def _resume(self, heard: Heard | None, now: float) -> Iterator[Step]:
-        """Run the act until it waits again, or to its end."""
+        """Run the script until it waits again or ends."""
         self._wait = None
         try:
             step = self._act.send(heard)

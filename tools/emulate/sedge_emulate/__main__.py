@@ -1,7 +1,7 @@
 """``sedge-emulate``: trains a fleet of virtual devices on one host.
 
-Training is real, not simulated. torch takes seconds to import, so each command imports its code when it
-is called: help and mistyped options do not wait for torch, and Ctrl-C works during the import.
+Training is real, not simulated. Importing torch takes seconds, so each command imports its code only when
+it is called: help and mistyped options appear without that delay, and Ctrl-C works during the import.
 """
 
 import argparse
@@ -21,14 +21,17 @@ def main(argv: list[str] | None = None) -> int:
     def call() -> int:
         arguments = parsed(parser(), argv)
         arguments.argv = argv
-        with ExitStack() as arguments.opened:  # a fleet's store, for ``report``
+        with ExitStack() as arguments.opened:  # ``report`` opens a fleet's store
             return int(arguments.call(arguments))
 
     return interruptible("sedge-emulate", call)
 
 
 def interruptible(name: str, call: Callable[[], int]) -> int:
-    """Call ``call`` and return the command's exit status. SIGTERM and SIGHUP end it like Ctrl-C."""
+    """Call ``call``, and return the command's exit status.
+
+    SIGTERM and SIGHUP interrupt it as Ctrl-C does.
+    """
 
     def ended() -> int:
         with _ended_by("SIGTERM"), _ended_by("SIGHUP"):
@@ -41,7 +44,7 @@ def interruptible(name: str, call: Callable[[], int]) -> int:
 def _ended_by(name: str) -> Generator[None]:
     """Make the signal ``name`` act like Ctrl-C within the ``with`` block.
 
-    Broker, workers and temporary folders are then cleaned up as this process ends. A signal that is
+    The broker, the workers and temporary folders are then cleaned up as this process ends. A signal that is
     ignored stays ignored, because nohup relies on that. Windows has no SIGHUP.
     """
     number = getattr(signal, name, signal.SIGTERM)

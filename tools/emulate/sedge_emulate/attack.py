@@ -1,11 +1,11 @@
-"""Hostile devices of an emulated fleet: they train like the others but falsify their updates.
+"""Hostile devices in an emulated fleet: they train like the others but falsify their updates.
 
 In all other respects they are ordinary devices: the agent's own code builds, encodes and sends their
-updates. They know the run's [robust] table, the number of devices, each other's data and, if the fleet
-file says so, every device's data. They train on those data to learn what the others would send
-(``Knowledge``). An attack is a function from ``Knowledge`` to a change. ``ATTACKS`` maps names to these
-functions, and ``AttackConfig`` describes them. n = parameters, k = devices whose data are known, h =
-hostile devices.
+updates. They know the run's [robust] table, the number of devices, each other's data and, if the fleet file
+says so, every device's data. They train on those data to learn what the others would send (``Knowledge``).
+An attack is a function from ``Knowledge`` to a change. ``ATTACKS`` maps names to these functions, and
+``AttackConfig`` describes them. n is the number of parameters, k the number of devices whose data the
+attackers know, and h the number of hostile devices.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,9 +37,9 @@ Changes: TypeAlias = NDArray[np.float32]  # (k, n)
 
 # These attacks also train on falsified examples.
 POISONED: tuple[Name, ...] = ("labels", "colluding", "hidden", "backdoor")
-# A hostile device tries these variations against the robust rule before it sends anything. ALONG is the
-# share of its change that points along the mean of the known changes; LENGTHS is its length as a multiple
-# of their median length.
+# A hostile device tries these variations against the robust rule before it sends anything. ALONG has the
+# shares of a change that point along the mean of the known changes; LENGTHS has the lengths of a change, as
+# multiples of the known changes' median length.
 ALONG = (-1.0, 0.0, 0.15, 0.3, 0.45, 0.6, 0.75)
 LENGTHS = (7.0, 2.9, 1.9, 0.97)
 TARGET_LABEL = 0
@@ -71,45 +71,46 @@ class AttackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (``all``)."""
 
     def claimed(self, number: int, held: int) -> int:
-        """The number of examples that device ``number`` claims if it really has ``held``."""
+        """Return how many examples device ``number`` claims to have if it really has ``held``."""
         return self.claim if number < self.devices and self.claim else held
 
 
 class Attack(msgspec.Struct, frozen=True):
-    """The attack on one run: the fleet has ``devices`` devices, and the attackers know its ``robust``."""
+    """The attack on a run with ``devices`` devices. The attackers know the run's ``robust`` settings."""
 
     config: AttackConfig = AttackConfig()
     robust: Robust = Robust()
     devices: int = 0
 
     def of(self, number: int) -> "Attack | None":
-        """The attack that device ``number``, counted from 0, carries out; None if that device is honest."""
+        """Return the attack by device ``number``, counted from 0, or None if that device is honest."""
         return self if number < self.config.devices else None
 
     def others(self, number: int) -> list[int]:
-        """The other devices whose honest changes device ``number`` computes, hostile ones first."""
+        """Return the other devices whose honest changes device ``number`` computes, hostile ones first."""
         if self.config.name == "scaled":
             return []
         known = self.devices if self.config.knows == "all" else self.config.devices
         return [i for i in range(known) if i != number]
 
     def poisoned(self, number: int) -> list[int]:
-        """The hostile devices whose falsified examples device ``number`` trains on, itself first."""
+        """Return the hostile devices whose falsified examples device ``number`` trains on, itself first."""
         hostile = range(self.config.devices) if self.config.name in POISONED else ()
         return sorted(hostile, key=lambda i: i != number)
 
     def lessons(
         self, number: int, examples: Callable[[int], tuple[Examples, Examples]], classes: int
     ) -> list[Examples]:
-        """Extra training sets of device ``number``: other devices' examples, then falsified ones."""
+        """Return the extra training sets for device ``number``: others' examples, then falsified ones."""
         name = self.config.name
         wrong = [poisoned(examples(i)[0], name, classes) for i in self.poisoned(number)]
         return [examples(i)[0] for i in self.others(number)] + wrong
 
     def knowledge(self, number: int, base: Theta, thetas: Sequence[Theta]) -> "Knowledge":
-        """What device ``number`` knows, given its own model (n,) and those trained on ``lessons``.
+        """Return what device ``number`` knows from the models that it has trained.
 
-        ``thetas`` holds these models in that order; ``base`` (n,) is the model they were trained from.
+        ``thetas`` holds its own trained model (n,), then those trained on ``lessons``, in order. All were
+        trained from ``base`` (n,).
         """
         changes, honest = np.array(thetas) - base, 1 + len(self.others(number))
         return Knowledge(self, base, changes[:honest], changes[honest:])
@@ -122,9 +123,9 @@ NOBODY = Attack()
 class Knowledge:
     """What a hostile device knows when it makes its update.
 
-    ``base`` (n,) is the model that it received. ``honest`` (k, n) are the changes that it computed from
-    true examples: its own first, then the other hostile devices', then the rest. ``poisoned`` (h, n) are
-    the changes from the hostile devices' falsified examples, its own first.
+    ``base`` (n,) is the model that it received. ``honest`` (k, n) holds the changes that it computed from
+    true examples: its own first, then the other hostile devices', then the remaining devices'. ``poisoned``
+    (h, n) holds the changes that it computed from the hostile devices' falsified examples, its own first.
     """
 
     attack: Attack
@@ -143,9 +144,9 @@ class Knowledge:
         return float(np.median(np.linalg.norm(self.honest, axis=1)))
 
     def reached(self, sent: Theta, aim: Theta) -> float:
-        """How far the model moves along ``aim`` (n,) if every hostile device sends ``sent`` (n,).
+        """Return how far the model moves along ``aim`` (n,) if every hostile device sends ``sent`` (n,).
 
-        Returns -inf if the outlier filter would name the hostile devices as distrusted.
+        Returns -inf if the outlier filter would distrust the hostile devices.
         """
         attack, base = self.attack, np.zeros_like(sent)
         hostile = attack.config.devices
@@ -167,10 +168,10 @@ class Knowledge:
         return float(mean_change(filtered, base) @ aim)
 
     def longest(self, direction: Theta, aim: Theta) -> Theta:
-        """The multiple of ``direction`` (n,) that moves the model farthest along ``aim`` (n,).
+        """Return the multiple of ``direction`` (n,) that moves the model farthest along ``aim`` (n,).
 
-        If several lengths do equally well because the rule clips them, the first of LENGTHS is taken: a
-        strategy with groups may count it unclipped.
+        If several lengths do equally well because the rule clips them, the first of LENGTHS is taken,
+        because a strategy with groups may count it unclipped.
         """
         tried = [scaled(direction, length * self.length) for length in LENGTHS]
         reached = [self.reached(sent, aim) for sent in tried]
@@ -178,10 +179,10 @@ class Knowledge:
         return next(sent for sent, far in zip(tried, reached, strict=True) if far >= enough)
 
     def hidden(self, goal: Theta) -> Theta:
-        """The mixture of ``goal`` (n,) and the mean that does the most harm without being distrusted.
+        """Return the mixture of ``goal`` (n,) and the mean that does the most harm without distrust.
 
-        Harm is movement of the model along the part of ``goal`` that is orthogonal to the mean, and
-        against the mean.
+        Harm is movement of the model against the mean, and along the part of ``goal`` that is orthogonal to
+        it.
         """
         mean = unit(self.mean)
         aside = unit(goal - scaled(mean, float(goal @ mean)))
@@ -192,13 +193,13 @@ class Knowledge:
 
 
 def unit(vector: Theta) -> Theta:
-    """The vector (n,) scaled to length 1; a zero vector is returned unchanged."""
+    """Return the vector (n,) scaled to length 1. A zero vector is returned unchanged."""
     length = float(np.linalg.norm(vector))
     return scaled(vector, 1 / length) if length > 0 else vector
 
 
 def scaled(vector: Theta, factor: float) -> Theta:
-    """``factor`` times the vector (n,), as float32."""
+    """Return ``factor`` times the vector (n,), as float32."""
     with np.errstate(over="ignore"):  # the encoder detects an overflow
         return np.multiply(vector, factor, dtype=np.float32)
 
@@ -239,7 +240,7 @@ ATTACKS: Mapping[Name, Callable[[Knowledge], Theta]] = {
 
 
 def falsified(learned: LocalResult, known: Knowledge) -> LocalResult:
-    """A copy of ``learned`` whose trained model is the one that the attack computes from ``known``."""
+    """Copy ``learned``, with the trained model that the attack computes from ``known``."""
     with np.errstate(over="ignore"):  # the encoder detects an overflow
         theta = known.base + ATTACKS[known.attack.config.name](known)
     return replace(learned, trained=replace(learned.trained, theta=theta))
@@ -262,14 +263,14 @@ def poisoned(examples: Examples, name: Name, classes: int) -> Examples:
 
 
 def marked(inputs: Inputs) -> Inputs:
-    """Copies of images (N, ..., height, width) with the brightest value in a corner of 2 x 2 pixels."""
+    """Copy images (N, ..., height, width) and set a corner of 2 x 2 pixels to the brightest value."""
     inputs = inputs.copy()
     inputs[..., -2:, -2:] = inputs.max()
     return inputs
 
 
 def claiming(outcome: Outcome, blobs: WholeBlobs, claim: int) -> Outcome:
-    """Copy ``outcome``, with an update that claims to be from ``claim`` examples."""
+    """Copy ``outcome``, with an update that claims to be trained on ``claim`` examples."""
     update = blobs.read(outcome.update)
     report, payload = decode_update(update)
     report = msgspec.structs.replace(report, num_examples=claim)

@@ -3,9 +3,9 @@
     with open_broker("auto") as broker:
         connect(broker.url)
 
-Sedge relies on no delivery guarantee of the broker, so the broker keeps nothing on disk, and a fault test
+Sedge does not rely on the broker to deliver messages, so the broker keeps nothing on disk, and a fault test
 may kill it at any time. It listens only on the loopback interface but admits any client: never use these
-settings on a network. The limits are those of a real fleet's broker (cloud/mosquitto.conf).
+settings on a network. The limits are the same as for a real fleet's broker (cloud/mosquitto.conf).
 """
 
 import json
@@ -58,8 +58,8 @@ class Broker:
     """Mosquitto on a free loopback port, running for the duration of a ``with`` block.
 
     Its settings and log are in ``folder``, by default a temporary folder that is deleted at the end. The
-    port is ``wanted`` if that is free. Entering sets ``port``, ``folder`` and ``log_path``; it raises
-    ``ConfigError`` if Mosquitto is not installed and ``LinkError`` if it does not start.
+    port is ``wanted`` if that is free. Entering the block sets ``port``, ``folder`` and ``log_path``. It
+    raises ``ConfigError`` if Mosquitto is not installed and ``LinkError`` if it does not start.
     """
 
     kind = "mosquitto"
@@ -120,7 +120,7 @@ class Broker:
         self._start(self.port)
 
     def _command(self, port: int) -> list[str]:
-        """The command that starts the broker on this port."""
+        """Return the command that starts the broker on this port."""
         binary = find_mosquitto()
         if binary is None:
             raise ConfigError("broker", "mosquitto", EXPECTED)
@@ -129,9 +129,9 @@ class Broker:
         return [binary, "-c", str(settings)]
 
     def _start(self, port: int) -> None:
-        """Start on ``port`` and return once the broker accepts connections.
+        """Start the broker on ``port``, and return once it accepts connections.
 
-        Raises ``LinkError`` with the last lines of the log if it does not start.
+        Raises ``LinkError`` with the last lines of the log if the broker does not start.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         folders = () if self._given_folder else (self.folder,)
@@ -143,11 +143,10 @@ class Broker:
 
 
 class AmqttBroker(Broker):
-    """An amqtt broker, for a demonstration on a machine that cannot have Mosquitto.
+    """An amqtt broker, for demonstrations on machines where Mosquitto cannot be installed.
 
-    Written against amqtt 0.12, which speaks only MQTT 3.1.1 and has a fifth of Mosquitto's throughput. It
-    also drops the messages that await an anonymous client that is offline; Sedge's own receipts make up
-    for that.
+    Written for amqtt 0.12, which speaks only MQTT 3.1.1 and has a fifth of Mosquitto's throughput. It also
+    drops messages for anonymous clients that are offline; Sedge's own receipts make up for that.
     """
 
     kind = "amqtt"
@@ -165,7 +164,7 @@ class AmqttBroker(Broker):
 
 
 class ExternalBroker:
-    """A broker that somebody else runs. Entering only checks that it accepts connections."""
+    """A broker that is already running. Entering the context only checks that it accepts connections."""
 
     kind = "external"
 

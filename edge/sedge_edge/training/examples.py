@@ -217,7 +217,6 @@ def require_finite(inputs: Inputs, name: str) -> None:
     """Raise ``DataError`` if the inputs (N, ...) have NaN or inf. The message calls them ``name``."""
     # Check only each row's extremes, because one boolean per element would take a quarter of the memory
     # that the data take.
-    # memory.
     flat = inputs.reshape(len(inputs), -1)
     highest, lowest = flat.max(axis=1, initial=0), flat.min(axis=1, initial=0)  # (N,)
     finite = np.isfinite(highest) & np.isfinite(lowest)

@@ -59,9 +59,9 @@ def bound(program: bytes, name: str, values: Theta) -> bytes:
 
 
 def described(program: bytes, facts: Mapping[str, str]) -> bytes:
-    """Return the program with these facts as its metadata.
+    """Return the program with ``facts`` as its metadata.
 
-    Only files for other programs may have metadata: devices reject it.
+    Use this only in files for other programs, because devices reject metadata.
     """
     entries = (
         field(_KEY, key.encode()) + field(_VALUE, text.encode()) for key, text in facts.items()

@@ -1,10 +1,10 @@
-"""A bundle has everything that a device needs to train one model, without any Python code.
+"""A bundle contains everything that a device needs to train one model, without any Python code.
 
 On disk it is a folder: ``manifest.json``, the programs, ``init.bin`` (theta, little-endian float32) and
-``frozen.bin`` (the tensors that no device trains, if there are any, as a coded vector). On the wire it is
-one blob (``pack``). ``init.bin`` is left out, because only the cloud needs it; ``frozen.bin`` is a separate
-blob that the manifest names. A device runs a bundle only if its hash arrived in a frame with a valid MAC
-under the device's own key.
+``frozen.bin`` (a coded vector of any tensors that no device trains). On the wire it is one blob (``pack``).
+``init.bin`` is left out, because only the cloud needs it; ``frozen.bin`` is a separate blob that the
+manifest names. A device runs a bundle only if its hash arrived in a frame with a valid MAC under the
+device's own key.
 """
 
 import hashlib
@@ -35,14 +35,14 @@ MANIFEST_NAME = "manifest.json"
 INIT_NAME = "init.bin"
 FROZEN_NAME = "frozen.bin"
 ONNXRUNTIME = "onnxruntime"  # the backend that runs ONNX programs
-# The backend of a single .pte file that all programs share. A program is the method of the same name, and
-# its inputs and outputs are matched by position, in the order of the ONNX program's names.
+# The backend of a single .pte file that all programs share. Each program is a method in that file, and its
+# inputs and outputs are matched by position, in the order of the ONNX program's names.
 EXECUTORCH = "executorch"
 # Backends that train with the device's own code need no program; only the layout describes the model.
 TORCH = "torch"
 FUNCTION = "function"
 WITHOUT_PROGRAMS = frozenset({TORCH, FUNCTION})
-# The memory in bytes of an agent that has loaded a runtime's library, on x86-64.
+# The memory in bytes that an agent takes once it has loaded a runtime's library, on x86-64.
 AGENT_BYTES = {ONNXRUNTIME: 70 * 10**6, EXECUTORCH: 52 * 10**6}
 # A training program for ResNet-8 takes only 0.2 MB, because weights are inputs, not constants. 64 MiB leave
 # room for programs with delegated blobs and still fit the smallest device.
@@ -62,10 +62,10 @@ class TensorSpec(msgspec.Struct, frozen=True):
 class Program(msgspec.Struct, frozen=True):
     """One executable graph: its name, the backend that runs it, its file and the file's hash.
 
-    ``memory_bytes`` of ``gradient`` is the memory that the runtime needs in a job for all programs,
-    measured by the exporter, without the runtime's library and the model's vectors. ``memory_bytes`` of
-    ``guided`` is the same for a job with the guided loss. ``multiply_adds`` counts the multiply-adds in the
-    convolutions and matrix products of one batch. 0 means unknown.
+    In the program ``gradient``, ``memory_bytes`` is the memory that the runtime needs for all programs of a
+    job, measured by the exporter, without the runtime's library and the model's vectors. In ``guided`` it
+    is the same for a job with the guided loss. ``multiply_adds`` counts the multiply-adds in one batch's
+    convolutions and matrix products. For both, 0 means unknown.
     """
 
     name: str
@@ -79,13 +79,13 @@ class Program(msgspec.Struct, frozen=True):
 class Verification(msgspec.Struct, frozen=True):
     """The export's comparison with torch autograd in float64.
 
-    Errors are max |difference of gradients| divided by max |gradient|. ``step_error`` is that of the first
-    step and ``epoch_error`` the largest in an epoch, every step of which starts from float64's theta.
-    ``torch_error`` is the largest error of eager torch in float32 at the same steps. Each tensor's gradient
-    is off by at most ``tolerance`` of its largest value plus a small multiple of eager torch's own error;
-    otherwise no bundle is written. A batch whose gradient depends on rounding, as at a kink of an operator,
-    was replaced; ``kinks`` names these operators. ``frozen`` says what rounding the frozen data costs, if
-    that was measured.
+    Errors are max |difference of gradients| divided by max |gradient|. ``step_error`` is the error in the
+    first step. ``epoch_error`` is the largest error in an epoch whose steps all start from the theta
+    computed in float64. ``torch_error`` is the largest error of eager torch in float32 at the same steps.
+    Each tensor's gradient is off by at most ``tolerance`` of its largest value plus a small multiple of
+    eager torch's own error; otherwise no bundle is written. A batch whose gradient depends on rounding, as
+    at a kink of an operator, was replaced; ``kinks`` names these operators. ``frozen`` describes the effect
+    of rounding the frozen data, if that was measured.
     """
 
     step_error: float
@@ -150,10 +150,11 @@ class BundleManifest(msgspec.Struct, frozen=True):
         return (*self.layout.tensors, *frozen)
 
     def memory_mb(self, backends: Collection[str], vectors: int, program: str = "gradient") -> int:
-        """Return the memory in MB that an agent with these backends needs for a job; 0 if unknown.
+        """Return the memory in MB that an agent with these backends needs for a job, or 0 if unknown.
 
         The job trains with ``program`` and holds this number of ``vectors`` of the model (``Work.program``
-        and ``Work.vectors``). It is the figure of the backend that needs least, without the device's data.
+        and ``Work.vectors``). If several backends can run it, the one that needs least counts. The device's
+        data are not included.
         """
         runs = [p for p in self.programs if p.name == program and p.backend in backends]
         if not all(p.memory_bytes for p in runs) or not WITHOUT_PROGRAMS.isdisjoint(backends):
@@ -170,7 +171,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
 
     @property
     def padding_is_safe(self) -> bool:
-        """True if padded rows do not affect a step: with neither batch statistics nor random numbers."""
+        """True if padded rows do not affect a step. Batch statistics or random numbers make them unsafe."""
         return not self.uses_batch_statistics and not self.noise
 
 
@@ -316,7 +317,7 @@ def load(folder: Path) -> tuple[Bundle, Theta]:
 
 
 def read_frozen_blob(folder: Path, manifest: BundleManifest) -> bytes:
-    """Return the coded frozen values of a bundle folder, or b"" if there are none.
+    """Return the coded frozen values stored in a bundle folder, or b"" if there are none.
 
     The file is read, not encoded again, because another version of zlib might produce other bytes. Raises
     ``StorageError``, or ``CodecError`` for a file that does not match the manifest.
@@ -334,7 +335,7 @@ def read_frozen_blob(folder: Path, manifest: BundleManifest) -> bytes:
 
 
 def _read(path: Path, limit: int = MAX_BUNDLE_BYTES) -> bytes:
-    """Read a file of a bundle.
+    """Read a file in a bundle folder.
 
     Raises ``OSError``, or ``CodecError`` if the file is larger than ``limit``.
     """

@@ -1,4 +1,4 @@
-"""The effects that a core (without I/O) asks of the code that runs it.
+"""Effects: what a core, which does no I/O itself, asks the code that runs it to do.
 
 They are carried out in the given order, and nothing is reported back to the core.
 """

@@ -1,6 +1,6 @@
 """The extension names of spec/extensions.md.
 
-An order may use only those that its device announced (rule 5.9).
+An order may use only extensions that its device announced (rule 5.9).
 """
 
 from sedge_protocol.codec import ValueCoding
@@ -13,17 +13,20 @@ from sedge_protocol.wire.work import Work
 
 # The order includes a vector that the device adds to every gradient.
 CORRECTION = "correction"
-# What an order can ask for besides a single training.
+# What an order can ask for in addition to one plain training phase.
 FEATURES = (
     "freeze", "phases", "own_model", "select", "scoring", "remember", "choice", "blend", CORRECTION,
     "optimizer", "schedule", "average", "settings", "arrays", "loss",
 )  # fmt: skip
-# Every device supports these value codings. It must announce any others.
+# Every device supports these value codings. If it supports others, it must announce them.
 COMMON_VALUES = (ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8)
 
 
 def needed_by_work(work: Work, training: Training) -> frozenset[str]:
-    """Return the extensions that a device needs for this work; ``training`` is the round's."""
+    """Return the extensions that a device needs for this work.
+
+    ``training`` is the round's training, which the work may override.
+    """
     trainings = (work.training or training, *work.trainings)
     wanted = {
         "schedule": any(phase.schedules_steps for phase in trainings),

@@ -1,4 +1,4 @@
-"""Frames, of which everything on the wire consists: a 64-byte header with a MAC, and a body.
+"""Frames, the units of everything on the wire: a 64-byte header with a MAC, and a body.
 
     offset  size  field      little endian
     0       2     magic      "SG"
@@ -39,28 +39,28 @@ MAC_OFFSET = 48
 UNKEYED = 1
 NO_TRANSFER = bytes(16)
 
-# The maximum of 256 KiB fits the largest chunk, or an order with three full manifests (3 x 64 KiB) and an
+# 256 KiB is enough for the largest chunk, or for an order with three full manifests (3 x 64 KiB) and an
 # inline patch. With the header it stays under 400,000 bytes, the max_packet_size of Sedge's brokers, which
 # is far below the defaults of EMQX (1 MB) and Mosquitto 2.1 (2 MB).
 MAX_BODY_BYTES = 2**18
 # The largest MQTT packet: the largest frame, its topic and the packet's properties.
 MAX_PACKET_BYTES = MAX_BODY_BYTES + HEADER.size + 4096
-# The smallest packet limit of a broker that we support. Many cloud brokers accept 65,536 bytes.
+# The smallest packet limit that we support in a broker. Many cloud brokers accept 65,536 bytes.
 LEAST_PACKET_BYTES = 16_000
-# How many bytes a packet adds to topic and payload.
+# The maximum number of bytes that a packet has in addition to topic and payload.
 PUBLISH_BYTES = 64
-# ``incarnation`` has 32 bits, which the Unix time exceeds in 2106. A clock less than half a year before
-# that is wrong or leaves too few numbers, because every start needs one.
+# ``incarnation`` has 32 bits, which Unix time will exceed in 2106. A clock set to the last half year before
+# that is wrong, or leaves too few start counts, because every start uses up one.
 MAX_INCARNATION = 2**32 - 1
 LATEST_CLOCK_S = MAX_INCARNATION - 2**24
-# The start count of a device's doctor, which only checks that the coordinator receives its hello. No agent
-# uses it.
+# The start count in the hello of a device's doctor, which only checks that the coordinator receives it. No
+# agent uses this count.
 ASKING = 0
 # A clock that shows a time before this software existed (2026-01-01) has not been set since power-on.
 EARLIEST_CLOCK_S = 1_767_225_600
-# How far a device's start count may be ahead of our clock: half a year. Clocks that are set differ by less,
-# and with fewer than one start a second a count falls behind the clock. So even an attacker with a device's
-# key cannot exhaust its start counts.
+# How far a device's start count may be ahead of our clock: half a year. Clocks that have been set differ by
+# less, and a count that grows by less than one per second falls behind the clock. So even an attacker who
+# has a device's key cannot exhaust its start counts.
 MAX_AHEAD_S = 2**24
 
 
@@ -86,8 +86,8 @@ class Kind(IntEnum):
     RENEW = 17
 
 
-# Frames of these kinds have the same format in every version, that of version 1, because they are sent
-# before the two sides agree on a version.
+# Frames of these kinds have the format of version 1 in every version, because they are sent before the two
+# sides agree on a version.
 FROZEN = frozenset(
     (Kind.HELLO, Kind.WELCOME, Kind.GOODBYE, Kind.REFUSED, Kind.CHUNK, Kind.JOIN, Kind.JOINED)
 )
@@ -111,7 +111,7 @@ class Frame:
 
 
 def seal(frame: Frame, topic: str, key: bytes | None, version: int = VERSIONS[-1]) -> bytes:
-    """Encode and authenticate a frame for one topic, in this version unless its kind is frozen.
+    """Encode and authenticate a frame for one topic, in ``version`` or, for a frozen kind, in version 1.
 
     Without a ``key`` the result is an UNKEYED chunk.
     """
@@ -170,7 +170,7 @@ def open_frame(
 
 
 def asks(data: bytes) -> bool:
-    """Return True if bytes look like a doctor's hello. Nothing is verified."""
+    """Return True if ``data`` looks like a doctor's hello. Nothing is verified."""
     if len(data) < HEADER.size:
         return False
     _, _, kind, _, _, incarnation, *_ = HEADER.unpack_from(data)
@@ -212,7 +212,10 @@ def latest_incarnation(clock_s: float) -> int:
 
 
 def start_time(incarnation: int) -> str:
-    """Format when the sender started by its clock. (A start count is usually its Unix seconds.)"""
+    """Format the time at which the sender started, by its own clock.
+
+    A start count is usually the Unix time of that start.
+    """
     return str(np.datetime64(incarnation, "s")).replace("T", " ") + " UTC"
 
 

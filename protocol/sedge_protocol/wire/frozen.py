@@ -31,7 +31,10 @@ class FrozenData(msgspec.Struct, frozen=True):
         return 4 * self.layout.size
 
     def fits(self, memory_mb: int) -> bool:
-        """Return True if the vector takes at most half of a machine's memory, or if that is unknown (0)."""
+        """Return True if the vector takes at most half of a machine's memory.
+
+        ``memory_mb`` is 0 if it is unknown; the vector then counts as fitting.
+        """
         return not memory_mb or 2 * self.memory_bytes <= memory_mb * 10**6
 
     def cut_as(self, manifest: Manifest | None) -> Manifest:
@@ -87,6 +90,6 @@ def frozen_blob(values: Theta) -> bytes:
 
 
 def frozen_data(layout: Layout, values: Theta) -> FrozenData:
-    """Create a manifest's description of frozen values (m,). Raises what ``frozen_blob`` raises."""
+    """Describe frozen values (m,) for a manifest. Raises the same errors as ``frozen_blob``."""
     layout.check(values)
     return FrozenData(layout, describe(frozen_blob(values)))

@@ -1,10 +1,10 @@
-"""Agrees on a device's secret without sending it: when the device joins by token, and to renew it.
+"""Agrees with a device on its secret without sending it, when the device joins by token or renews it.
 
-The device makes a key pair. The coordinator has a permanent key pair, whose public key is in the token.
-Both derive the device's secret from the shared result of elliptic-curve Diffie-Hellman (spec/enrolment.md,
-E8 to E12). The curve is P-256, because every version of Android supports it; points are 65 bytes,
-uncompressed (SEC 1, 2.3.3). ``cryptography`` is imported when first needed, so an agent that has joined, or
-a coordinator without tokens, spends no memory on it.
+The device makes a key pair. The coordinator has a permanent key pair; its public key is in the token. Both
+derive the device's secret from the shared result of elliptic-curve Diffie-Hellman (spec/enrolment.md, E8 to
+E12). The curve is P-256, because every version of Android supports it; points are 65 bytes, uncompressed
+(SEC 1, 2.3.3). ``cryptography`` is imported when first needed, so an agent that has joined, or a
+coordinator without tokens, spends no memory on it.
 """
 
 import hashlib
@@ -49,13 +49,16 @@ def public_key(private: int) -> bytes:
 
 
 def key_name(public: bytes) -> bytes:
-    """Hash a device's public key to the 16 bytes by which answers to its JOIN name it."""
+    """Return the 16-byte hash that stands for a device's public key in the answers to its JOIN."""
     return hashlib.sha256(public).digest()[:NAME_BYTES]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The device's ``secret``, which both sides derive from each other's public key, and proofs of it."""
+    """The device's ``secret``, which each side derives from the other's public key, and proofs of it.
+
+    A proof shows that its sender knows the secret.
+    """
 
     secret: bytes = field(repr=False)
 
@@ -77,11 +80,11 @@ class Agreement:
         return cls(derive(shared, f"join {said}"))
 
     def asks(self, name: str) -> bytes:
-        """Return the proof for a JOIN with this name that its sender has the private key."""
+        """Return the proof that the sender of a JOIN with this ``name`` has the device's private key."""
         return self._proof("join asks", name)
 
     def answers(self, name: str) -> bytes:
-        """Return the proof for a JOINED with this name that its sender is the coordinator."""
+        """Return the proof that the sender of a JOINED with this ``name`` is the coordinator."""
         return self._proof("join answers", name)
 
     def _proof(self, purpose: str, name: str) -> bytes:

@@ -1,14 +1,15 @@
-"""Finds the largest message that a broker forwards, with messages that come back to their sender.
+"""Finds the largest message that a broker forwards, by sending messages that come back to their sender.
 
 A broker need not announce its limit. Measured with Mosquitto 2.0.11: above ``max_packet_size`` it ends the
 connection, and only MQTT 5 has that limit in its CONNACK. Above ``message_size_limit`` it drops a QoS 0
 message silently, and in MQTT 3.1.1 it acknowledges a QoS 1 message that it drops. So only a message that
-comes back proves that its size is accepted. An attempt and its possible results:
+comes back proves that its size is accepted.
 
-    a large message, then a small one    sent together; a broker keeps their order
+Each attempt sends a large message and a small one after it; a broker keeps their order. Its result may be:
+
     the large one comes back             the size is good: try the next larger one
-    only the small one does              the size is bad, if it happens twice: any message may be lost
-    the connection ends before either    the size is bad for an hour, if it happens twice
+    only the small one comes back        the size is bad if this happens twice, as any message may be lost
+    the connection ends before either    the size is bad for an hour if this happens twice
     neither comes back                   try again, waiting twice as long, for slow links
     nothing ever comes back              assume the smallest limit: the broker denies us our own topic
 """
@@ -18,7 +19,7 @@ from sedge_protocol.wire.frame import LEAST_PACKET_BYTES, MAX_PACKET_BYTES
 # The MQTT packet sizes to try. The first one shows whether the link works at all; 64 and 128 KiB are the
 # limits of many cloud brokers.
 PACKET_SIZES = (1024, LEAST_PACKET_BYTES, 2**15, 2**16, 2**17, MAX_PACKET_BYTES)
-# The maximum size of a small message. It is taken as the limit if nothing larger comes back.
+# The maximum size of a small message, which is assumed to be the limit if nothing larger comes back.
 SMALL = 256
 FAILURES = 2
 BELIEVED_S = 3600.0
@@ -94,7 +95,7 @@ class LimitProbe:
         """Record that the message with this number has come back."""
         if self._due is None or not self._first <= number <= self._number + 1:
             return
-        # A large message of this size. On a slow link, an earlier one than the last one sent may come back.
+        # A large message of the size being tried came back. On a slow link it may not be the last one sent.
         if (number - self._first) % 2 == 0:
             known = 0 if self._place else sum(size <= self._last for size in self._sizes) - 1
             self._good, self._failures = self._place, 0

@@ -34,7 +34,7 @@ Round: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
 MAX_POLICY_BYTES = 4096
 SealedPolicy: TypeAlias = Annotated[bytes, Meta(max_length=MAX_POLICY_BYTES)]
 
-# An uncompressed point of P-256, and a proof (joining.py).
+# The sizes of an uncompressed P-256 point and of a proof (joining.py).
 POINT_BYTES, PROOF_BYTES = 65, 16
 Point: TypeAlias = Annotated[bytes, Meta(min_length=POINT_BYTES, max_length=POINT_BYTES)]
 Proof: TypeAlias = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
@@ -53,7 +53,7 @@ DOCTOR = b"doctor\0\0"
 
 
 class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A device has (re)connected: what it is and what it can do."""
+    """A device has (re)connected; it describes itself and what it can do."""
 
     nonce: Nonce
     """Random, new with every connection."""
@@ -114,7 +114,7 @@ class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Goodbye(msgspec.Struct, frozen=True):
-    """The session of the hello with this nonce is over; sent by the device or, as its will, the broker."""
+    """The session of the hello with this nonce is over. Sent by the device or, as its will, the broker."""
 
     nonce: Nonce
     """The nonce of the session."""
@@ -177,7 +177,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def training(self) -> Training:
-        """The first training of the order's work."""
+        """The settings of the order's first training phase."""
         return self.work.training or Training()
 
 
@@ -382,12 +382,12 @@ def decode_body(kind: Kind, body: bytes) -> Message:
         raise LocalError(f"{kind.name} frames have no message")
     try:
         return _DECODERS[kind].decode(body)
-    except (ValueError, RecursionError) as exc:  # msgspec's errors, bad UTF-8, deep nesting
+    except (ValueError, RecursionError) as exc:  # from msgspec: bad schema, UTF-8 or nesting
         raise BodyError(kind.name, body, str(exc)) from exc
 
 
 def unreadable_order(error: RemoteError) -> OrderName | None:
-    """Return the run and round of an order that could not be decoded; None if they are unreadable, too.
+    """Return the run and round of an order that could not be decoded, or None if they are unreadable.
 
     The order has a value unknown to this version. If it were dropped silently, it would be resent forever.
     """

@@ -38,12 +38,12 @@ class Loss(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Guide(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A bundle's guided loss, and its inputs besides outputs and targets.
+    """A bundle's guided loss, and the inputs that it takes in addition to outputs and targets.
 
-    ``name`` is a built-in loss or the user's "module:function". ``models`` (n,) are reference models:
-    ``start``, with which the round began, and ``previous``, the device's last trained model. ``constants``
-    is how many numbers (m,) an order supplies to it. With ``counts``, another input is the number of
-    training examples per class (C,), which the device counts.
+    ``name`` is a built-in loss or the user's "module:function". ``models`` names the reference models (n,):
+    ``start``, the model that the round began with, and ``previous``, the model that the device trained
+    last. ``constants`` is the number m of constants (m,) that an order supplies. With ``counts``, another
+    input is the number of training examples per class (C,), which the device counts.
     """
 
     name: _Name
@@ -59,9 +59,9 @@ class Guide(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A metric by name, one of ``METRICS`` or the user's "module:function", and its direction.
+    """A metric: its name, one of ``METRICS`` or the user's "module:function", and which values are better.
 
-    A ``share`` lies in [0, 1] and is shown in per cent.
+    A ``share`` lies in [0, 1] and is shown as a percentage.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=MAX_METRIC_CHARS)]
@@ -123,7 +123,7 @@ def default_metric(target: TargetKind, loss: Loss) -> Metric:
 
 
 def contradiction(target: TargetKind, num_classes: int, loss: Loss, metric: Metric) -> str:
-    """Explain why these cannot be combined; "" if they can."""
+    """Explain why target, classes, loss and metric cannot be combined. Returns "" if they can."""
     labels = target == "class"
     if labels != (num_classes > 0):
         expected = "at least 1" if labels else "0"

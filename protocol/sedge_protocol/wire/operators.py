@@ -1,4 +1,4 @@
-"""The operators of ONNX programs: the inputs allowed for each, and its outputs' element types (rule B16).
+"""The operators of ONNX programs: their allowed inputs and the element types of their outputs (rule B16).
 
 onnxruntime 1.31 checks most of its inputs. But it crashes on a Div or Mod of the smallest int64 by -1, on
 an empty name among the inputs of Max and Sum or the outputs of Split, on a Split into fewer parts than it
@@ -197,7 +197,7 @@ def _check_divisor(node: Node, names: Names) -> None:
 
 
 def output_kinds(node: Node, kinds: list[int]) -> list[int]:
-    """Return the output element types of a node without a body, given those of its inputs."""
+    """Return the element types of the outputs of a node without a body, given those of its inputs."""
     kind = kinds[0]
     if node.operator in BOOLEAN:
         kind = BOOL

@@ -50,7 +50,7 @@ def columns(parts: Sequence[InputPart]) -> Iterator[tuple[InputPart, slice]]:
 def pack(
     arrays: Mapping[str, Rows], where: str
 ) -> tuple[tuple[InputPart, ...], NDArray[np.float32]]:
-    """Pack arrays (N, ...) into rows (N, K). Returns the parts in their order, and the rows.
+    """Pack arrays (N, ...) into rows (N, K). Returns the parts, in the order of ``arrays``, and the rows.
 
     Raises ``DataError``, which names the faulty array.
     """

@@ -25,11 +25,12 @@ from sedge_protocol.wire.messages import KINDS, Message, Offer, Welcome, decode_
 class Peer:
     """The channel to one peer.
 
-    ``incarnation`` is our start count, and ``peer_incarnation`` the newest one of the peer that we have
-    stored. A device sets ``awaited`` to the nonce of its hello until a welcome has answered it. The nonce
-    is random and new, so a welcome with it is not a replay, and its start count is the coordinator's, even
-    if it is older than the one we stored. So the next connection repairs a forged start count, or that of a
-    coordinator that has lost its own. ``sent`` is the last sequence number that we used.
+    ``incarnation`` is our start count, and ``peer_incarnation`` is the peer's newest start count that we
+    have stored. A device sets ``awaited`` to the nonce of its hello until a welcome has answered it. The
+    nonce is random and new, so a welcome with this nonce is not a replay, and its start count is the
+    coordinator's, even if it is lower than the one we stored. So if the stored count was forged, or the
+    coordinator has lost its own, the next connection repairs this. ``sent`` is the last sequence number
+    that we used.
     """
 
     def __init__(
@@ -85,11 +86,12 @@ class Peer:
     def open(
         self, payload: bytes, topic: str, latest: int = MAX_INCARNATION
     ) -> tuple[Frame, Message | None] | None:
-        """Open a received frame. Returns it and its message (None for a chunk), or None for a replay.
+        """Open a received frame.
 
-        Raises ``FrameError`` for anything that is not a frame from our peer, and for a start count above
-        ``latest``. A goodbye is sealed when a connection begins and sent when it ends, so the replay window
-        does not apply to it; its nonce tells which session it ends.
+        Returns the frame and its message (None for a chunk), or None for a replay. Raises ``FrameError``
+        for anything that is not a frame from our peer, and for a start count above ``latest``. A goodbye is
+        sealed when a connection begins and sent when it ends, so the replay window does not apply to it;
+        its nonce tells which session it ends.
         """
         frame = open_frame(payload, topic, self._receive_key, self.versions)
         self.counters[frame.kind.name.lower()] += 1

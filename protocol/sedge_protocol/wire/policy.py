@@ -1,8 +1,8 @@
-"""A run's policy, in which the holder of a signing key limits what orders may ask (policy.md).
+"""A run's policy, in which the holder of a signing key limits what orders may ask for (policy.md).
 
 Every order of the run carries the sealed policy: the id of the key, the signature, and the policy's
 MessagePack. The coordinator does not have the key and cannot make a policy. So an attacker who takes over
-the coordinator can send any vector within the policy, and nothing beyond it.
+the coordinator can send any vectors, but only in orders that the policy allows.
 """
 
 import hashlib
@@ -35,9 +35,9 @@ MAX_CHAIN = 16
 # The signed bytes begin with this prefix, so that a signature made for another purpose is not valid for a
 # policy.
 CONTEXT = b"sedge policy 1\n"
-# A number in a policy. Its limit is above any number in a training.
+# A number in a policy. Its upper limit exceeds that of any training setting.
 Bound: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
-# A key's id, its signature of another public key, and that key (signing_keys.py).
+# A key's id, its signature of another public key, and that other key (signing_keys.py).
 Statement: TypeAlias = Annotated[
     bytes, Meta(min_length=_STATEMENT_BYTES, max_length=_STATEMENT_BYTES)
 ]
@@ -113,14 +113,14 @@ def key_id(public: bytes) -> bytes:
 
 
 def trainings_of(order: Order) -> tuple[Training, ...]:
-    """Return every training of an order. The first one may be the default."""
+    """Return the settings of every training phase in an order. Those of the first may be the defaults."""
     work = order.work
     own = () if work.own_model is None else (work.own_model.training,)
     return (order.training, *work.then, *own)
 
 
 def require_allowed(policy: Policy, order: Order, bundle: bytes | None) -> None:
-    """Raise ``PolicyError`` for an order that its policy does not allow.
+    """Raise ``PolicyError`` if the policy does not allow the order.
 
     ``bundle`` is the SHA-256 of the manifest of the order's bundle, or None if it is not known yet.
     """
@@ -154,5 +154,5 @@ def _beyond(policy: Policy, order: Order) -> Iterator[str]:
 
 
 def largest_rate(training: Training) -> float:
-    """Return an upper bound of the learning rates of all steps of a training phase."""
+    """Return an upper bound on the learning rates of all steps in a training phase."""
     return training.learning_rate * max(1.0, training.end_factor)

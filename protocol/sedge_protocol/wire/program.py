@@ -4,11 +4,11 @@ A bundle is untrusted input, and an ONNX file can do more than compute: a tensor
 address to read instead, metadata may set options of the runtime, an operator may come from a library, and a
 loop may never end. So this module lists every allowed field and rejects all others; operators.py does the
 same for the inputs of operators. A nested graph is allowed only as the body of a Scan. It may not contain
-another Scan, and a constant of the program determines how often it runs.
+another Scan, and a constant in the program determines how often the body runs.
 
-The size of intermediate results is not checked here, because only running the operators shows it. The
-device limits that memory while the program runs (``sedge_edge.backends.onnx_runtime``). The time of a step
-is not limited.
+The size of intermediate results is not checked here, because it becomes known only when the operators run.
+The device limits that memory while the program runs (``sedge_edge.backends.onnx_runtime``). The time of a
+step is not limited.
 """
 
 import math
@@ -34,10 +34,10 @@ from sedge_protocol.wire.scan import BODY, body_of, check_body
 
 # Opset 20 is the first with Gelu and is read by every onnxruntime from 1.17 on.
 OPSET = 20
-# For comparison, the training program of a network of 100 convolutions has 6,000 nodes and 51,000 fields.
+# For comparison, the training program of a network with 100 convolutions has 6,000 nodes and 51,000 fields.
 MAX_NODES = 25_000
 MAX_FIELDS = 250_000
-MAX_CONSTANT_BYTES = 64 * 2**20  # as much as an entire bundle may have
+MAX_CONSTANT_BYTES = 64 * 2**20  # the limit for an entire bundle
 MAX_ELEMENTS = 2**28  # elements of one input or output; as float32 a gigabyte
 MAX_RANK = 16
 
@@ -315,7 +315,7 @@ def _fields(data: memoryview, where: str) -> Iterator[Field]:
 
 
 def _numbers(packed: memoryview, where: str) -> list[int]:
-    """Return the numbers of a packed field, at most one more than the largest rank."""
+    """Return the numbers in a packed field, stopping after one more than ``MAX_RANK``."""
     try:
         return list(islice(numbers(packed), MAX_RANK + 1))
     except CodecError as exc:

@@ -1,11 +1,11 @@
 """The programs of a bundle, and the names of each program's inputs and outputs, in order.
 
-n = parameters, s = statistics, m = frozen values, B = rows of a batch; a tensor without a shape below is a
-single number:
+n is the number of parameters, s of statistics, m of frozen values, and B of rows in a batch. A tensor
+without a shape below is a single number:
 
     gradient    theta, x, y, w, and noise if the model draws any
                                 -> gradient, loss, and statistics if the layout has any
-    guided      as gradient, then inputs by the bundle's ``Guide``: start, previous, constants, counts
+    guided      as gradient, plus the bundle's ``Guide`` inputs: start, previous, constants, counts
                                 -> as gradient
     evaluate    theta, x, y, w  -> loss_sum, metric_sum, weight_sum
     predict     theta, x        -> logits
@@ -22,12 +22,12 @@ from sedge_protocol.wire.objective import Guide
 # The name of the input for the tensors that no device trains, and of the extension that a device announces
 # for it.
 FROZEN = "frozen"
-# The name of the program of a guided loss.
+# The name of the program that computes a guided loss.
 GUIDED = "guided"
 
 
 class Signature(NamedTuple):
-    """The name of a program, and those of its inputs and outputs, in order."""
+    """The name of a program, and the names of its inputs and outputs, in order."""
 
     program: str
     inputs: tuple[str, ...]
@@ -38,7 +38,7 @@ def signatures(
     has_statistics: bool = False, has_noise: bool = False, has_frozen: bool = False,
     guide: Guide | None = None,
 ) -> dict[str, Signature]:  # fmt: skip
-    """Return the programs of a model by name, with or without statistics and random numbers.
+    """Return each program's signature by its name, for a model with or without statistics and noise.
 
     With ``has_frozen`` each program also takes the tensors that are not in theta. ``guide`` describes the
     bundle's guided loss, if it has one.

@@ -456,7 +456,7 @@ public final class Messages {
         }
     }
 
-    /** A device has (re)connected: what it is and what it can do. */
+    /** A device has (re)connected; it describes itself and what it can do. */
     public static final class Hello extends Struct<Hello> {
         public static final Schema<Hello> SCHEMA = new Schema<Hello>(true) {
             @Override
@@ -751,7 +751,7 @@ public final class Messages {
         }
     }
 
-    /** The session of the hello with this nonce is over; sent by the device or, as its will, the broker. */
+    /** The session of the hello with this nonce is over. Sent by the device or, as its will, the broker. */
     public static final class Goodbye extends Struct<Goodbye> {
         public static final Schema<Goodbye> SCHEMA = new Schema<Goodbye>(false) {
             @Override

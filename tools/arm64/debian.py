@@ -1,6 +1,6 @@
 """Builds an arm64 Debian: debootstrap downloads and verifies the packages, then they are unpacked.
 
-No arm64 program runs meanwhile, so the packages' maintainer scripts do not run either: there are no
+No arm64 program runs in the process, so the packages' maintainer scripts do not run either: there are no
 accounts except those below, no initramfs and no ld.so.cache. Neither Python nor systemd as the first
 process needs them. Python's standard library is compiled here, as its package would do; otherwise every
 process would compile what it imports.
@@ -54,7 +54,7 @@ def _complete(folder: Path) -> None:
         shutil.copy(folder / f"usr/share/base-passwd/{name}.master", etc / name)
     shutil.copy(folder / "usr/share/libc-bin/nsswitch.conf", etc / "nsswitch.conf")
     (etc / "hosts").write_text("127.0.0.1 localhost\n")
-    # Bytecode does not depend on the processor, only on Python's version. If this Python has another
-    # version than Debian's, the bytecode is simply ignored.
+    # Bytecode does not depend on the processor, only on Python's version. If this Python's version is not
+    # Debian's, the bytecode is simply ignored.
     compiled = [sys.executable, "-m", "compileall", "-q", "-s", str(folder), "-p", "/"]
     subprocess.run([*compiled, *map(str, folder.glob("usr/lib/python3*"))], check=True)

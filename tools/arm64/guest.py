@@ -1,7 +1,7 @@
 """Runs programs of an arm64 Debian under qemu-user, emulating the processors of three Raspberry Pis.
 
-qemu 7.2 alone would show a program the host's /proc/cpuinfo, with which onnxruntime crashes, and a
-processor with features that no Raspberry Pi has. proot sets the root folder and replaces that file without
+qemu 7.2 alone would show a program the host's /proc/cpuinfo, which crashes onnxruntime, and a processor
+with features that no Raspberry Pi has. proot sets the root folder and replaces that file without
 privileges. /sys is the host's, because ExecuTorch reads it.
 """
 
@@ -44,7 +44,7 @@ CPU part	: {cpu.part}
 CPU revision	: {cpu.revision}
 
 """
-# For each package, a program whose presence shows that the package is installed.
+# The required packages. Each is keyed by a program whose presence shows that the package is installed.
 TOOLS = {
     "debootstrap": "debootstrap",
     "qemu-aarch64-static": "qemu-user-static",
@@ -57,7 +57,10 @@ PYTHON = "/usr/bin/python3"
 
 
 def missing(tools: Mapping[str, str]) -> str:
-    """Return the command that installs the missing ones of the tools (program: package), or ""."""
+    """Return the command that installs whichever tools are missing, or "" if none are.
+
+    ``tools`` maps each program to its package.
+    """
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     lacking = [package for tool, package in tools.items() if not shutil.which(tool, path=path)]
     return f"apt-get install {' '.join(lacking)}" if lacking else ""

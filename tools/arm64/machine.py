@@ -1,8 +1,8 @@
 """Runs a small arm64 machine with Debian and systemd in qemu: 512 MB, two Cortex-A53, user-mode network.
 
-The host's address in it is 10.0.2.2. Its Debian comes from debian.py, with the settings below instead of
-those that packages' scripts would make. A second disk has the files to install and the script that installs
-them.
+Inside the machine, the host's address is 10.0.2.2. The machine's Debian comes from debian.py, with the
+settings below instead of those that the packages' scripts would make. A second disk has the files to
+install and the script that installs them.
 """
 
 import shutil
@@ -95,7 +95,7 @@ def _configure(root: Path) -> None:
 
 
 def disk(folder: Path, label: str, file: Path, size: str) -> None:
-    """Write a folder's contents, all owned by root, as a file system to a file."""
+    """Write a folder's contents into a file as an ext4 file system, all owned by root."""
     words = ["mke2fs", "-q", "-t", "ext4", "-L", label, "-E", "root_owner=0:0", "-d", str(folder)]
     subprocess.run([*words, str(file), size], check=True)
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from tools.bench.harness import PAGE, RESULTS, benchmark
 
 HERE = Path(__file__).parent
-# The pages need the benchmarks of RESULTS.md and these. The GPU benchmark has its own command.
+# The benchmarks that the pages need: those in RESULTS.md and two more. The GPU benchmark has its own
+# command.
 KEPT = ("machine", "fleet_costs", *(name for name in PAGE if name != "gpu"))
 
 

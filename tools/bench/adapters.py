@@ -124,7 +124,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("Adapters and frozen bodies", figures)
 def measure(rounds: int = 20, out: Path = Path("runs/adapters")) -> Result:
-    """Do the missing runs, and collect the results of all."""
+    """Perform the missing runs, and collect the results of all runs."""
     cells: dict[str, dict[str, float]] = {}
     for name, run in RUNS.items():
         folder = out / name.replace(", ", "-").replace(" ", "-")

@@ -1,14 +1,14 @@
-"""Measures the damage that two hostile devices of ten do with each attack, under the default [robust].
+"""Measures how much damage two hostile devices among ten do with each attack, under the default [robust].
 
 It runs the fleet of examples/attacks.toml, with digits split by Dir(0.5), under every attack of the
 emulator (sedge_emulate/attack.py). The attackers know [robust] and every device's examples (in attacks
 called "knowing their own", only their own examples), and claim to have 2^40 examples. Each cell has one
 value per seed of: the honest devices' mean error before local training, the share of rounds in which an
 attacker was named and, for the backdoor, the share of marked images to which the global model gives the
-attackers' label. Cells whose error is more than twice that without attackers, and the backdoor, are also
-run under the other aggregation rules. Results in ``--out`` are not repeated. It takes twenty minutes on two
-idle cores. The defaults of [robust] were tuned on seeds 42 to 44; the first choice, clip = max_weight =
-1.5, was replaced when its results on seeds 45 to 47 were known, too.
+attackers' label. Cells whose error is more than twice the error without attackers, and the backdoor, are
+also run under the other aggregation rules. Results in ``--out`` are not repeated. It takes twenty minutes
+on two idle cores. The defaults of [robust] were tuned on seeds 42 to 44; the first choice, clip =
+max_weight = 1.5, was replaced after its results on seeds 45 to 47 were known as well.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
     "fedpurin": ("multi_krum", "mean"),
     "fedobp": ("multi_krum", "trimmed_mean", "median"),
 }
-# An attack is withstood if the error is at most this many times that without attackers.
+# An attack is withstood if the error is at most this many times the error without attackers.
 HELD = 2.0
 
 

@@ -55,23 +55,23 @@ def field(number: int, content: int | bytes | memoryview) -> bytes:
 
 
 def nested(number: int, parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    """Encode a field whose content is these parts.
+    """Encode a field whose content is the concatenation of ``parts``.
 
-    It is returned in parts, so that large ones are not copied.
+    The result is also in parts, so that large ones are not copied.
     """
     size = sum(map(len, parts))
     return [_encoded(number << 3 | BYTES) + _encoded(size), *parts]
 
 
 def again(known: Field) -> bytes:
-    """Encode a field that was read, unchanged."""
+    """Encode a field again, exactly as it was read."""
     if known.wire in _FIXED:
         return _encoded(known.number << 3 | known.wire) + bytes(known.data)
     return field(known.number, known.value if known.wire == VARINT else known.data)
 
 
 def numbers(packed: memoryview) -> Iterator[int]:
-    """Decode the unsigned varints of a packed field. Raises ``CodecError`` if it is malformed."""
+    """Yield the unsigned varints in a packed field. Raises ``CodecError`` if it is malformed."""
     at = 0
     while at < len(packed):
         value, at = _varint(packed, at)

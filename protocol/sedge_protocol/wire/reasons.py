@@ -41,18 +41,18 @@ REASONS: Mapping[str, Mapping[str, str]] = {
     },
 }
 _NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
-# The folders of an absolute path; not those of a URL.
+# Matches the folders of an absolute path, but not the path of a URL.
 _FOLDERS = re.compile(r"""(?<![A-Za-z0-9_:/.\]])/(?:[^\s/'"]+/)+(?=[^\s/'",;:)])""", re.ASCII)
 
 
 def without_numbers(reason: str) -> str:
-    """Return the reason with "#" instead of each number.
+    """Return the reason with each number replaced by "#".
 
-    So "temperature 71.3 °C, limit 70" remains the same reason half a degree later.
+    This way "temperature 71.3 °C, limit 70" is still the same reason half a degree later.
     """
     return _NUMBER.sub("#", reason)
 
 
 def without_paths(text: str) -> str:
-    """Return the text with only the last part of each absolute path: folders are the device's affair."""
+    """Return the text with only the last part of each absolute path. A device's folders are private."""
     return _FOLDERS.sub("", text)

@@ -1,13 +1,13 @@
-"""Decides how long a link waits before it reconnects, and what to log about an outage. No I/O.
+"""Decides how long a link waits before it reconnects, and what to log about an outage. Does no I/O.
 
 The more an attempt costs, the longer the waits become. If the network refuses a connection, the attempt
-costs two packets, 100 bytes together. If nothing answers, it costs several packets and up to ten seconds
+costs two packets, 100 bytes in total. If nothing answers, it costs several packets and up to ten seconds
 with the radio on. If a broker accepts us and then disconnects us, it may cost a TLS handshake of 5 kB, and
-the next attempt rarely ends differently.
+the next attempt is likely to fail the same way.
 
-Up to these ceilings, a wait grows with the outage: after three minutes without a broker, a device need not
-be back within one second, but should not stay away for three more minutes. It also grows with the size of
-the fleet, whose devices all come back at once.
+Up to these ceilings, a wait grows with the length of the outage: after three minutes without a broker, a
+device need not be back within one second, but should not stay away for three more minutes. It also grows
+with the size of the fleet, whose devices all come back at once.
 """
 
 from dataclasses import dataclass, field
@@ -16,10 +16,10 @@ from enum import Enum, auto
 import numpy as np
 
 FIRST_S = 1.0
-# A small fleet is back within this many seconds of its broker.
+# The devices of a small fleet reconnect within this many seconds after their broker is back.
 SOON_S = 5.0
-# After an outage of t seconds, a device is back at most t / 36 seconds later: five seconds after three
-# minutes.
+# After an outage of t seconds, a device reconnects at most t / 36 seconds later: within five seconds after
+# an outage of three minutes.
 OUTAGE_PART = 36
 # Roughly how many devices come back per second: after a short interruption, and after a longer outage.
 FIRST_DEVICES_A_SECOND, DEVICES_A_SECOND = 100, 10
@@ -29,8 +29,8 @@ HELLOS_A_SECOND = 200
 # The assumed size of a fleet whose coordinator has not announced it.
 UNKNOWN_DEVICES = 100
 # A device that no coordinator has ever welcomed tries at least this often for this long after its start,
-# even if the broker rejects it. Somebody may be about to accept the device, or the broker to load its
-# password.
+# even if the broker rejects it. Somebody may be about to accept the device, or the broker may be about to
+# load its password.
 NEW_S, NEW_FOR_S = 10.0, 600.0
 # A long outage is logged again at this interval, to show that the attempts continue.
 LOG_EVERY_S = 3600.0
@@ -74,10 +74,10 @@ def longest_s(ended: Ended, failures: int, away_s: float, devices: int) -> float
 
 @dataclass
 class Reconnect:
-    """Computes the waits of one link.
+    """Computes how long one link waits between connections.
 
     ``devices`` is as in ``longest_s``. No wait exceeds ``most_s``, unless the broker rejected us.
-    ``is_new`` is true until a coordinator has first welcomed this device.
+    ``is_new`` is true until a coordinator welcomes this device for the first time.
     """
 
     rng: np.random.Generator
@@ -89,7 +89,7 @@ class Reconnect:
     _logged: dict[str, float] = field(default_factory=dict[str, float])
 
     def wait_s(self, ended: Ended, now: float) -> float:
-        """Return the seconds to wait, with full jitter, after a connection that ended like this."""
+        """Return the seconds to wait, with full jitter, after a connection that ended as ``ended`` says."""
         if ended is Ended.HEARD:
             self._failures, self._since = 0, now
             self._logged.clear()

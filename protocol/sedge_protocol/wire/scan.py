@@ -11,11 +11,14 @@ from sedge_protocol.wire.operators import Names, Node
 from sedge_protocol.wire.protobuf import text
 
 BODY, SEQUENCES = "body", "num_scan_inputs"
-MAX_STEPS = 2**14  # as many as the audio samples of about a second
+MAX_STEPS = 2**14  # about as many as one second of audio has samples
 
 
 def body_of(node: Node, names: Names) -> memoryview:
-    """Return the body of a Scan in a graph with these names. Raises ``CodecError`` if it is not allowed."""
+    """Return the body of a Scan. Raises ``CodecError`` if the Scan is not allowed.
+
+    ``names`` are the names that the graph around it defines.
+    """
     constant = names.constant(node.inputs[-1])
     if constant is None or not constant.extents:
         raise CodecError(f"{node.where}: the last input of a Scan must be a constant")
@@ -29,7 +32,7 @@ def body_of(node: Node, names: Names) -> memoryview:
 
 
 def check_body(body: Names, kinds: list[int], where: str) -> None:
-    """Raise ``CodecError`` unless a body's inputs match those of its node, of these element types."""
+    """Raise ``CodecError`` unless a body's inputs have the element types ``kinds``, in this order."""
     if len(body.inputs) != len(kinds):
         raise CodecError(f"{where}: {len(body.inputs)} inputs, expected {len(kinds)}")
     for name, kind in zip(body.inputs, kinds, strict=True):

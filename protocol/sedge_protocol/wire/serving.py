@@ -6,10 +6,10 @@ from sedge_protocol.wire.transfer import Manifest, from_bitmap
 
 
 class Serving:
-    """The sending end of one blob's downloads. It sends the union of the chunks that devices request, once.
+    """The sending end of one blob's downloads. Chunks that several devices request are sent only once.
 
-    It waits until all expected devices have made a request, but no longer than ``gather_s`` after the first
-    one.
+    Sending begins when all expected devices have made a request, but no later than ``gather_s`` after the
+    first one.
     """
 
     def __init__(self, manifest: Manifest, gather_s: float) -> None:
@@ -20,9 +20,10 @@ class Serving:
         self._due: float | None = None
 
     def request(self, asker: str, missing: bytes, expected: int, now: float) -> int:
-        """Add the chunks that one of ``expected`` devices lacks. Returns how many are new.
+        """Add the chunks that the device ``asker`` lacks. Returns how many of them are new.
 
-        Raises ``FrameError`` for a malformed bitmap.
+        ``expected`` is the number of devices that will make requests. Raises ``FrameError`` for a malformed
+        bitmap.
         """
         wanted, before = from_bitmap(missing, self.manifest.count), len(self._wanted)
         if not wanted:

@@ -16,7 +16,7 @@ from sedge_protocol.errors import BodyError, ConfigError
 
 # The maximum size of the settings in a WELCOME; all keys with long values take 500 bytes.
 MAX_SETTINGS_BYTES = 2048
-# The size of the hash by which a device says in HELLO which settings it has.
+# The size of the hash with which a device says in HELLO which settings it has.
 NAME_BYTES = 8
 Value: TypeAlias = bool | int | float | str
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -54,11 +54,11 @@ class GatesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[limits]: how much this device does at most, whatever a coordinator asks of it.
+    """[limits]: the most that this device does, whatever a coordinator asks of it.
 
     Work beyond a limit waits or is declined, and the device tells the coordinator which limit it was. A
-    limit may be used up at once; it recovers evenly over the next hour or day, even while the agent is not
-    running.
+    limit may be used up all at once; it recovers evenly over the following hour or day, even while the
+    agent is not running.
     """
 
     orders_per_hour: Annotated[int, Meta(ge=1, le=1_000_000)] = 3600
@@ -80,7 +80,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def name_of(coded: bytes) -> bytes:
-    """Return the hash that names coded settings; empty if there are none."""
+    """Return the hash that identifies coded settings, or b"" if there are none."""
     return hashlib.sha256(coded).digest()[:NAME_BYTES] if coded else b""
 
 
@@ -147,13 +147,13 @@ def _is_stricter(name: str, given: Value, mine: Value | None) -> bool:
 
 
 def _quiet(hours: str) -> set[int]:
-    """Return the minutes of the day in quiet hours. Raises ``ConfigError``."""
+    """Return the quiet minutes of a day, counted from midnight. Raises ``ConfigError``."""
     begin, end = minutes(hours) or (0, 0)
     return {(begin + after) % (24 * 60) for after in range((end - begin) % (24 * 60))}
 
 
 def minutes(hours: str) -> tuple[int, int] | None:
-    """Parse "HH:MM-HH:MM" to its begin and end in minutes of the day; None if unset.
+    """Parse "HH:MM-HH:MM" into two times, in minutes after midnight. Returns None for an empty text.
 
     Raises ``ConfigError``.
     """

@@ -1,7 +1,7 @@
-"""The public keys that may sign policies, and statements that replace a key by another (policy.md, P8).
+"""The public keys that may sign policies, and statements that replace keys (policy.md, P8).
 
 A replacement is final: a replaced key is never accepted again, so an older chain changes nothing. A key can
-only replace itself, so a thief of one key cannot lock out another key that a device pins.
+sign only its own replacement, so whoever steals one key cannot lock out another key that a device pins.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ from sedge_protocol.wire.refusals import BAD_SIGNATURE, FOREIGN_KEY, REPLACED_KE
 Verify: TypeAlias = Callable[[bytes, bytes], bool]
 # Maps the id of each replaced key, in hex digits, to the public key (32 bytes) that replaces it.
 Replaced: TypeAlias = Mapping[str, bytes]
-# How many replacements a device remembers; it ignores any more.
+# The number of replacements that a device remembers. It ignores any further ones.
 MAX_REPLACED = 64
 _CONTEXT = b"sedge key 1\n"
 
@@ -26,7 +26,10 @@ def replacement(new: bytes) -> bytes:
 
 
 class SigningKeys(NamedTuple):
-    """The functions that verify signatures of pinned keys, and one that creates such a function."""
+    """The functions that verify signatures of the pinned keys, by key id.
+
+    ``verifier`` creates such a function for a public key.
+    """
 
     keys: Mapping[bytes, Verify]
     verifier: Callable[[bytes], Verify]
@@ -55,7 +58,7 @@ class SigningKeys(NamedTuple):
         return found
 
     def verified(self, policy: bytes, replaced: Replaced) -> dict[str, bytes]:
-        """Verify a sealed policy. Returns the replacements, with those of the policy's chain.
+        """Verify a sealed policy. Returns the replacements, including those in the policy's chain.
 
         Raises ``PolicyError`` unless the policy is signed by a key that is accepted after these
         replacements.
@@ -79,7 +82,7 @@ def ids(keys: Iterable[bytes]) -> str:
 
 
 def _chain(sealed: Sealed) -> tuple[bytes, ...]:
-    """Return the statements in a policy; none if it cannot be decoded, which raises an error later."""
+    """Return the statements in a policy, or none if it cannot be decoded, which is reported later."""
     try:
         return sealed.policy().chain
     except PolicyError:
@@ -87,7 +90,7 @@ def _chain(sealed: Sealed) -> tuple[bytes, ...]:
 
 
 def _line(name: bytes, replaced: Replaced) -> list[tuple[str, bytes]]:
-    """Return the replacements that follow from a key, in order: the replaced key's id and the new key."""
+    """Return the chain of replacements after a key: pairs of a replaced key's id and the new key."""
     found: list[tuple[str, bytes]] = []
     while (new := replaced.get(name.hex())) is not None:
         found.append((name.hex(), new))
@@ -96,6 +99,6 @@ def _line(name: bytes, replaced: Replaced) -> list[tuple[str, bytes]]:
 
 
 def _newest(name: bytes, replaced: Replaced) -> bytes:
-    """Return the id of the newest key that replaces a key; its own id if it was not replaced."""
+    """Return the id of the newest key that replaces a key, or the key's own id if it was not replaced."""
     line = _line(name, replaced)
     return key_id(line[-1][1]) if line else name

@@ -1,4 +1,4 @@
-"""How a device trains: the settings of an order, and of a run file, for its optimizer."""
+"""How a device trains: the settings for its optimizer, in an order or in a run file."""
 
 from typing import Annotated, Literal, TypeAlias
 
@@ -18,9 +18,9 @@ MAX_PROX = 1e6
 class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a device trains.
 
-    ``optimizer_state = "keep"`` keeps the optimizer's state of an order's first training,
-    without a mixture; a device that has lost it starts over. ``average`` does not change what a device
-    sends: the model of its last step.
+    ``optimizer_state = "keep"`` keeps the state of the optimizer after an order's first training phase,
+    unless that phase trains a mixture; a device that has lost the state starts over. ``average`` does not
+    change which model a device sends: the one after its last step.
     """
 
     local_epochs: Annotated[int, Meta(ge=1, le=1000)] = 1
@@ -74,12 +74,12 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.warmup_steps > 0 or self.end_factor != 1
 
     def rate(self, step: int, steps: int) -> float:
-        """Return the learning rate of a step (from 0) in a training of this many ``steps``."""
+        """Return the learning rate of step ``step`` (from 0) in a training phase of ``steps`` steps."""
         warmth = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
         return self.learning_rate * warmth * (1 + (self.end_factor - 1) * step / steps)
 
     def mean_rate(self, steps: int) -> float:
-        """Return the mean of ``rate`` over a number of steps (at least 1) in constant time."""
+        """Return the mean of ``rate`` over a phase of ``steps`` steps (at least 1), in constant time."""
         slope, warm = (self.end_factor - 1) / steps, min(self.warmup_steps, steps)
         # A step's rate is its warm-up factor times 1 + slope * step; the factor is 1 from ``warm`` on.
         after = steps * (steps - 1) / 2 - warm * (warm - 1) / 2
@@ -95,20 +95,21 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def plain(self) -> bool:
-        """True if every device supports its optimizer: SGD with momentum and no other option."""
+        """True if every device supports these optimizer settings: SGD with momentum and no other option."""
         extras = self.nesterov, self.weight_decay, self.clip_norm, self.keeps_state
         return self.optimizer == "sgd" and not any(extras)
 
     @property
     def state_vectors(self) -> int:
-        """How many vectors of the model's size the optimizer's state has."""
+        """The number of vectors of the model's size in the optimizer's state."""
         return 1 if self.optimizer == "sgd" else 2
 
     @property
     def vectors(self) -> int:
-        """How many vectors of the model's size a training has in memory at most, besides its start vector.
+        """The most vectors of the model's size that training has in memory, besides its start vector.
 
-        They are the model, the optimizer's state, the gradient, one derived from it, and the mean.
+        They are the model, the optimizer's state, the gradient, a vector derived from it, and the mean
+        model.
         """
         adds = self.weight_decay or self.clip_norm or self.nesterov or self.prox
         made = bool(adds) or self.optimizer != "sgd"

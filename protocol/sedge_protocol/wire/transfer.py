@@ -29,7 +29,7 @@ DIGEST_BYTES = 16
 MIN_CHUNK_BYTES = 2**12
 DEFAULT_CHUNK_BYTES = 2**16
 MAX_CHUNK_BYTES = 2**18
-# The size of the topic, MQTT properties and our own header in a chunk's packet, at most.
+# The maximum size of the topic, the MQTT properties and our own header in a chunk's packet.
 PACKET_OVERHEAD = HEADER.size + 4096
 # With 4096 chunks, a manifest has 64 KiB of digests, and a blob in chunks of 256 KiB can have 1 GiB.
 MAX_CHUNKS = 4096
@@ -105,16 +105,17 @@ def chunk_size(size: int, wanted: int) -> int:
 
 
 def fitting_chunk(max_packet: int, wanted: int = DEFAULT_CHUNK_BYTES) -> int:
-    """Halve the ``wanted`` chunk size until its packet fits ``max_packet`` bytes, or to the minimum."""
+    """Halve the ``wanted`` chunk size until its packet fits ``max_packet`` bytes or it is minimal."""
     while wanted > max(max_packet - PACKET_OVERHEAD, MIN_CHUNK_BYTES):
         wanted //= 2
     return wanted
 
 
 def describe(blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:
-    """Return the manifest of a blob. Chunks are larger if more than 4096 of ``chunk_bytes`` were needed.
+    """Return the manifest of a blob.
 
-    Raises ``LocalError`` for a blob that no manifest can describe.
+    Chunks are larger than ``chunk_bytes`` if there would be more than 4096 of them otherwise. Raises
+    ``LocalError`` for a blob that no manifest can describe.
     """
     if not 0 < len(blob) <= MAX_CHUNKS * MAX_CHUNK_BYTES:
         raise LocalError(f"a blob of {len(blob)} bytes, limit {MAX_CHUNKS * MAX_CHUNK_BYTES}")
@@ -193,14 +194,14 @@ class Upload:
         return self.number == 1 and self.manifest.size <= limit
 
     def connected(self, now: float) -> None:
-        """Offer at once, because the link is up (again)."""
+        """Offer the blob at once, now that the link is up (again)."""
         self.fruitless = 0 if self._progress else self.fruitless + self._tried
         self._tried = self._progress = self.put_off = False
         self._attempt = self._credit = 0
         self._due, self._unanswered_since = now, None
 
     def woken(self, now: float) -> None:
-        """Repeat an unanswered offer, because the receiver has come online.
+        """Repeat an unanswered offer, now that the receiver has come online.
 
         A recent offer is not repeated yet, because the answer may be on its way.
         """
@@ -215,18 +216,19 @@ class Upload:
         self._in_flight.clear()
 
     def receive(self, number: int, bitmap: bytes, credit: int, now: float) -> None:
-        """Process the receiver's report of its chunks, in answer to offer ``number``, or unsolicited if 0.
+        """Process the receiver's report of the chunks that it has.
 
+        ``number`` is the number of the offer that the report answers, or 0 for an unsolicited report.
         Raises ``FrameError`` for a malformed bitmap.
         """
         received = from_bitmap(bitmap, self.manifest.count)
-        if self._due is None or number > self.number:  # the answer was for an earlier process
+        if self._due is None or number > self.number:  # it answers an offer of an earlier process
             return
         first = number == self.number and not self._answered
         if received - self._have:
             self._progress, self._tried = True, False
             self._attempt = self.fruitless = 0
-        elif first and self._tried:  # no chunk sent before this offer arrived
+        elif first and self._tried:  # none of the chunks sent before this offer arrived
             self.fruitless += 1
             self._tried = False
         self._have = received if first else self._have | received
@@ -314,10 +316,11 @@ class Intake:
 
 
 class Fetch:
-    """The receiving end of a download. It requests missing chunks, and again when none arrive for a while.
+    """The receiving end of a download. It requests missing chunks, and repeats requests that bring none.
 
-    Requesting too soon again would fill a slow link with duplicates of chunks in flight. So it waits four
-    times as long as the last chunk took, and until the first chunk arrives it requests only one.
+    A request repeated too soon would fill a slow link with duplicates of chunks in flight. So a request
+    waits four times as long as the last chunk took, and until the first chunk arrives only one chunk is
+    requested.
     """
 
     def __init__(self, manifest: Manifest, have: set[int], rng: np.random.Generator) -> None:
@@ -338,7 +341,7 @@ class Fetch:
         return len(self.have) == self.manifest.count
 
     def connected(self, now: float) -> None:
-        """Make a request at once, because the link is up (again)."""
+        """Make a request at once, now that the link is up (again)."""
         self._attempt = 0
         self._due = now
         self._asked.clear()
@@ -347,7 +350,7 @@ class Fetch:
         self._silence_s = SILENCE_S
 
     def woken(self, now: float) -> None:
-        """Repeat unanswered requests at once, because the sender has come online."""
+        """Repeat unanswered requests, except recent ones, now that the sender has come online."""
         if self._due is None or self._unanswered_since is None:
             return
         self._attempt = 0
@@ -387,7 +390,7 @@ class Fetch:
         return None if self.complete else self._due
 
     def _note_arrival(self, now: float) -> None:
-        """Set the time of the next request: at once if all requested chunks have arrived."""
+        """Schedule the next request: at once if all requested chunks have arrived."""
         took = 0.0 if self._waiting_since is None else now - self._waiting_since
         self._silence_s = min(RETRY_MAX_S, max(SILENCE_S, 4 * took, self._silence_s / 2))
         self._waiting_since, self._unanswered_since = now, None

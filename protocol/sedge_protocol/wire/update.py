@@ -18,17 +18,17 @@ from sedge_protocol.wire.messages import Count, Id, Round, Task
 from sedge_protocol.wire.work import MAX_ARRAY_BYTES, Hash, Lengths, Share, Work
 
 _LENGTH = struct.Struct("<I")
-# A report takes about 300 bytes. 4 KiB leave room for additions in later versions.
+# A report takes about 300 bytes. 4 KiB leaves room for additions in later versions.
 MAX_REPORT_BYTES = 4096
-# A coded vector is at most as long as its float32 values plus a bitmap, a 32nd of that. A sixteenth covers
-# the headers, too.
+# A coded vector is at most as long as its float32 values plus a bitmap, which adds a 32nd. Allowing a
+# sixteenth covers the headers as well.
 DENSE_SLACK = 16
 # The largest float32: devices compute losses in float32, and sums over any fleet stay finite.
 LARGEST = (2 - 2**-23) * 2.0**127
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """The mean loss, and mean of the bundle's metric, in an evaluation over ``num_examples``."""
+    """The mean loss and the mean of the bundle's metric, in an evaluation on ``num_examples`` examples."""
 
     loss: float
     """The mean loss over the examples."""
@@ -142,7 +142,7 @@ def _head(blob: bytes) -> tuple[Report, memoryview]:
         raise CodecError(f"update.header_len: {length}, limit {MAX_REPORT_BYTES}, blob {len(blob)}")
     try:
         report = msgspec.msgpack.decode(blob[_LENGTH.size : end], type=Report)
-    except (ValueError, RecursionError) as exc:  # msgspec's errors, bad UTF-8, deep nesting
+    except (ValueError, RecursionError) as exc:  # from msgspec: bad schema, UTF-8 or nesting
         raise CodecError(f"update: {exc}") from exc
     numbers = {"train_loss": report.train_loss, "seconds": report.seconds, "mix": report.mix or 0.0}
     for name in ("step_s", "temperature_c", "energy_j"):

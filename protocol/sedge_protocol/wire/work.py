@@ -16,7 +16,7 @@ from sedge_protocol.wire.transfer import Manifest
 Hash: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Seed: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-# The maximum number of consecutive trainings in one order. FedRep has two.
+# The maximum number of training phases in one order after its first. FedRep has one.
 MAX_PHASES = 8
 # Limits on the data exchanged between a device's own training function and a strategy, in each direction:
 # on named numbers and strings, on named arrays, and on the total bytes of the arrays' values.
@@ -37,12 +37,13 @@ Lengths: TypeAlias = Annotated[dict[str, Length], Meta(max_length=MAX_ARRAYS)]
 
 
 class OwnModel(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The personal model, a second one, which stays on the device: it evaluates and predicts with it.
+    """The personal model, a second model, which stays on the device.
 
-    It continues from where it last ended, the first time from the round's start vector. It is trained after
-    the sent model, and ``prox`` pulls it towards the round's start vector (Ditto). With ``mix`` below 1 the
-    device evaluates the mixture mix * own + (1 - mix) * sent, whose gradient trains the personal component,
-    own; both are trained together, step by step, by the order's first training (APFL).
+    The device evaluates and predicts with it. Its training continues from where it last ended, or at first
+    from the round's start vector. It is trained after the model that is sent, and ``prox`` pulls it towards
+    the round's start vector (Ditto). With ``mix`` below 1, the device evaluates a mixture instead, mix *
+    own + (1 - mix) * sent. The mixture's gradient trains the personal component, own; both components are
+    trained together, step by step, in the order's first training phase (APFL).
     """
 
     training: Training = Training()
@@ -61,10 +62,11 @@ class OwnModel(msgspec.Struct, frozen=True, omit_defaults=True):
 class UpdateSelection(msgspec.Struct, frozen=True, omit_defaults=True):
     """A device sends the elements on which its loss depends most, tensor by tensor (FedPURIN, FedCAC).
 
-    c = |g theta| of every element of the trained model, or |-g theta + (g theta)^2 / 2| with ``hessian``.
-    Of each parameter tensor that the device does not keep, it sends the elements with the largest c,
-    including all that tie with the last of them. If the last one's c is not above ``cutoff``, it sends all
-    elements above ``cutoff`` instead. The codec's own fraction, threshold and error feedback do not apply.
+    Every element of the trained model has c = |g theta|, or |-g theta + (g theta)^2 / 2| with ``hessian``.
+    From each parameter tensor, except those that it keeps to itself, the device sends the elements with the
+    largest c, including all that tie with the last of them. If the last one's c is not above ``cutoff``, it
+    sends all elements above ``cutoff`` instead. The codec's own fraction, threshold and error feedback do
+    not apply.
     """
 
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.5
@@ -81,7 +83,7 @@ class UpdateSelection(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DeviceScoring(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The device finds its personal elements itself, in its last trained model.
+    """The device finds its personal elements itself, by scoring the model that it trained last.
 
     FedOBP uses it with ``scoring = "device"``: the update is then coded against the global model. The
     scores are those of ``importance.py``.
@@ -100,7 +102,7 @@ class DeviceScoring(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PatchChoice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The device decides whether to apply its patch, by testing it on examples that it does not train on.
+    """The device tests its patch on examples that it does not train on, to decide whether to apply it.
 
     It applies the patch if that gives a better metric, or the same metric and a lower loss.
     """
@@ -130,7 +132,8 @@ class Blend(msgspec.Struct, frozen=True, omit_defaults=True):
 class Codec(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a device codes its update.
 
-    With bf16, a ``fraction`` below 1 and ``error_feedback``, values are rounded to a grid (codec/grid.py).
+    If values are in bf16, ``fraction`` is below 1 and ``error_feedback`` is on, values are rounded to a
+    grid (codec/grid.py).
     """
 
     values: ValueCoding = ValueCoding.FP32
@@ -155,9 +158,10 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a strategy asks of a device in one round, besides the vector that it starts from.
+    """What a strategy asks of a device in one round, in addition to the vector that it starts from.
 
-    If ``training`` is None, a strategy's work uses the run's training, and an order's the defaults.
+    If ``training`` is None, work from a strategy uses the run's training, and work in an order the
+    defaults.
     """
 
     keep: Names = ()
@@ -192,7 +196,7 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def trainings(self) -> tuple[Training, ...]:
-        """All trainings in order; that of the personal model is last."""
+        """The settings of all training phases, in order. Those of the personal model come last."""
         first = (self.training,) if self.training is not None else ()
         own = (self.own_model.training,) if self.own_model is not None else ()
         return (*first, *self.then, *own)
@@ -203,7 +207,10 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return GUIDED if self.loss else "gradient"
 
     def vectors(self, training: Training) -> int:
-        """Return how many vectors of the model's size a job needs at most; ``training`` is the run's."""
+        """Return the maximum number of vectors of the model's size that a job needs.
+
+        ``training`` is the run's training, which applies if the work has none of its own.
+        """
         first, own = self.training or training, self.own_model
         held = 1 + max(each.vectors for each in (first, *self.trainings))
         held += bool(self.choice) + bool(self.loss)

@@ -125,7 +125,7 @@ public final class Messages {
         }
     }
 
-    /** The personal model, a second one, which stays on the device: it evaluates and predicts with it. */
+    /** The personal model, a second model, which stays on the device. */
     public static final class OwnModel extends Struct<OwnModel> {
         public static final Schema<OwnModel> SCHEMA = new Schema<OwnModel>(true) {
             @Override
@@ -194,7 +194,7 @@ public final class Messages {
         }
     }
 
-    /** The device finds its personal elements itself, in its last trained model. */
+    /** The device finds its personal elements itself, by scoring the model that it trained last. */
     public static final class DeviceScoring extends Struct<DeviceScoring> {
         public static final Schema<DeviceScoring> SCHEMA = new Schema<DeviceScoring>(true) {
             @Override
@@ -235,7 +235,7 @@ public final class Messages {
         }
     }
 
-    /** The device decides whether to apply its patch, by testing it on examples that it does not train on. */
+    /** The device tests its patch on examples that it does not train on, to decide whether to apply it. */
     public static final class PatchChoice extends Struct<PatchChoice> {
         public static final Schema<PatchChoice> SCHEMA = new Schema<PatchChoice>(true) {
             @Override
@@ -371,7 +371,7 @@ public final class Messages {
         }
     }
 
-    /** What a strategy asks of a device in one round, besides the vector that it starts from. */
+    /** What a strategy asks of a device in one round, in addition to the vector that it starts from. */
     public static final class Work extends Struct<Work> {
         public static final Schema<Work> SCHEMA = new Schema<Work>(true) {
             @Override
@@ -1191,7 +1191,7 @@ public final class Messages {
         }
     }
 
-    /** The mean loss, and mean of the bundle's metric, in an evaluation over {@code num_examples}. */
+    /** The mean loss and the mean of the bundle's metric, in an evaluation on {@code num_examples} examples. */
     public static final class Metrics extends Struct<Metrics> {
         public static final Schema<Metrics> SCHEMA = new Schema<Metrics>(false) {
             @Override

@@ -38,7 +38,10 @@ class RenewalQueries(Protocol):
         ...
 
     def end_renewal(self, row: RenewalRow) -> bool:
-        """Make the device's new secret its only one. Returns False if the renewal has changed or ended."""
+        """Make the device's new secret its only one.
+
+        Returns False if the renewal has changed or has ended.
+        """
         ...
 
     def certificate(self, name: str) -> CertificateRow | None:

@@ -1,9 +1,9 @@
-"""Tokens with which devices join, and devices' requests, as rows that survive a crash at any point.
+"""Tokens for joining the fleet and devices' requests to join, as rows that survive a crash at any point.
 
     a join:  asked -> pending -> accepted -> admitted      (or refused)
 
-``accepted`` enrols a device in the same transaction. It is told so once it is ``admitted``, when the broker
-has its account, too.
+A join is ``accepted`` in the same transaction that enrols its device. The device is told once the join is
+``admitted``, which means that the broker has an account for it as well.
 """
 
 import time
@@ -25,7 +25,7 @@ KEPT_S = 30 * 86_400.0
 
 
 class Joins(Tags):
-    """Tokens and joins as rows. Every method is one transaction, or raises ``StorageError``.
+    """Tokens and joins as rows. Each method runs as one transaction and raises ``StorageError`` on failure.
 
     ``coordinator_account`` is the coordinator's user name at the broker, which no device may have as its
     id.
@@ -44,11 +44,11 @@ class Joins(Tags):
         return self._rows(TokenRow, "SELECT * FROM tokens ORDER BY created, token")
 
     def join_token(self, name: str) -> TokenRow | None:
-        """Return the token of this name, or None."""
+        """Return the token with this name, or None."""
         return next(iter(self._rows(TokenRow, "SELECT * FROM tokens WHERE token = ?", name)), None)
 
     def revoke_token(self, name: str) -> None:
-        """Revoke a token, even for pending devices. Raises ``ConfigError`` if it does not exist."""
+        """Revoke a token and refuse its pending devices. Raises ``ConfigError`` if it does not exist."""
         with self._transaction() as db:
             sql = "UPDATE tokens SET revoked = 1 WHERE token = ?"
             if not db.execute(sql, (name,)).rowcount:
@@ -75,9 +75,9 @@ class Joins(Tags):
             return {str(token): int(count) for token, count in self._db.execute(sql)}
 
     def ask_to_join(self, asked: JoinRow, now: float) -> JoinRow:
-        """Record that a device asks to join by a token.
+        """Record that a device asks to join with a token.
 
-        Returns its join, which is the same if it asks again.
+        Returns its join, which stays the same if the device asks again.
 
         The join is pending, accepted (then the device is enrolled), or refused. A refusal is recorded with
         the token, and does not use the token up. ``now`` is on the wall clock.
@@ -108,8 +108,8 @@ class Joins(Tags):
     def accept_join(self, device: str) -> None:
         """Enrol a pending device with its token's tags.
 
-        Raises ``ConfigError`` if it is not pending, or if its id has been given to another device
-        meanwhile.
+        Raises ``ConfigError`` if the device is not pending, or if its id has been given to another device
+        in the meantime.
         """
         with self._transaction() as db:
             sql = "SELECT * FROM joins WHERE device = ? AND state = 'pending' FOR UPDATE"
@@ -131,7 +131,7 @@ class Joins(Tags):
                 raise ConfigError("device", device, "one that waits to join (see `device list`)")
 
     def admit_joins(self, points: Iterable[bytes]) -> None:
-        """Record that the broker has accounts for these devices, so that they may be told so."""
+        """Record that the broker has accounts for these devices, so they may be told of their admission."""
         with self._transaction() as db:
             for point in points:
                 sql = "UPDATE joins SET state = 'admitted' WHERE point = ? AND state = 'accepted'"
@@ -144,7 +144,7 @@ class Joins(Tags):
     def spent_tokens(self, now: float) -> list[TokenRow]:
         """Return the tokens whose broker accounts should be deleted.
 
-        These are revoked tokens, and expired ones with which no device is joining any more.
+        These are revoked tokens, and expired ones that no device is still using to join.
         """
         joining = (
             "SELECT 1 FROM joins j LEFT JOIN devices d ON d.device = j.device AND d.secret = j.secret"
@@ -158,7 +158,7 @@ class Joins(Tags):
         return self._rows(TokenRow, sql, now)
 
     def end_accounts(self, tokens: Iterable[str], now: float) -> None:
-        """Record that these tokens' broker accounts are deleted. Delete tokens that expired long ago."""
+        """Record that these tokens' broker accounts are gone, and delete tokens that expired long ago."""
         old = "SELECT token FROM tokens WHERE account = 0 AND expires < ?"
         with self._transaction() as db:
             for token in tokens:
@@ -167,7 +167,7 @@ class Joins(Tags):
             db.execute(f"DELETE FROM tokens WHERE token IN ({old})", (now - KEPT_S,))
 
     def _why_refused(self, db: Dialect, token: TokenRow, asked: JoinRow, now: float) -> str:
-        """Explain why a token does not admit a device; empty if it does."""
+        """Return why a token does not admit a device; empty if it does."""
         if token.revoked:
             return "the token was revoked"
         if now >= token.expires:

@@ -1,17 +1,17 @@
 """Records which processes serve a fleet, which shards each has, and which one leads.
 
 A serving process has a row with a ``token`` that no other process has had. It renews the row while it is
-alive. When the row has not been renewed for ``LEASE_S`` of the database's clock, or the process is known to
+alive. When the row has not been renewed for ``LEASE_S`` by the database's clock, or the process is known to
 be dead, another process deletes the row. Shards and the lead belong to a token; if the token has no row,
 they are free.
 
-The fence: every transaction of a process locks its own row with ``FOR KEY SHARE`` before it writes, and is
-refused when the row is gone. Deleting the row waits for that lock. So even a process that is stopped
-between its last statement and its commit either commits before it is replaced, or not at all. Renewing does
-not wait, since ``token`` is the row's key. Writes that only the leader makes (rounds, and the ends of runs)
-also lock the lead's row against any change, so the lead cannot change hands in the middle of one. The
-server ends a transaction that is idle for ``IDLE_S``, so a stopped process delays others no longer than
-that.
+The fence: every transaction in which a process writes first locks that process's row with ``FOR KEY
+SHARE``, and is refused if the row is gone. Deleting the row waits for that lock. So even a process that is
+stopped between its last statement and its commit either commits before it is replaced, or not at all.
+Renewing does not wait, since ``token`` is the row's key. Writes that only the leader makes (rounds, and the
+ends of runs) also lock the row of the leader's lease against any change, so the lead cannot change hands in
+the middle of one. The server ends a transaction that is idle for ``IDLE_S``, so a stopped process delays
+others no longer than that.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,8 +32,8 @@ class ProcessRow(msgspec.Struct, frozen=True):
     """A process that serves the fleet. Its ``token`` is higher than those of all earlier processes.
 
     ``boot`` identifies the host's boot and the namespace in which ``pid`` is valid, and ``started`` is when
-    the process started, in the host's ticks. ``joined`` and ``expires`` are times by the database's clock.
-    A process that ``leaves`` takes no more shards, nor the lead.
+    the process started, in the host's ticks. ``joined`` and ``expires`` are times on the database's clock.
+    A process that ``leaves`` no longer takes shards or the lead.
     """
 
     token: int
@@ -47,10 +47,10 @@ class ProcessRow(msgspec.Struct, frozen=True):
 
 
 class LeaseRow(msgspec.Struct, frozen=True):
-    """The lease of a shard, or of the lead: ``token`` is that of the process that has it, 0 for none.
+    """The lease of a shard or of the lead. ``token`` identifies the process that holds it; 0 if none does.
 
-    ``heir`` is the token of the process that should get it next, 0 for none. ``ready`` says that the heir
-    already receives the shard's frames.
+    ``heir`` is the token of the process that should get it next, or 0. ``ready`` says that the heir already
+    receives the shard's frames.
     """
 
     name: str
@@ -61,16 +61,19 @@ class LeaseRow(msgspec.Struct, frozen=True):
 
 # Returns True if a process is gone, given the time on the database's clock.
 IsGone: TypeAlias = Callable[[ProcessRow, float], bool]
-# Maps the living processes and all leases to the leases that change.
+# Takes the living processes and all leases. Returns the changed leases.
 Plan: TypeAlias = Callable[[Sequence[ProcessRow], Sequence[LeaseRow]], Iterable[LeaseRow]]
 
 
 class Leases(Database):
-    """Processes and leases as rows. Every method is one transaction, or raises ``StorageError``."""
+    """Processes and leases as rows.
+
+    Each method runs as one transaction and raises ``StorageError`` on failure.
+    """
 
     @property
     def token(self) -> int | None:
-        """This process's token; None while it does not serve."""
+        """Return this process's token; None while it does not serve."""
         return self._token
 
     def clock(self) -> float:
@@ -100,7 +103,7 @@ class Leases(Database):
         return row
 
     def limit_idle(self) -> None:
-        """Ensure that nobody waits longer than ``IDLE_S`` for a process that stopped in a transaction."""
+        """Ensure that no process waits longer than ``IDLE_S`` for one that stopped during a transaction."""
         with self._db.errors():
             self._db.limit_idle(IDLE_S)
 
@@ -128,7 +131,7 @@ class Leases(Database):
             db.execute(sql, (int(leaves), self._token))
 
     def leave(self) -> None:
-        """Stop serving, which frees the shards and the lead of this process."""
+        """Stop serving, which frees this process's shards and the lead."""
         with self._transaction() as db:
             db.execute("DELETE FROM processes WHERE token = ?", (self._token,))
         self._token = None
@@ -136,7 +139,7 @@ class Leases(Database):
     def settle(self, plan: Plan, is_gone: IsGone) -> None:
         """Delete the rows of processes that are gone, and make the changes to leases that ``plan`` returns.
 
-        No other process changes leases meanwhile.
+        No other process can change leases at the same time.
         """
         with self._transaction(alone=True) as db:
             self._bury(db, is_gone)
@@ -148,7 +151,7 @@ class Leases(Database):
         return self._rows(ProcessRow, "SELECT * FROM processes ORDER BY token")
 
     def leases(self) -> list[LeaseRow]:
-        """Return all leases, by name."""
+        """Return all leases, sorted by name."""
         return self._rows(LeaseRow, "SELECT * FROM leases ORDER BY name")
 
     def _bury(self, db: Dialect, is_gone: IsGone) -> None:

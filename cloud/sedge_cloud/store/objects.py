@@ -40,7 +40,7 @@ WAITING_BYTES = 64 * 2**20
 CONNECT_S, REQUEST_S, REPEAT_S = 4, 120, 5
 # How long to wait for a server that has just failed, in seconds.
 PATIENCE_S = 0.2
-# How long a presigned URL is valid. An order that is sent again gets new ones.
+# How long a presigned URL is valid. An order that is sent again gets new URLs.
 SIGNED = timedelta(days=1)
 # When the cache is full, it is trimmed to this share. An error message has at most this many characters.
 KEPT_SHARE, MAX_LINE = 0.9, 400
@@ -48,7 +48,7 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 # An S3 server's error: its status, and the code and text of its XML.
 _ANSWER = re.compile(r"status code: (?P<status>\d{3}[\w ]*)")
 _XML = re.compile(r"<(Code|Message)>([^<]*)</")
-# A server with a full disk returns status 507 or a code of its own, or simply fails (SeaweedFS).
+# A server with a full disk returns status 507 or its own code, or simply fails (SeaweedFS).
 _FULL = re.compile(r"^5\d\d |StorageFull|Quota")
 
 
@@ -93,7 +93,7 @@ class ObjectBlobs:
         self.place = place
         self.copies = BlobFolder(folder, durable=False)
         self._objects, self._folder, self._limit = objects, folder / "blobs", limit
-        self._copied = 0  # bytes of copies that this process knows of
+        self._copied = 0  # total size of the copies that this process knows of
         self._waiting: dict[bytes, tuple[bytes, Future[None]]] = {}
         self._error: StorageError | None = None  # error of the last settle()
         self._pool: ThreadPoolExecutor | None = None
@@ -105,7 +105,7 @@ class ObjectBlobs:
             next(iter(obstore.list(self._objects, chunk_size=1)), None)
 
     def write(self, data: bytes) -> bytes:
-        """Start to store a blob in the background. Returns its SHA-256."""
+        """Start storing a blob in the background. Returns its SHA-256."""
         sha256 = hashlib.sha256(data).digest()
         if sha256 in self._waiting:
             return sha256
@@ -116,9 +116,9 @@ class ObjectBlobs:
         return sha256
 
     def settle(self) -> None:
-        """Wait until every blob is stored. When this raises, failed writes have been started again.
+        """Wait until every blob is stored. If this raises, failed writes have been restarted.
 
-        After an error the next wait is short, as the coordinator does nothing else meanwhile.
+        After an error the next wait is short, as the coordinator can do nothing else in the meantime.
         """
         error, patience = self._error, None if self._error is None else PATIENCE_S
         if patience is not None:
@@ -159,12 +159,12 @@ class ObjectBlobs:
             return obstore.head(self._objects, sha256.hex())["size"]
 
     def sizes(self) -> dict[bytes, int]:
-        """Return every blob with its size, in bytes."""
+        """Return the size of every blob, in bytes."""
         with self._errors("look into"):
             return {sha256: size for sha256, size, _ in self._listed()}
 
     def read(self, sha256: bytes) -> bytes:
-        """Read and check a blob: from its copy, or from the object, which is then copied."""
+        """Read and check a blob, from its local copy or else from the object, which is then copied."""
         if sha256 in self._waiting:
             return self._waiting[sha256][0]
         with suppress(StorageError):  # a damaged copy is moved aside
@@ -192,7 +192,7 @@ class ObjectBlobs:
         return data
 
     def signed(self, sha256: bytes) -> str:
-        """Return a URL from which anybody may GET the blob, valid for ``SIGNED``."""
+        """Return a URL that lets anybody GET the blob, valid for ``SIGNED``."""
         with self._errors("sign a URL of", sha256):
             return obstore.sign(cast("S3Store", self._objects), "GET", sha256.hex(), SIGNED)
 
@@ -201,7 +201,7 @@ class ObjectBlobs:
     ) -> int:
         """Delete objects and upload parts; the ages of objects are measured by the server's clock.
 
-        Each object is checked again just before its deletion, as a blob that is written again counts as
+        Each object is checked again just before its deletion, as writing a blob again makes it count as
         new. This also works on a full server, which accepts no writes.
         """
         with suppress(StorageError):
@@ -226,7 +226,7 @@ class ObjectBlobs:
         return self._pool.submit(self._send, sha256.hex(), data)
 
     def _send(self, name: str, data: bytes) -> None:
-        """Create an object. An existing one is written again, so that no collection deletes it."""
+        """Create an object. If it already exists, write it again so that no collection deletes it."""
         try:
             obstore.put(self._objects, name, data, mode="create", use_multipart=False)
         except AlreadyExistsError:
@@ -240,7 +240,7 @@ class ObjectBlobs:
                     yield bytes.fromhex(found["path"]), found["size"], found["last_modified"]
 
     def _time(self, listed: "list[tuple[bytes, int, datetime]]") -> datetime:
-        """Return the server's time or, if it is too full to write, the time of its newest object."""
+        """Return the server's time; if that server is too full for a write, its newest object's time."""
         with suppress(BaseError, OSError):
             obstore.put(self._objects, "clock", b"now", mode="overwrite")
             return self._modified("clock")
@@ -287,7 +287,7 @@ class ObjectBlobs:
 
     @contextmanager
     def _errors(self, doing: str, sha256: bytes = b"") -> Generator[None]:
-        """Turn obstore's errors into ``StorageError``, one line each (``Store.missing_reason``)."""
+        """Turn obstore's errors into one-line ``StorageError``, with a cause for ``missing_reason``."""
         try:
             yield
         except (BaseError, FileNotFoundError, OSError, ValueError) as exc:
@@ -309,7 +309,7 @@ class ObjectParts:
         self.read_part, self.discard_part = self._disk.read_part, self._disk.discard_part
 
     def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """Turn a complete part into a copy, and start to store it as an object."""
+        """Turn a complete part into a local copy, and start storing it as an object."""
         data = self._disk.take_part(owner, manifest)
         if data is not None:
             self._blobs.write(data)
@@ -322,7 +322,7 @@ def _is_bucket_missing(error: Exception) -> bool:
 
 
 def _line(error: Exception) -> str:
-    """Format an error as one line of limited length; a server's XML answer is reduced to its meaning."""
+    """Format an error as one line of limited length, keeping only the code and message of an XML answer."""
     text = " ".join(str(error).partition("Debug source")[0].split())
     if answer := _ANSWER.search(text):
         text = ": ".join([answer["status"].strip(), *(said for _, said in _XML.findall(text))])

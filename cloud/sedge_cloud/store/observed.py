@@ -1,7 +1,7 @@
 """Observations of devices, coordinator and disk as rows, written in batches.
 
 ``changed`` in the rows of devices, sessions and histories is the number of the transaction that last wrote
-them. So a reader that has seen all changes up to some number queries only later ones.
+them. So a reader that has seen all changes up to some number only needs to query later ones.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,7 +28,7 @@ _STANDING = ("phase", "ends_at", "deadline", "needed", "extended")
 
 
 class Observed(Database):
-    """Observations as rows. Every method is one transaction, or raises ``StorageError``."""
+    """Observations as rows. Each method runs as one transaction and raises ``StorageError`` on failure."""
 
     def seen(
         self,
@@ -38,7 +38,7 @@ class Observed(Database):
         disk: DiskRow | None = None,
         traffic: Sequence[TrafficRow] = (),
     ) -> None:
-        """Store changes of sessions, open rounds' progress, the coordinator, disk size and traffic.
+        """Store changes to sessions, open rounds' progress, the coordinator, disk size and traffic.
 
         Measurements are kept for a week. Nothing is flushed, so after a power cut the rows may be slightly
         out of date.
@@ -101,7 +101,7 @@ class Observed(Database):
         return self._named(HistoryRow, sql, names)
 
     def coordinator(self) -> CoordinatorRow:
-        """Return the leading process's row; a new row if there has never been a process."""
+        """Return the row of the leading process; a default row if no process has ever run."""
         return next(iter(self.coordinators()), CoordinatorRow())
 
     def coordinators(self) -> list[CoordinatorRow]:
@@ -142,19 +142,19 @@ class Observed(Database):
         return self._rows(RoundRow, sql, run, since)
 
     def sums(self, run: str) -> bytes:
-        """Return the encoded totals of a run's closed rounds; empty if it has none, or is deleted."""
+        """Return the encoded totals of a run's closed rounds; empty if there are none, or no such run."""
         with self._db.errors():
             row = self._db.execute("SELECT sums FROM runs WHERE run = ?", (run,)).fetchone()
         return bytes(row[0]) if row else b""
 
     def pasts(self, run: str, devices: Collection[str]) -> dict[str, bytes]:
-        """Return the histories of these devices in a run, by device; devices without one are left out."""
+        """Return these devices' encoded histories in a run, by device; devices with none are left out."""
         sql = "SELECT device, past FROM histories WHERE run = ? AND device IN ({}) ORDER BY device"
         rows = self._among(sql, run, sorted(devices))
         return {str(device): bytes(past) for device, past in rows}
 
     def answers(self, run: str, number: int) -> list[tuple[str, str]]:
-        """Return the devices with an order in a round, by id, with their reason for declining, or ""."""
+        """Return (device, its reason for declining or "") for each order in a round, by device."""
         sql = "SELECT device, declined FROM orders WHERE run = ? AND round = ? ORDER BY device"
         with self._db.errors():
             rows = self._db.execute(sql, (run, number)).fetchall()

@@ -17,7 +17,7 @@ OBJECTS = "objects"
 
 
 def open_store(cloud: CloudConfig, any_thread: bool = False) -> Store:
-    """Open the store that a configuration names. Raises ``ConfigError``, ``StorageError``."""
+    """Open the store that a configuration names. Raises ``ConfigError`` or ``StorageError``."""
     folder = Path(cloud.state_dir)
     store = open_parts(folder, cloud.store, cloud.blobs, any_thread=any_thread)
     try:
@@ -30,12 +30,12 @@ def open_store(cloud: CloudConfig, any_thread: bool = False) -> Store:
 
 
 def is_shared(cloud: CloudConfig) -> bool:
-    """Return True if several processes may serve the fleet, as both rows and blobs are on servers."""
+    """Return True if several processes may serve the fleet, because both rows and blobs are on servers."""
     return cloud.store.url is not None and cloud.blobs.url is not None
 
 
 def open_blobs(cloud: CloudConfig) -> Blobs:
-    """Open a store's blobs without its rows. Raises ``ConfigError``, ``StorageError``."""
+    """Open a store's blobs without its rows. Raises ``ConfigError`` or ``StorageError``."""
     return _open_blobs(Path(cloud.state_dir), cloud.blobs, durable=True)[0]
 
 
@@ -93,7 +93,7 @@ def _open_blobs(
 
 
 def _extra(module: str, key: str, url: str) -> Any:
-    """Import a module of this folder whose library is in the optional extra ``stores``."""
+    """Import a module from this folder whose library is in the optional extra ``stores``."""
     try:
         return import_module(f"sedge_cloud.store.{module}")
     except ModuleNotFoundError as exc:

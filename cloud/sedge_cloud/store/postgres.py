@@ -1,6 +1,6 @@
 """Rows in PostgreSQL, which coordinators on several machines may share (the extra ``stores``).
 
-Transactions are READ COMMITTED: rows that another process must not change meanwhile are locked with ``FOR
+Transactions are READ COMMITTED: rows that no other process may change in the meantime are locked with ``FOR
 UPDATE`` or ``FOR SHARE``, unless a single statement suffices. The next statement outside a transaction
 reopens a lost connection, so a coordinator survives its server's restart. Only this file uses psycopg.
 """
@@ -25,8 +25,8 @@ from sedge_protocol.errors import ConfigError, StorageError
 
 # How many seconds a statement waits for another transaction.
 BUSY_S = 10.0
-# How many seconds a server may be silent while a message to it is in flight, and how many opening a
-# connection may take. Both are short, as the coordinator does nothing else meanwhile.
+# How many seconds a server may be silent while a message to it is in flight, and how many seconds opening a
+# connection may take. Both are short, as the coordinator can do nothing else in the meantime.
 SILENT_S, CONNECT_S = 6, 4
 # The server drops a silent connection after idle + count * interval seconds.
 ENDS = {
@@ -36,7 +36,7 @@ ENDS = {
     "tcp_user_timeout": 11_000,
     "client_connection_check_interval": 2_000,
 }
-# After a failed attempt to connect, there is no other attempt for this many seconds.
+# After a failed attempt to connect, no further attempt is made for this many seconds.
 RECONNECT_S = 2.0
 # How many rows are held in memory at once when a whole table is read.
 BATCH = 500
@@ -53,7 +53,7 @@ _VALUES = re.compile(r"\?|%|(?<!:):([a-z_]+)")
 # copied with the others.
 _OWN = "CREATE TABLE sedge_store (schema BIGINT NOT NULL, commits BIGINT NOT NULL)"
 _COMMITTED = "UPDATE sedge_store SET commits = commits + 1 RETURNING commits"
-# Selects everything in a schema of the database that could be executed, or reject values, when we write.
+# Selects everything in the current schema that could run code or reject values when we write.
 _OBJECTS = """
 SELECT 'column', table_name || '.' || column_name,
        data_type || ' ' || is_nullable || ' ' || COALESCE(column_default, '')
@@ -73,7 +73,7 @@ WHERE c.relnamespace = current_schema()::regnamespace
 
 
 class _Truth(Dumper):
-    """Truth values, stored as 0 and 1 as in SQLite."""
+    """Dumps truth values as 0 and 1, as SQLite stores them."""
 
     oid = types["int8"].oid
 
@@ -82,9 +82,9 @@ class _Truth(Dumper):
 
 
 class _Text(StrDumper):
-    """Text without NUL characters.
+    """Dumps text with its NUL characters replaced.
 
-    PostgreSQL's text type cannot hold them, but a device's text may have some.
+    PostgreSQL's text type cannot hold NUL characters, but a device's text may contain them.
     """
 
     def dump(self, obj: str) -> Buffer | None:
@@ -94,11 +94,11 @@ class _Text(StrDumper):
 class Postgres:
     """A connection to a PostgreSQL database (contract.Dialect). Threads may share it.
 
-    ``password`` is None if the server requires none. Raises ``ConfigError`` for an invalid URL,
-    ``StorageError`` when no server answers.
+    ``password`` is None if the server requires none. Raises ``ConfigError`` if the URL is invalid, and
+    ``StorageError`` if no server answers.
     """
 
-    # clock_timestamp(), as now() would be the start of the transaction.
+    # clock_timestamp(), because now() would be the time at which the transaction started.
     clock = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
 
     def __init__(self, url: str, password: str | None = None) -> None:
@@ -108,8 +108,8 @@ class Postgres:
         except psycopg.ProgrammingError as exc:
             expected = f"postgresql://user@host/database ({_line(exc)})"
             raise ConfigError("store.url", url, expected) from exc
-        # Connect only to the URL's hosts and, if it names several, to the primary, as a
-        # replica accepts no writes.
+        # Connect only to the URL's hosts and, if the URL names several, only to the primary, as a replica
+        # accepts no writes.
         parameters.setdefault("target_session_attrs", "read-write")
         parameters |= {
             "connect_timeout": CONNECT_S,
@@ -122,7 +122,7 @@ class Postgres:
         if password is not None:
             parameters["password"] = password
         self._conninfo = make_conninfo(**parameters)
-        self._held: list[tuple[str, bool]] = []  # to be taken again on a new connection
+        self._held: list[tuple[str, bool]] = []  # locks to be taken again on a new connection
         self._in_transaction, self._own_commits = False, 0
         self._idle_s: float | None = None
         self._failed: tuple[float, psycopg.Error] | None = None
@@ -148,7 +148,7 @@ class Postgres:
         return self._db.execute(_translated(sql), values)
 
     def table(self, name: str) -> tuple[int, Iterator[Sequence[Any]]]:
-        """Return a table's number of columns, and its rows through a server-side cursor."""
+        """Return a table's number of columns, and its rows, which a server-side cursor reads."""
         cursor = self._db.cursor(name="rows")
         cursor.itersize = BATCH
         cursor.execute(_text(f"SELECT * FROM {name}"))
@@ -179,14 +179,14 @@ class Postgres:
         self._in_transaction = True
 
     def commit(self, *, quiet: bool = False) -> None:
-        """Commit, and count the commit in the last statement, as all transactions must lock that row."""
+        """Commit. The last statement counts the commit, as all transactions must lock the counter's row."""
         counted = None if quiet else self.execute(_COMMITTED).fetchone()
         self.execute("COMMIT")
         self._in_transaction = False
         self._own_commits += counted is not None
 
     def rollback(self) -> None:
-        """Roll back a transaction. If the server is gone, it does so itself."""
+        """Roll back a transaction. If the connection is lost, the server rolls back on its own."""
         self._in_transaction = False
         with suppress(psycopg.Error):
             if not self._db.closed:
@@ -198,7 +198,7 @@ class Postgres:
         return self._in_transaction
 
     def limit_idle(self, seconds: float) -> None:
-        """Let the server close connections, this one and later ones, that are idle in a transaction."""
+        """Let the server close this connection, or a later one, if a transaction is idle for this long."""
         self._idle_s = seconds
         self.execute(_idle(seconds))
 
@@ -241,7 +241,10 @@ class Postgres:
 
     @contextmanager
     def lock(self, name: str, *, shared: bool = False) -> Generator[bool]:
-        """Hold an advisory lock on the server; if the connection is lost, take it again on the next one."""
+        """Hold an advisory lock on the server.
+
+        If the connection is lost, the next one takes the lock again.
+        """
         with self.errors():
             is_held = self._wait_to_share(name) if shared else self._try_lock(name, shared)
         if not is_held:
@@ -268,7 +271,10 @@ class Postgres:
         self.execute("VACUUM")
 
     def _connect(self) -> psycopg.Connection[Any]:
-        """Open a connection. Raises ``psycopg.Error``; for a while after a failure, that of the failure."""
+        """Open a connection.
+
+        Raises ``psycopg.Error``; for a while after a failure, it is raised again at once.
+        """
         if self._failed is not None and time.monotonic() - self._failed[0] < RECONNECT_S:
             raise psycopg.OperationalError(str(self._failed[1])) from self._failed[1]
         try:
@@ -280,7 +286,8 @@ class Postgres:
         db.adapters.register_dumper(bool, _Truth)
         db.adapters.register_dumper(str, _Text)
         db.execute(_text(f"SET lock_timeout = {int(1000 * BUSY_S)}"))
-        # The server must notice soon, too, if a power cut ends us, as it keeps our locks until then.
+        # The server must also notice soon when a power cut ends this process, as it keeps our locks until
+        # then.
         for name, value in ENDS.items():
             db.execute(_text(f"SET {name} = {value}"))
         if self._idle_s is not None:
@@ -335,5 +342,5 @@ def _text(sql: Any) -> LiteralString:
 
 
 def _line(error: Exception) -> str:
-    """Format an error as one line without a password."""
+    """Format an error as one line."""
     return " ".join(str(error).split())

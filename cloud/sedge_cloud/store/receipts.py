@@ -2,7 +2,8 @@
 
 No round of a run can open or close while one of its receipts is written. So every update counts in exactly
 one round, however many processes receive updates, and whichever of them closes the round. The round's row
-counts its receipts: a process that has read them and then closes the round can tell whether more have come.
+counts its receipts: a process that has read them and then closes the round can tell whether more have
+arrived since.
 """
 
 import errno
@@ -30,29 +31,32 @@ _NEW_UPDATE = (
     f"INSERT INTO updates VALUES ({','.join('?' * len(UpdateRow.__struct_fields__))})"
     " ON CONFLICT DO NOTHING"
 )
-# Selects a round's receipts, and late updates that arrived in some rounds; with OR, neither
-# would use its index.
+# Selects a round's receipts, and late updates that arrived in some rounds; an OR would prevent both from
+# using their indexes.
 RECEIVED = (
     "SELECT * FROM updates WHERE run = ? AND round = ? UNION ALL SELECT * FROM updates"
     " WHERE run = ? AND late > 0 AND late BETWEEN ? AND ? AND rejected = '' ORDER BY round, device"
 )
-# Errors after which a file is lost for good, as it does not exist, or its place on the disk is unreadable.
+# Errors that mean that a file is lost for good: it does not exist, or its place on the disk is unreadable.
 _GONE = (errno.ENOENT, errno.EIO)
 
 
 class Receipts(Database):
-    """Received updates as rows. Every method is one transaction, or raises ``StorageError``."""
+    """Received updates as rows.
+
+    Each method runs as one transaction and raises ``StorageError`` on failure.
+    """
 
     def commit_receipts(self, arrived: Sequence[Arrival]) -> list[UpdateRow | StorageError]:
         """Call ``commit_receipt`` for each update in one transaction.
 
-        Returns rows, or errors for those that fail.
+        Returns each update's row, or its error if it fails.
 
-        Raises ``StorageError`` when the whole transaction fails; in that case nothing is written.
+        Raises ``StorageError`` if the whole transaction fails; in that case nothing is written.
         """
-        if len(arrived) == 1:  # needs no savepoint, as it is alone
+        if len(arrived) == 1:  # a single receipt needs no savepoint
             return [self.commit_receipt(*arrived[0])]
-        # Each locks its run's open round. Sorting by run prevents a deadlock between two processes.
+        # Each receipt locks its run's open round. Sorting by run prevents a deadlock between two processes.
         places = sorted(range(len(arrived)), key=lambda place: arrived[place][0].run)
         with self._transaction() as db:
             stored = {
@@ -66,7 +70,7 @@ class Receipts(Database):
         return next(iter(self._rows(UpdateRow, sql, run, number, device)), None)
 
     def receipts(self, run: str, number: int) -> list[tuple[str, bool]]:
-        """Return the devices with a receipt in a round, each with whether its update was accepted."""
+        """Return (device, whether its update was accepted) for each receipt in a round, by device."""
         sql = "SELECT device, rejected FROM updates WHERE run = ? AND round = ? ORDER BY device"
         with self._db.errors():
             rows = self._db.execute(sql, (run, number)).fetchall()
@@ -85,12 +89,12 @@ class Receipts(Database):
     def commit_receipt(
         self, row: UpdateRow, client: ClientModelRow | None = None, small: bytes = b""
     ) -> UpdateRow:
-        """Write a receipt and, if it is newer, the device's new client model. Returns what is stored.
+        """Write a receipt and, if it is newer, the device's client model. Returns the stored receipt.
 
         A device's first receipt in a round is final: it is returned, and no other is written. Whether the
         update is late, or too late and so rejected, is decided here, while no round of the run can open or
         close. ``small`` is the update itself if it is not a blob: as a row it shares the receipt's flush,
-        while a separate file would need two more.
+        while a separate file would need two more flushes.
         """
         with self._transaction() as db:
             self._require_run(db, row.run)
@@ -113,7 +117,7 @@ class Receipts(Database):
         return row
 
     def updates(self, run: str, number: int) -> list[UpdateRow]:
-        """Return the updates that count in a round, by device: those neither rejected nor late."""
+        """Return a round's updates that are neither rejected nor late, sorted by device."""
         sql = (
             "SELECT * FROM updates WHERE run = ? AND round = ? AND rejected = '' AND late = 0"
             " ORDER BY device"
@@ -142,7 +146,7 @@ class Receipts(Database):
         return bytes(row[0])
 
     def missing_reason(self, sha256: bytes) -> str:
-        """Explain why an update or other blob is lost for good; empty if it is or may become readable."""
+        """Return why an update or other blob is lost for good; empty unless it is lost for good."""
         try:
             self.update_blob(sha256)
         except StorageError as exc:
@@ -175,7 +179,7 @@ class Receipts(Database):
         return result
 
     def _late(self, db: Dialect, row: UpdateRow) -> UpdateRow:
-        """Return the receipt of an update whose round has closed; rejected if that was too long ago."""
+        """Return the receipt of an update whose round has closed; a rejection if it closed too long ago."""
         sql = "SELECT MAX(round + 1 - open) FROM rounds WHERE run = ?"
         coming: int | None = db.execute(sql, (row.run,)).fetchone()[0]
         if coming is None:

@@ -11,8 +11,8 @@ from sedge_protocol.wire.objective import ACCURACY, Metric
 class DeviceSummary(msgspec.Struct, frozen=True):
     """One device's part in a closed round, with the run's metric before and after training.
 
-    ``counted`` is the weight of its update: 1 in full, or the factor by which it was shortened
-    (outliers.py).
+    ``counted`` is the weight of its update: 1 if it counted in full, otherwise the factor by which it was
+    shortened (outliers.py).
     """
 
     device: str
@@ -29,16 +29,16 @@ class DeviceSummary(msgspec.Struct, frozen=True):
 class Summary(msgspec.Struct, frozen=True):
     """A closed round.
 
-    ``personal`` counts patch elements by tensor, summed over the cohort; if a device picks a part of its
+    ``personal`` counts patch elements per tensor, summed over the cohort; if a device picks a part of its
     patch, only that part counts. ``failure`` says why the round ended the run, whose global model then
-    stays as it was. ``distrusted`` maps devices whose updates were shortened or dropped to the factor
-    (outliers.py), and ``late`` names those whose updates for earlier rounds counted in this one.
+    stays as it was. ``distrusted`` maps each device whose update was shortened or dropped to the factor
+    (outliers.py), and ``late`` names the devices whose updates for earlier rounds counted in this one.
     ``replaced`` says that the strategy replaced the global model, so every element of the change is sent
-    although the run's broadcast would send a share. ``remarks`` are the strategy's remarks when the first
-    devices return (``Strategy.remarks``). ``before`` and ``after`` are means of ``metric``.
-    ``why_declined`` is the reason most often given by the ``declined`` devices, and how many gave it;
-    reasons that differ only in numbers count as the same. If the run has ``withheld`` the devices'
-    measurements, their figures and the means are 0.
+    although the run's broadcast would otherwise send only a share. ``remarks`` are the strategy's remarks
+    when the first devices return (``Strategy.remarks``). ``before`` and ``after`` are means of ``metric``.
+    ``why_declined`` is the reason given most often by the ``declined`` devices, with the number of devices
+    that gave it; reasons that differ only in numbers count as the same. If the run has ``withheld`` the
+    devices' measurements, their figures and the means are 0.
     """
 
     run: str
@@ -66,13 +66,13 @@ class RoundParts(msgspec.Struct, frozen=True, omit_defaults=True):
     """A closed round's figures, and each device's part in it.
 
     The ``worst`` figures are means over the worst tenth of its devices, at least one device. ``up`` and
-    ``down`` are the bytes of all its devices; ``newcomer_up`` and ``newcomer_down`` are the part due to
-    ``newcomers``, devices with their first order in the run. ``http`` counts further bytes that devices
-    report having fetched over HTTP. ``whole`` lists the devices that had a model but fetched the whole one
-    instead of changes. ``personal`` counts the personal parameters of the cohort by tensor. ``distrusted``
-    maps devices to how much their update counted (below 1), and ``late`` lists those whose updates for
-    earlier rounds arrived in this one. ``missing`` devices have not answered. ``failure`` says why the run
-    ended with this round.
+    ``down`` are the bytes of all its devices; ``newcomer_up`` and ``newcomer_down`` are the part caused by
+    ``newcomers``, devices that got their first order in the run. ``http`` counts further bytes that devices
+    report having fetched over HTTP. ``whole`` lists the devices that had a model but fetched the whole
+    model instead of changes. ``personal`` counts the cohort's personal parameters per tensor.
+    ``distrusted`` maps devices to how much their update counted (below 1), and ``late`` lists the devices
+    whose updates for earlier rounds arrived in this one. ``missing`` devices have not answered. ``failure``
+    says why the run ended with this round.
     """
 
     cohort: int = 0
@@ -102,8 +102,8 @@ class RoundParts(msgspec.Struct, frozen=True, omit_defaults=True):
 class RunSums(msgspec.Struct, frozen=True, omit_defaults=True):
     """The totals of a run's closed rounds up to ``round``: their number, and bytes as in RoundParts.
 
-    ``remarks`` are those of the summaries, and ``returned`` says that some device has taken part after
-    training in an earlier round.
+    ``remarks`` are the remarks from the rounds' summaries, and ``returned`` says that some device has taken
+    part after training in an earlier round.
     """
 
     round: int = 0
@@ -121,7 +121,7 @@ class RunSums(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Shortfall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a device's update did not count in a round, or only partly (``counted``), and when that was."""
+    """Why and when a device's update did not count in a round, or counted only partly (``counted``)."""
 
     kind: Literal["declined", "rejected", "distrusted"]
     round: int
@@ -135,8 +135,9 @@ class DevicePast(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``before`` are its last values of ``metric`` before training, ``seconds`` is how long its last training
     took, and ``strikes`` counts the rounds in which its update was rejected or distrusted. ``shortfall``
-    says why its last update, or a recent one, did not count in full; ``good`` is the number that have
-    counted since. ``updates`` counts all its updates, and ``trained`` those that are not from evaluations.
+    says why its last update, or a recent one, did not count in full; ``good`` is the number of updates that
+    have counted since. ``updates`` counts all of the device's updates, and ``trained`` the ones that are
+    not from evaluations.
     """
 
     updates: int = 0
@@ -167,13 +168,13 @@ NOTHING = Accounts("", 0, b"", b"")
 
 
 class ClosedRound(msgspec.Struct, frozen=True):
-    """Everything that is written, in one transaction, when a round closes.
+    """Everything that is written in one transaction when a round closes.
 
-    ``receipts`` is ``RoundRow.receipts`` when the updates were read. ``summary`` and ``state`` are
-    MessagePack of the round's ``Summary`` and the run's next ``RunState``, and ``status`` is the run's new
-    status. ``closed`` is the time on the wall clock, ``why`` says what closed the round. ``failure`` says
-    why the run failed in it, and is empty otherwise. ``traffic`` has the devices' bytes in the round,
-    ``up`` and ``down`` those on the coordinator's own link.
+    ``receipts`` is the value of ``RoundRow.receipts`` from when the updates were read. ``summary`` and
+    ``state`` are MessagePack of the round's ``Summary`` and the run's next ``RunState``, and ``status`` is
+    the run's new status. ``closed`` is the time on the wall clock, and ``why`` says what closed the round.
+    ``failure`` says why the run failed in this round, and is empty if it did not. ``traffic`` has the
+    devices' bytes in the round; ``up`` and ``down`` are the bytes on the coordinator's own link.
     """
 
     run: str
@@ -192,9 +193,10 @@ class ClosedRound(msgspec.Struct, frozen=True):
 
 
 class Census(NamedTuple):
-    """Counts of devices: all, and of these the revoked ones, those never heard, and those online.
+    """Counts of devices: all of them, and how many are revoked, have never been heard from, or are online.
 
-    Of the devices that have been heard, ``paused`` are paused; of these, ``paused_online`` are online.
+    ``paused`` counts the paused devices that have been heard from, and ``paused_online`` how many of these
+    are online.
     """
 
     all: int

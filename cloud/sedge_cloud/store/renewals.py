@@ -1,6 +1,6 @@
 """Renewals of devices' secrets, as rows that survive a crash at any point.
 
-    a renewal:  asked -> offered (by its public key) -> its password is at the broker -> gone, with a HELLO
+    a renewal:  asked -> offered (its public key) -> its password is at the broker -> gone, with a HELLO
 
 Until the last step, the device's frames are accepted under its old secret.
 """
@@ -22,12 +22,12 @@ class _AccountRow(msgspec.Struct, frozen=True):
 
 
 class Renewals(Joins):
-    """Renewals as rows. Every method is one transaction, or raises ``StorageError``."""
+    """Renewals as rows. Each method runs as one transaction and raises ``StorageError`` on failure."""
 
     def ask_to_renew(self, chosen: Condition | Collection[str], now: float) -> list[str]:
         """Ask active devices for a new secret. Returns their ids. A renewal already in progress continues.
 
-        Raises ``ConfigError`` for a device that is not enrolled.
+        Raises ``ConfigError`` if a device is not enrolled.
         """
         with self._transaction() as db:
             rows = self.devices_named(self._chosen(db, chosen))
@@ -57,14 +57,14 @@ class Renewals(Joins):
             db.execute(sql, (point, secret, device, point))
 
     def renewals_due(self) -> list[RenewalRow]:
-        """Return the renewals whose new password has not been given to the broker yet."""
+        """Return the renewals whose new password the broker does not have yet."""
         sql = "SELECT * FROM renewals WHERE account = 0 AND LENGTH(point) > 0 ORDER BY device"
         return self._rows(RenewalRow, sql)
 
     def broker_secrets(self, names: Collection[str]) -> dict[str, bytes]:
-        """Return the secrets whose passwords the broker must have: an offered one, or the present one.
+        """Return the secrets whose passwords the broker must have: an offered secret, or the current one.
 
-        A revoked device has none.
+        Revoked devices have none.
         """
         sql = (
             "SELECT d.device, CASE WHEN LENGTH(r.secret) > 0 THEN r.secret ELSE d.secret END AS secret"
@@ -74,14 +74,17 @@ class Renewals(Joins):
         return {row.device: row.secret for row in self._named(_AccountRow, sql, names)}
 
     def give_passwords(self, rows: Iterable[RenewalRow]) -> None:
-        """Record that the broker has the new passwords of these devices."""
+        """Record that the broker has these devices' new passwords."""
         with self._transaction() as db:
             for row in rows:
                 sql = "UPDATE renewals SET account = 1 WHERE device = ? AND point = ?"
                 db.execute(sql, (row.device, row.point))
 
     def end_renewal(self, row: RenewalRow) -> bool:
-        """Make the device's new secret its only one. Returns False if the renewal has changed or ended."""
+        """Make the device's new secret its only one.
+
+        Returns False if the renewal has changed or has ended.
+        """
         with self._transaction() as db:
             sql = "SELECT 1 FROM renewals WHERE device = ? AND point = ? FOR UPDATE"
             if db.execute(sql, (row.device, row.point)).fetchone() is None:

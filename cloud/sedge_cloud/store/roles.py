@@ -1,4 +1,4 @@
-"""The store's queries, grouped by role. Every method is one transaction, or raises ``StorageError``.
+"""The store's queries by role. Each method runs as one transaction, and raises ``StorageError`` on failure.
 
 ``Store`` implements them on any dialect. The facts package only reads. Ingest and leader also write, and
 share nothing but the rows: hints.py lists which rows each reads to learn what the other has done.
@@ -34,7 +34,7 @@ from sedge_protocol.errors import StorageError
 
 
 class Seen(Protocol):
-    """The queries of the facts package, and the blobs that rows name."""
+    """The queries used by the facts package, and the blobs that rows name."""
 
     @property
     def blobs(self) -> Blobs:
@@ -42,7 +42,7 @@ class Seen(Protocol):
         ...
 
     def answers(self, run: str, number: int) -> list[tuple[str, str]]:
-        """Return the devices with an order in a round, by id, with their reason for declining, or ""."""
+        """Return (device, its reason for declining or "") for each order in a round, by device."""
         ...
 
     def census(self) -> Census:
@@ -62,7 +62,7 @@ class Seen(Protocol):
         ...
 
     def coordinator(self) -> CoordinatorRow:
-        """Return the service's last state; a new row if there has never been one."""
+        """Return the row of the leading process; a default row if no process has ever run."""
         ...
 
     def count(self, wanted: Choice) -> int:
@@ -94,11 +94,11 @@ class Seen(Protocol):
         ...
 
     def online_matching(self, condition: Condition) -> set[str]:
-        """Return the ids of the devices that match and are online."""
+        """Return the ids of the online devices that match a condition."""
         ...
 
     def paused(self) -> dict[str, float]:
-        """Return the paused devices, and since when (wall clock)."""
+        """Return the paused devices, with the times at which they were paused (wall clock)."""
         ...
 
     def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
@@ -131,16 +131,16 @@ class Seen(Protocol):
 
 
 class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
-    """Further queries of ingest and leader, including those about runs and their models."""
+    """Further queries used by the ingest and the leader, some of them about runs and their models."""
 
     @property
     def parts(self) -> Parts:
-        """Uploads on this machine's disk."""
+        """Return the uploads on this machine's disk."""
         ...
 
     @property
     def public(self) -> Public | None:
-        """Return a function from a blob to its public URL; None if there are no such URLs."""
+        """Return a function that maps a blob to its public URL; None if blobs have no public URLs."""
         ...
 
     def client_models(self, run: str, devices: Collection[str]) -> dict[str, ClientModelRow]:
@@ -167,7 +167,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def may_collect(self) -> AbstractContextManager[bool]:
-        """Return a context that yields True if blobs may be collected; none can be held anew meanwhile."""
+        """Return a context that yields True if blobs may be collected; no process can then hold blobs."""
         ...
 
     def named_blobs(self) -> set[bytes]:
@@ -230,7 +230,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def missing_reason(self, sha256: bytes) -> str:
-        """Explain why an update or other blob is lost for good; empty if it is or may become readable."""
+        """Return why an update or other blob is lost for good; empty unless it is lost for good."""
         ...
 
     def open_round(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
@@ -238,11 +238,11 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def pasts(self, run: str, devices: Collection[str]) -> dict[str, bytes]:
-        """Return the histories of these devices in a run, by device; devices without one are left out."""
+        """Return these devices' encoded histories in a run, by device; devices with none are left out."""
         ...
 
     def receipts(self, run: str, number: int) -> list[tuple[str, bool]]:
-        """Return the devices with a receipt in a round, each with whether its update was accepted."""
+        """Return (device, whether its update was accepted) for each receipt in a round, by device."""
         ...
 
     def reject(self, row: UpdateRow) -> None:
@@ -269,7 +269,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def sums(self, run: str) -> bytes:
-        """Return the encoded totals of a run's closed rounds; empty if it has none, or is deleted."""
+        """Return the encoded totals of a run's closed rounds; empty if there are none, or no such run."""
         ...
 
     def took_part(self, run: str, device: str, number: int) -> bool:
@@ -281,7 +281,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def updates(self, run: str, number: int) -> list[UpdateRow]:
-        """Return the updates that count in a round, by device: those neither rejected nor late."""
+        """Return a round's updates that are neither rejected nor late, sorted by device."""
         ...
 
     # An ingest

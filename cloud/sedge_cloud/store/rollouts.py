@@ -131,7 +131,7 @@ class RolloutRows(Protocol):
         ...
 
     def paused(self) -> dict[str, float]:
-        """Return the paused devices, and since when (wall clock)."""
+        """Return the paused devices, with the times at which they were paused (wall clock)."""
         ...
 
 

@@ -55,7 +55,7 @@ class Tags(Devices):
         return self._set_aside(chosen, "DELETE FROM paused WHERE device = ?")
 
     def paused(self) -> dict[str, float]:
-        """Return the paused devices, and since when (wall clock)."""
+        """Return the paused devices, with the times at which they were paused (wall clock)."""
         with self._db.errors():
             rows = self._db.execute("SELECT device, since FROM paused")
             return {str(name): float(since) for name, since in rows}
@@ -104,7 +104,7 @@ class Tags(Devices):
             raise ConfigError(key, name, expected)
 
     def online_matching(self, condition: Condition) -> set[str]:
-        """Return the ids of the devices that match and are online."""
+        """Return the ids of the online devices that match a condition."""
         with self._db.errors():
             rows = self._db.execute(*condition.devices("sessions", "d.online = 1"))
             return {str(row[0]) for row in rows}

@@ -166,7 +166,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             self._insert(db, "orders", *orders)
 
     def add_newcomer_orders(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
-        """Store orders of a finished run for newcomers, and their round unless it is already stored.
+        """Store a finished run's orders for newcomers, and their round unless it is already stored.
 
         Raises ``StorageError`` for a run that has just been resumed or deleted.
         """

@@ -254,7 +254,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def add_newcomer_orders(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
-        """Store orders of a finished run for newcomers, and their round unless it is already stored."""
+        """Store a finished run's orders for newcomers, and their round unless it is already stored."""
         ...
 
     def set_status(self, run: str, status: str, why: str = "", ended: float = 0.0) -> None:
@@ -291,9 +291,9 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def ask_to_join(self, asked: JoinRow, now: float) -> JoinRow:
-        """Record that a device asks to join by a token.
+        """Record that a device asks to join with a token.
 
-        Returns its join, which is the same if it asks again.
+        Returns its join, which stays the same if the device asks again.
         """
         ...
 
@@ -306,7 +306,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
-        """Return the tags of these devices by device and key; devices without tags are left out."""
+        """Return these devices' tags by device and key; devices with no tags are left out."""
         ...
 
     def tokens(self) -> list[TokenRow]:
@@ -346,16 +346,16 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def ready(self, condition: Condition, among: Sequence[str] = ()) -> list[str]:
-        """Return sorted ids of matching devices that are online and not waiting.
+        """Return the sorted ids of matching devices that are online and not waiting.
 
-        Unless ``among`` is empty, only those in it are considered.
+        If ``among`` is not empty, only the devices in it are considered.
         """
         ...
 
     def commit_receipts(self, arrived: Sequence[Arrival]) -> list[UpdateRow | StorageError]:
         """Call ``commit_receipt`` for each update in one transaction.
 
-        Returns rows, or errors of failed ones.
+        Returns each update's row, or its error if it fails.
         """
         ...
 
@@ -375,7 +375,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         """Return one device's receipt in one round, for an accepted or rejected update, or None."""
         ...
 
-    # Queries of the process that runs both ingest and leader.
+    # Queries used by the process that runs both ingest and leader.
 
     def next_incarnation(self, clock: int) -> int:
         """Return the next incarnation: above all earlier ones and, if plausible, at least ``clock``."""
@@ -393,5 +393,5 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         disk: DiskRow | None = None,
         traffic: Sequence[TrafficRow] = (),
     ) -> None:
-        """Store changes of sessions, open rounds, the coordinator, disk size and traffic."""
+        """Store changes to sessions, open rounds, the coordinator, disk size and traffic."""
         ...

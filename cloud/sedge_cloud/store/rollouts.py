@@ -1,11 +1,11 @@
 """Rollouts in phases: new bundles for a running run's devices, or settings for the fleet's devices.
 
     in_progress -> succeeded      the last phase went well; the devices keep the new bundle
-                -> aborted        too many devices failed, or got worse: all return to the bundle before
+                -> aborted        too many devices failed, or got worse: all return to the previous bundle
                 -> rolled_back    by the operator's command; also from ``succeeded``
 
-A device's outcome follows from its answers to the orders that named the bundle. The terms are those of
-Mender and AWS IoT Jobs.
+A device's outcome is determined by its answers to the orders that named the bundle. The terms are taken
+from Mender and AWS IoT Jobs.
 """
 
 from collections.abc import Collection
@@ -30,9 +30,10 @@ class RolloutPlan(msgspec.Struct, frozen=True):
     ``bundle`` is the name of the new bundle, or of the file that the ``settings`` (settings.py) come from.
 
     A phase lasts at least ``hold_s``, and until ``min_devices`` of the devices that it adds have succeeded.
-    If it adds fewer, all of those that are online or were heard within ``hold_s`` must succeed, at least
-    one. The rollout is aborted if the share of its devices that fail exceeds that of the other devices by
-    more than ``abort_at``, or if a metric falls by more than ``worse_by`` compared with the other devices.
+    If it adds fewer, every added device that is online or was heard from within ``hold_s`` must succeed,
+    and at least one device must. The rollout is aborted if the share of its devices that fail exceeds the
+    share among the other devices by more than ``abort_at``, or if a metric falls by more than ``worse_by``
+    compared with the other devices.
     """
 
     phases: tuple[float, ...]
@@ -48,12 +49,12 @@ class RolloutPlan(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """The progress of a rollout, which has been in ``phase`` (from 0) ``since`` (wall clock).
 
-    ``bounds`` has the largest rank (``rank``) of the devices in each phase begun so far, and ``sizes`` has
-    the number of devices. Its first orders are in ``first_round`` or later. ``failed`` devices are back on
-    their previous bundle or settings, for the given ``reasons``, and ``succeeded`` counts those whose
-    update was accepted. ``ended`` is when it was aborted, or its last phase was over (wall clock; 0: not
-    yet). ``phase_round`` is the first round of the phase. ``awaited`` names a few of the devices without an
-    outcome.
+    For each phase begun so far, ``bounds`` has the largest rank (``rank``) of its devices, and ``sizes``
+    their number. The rollout's first orders are in ``first_round`` or later. ``failed`` devices are back on
+    their previous bundle or settings, for the given ``reasons``, and ``succeeded`` counts the devices whose
+    update was accepted. ``ended`` is when the rollout was aborted or its last phase ended (wall clock; 0:
+    not yet). ``phase_round`` is the first round of the phase. ``awaited`` names a few of the devices
+    without an outcome.
 
     ``tally`` sums up the devices' answers in the rounds up to ``tallied``, whose rows are not read again
     and may be deleted. It is empty once the rollout has ended.
@@ -96,7 +97,7 @@ class RolloutRow(msgspec.Struct, frozen=True):
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """An order of a run, and its device's answer; ``report`` comes with the update."""
+    """One of a run's orders, and its device's answer; ``report`` comes from the update."""
 
     device: str
     round: int
@@ -119,11 +120,11 @@ class RolloutRows(Protocol):
         ...
 
     def eligible(self, where: str) -> list[str]:
-        """Return the enrolled devices that match a condition; all of them if it is empty."""
+        """Return the enrolled devices that match a condition; all of them if ``where`` is empty."""
         ...
 
     def tried(self, run: str, first: int, last: int) -> list[Tried]:
-        """Return all orders of a run in these rounds, by round and device."""
+        """Return all of a run's orders in these rounds, sorted by round and device."""
         ...
 
     def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
@@ -136,10 +137,10 @@ class RolloutRows(Protocol):
 
 
 class Rollouts(Database):
-    """The rows of rollouts. Every method is one transaction, or raises ``StorageError``."""
+    """Rollouts as rows. Each method runs as one transaction and raises ``StorageError`` on failure."""
 
     def add_rollout(self, row: RolloutRow) -> None:
-        """Store a new rollout. Raises ``ConfigError`` while another rollout of the run is in progress."""
+        """Store a new rollout. Raises ``ConfigError`` if another rollout of the run is in progress."""
         with self._transaction() as db:
             if row.run != FLEET:
                 self._require_run(db, row.run, alone=True)
@@ -157,7 +158,7 @@ class Rollouts(Database):
     def last_bundle(self, run: str, device: str) -> bytes | None:
         """Return the blob of the bundle that a device's order named in its last closed round.
 
-        It is empty for the run's own bundle, and None if there is no such order any more.
+        Returns b"" for the run's own bundle, and None if that order is no longer stored.
         """
         sql = (
             "SELECT o.bundle FROM histories h"
@@ -179,7 +180,7 @@ class Rollouts(Database):
             return bool(db.execute(sql, given).rowcount)
 
     def roll_back(self, run: str, why: str, number: int | None = None) -> tuple[RolloutRow, bool]:
-        """Roll back the newest rollout, or the one of this number. Returns it, and whether it was in force.
+        """Roll back the newest rollout, or the given one. Returns its row, and whether it was in force.
 
         Raises ``ConfigError`` if there is no such rollout.
         """
@@ -199,7 +200,7 @@ class Rollouts(Database):
         return row, True
 
     def eligible(self, where: str) -> list[str]:
-        """Return the enrolled devices that match a condition; all of them if it is empty."""
+        """Return the enrolled devices that match a condition; all of them if ``where`` is empty."""
         if where:
             sql, values = parse(where).query("d.device", "devices", "d.revoked = 0")
         else:
@@ -208,7 +209,7 @@ class Rollouts(Database):
             return [str(row[0]) for row in self._db.execute(sql, values)]
 
     def tried(self, run: str, first: int, last: int) -> list[Tried]:
-        """Return all orders of a run in these rounds, by round and device."""
+        """Return all of a run's orders in these rounds, sorted by round and device."""
         sql = (
             "SELECT o.device, o.round, o.bundle, o.declined, COALESCE(u.rejected, ''),"
             " u.report, r.open FROM orders o"

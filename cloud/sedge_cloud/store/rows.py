@@ -1,7 +1,7 @@
 """The rows of the coordinator's database. ``Store`` writes and reads their fields by position.
 
-An encoded patch that is small enough to be sent inside its order is stored in its row, a larger one as a
-blob; a row has one of the two.
+An encoded patch that is small enough to be sent inside its order is stored in the order's row, a larger
+patch as a blob. A row never has both.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ LATE_ROUNDS = 3
 
 @lru_cache(maxsize=1024)
 def _work(coded: bytes) -> Work:
-    """Decode work, cached, as a round's orders share a few kinds of work."""
+    """Decode work. Results are cached, as a round's orders share a few kinds of work."""
     return msgspec.msgpack.decode(coded, type=Work)
 
 
 class DeviceRow(msgspec.Struct, frozen=True):
-    """One device; ``hello`` is its last one in MessagePack, or None. ``changed`` as in ``SessionRow``."""
+    """One device, with its last ``hello`` in MessagePack, or None. For ``changed`` see ``SessionRow``."""
 
     device: str
     secret: bytes
@@ -36,7 +36,7 @@ class DeviceRow(msgspec.Struct, frozen=True):
     enrolled: float = 0.0  # when it last got a secret, by the store's clock; 0 before schema 9
 
     def read_hello(self) -> Hello | None:
-        """Decode its last hello; None if there is none, or if it cannot be read."""
+        """Decode the device's last hello; None if there is none, or if it cannot be read."""
         try:
             return None if self.hello is None else msgspec.msgpack.decode(self.hello, type=Hello)
         except ValueError:  # msgspec raises ValueErrors
@@ -67,7 +67,7 @@ class RunRow(msgspec.Struct, frozen=True):
 
     @property
     def has_ended(self) -> bool:
-        """Return True if it is no longer running."""
+        """Return True if the run is no longer running."""
         return self.status != "running"
 
     @property
@@ -83,16 +83,16 @@ class RunRow(msgspec.Struct, frozen=True):
 
 
 class RoundRow(msgspec.Struct, frozen=True):
-    """One round; ``model`` is the blob of its global model, ``summary`` MessagePack once it is closed.
+    """One round; ``model`` is its global model's blob, and ``summary`` is MessagePack once it is closed.
 
     ``steps`` is MessagePack of the ``StepRow`` items that its orders name, oldest first, or empty. ``up``
-    and ``down`` are the bytes that the coordinator sent and received on its own link while it was open. An
-    open round is in a ``phase`` (lifecycle.py) that ends at ``ends_at``, no later than its ``deadline``;
-    ``needed`` updates are its quorum, and ``extended`` counts the extensions of its deadline. ``why`` says
-    what closed it, and ``parts`` is MessagePack of ``RoundParts``, the devices' parts in a closed round, or
-    empty. ``receipts`` counts the receipts written or changed for it; a late one counts for the round in
-    which its update counts. A process that closes the round has seen all receipts if the number has not
-    changed. Times are seconds on the wall clock, 0 for unknown.
+    and ``down`` are the bytes that the coordinator sent and received on its own link while the round was
+    open. An open round is in a ``phase`` (lifecycle.py) that ends at ``ends_at``, no later than its
+    ``deadline``; ``needed`` updates are its quorum, and ``extended`` counts the extensions of its deadline.
+    ``why`` says what closed it, and ``parts`` is MessagePack of ``RoundParts``, the devices' parts in a
+    closed round, or empty. ``receipts`` counts the receipts written or changed for the round; a late
+    receipt counts for the round in which its update counts. A process that closes the round has seen all
+    receipts if the number has not changed. Times are seconds on the wall clock, 0 for unknown.
     """
 
     run: str
@@ -118,17 +118,17 @@ class RoundRow(msgspec.Struct, frozen=True):
 
 
 class OrderRow(msgspec.Struct, frozen=True, dict=True):
-    """One device's order. Fields of bytes are empty if unused. A "blob" is the name of one.
+    """One device's order. Unused fields of bytes are empty. A "blob" below is a blob's name.
 
     patch          the coded patch; if it is large, ``patch_blob`` is its blob instead
-    patch_context  blob of the mask that decoding the patch needs
+    patch_context  blob of the mask needed to decode the patch
     work           ``Work`` in MessagePack
     arrays         blob of the strategy's arrays for the device
     context        blob of the mask against which the update may be coded
     model          blob of a start vector that replaces the round's model; ``model_hash`` is its hash
     correction     blob of a vector that the device adds to its gradients
-    declined       reason for which the device declined the order, empty if it has not
-    holds          hash of the global model that its last update started from; it has that or a later one
+    declined       why the device declined the order; empty if it did not
+    holds          hash of the global model its last update started from; the device has this or a later one
     step           blob of one step from ``holds`` to the round's model, sent in place of several
     width          index of one of the run's bundles
     bundle         blob of another bundle, which a rollout gives the device
@@ -158,7 +158,7 @@ class OrderRow(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def patch_hash(self) -> bytes:
-        """Return SHA-256 of the encoded patch; empty for none."""
+        """Return the SHA-256 of the encoded patch; empty if there is none."""
         return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")
 
     def blobs(self, model: bytes) -> tuple[bytes, ...]:
@@ -176,11 +176,11 @@ class OrderRow(msgspec.Struct, frozen=True, dict=True):
 
 
 class UpdateRow(msgspec.Struct, frozen=True):
-    """One receipt, of an accepted (``rejected`` is empty) or rejected update; it answers repeated offers.
+    """A receipt for an accepted (``rejected`` is empty) or rejected update. It answers repeated offers.
 
     ``late`` is 0 or, for an update that arrived after its round had closed, the round that was then open or
     next to open. The outlier filter needs ``patch_length``, the Euclidean distance from the model of the
-    update's own round to its patch, and ``delta_length``, that of its delta; None: not measured.
+    update's own round to its patch, and ``delta_length``, the length of its delta; None: not measured.
     """
 
     run: str
@@ -201,9 +201,9 @@ class UpdateRow(msgspec.Struct, frozen=True):
 
 
 class Received(NamedTuple):
-    """A round's ``receipts`` by device, including those of rejected and late updates.
+    """A round's ``receipts``, sorted by device, including receipts for rejected and late updates.
 
-    ``late`` are the updates for earlier rounds that arrived meanwhile, oldest round first.
+    ``late`` has the updates for earlier rounds that arrived in the meantime, oldest round first.
     """
 
     receipts: list[UpdateRow]
@@ -218,11 +218,11 @@ class Received(NamedTuple):
 class ClientModelRow(msgspec.Struct, frozen=True):
     """A device's last model, as references: model blob + patch + update blob give the vector.
 
-    ``patch`` or the blob ``patch_blob`` is the patch that the device applied: its order's, or none if it
-    chose to start without. ``context`` is the blob of a mask that may be needed to decode the update, and
-    ``mask`` the blob of the update's own mask, which the device has too; each is empty for none. ``width``
-    says which of the run's layouts the vector has. ``mix``, ``step_s`` (0: unknown) and ``steps`` are from
-    the report, and ``remembered`` says that the device has kept the update that it sent.
+    ``patch`` or the blob ``patch_blob`` is the patch that the device applied: its order's patch, or none if
+    the device chose to start without it. ``context`` is the blob of a mask that may be needed to decode the
+    update, and ``mask`` the blob of the update's own mask, which the device also has; each is empty if
+    there is none. ``width`` says which of the run's layouts the vector has. ``mix``, ``step_s`` (0:
+    unknown) and ``steps`` are from the report, and ``remembered`` says that the device has kept its update.
     """
 
     run: str
@@ -244,14 +244,14 @@ class ClientModelRow(msgspec.Struct, frozen=True):
 
     @property
     def blobs(self) -> tuple[bytes, ...]:
-        """Return the blobs needed to decode it."""
+        """Return the blobs needed to decode the model."""
         vectors = self.model, self.blob, self.arrays
         patches = self.context, self.patch_blob, self.patch_context
         return tuple(filter(None, vectors + patches))
 
     @property
     def patch_hash(self) -> bytes:
-        """Return SHA-256 of the encoded patch; empty for none."""
+        """Return the SHA-256 of the encoded patch; empty if there is none."""
         return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")
 
 
@@ -261,10 +261,10 @@ Arrival: TypeAlias = tuple[UpdateRow, ClientModelRow | None, bytes]
 
 
 class TokenRow(msgspec.Struct, frozen=True):
-    """A token: the account of this name, with a 32-byte ``secret``; ``uses`` devices may join with it.
+    """A token, also the name of an account, with a 32-byte ``secret``. ``uses`` devices may join with it.
 
     ``device`` is the id of the only device that may use it, or empty, and ``tags`` is MessagePack of the
-    tags that devices get. With ``accepts`` they need no person's approval. ``expires`` is on the
+    tags that devices get. With ``accepts``, they join without anyone's approval. ``expires`` is on the
     coordinator's wall clock. ``account`` says whether a coordinator manages its broker account; if not, it
     was created manually. ``refused`` says why the token last refused a device.
     """
@@ -288,7 +288,7 @@ class TokenRow(msgspec.Struct, frozen=True):
 
 
 class JoinRow(msgspec.Struct, frozen=True):
-    """A device's request to join, by its public key; ``secret`` is the secret that the device gets."""
+    """A device's request to join, under its public key ``point``; ``secret`` is what the device gets."""
 
     point: bytes
     token: str
@@ -302,7 +302,8 @@ class JoinRow(msgspec.Struct, frozen=True):
 class RenewalRow(msgspec.Struct, frozen=True):
     """A device that has been due to change its secret since ``asked``.
 
-    It offered ``secret`` with its key ``point``, or nothing yet. ``account`` says if the broker has it.
+    ``secret`` and its key ``point`` are empty until it offers them. With ``account``, the broker has the
+    password.
     """
 
     device: str
@@ -313,7 +314,7 @@ class RenewalRow(msgspec.Struct, frozen=True):
 
 
 class TrafficRow(msgspec.Struct, frozen=True):
-    """A device's bytes in one round, ``up`` from it and ``down`` to it.
+    """A device's traffic in one round: ``up`` bytes from it and ``down`` bytes to it.
 
     ``whole`` says that it fetched the whole model, although it had one and the run broadcasts changes.
     """
@@ -329,7 +330,7 @@ class TrafficRow(msgspec.Struct, frozen=True):
 class HistoryRow(msgspec.Struct, frozen=True):
     """A device's history in the closed rounds of a run: ``past`` is MessagePack of ``DevicePast``.
 
-    ``round`` is the last round in which it took part; ``changed`` as in ``SessionRow``.
+    ``round`` is the last round in which it took part; for ``changed`` see ``SessionRow``.
     """
 
     run: str
@@ -342,11 +343,11 @@ class HistoryRow(msgspec.Struct, frozen=True):
 class SessionRow(msgspec.Struct, frozen=True):
     """A device as the coordinator has observed it.
 
-    It has been ``online``, or offline, ``since``; ``heard`` is when it was last heard. Its last dropped
-    message was at ``error_at``, for the reason ``error``; it has waited since ``waits_since``, for the
-    reason ``waits``. ``run`` and ``round`` name the order that it owes an answer (round 0: none), ``state``
-    and ``state_since`` its progress, and ``done`` of ``total`` the chunks of a transfer. Times are seconds
-    on the wall clock, 0 for unknown. ``changed`` grows with every change of any device.
+    It has been ``online``, or offline, ``since``; ``heard`` is when it was last heard from. Its last
+    dropped message was at ``error_at``, for the reason ``error``; it has waited since ``waits_since``, for
+    the reason ``waits``. ``run`` and ``round`` name the order that it owes an answer (round 0: none),
+    ``state`` and ``state_since`` give its progress, with ``done`` of ``total`` chunks transferred. Times
+    are seconds on the wall clock, 0 for unknown. ``changed`` grows with each change to a device.
     """
 
     device: str

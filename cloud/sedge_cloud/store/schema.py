@@ -1,7 +1,7 @@
 """The tables of the coordinator's database, and the longer queries on them, as text.
 
 Columns are in the order of the fields in rows.py, as rows are read and written by position. The types are
-SQLite's; postgres.py maps each to its own.
+SQLite's; postgres.py maps each to PostgreSQL's.
 """
 
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ import msgspec
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.topics import SHARD_NAMES
 
-# The schema version, which grows with every change of the tables. ``MIGRATIONS`` leads from each
-# schema to the next.
+# The schema version, which grows with every change to the tables. ``MIGRATIONS`` migrates each schema to
+# the next.
 SCHEMA = 10
 _DEVICES_8 = """CREATE TABLE devices (
     device TEXT PRIMARY KEY, secret BLOB NOT NULL, revoked INTEGER NOT NULL DEFAULT 0,
@@ -21,7 +21,7 @@ _ENROLLED = "enrolled REAL NOT NULL DEFAULT 0"
 # All tables and indexes, by name. Times are seconds on the wall clock, 0 for unknown.
 OBJECTS: Mapping[str, str] = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL)",
-    # In the form that SQLite records after the migration, as a store's check compares the strings.
+    # Written as SQLite records it after the migration, because checking a store compares the strings.
     "devices": f"{_DEVICES_8[:-1]}, {_ENROLLED})",
     "runs": """CREATE TABLE runs (
     run TEXT PRIMARY KEY, status TEXT NOT NULL, config BLOB NOT NULL, bundle BLOB NOT NULL,
@@ -84,8 +84,8 @@ OBJECTS: Mapping[str, str] = {
     "silent_devices": "CREATE INDEX silent_devices ON devices (device)"
     " WHERE hello IS NULL AND revoked = 0",
     "online_sessions": "CREATE INDEX online_sessions ON sessions (device, waits) WHERE online = 1",
-    # Attributes from devices' hellos, which conditions select by; each name in ``backends`` is
-    # enclosed in spaces.
+    # Attributes from devices' hellos, for use in conditions; each name in ``backends`` is enclosed in
+    # spaces.
     "abilities": """CREATE TABLE abilities (
     device TEXT PRIMARY KEY, version TEXT NOT NULL, backends TEXT NOT NULL,
     memory_mb INTEGER NOT NULL, num_train INTEGER NOT NULL, num_test INTEGER NOT NULL,
@@ -112,19 +112,19 @@ OBJECTS: Mapping[str, str] = {
     "renewals": """CREATE TABLE renewals (
     device TEXT PRIMARY KEY, asked REAL NOT NULL, point BLOB NOT NULL, secret BLOB NOT NULL,
     account INTEGER NOT NULL)""",
-    # ``state`` as in certificates.py.
+    # For ``state`` see certificates.py.
     "certificates": """CREATE TABLE certificates (
     serial BLOB PRIMARY KEY, name TEXT NOT NULL, until REAL NOT NULL, der BLOB NOT NULL,
     state TEXT NOT NULL)""",
     "certified": "CREATE INDEX certified ON certificates (name, state)",
     "ending_certificates": "CREATE INDEX ending_certificates ON certificates (state, until)",
-    # A run's rollouts, numbered from 1; ``plan`` and ``progress`` as in rollouts.py.
+    # A run's rollouts, numbered from 1; for ``plan`` and ``progress`` see rollouts.py.
     "rollouts": """CREATE TABLE rollouts (
     run TEXT NOT NULL, number INTEGER NOT NULL, bundle BLOB NOT NULL, state TEXT NOT NULL,
     plan BLOB NOT NULL, progress BLOB NOT NULL, created REAL NOT NULL, why TEXT NOT NULL,
     PRIMARY KEY (run, number))""",
 }  # fmt: skip
-# The processes that serve a fleet. These rows stay with their store when all others are copied.
+# The processes that serve a fleet. These rows are not copied with the rest of a store.
 SERVING_TABLES = ("processes", "leases")
 TABLE_NAMES = tuple(
     name
@@ -198,10 +198,10 @@ NAMED_UPDATES = (
 
 
 def named_blobs_sql(late_rounds: int) -> str:
-    """Return a query of all blobs that rows name, except in the runs' states and the rounds' steps.
+    """Return a query for all blobs that rows name, except in the runs' states and the rounds' steps.
 
-    Rounds up to ``late_rounds`` before the open or next one keep their models and the blobs that their
-    orders name, as a late update makes them part of a client model.
+    Rounds up to ``late_rounds`` before the open or next round keep their models and the blobs that their
+    orders name, as a late update makes these part of a client model.
     """
     live = (
         "WITH newest(run, round) AS MATERIALIZED"

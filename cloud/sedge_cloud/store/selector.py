@@ -41,7 +41,7 @@ _PLAIN = re.compile(r"[a-z0-9-]+")
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on a row ``d`` of a device, as ``sql`` with its ``values``.
+    """A condition on a device's row ``d``, as ``sql`` with its ``values``.
 
     If ``tag`` (key, value) is set, only devices with this tag match, and ``sql`` is the remaining
     condition. ``keys`` are the tags that the condition names.
@@ -53,16 +53,17 @@ class Condition:
     keys: frozenset[str]
 
     def query(self, what: str, table: str, where: str = "1 = 1") -> tuple[str, tuple[Value, ...]]:
-        """Return a SELECT of ``what`` from the matching rows ``d`` of a table, and its values."""
+        """Return a SELECT of ``what`` from a table's matching rows ``d``, and its values."""
         if self.tag is None:
             return f"SELECT {what} FROM {table} d WHERE {where} AND {self.sql}", self.values
         return f"{_tagged(what, table, where)} AND {self.sql}", (*self.tag, *self.values)
 
     def devices(self, table: str, where: str) -> tuple[str, tuple[Value, ...]]:
-        """Return a SELECT of the devices of the matching rows ``d`` of a table, and its values."""
+        """Return a SELECT of the devices in a table's matching rows ``d``, and its values."""
         if self.tag is None or not self.values:
             return self.query("d.device", table, where)
-        # Otherwise PostgreSQL joins the attributes of all devices before it filters the rows.
+        # Without MATERIALIZED, PostgreSQL would join the attributes of all devices before it filters the
+        # rows.
         few = f"WITH d AS MATERIALIZED ({_tagged('d.device', table, where)})"
         return f"{few} SELECT d.device FROM d WHERE {self.sql}", (*self.tag, *self.values)
 
@@ -100,7 +101,7 @@ ALL = Condition("1 = 1", (), None, frozenset())
 
 @lru_cache(256)
 def parse(text: str, key: str = "select", where: str = "") -> Condition:
-    """Parse a condition. Raises ``ConfigError``, naming ``key``, for invalid text."""
+    """Parse a condition. Raises ``ConfigError``, which names ``key``, if the text is invalid."""
     return _Parser(text, key, where).condition()
 
 
@@ -276,7 +277,7 @@ def number_of(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class Choice:
-    """A selection of devices: those in a ``state``, with ``search`` in their id, that match a condition.
+    """The devices that are in a ``state``, have ``search`` in their id, and match a condition.
 
     Whether devices are online is only known while the service is ``running``.
     """
@@ -287,7 +288,7 @@ class Choice:
     condition: Condition = ALL
 
     def query(self, what: str) -> tuple[str, tuple[Value, ...]]:
-        """Return a SELECT of ``what`` from the rows ``d`` of devices, and its values."""
+        """Return a SELECT of ``what`` from the devices' rows ``d``, and its values."""
         conditions, values = ["1 = 1"], list[str]()
         if self.state is not None:
             conditions.append(self._in_state(self.state))

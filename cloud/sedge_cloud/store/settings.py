@@ -32,7 +32,7 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """File with the database user's password; by default, libpq finds it, for example in ~/.pgpass."""
 
     def check(self, where: str) -> None:
-        """Raise ``ConfigError`` for an invalid URL."""
+        """Raise ``ConfigError`` if the URL is invalid."""
         if self.url is None:
             if self.password_file is not None:
                 raise ConfigError("store.password_file", self.password_file, "store.url", where)
@@ -82,7 +82,7 @@ class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.public.rstrip('/')}/{sha256.hex()}"
 
     def check(self, where: str) -> None:
-        """Raise ``ConfigError`` for an invalid URL or an incomplete key."""
+        """Raise ``ConfigError`` if a URL is invalid or the access key is incomplete."""
         self._check_public(where)
         if self.url is None:
             for key in ("endpoint", "region", "key_id", "secret_file"):

@@ -41,7 +41,7 @@ class Sqlite:
     time.
     """
 
-    # julianday has milliseconds; unixepoch has them only from SQLite 3.42 on.
+    # julianday() has millisecond precision; unixepoch() has it only from SQLite 3.42 on.
     clock = "(julianday('now') - 2440587.5) * 86400.0"
 
     def __init__(self, folder: Path, durable: bool = True, any_thread: bool = False) -> None:
@@ -97,7 +97,7 @@ class Sqlite:
             )
 
     def begin(self, *, alone: bool = False, flush: bool = True) -> None:
-        """Begin a transaction that writes. Only one process at a time can."""
+        """Begin a transaction that writes. Only one process at a time can do so."""
         if self._durable and flush != self._flushes:
             self._db.execute(f"PRAGMA synchronous={'FULL' if flush else 'NORMAL'}")
             self._flushes = flush
@@ -122,14 +122,14 @@ class Sqlite:
         return self._db.in_transaction
 
     def limit_idle(self, seconds: float) -> None:
-        """Do nothing, as no other process can write meanwhile, or replace this one."""
+        """Do nothing: no other process can write in the meantime, or replace this one."""
 
     def schema(self) -> int:
         """Return the version number of the tables' schema."""
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
 
     def define(self, statements: str, schema: int) -> None:
-        """Create or change tables statement by statement, as ``executescript`` ends the transaction."""
+        """Create or change tables one statement at a time: ``executescript`` would end the transaction."""
         for statement in statements.split(";"):
             self._db.execute(statement)
         self._db.execute(f"PRAGMA user_version = {schema}")
@@ -153,7 +153,7 @@ class Sqlite:
 
     @contextmanager
     def lock(self, name: str, *, shared: bool = False) -> Generator[bool]:
-        """Hold a lock on the file of this name in the state folder."""
+        """Hold a lock on the file with this name in the state folder."""
         with self.errors(), opened(self._folder / name, os.O_RDWR | os.O_CREAT) as descriptor:
             try:
                 lock(descriptor, shared=shared, wait=shared)
@@ -169,7 +169,7 @@ class Sqlite:
         return int(row[0])
 
     def shrink(self) -> None:
-        """Return free pages to the disk; other processes wait meanwhile."""
+        """Return free pages to the disk while other processes wait."""
         self._db.execute("VACUUM")
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

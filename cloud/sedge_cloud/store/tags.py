@@ -24,13 +24,15 @@ def check_tag(key: str, value: str, where: str = "") -> None:
 
 
 class Tags(Devices):
-    """Tags, pauses and selections. Every method is one transaction, or raises ``StorageError``."""
+    """Tags, pauses and selections.
+
+    Each method runs as one transaction and raises ``StorageError`` on failure.
+    """
 
     def tag(self, chosen: Condition | Collection[str], tags: Mapping[str, str]) -> int:
         """Give devices tags; an empty value removes a tag. Returns the number of devices.
 
-        Raises ``ConfigError`` for a device that is not enrolled, and for one that would get more than
-        ``MAX_TAGS``.
+        Raises ``ConfigError`` if a device is not enrolled, or would get more than ``MAX_TAGS`` tags.
         """
         with self._transaction() as db:
             names = self._chosen(db, chosen)
@@ -41,7 +43,7 @@ class Tags(Devices):
     def pause(self, chosen: Condition | Collection[str], since: float) -> int:
         """Exclude these devices from cohorts until ``resume``. Returns the number of devices.
 
-        Raises ``ConfigError`` for a device that is not enrolled.
+        Raises ``ConfigError`` if a device is not enrolled.
         """
         return self._set_aside(
             chosen, "INSERT INTO paused VALUES (?, ?) ON CONFLICT DO NOTHING", since
@@ -69,7 +71,7 @@ class Tags(Devices):
         return len(names)
 
     def _chosen(self, db: Dialect, chosen: Condition | Collection[str]) -> list[str]:
-        """Return the chosen ids. Raises ``ConfigError`` for a device that is not enrolled."""
+        """Return the chosen ids. Raises ``ConfigError`` if a device is not enrolled."""
         if isinstance(chosen, Condition):
             return [str(row[0]) for row in db.execute(*chosen.query("d.device", "devices"))]
         names = sorted(chosen)
@@ -79,7 +81,7 @@ class Tags(Devices):
         return names
 
     def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
-        """Return the tags of these devices by device and key; devices without tags are left out."""
+        """Return these devices' tags by device and key; devices with no tags are left out."""
         found: dict[str, dict[str, str]] = {}
         with self._db.errors():
             for some in portions(sorted(devices)):
@@ -97,7 +99,7 @@ class Tags(Devices):
         return keys
 
     def require_known(self, condition: Condition, key: str) -> None:
-        """Raise ``ConfigError`` for a condition on a tag that no device has."""
+        """Raise ``ConfigError`` if a condition names a tag that no device has."""
         known = self.tag_keys() if condition.keys else []
         for name in sorted(condition.keys.difference(known)):
             expected = f"an attribute ({', '.join(ATTRIBUTES)}) or a tag ({', '.join(known) or 'none yet'})"
@@ -110,9 +112,9 @@ class Tags(Devices):
             return {str(row[0]) for row in rows}
 
     def ready(self, condition: Condition, among: Sequence[str] = ()) -> list[str]:
-        """Return sorted ids of matching devices that are online and not waiting.
+        """Return the sorted ids of matching devices that are online and not waiting.
 
-        Unless ``among`` is empty, only those in it are considered.
+        If ``among`` is not empty, only the devices in it are considered.
         """
         sql, values = condition.devices("sessions", "d.online = 1 AND d.waits = ''")
         if among:

@@ -1,8 +1,8 @@
-"""The strategies that a run file can name, one file per paper, and their creation from its options.
+"""The strategies that a run file can name, one file per paper, and how they are created from its options.
 
 Your own strategy is a subclass of ``Strategy``, or of a strategy in this folder. Its module must be
 importable where the coordinator runs (for the emulator: next to the fleet file), and a run file names it as
-"module:Class". Only a run file can name code; nothing that a device sends does.
+"module:Class". Only a run file can name code; nothing that a device sends can.
 """
 
 import importlib
@@ -46,8 +46,8 @@ STRATEGIES: Mapping[str, type[Strategy]] = {kind.name: kind for kind in _KINDS}
 def make_strategy(name: str, options: Mapping[str, object]) -> Strategy:
     """Create the named strategy, or your own "module:Class", with these options.
 
-    Raises ``ConfigError`` for an unknown name or option, a missing value or one of the wrong type or out of
-    range, and for a class that is not a strategy or cannot be created. The error lists the valid choices.
+    Raises ``ConfigError`` if a name or option is unknown, if a value is missing, has the wrong type or is
+    out of range, or if a class is not a strategy or cannot be created. The error lists the valid choices.
     """
     kind = _own(name) if ":" in name else STRATEGIES.get(name)
     if kind is None:
@@ -80,7 +80,7 @@ def _values(name: str, kind: type[Strategy], options: Mapping[str, object]) -> d
         try:
             values[key] = msgspec.convert(value, fields[key].type)
             _require_finite(value)
-        except Exception as exc:  # msgspec raises ValueErrors, and the user's own types anything
+        except Exception as exc:  # msgspec raises ValueErrors; the user's types may raise anything
             raise ConfigError(key, value, _expected(fields[key].type, exc)) from exc
     for key, option in fields.items():
         if key not in values and option.required:

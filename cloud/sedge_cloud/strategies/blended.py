@@ -7,10 +7,10 @@
 
 prior shifts the bias of the head by the logarithms of the device's class shares. The shares never leave the
 device, which uses them only if they improve predictions on its own examples, about which th_g knows little.
-Nothing of this is sent, so traffic and global model are the same as FedAvg's.
+None of this is sent, so the traffic and the global model are the same as in FedAvg.
 
-The method is this project's own. Training from the mixture as well, or holding out examples to choose by,
-costs accuracy: docs/ablations.md, "A mean over a device's rounds", has the figures.
+The method is this project's own. Training from the mixture as well, or choosing by held-out examples, costs
+accuracy: docs/ablations.md, "A mean over a device's rounds", has the figures.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,10 @@
 """Guards a user's own strategy, so that its mistakes can end its run but do no other harm.
 
 A coordinator serves other runs, too, and a strategy that fails once would fail again after every restart.
-Anything its code raises becomes a ``StrategyError`` that names strategy and step, and the run fails with
-that text. Anything its code returns is fully checked against the annotations of ``State`` and
-``Assignment``, as a value of another type would otherwise fail only later, when it is stored or sent. n =
-parameters.
+Anything its code raises becomes a ``StrategyError`` that names the strategy and the step, and the run fails
+with that text. Anything its code returns is fully checked against the annotations of ``State`` and
+``Assignment``, as a value of another type would otherwise fail only later, when it is stored or sent. n is
+the number of parameters.
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -55,7 +55,7 @@ class Custom(Strategy, frozen=True):
 
     @property
     def later_words(self) -> tuple[str, ...]:
-        """Return the protocol extensions that later orders of ``inner`` use."""
+        """Return the protocol extensions that ``inner`` uses only after a device's first order."""
         with self._step("later_words"):
             return _expected(self.inner.later_words, tuple[str, ...])
 
@@ -66,7 +66,7 @@ class Custom(Strategy, frozen=True):
             return _expected(self.inner.patch_values, ValueCoding)
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """Return the remarks of ``inner`` on its options."""
+        """Return the remarks of ``inner`` about its options."""
         with self._step("remarks"):
             said = self.inner.remarks(layouts, personal)
             _require("remarks", said, tuple[str, ...])
@@ -78,7 +78,7 @@ class Custom(Strategy, frozen=True):
             return _expected_state(self.inner.init(context), context)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Return one device's assignment in a round."""
+        """Return one device's assignment for a round."""
         with self._step("plan"):
             return _expected(self.inner.plan(context, client), Assignment)
 
@@ -157,7 +157,7 @@ def _require(where: str, value: object, kind: Any) -> None:
     try:
         coded = msgspec.msgpack.encode(value, enc_hook=code)
         decoded: object = msgspec.msgpack.decode(coded, type=kind, dec_hook=decode)
-    except (TypeError, ValueError) as exc:  # of msgspec, or for a lone surrogate
+    except (TypeError, ValueError) as exc:  # from msgspec, or for a lone surrogate
         raise TypeError(f"{where}: {exc}{others[0] if len(others) == 1 else ''}") from exc
     for name, part in vars(decoded).items() if is_dataclass(decoded) else ():
         given = getattr(value, name)

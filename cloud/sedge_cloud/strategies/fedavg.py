@@ -12,7 +12,7 @@ from sedge_cloud.strategy import Context, State, Strategy, Update
 
 
 class FedAvg(Strategy, frozen=True):
-    """All devices start from the global model; the next one is the trained models' mean by examples."""
+    """Devices start from the global model; the next one is the trained models' example-weighted mean."""
 
     name: ClassVar[str] = "fedavg"
 

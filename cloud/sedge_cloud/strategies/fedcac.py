@@ -9,9 +9,9 @@ elements, which the server finds in the update:
     G   = sum_j (n_j / n) th_j                               what it gets elsewhere
 
 After round beta nobody collaborates: d_i is th_i on m_i. BatchNorm's statistics stay on the device, while
-its scale and shift are parameters like all others. A device without history starts from G.
-collaboration.py says how partial participation is handled. FedPURIN is the same with sparse uploads.
-n = parameters.
+its scale and shift are parameters like all others. A device without history starts from G. collaboration.py
+says how partial participation is handled. FedPURIN is the same with sparse uploads. n is the number of
+parameters.
 """
 
 from collections.abc import Iterable
@@ -32,14 +32,14 @@ from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
 
-# As in the authors' code, thresholds up to the first are ignored, and then every c above the
-# second is critical.
+# As in the authors' code: a threshold no larger than the first constant is ignored, and then every c above
+# the second constant is critical.
 _NO_THRESHOLD = 1e-10
 _NO_CHANGE = 1e-20
 
 
 class FedCAC(Grouped, frozen=True):
-    """The options of FedCAC; the defaults are those of the authors' code."""
+    """The FedCAC strategy; the defaults of its options are the ones in the authors' code."""
 
     name: ClassVar[str] = "fedcac"
 
@@ -76,11 +76,11 @@ class FedCAC(Grouped, frozen=True):
 
 
 def critical_places(layout: Layout, delta: SparseVector, trained: Theta, fraction: float) -> Places:
-    """Return m, ascending: where c = |delta * trained| is in the top ``fraction`` of its tensor.
+    """Return m, the ascending places at which c = |delta * trained| is in its tensor's top ``fraction``.
 
-    These are int(fraction * numel) elements of each parameter tensor, plus any that tie with the last of
-    them. If that threshold is 1e-10 or less, every c above 1e-20 is critical instead, as in the authors'
-    code; if there are none, no element is critical (in the authors' code, all are). Statistics are never
+    These are int(fraction * numel) elements of each parameter tensor, plus any that tie with the smallest
+    of these. If the smallest c is 1e-10 or less, every c above 1e-20 is critical instead, as in the
+    authors' code; if no c is, no element is critical (in the authors' code, all are). Statistics are never
     critical.
     """
     with np.errstate(over="ignore"):

@@ -10,10 +10,10 @@ g_k a device's gradient after its last round (initially 0), S the round's device
 
 A device gets -g_k, which it adds to every gradient, and sends s_k as in FedAvg. The coordinator computes
 g_k' from s_k and from the vector that it stores for the device. BatchNorm's statistics stay on the device.
-h is kept as h / alpha, the sum in the last equation. n = parameters.
+h is kept as h / alpha, the sum in the last equation. n is the number of parameters.
 
-With a codec that sends a share of the elements with error feedback, s_k arrives in parts, some of which
-reach g_k and h rounds later; at 4 % that had no measurable cost (docs/strategies.md).
+With a codec that sends only a share of the elements, with error feedback, s_k arrives in parts, some of
+which reach g_k and h rounds later; at 4 % that had no measurable cost (docs/strategies.md).
 """
 
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class FedDyn(Strategy, frozen=True):
-    """The option of FedDyn."""
+    """The FedDyn strategy, with its one option."""
 
     name: ClassVar[str] = "feddyn"
 

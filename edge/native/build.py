@@ -21,7 +21,7 @@ import zipfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-VERSION = "1.5.1"  # The version of executorch, and also of sedge-executorch.
+VERSION = "1.5.1"  # The version of executorch, and of sedge-executorch too.
 PACKAGE = "sedge_executorch"
 HERE = Path(__file__).parent
 SOURCE = HERE / f"{PACKAGE}.cpp"

@@ -206,9 +206,7 @@ def _once(arguments: argparse.Namespace) -> int:
 
 
 def _run_agent(path: Path, done: Callable[[Agent], bool]) -> bool:
-    """Run the agent until ``done`` returns True or a signal arrives. Returns True if Ctrl-C ended it; no
-    work is lost.
-    """
+    """Run the agent until ``done`` or a signal, losing no work. Returns True if Ctrl-C ended it."""
     unpool_large_arrays()
     config = load_config(path)
     log_to_stderr(config.log_level, status=True)
@@ -268,9 +266,7 @@ def _served(config: EdgeConfig, folder: Path, code: UserCode) -> AbstractContext
 
 
 def _codecs(backend: str, folder: Path) -> tuple[str, ...]:
-    """Return the codecs to announce. If user code cannot be imported, these are all codecs, and orders
-    that it cannot handle are declined later.
-    """
+    """Return the codecs to announce. If user code cannot be imported, orders are declined later."""
     try:
         missing = impossible_features(backend, folder)
     except ConfigError as exc:
@@ -292,9 +288,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    """Delete runs as a running agent would. No agent may be running, because it would keep its own copy
-    of the state in memory.
-    """
+    """Delete runs as a running agent would. None may run now, because each keeps its state in memory."""
     config, dry_run = load_config(arguments.config), bool(arguments.dry_run)
     folder = act_as_owner(config.state_dir)
     with nullcontext() if dry_run else lock_folder(folder):

@@ -45,18 +45,18 @@ from sedge_protocol.wire.messages import Message, Order
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.signing_keys import SigningKeys
 
-# How soon to try a job again after a gate was closed, and how often a stopped job may write a checkpoint.
+# How soon to retry a job after a gate has closed. A stopped job writes a checkpoint at most this often.
 GATE_RETRY_S = 60.0
 
 
 class Agent:
     """The device's core. Methods return the effects that they cause, in order.
 
-    ``vectors`` stores the vectors that never leave the device. By default they are stored among the blobs.
-    ``gate`` returns which gates are closed (waiting.py). ``retention`` chooses the runs to delete.
-    ``settings`` limit the device's work, unless they are None. ``permits`` tells which URLs may be
-    requested; None permits none. An order must be signed by one of the ``pinned`` keys, unless they are
-    None. Without ``keyring`` the device always keeps the identity's keys.
+    ``vectors`` stores the vectors that never leave the device. By default they are stored among the
+    blobs. ``gate`` returns which gates are closed (waiting.py). ``retention`` chooses the runs to delete.
+    ``settings`` contains the device's own limits; None sets no limits. ``permits`` says which URLs may be
+    requested; None permits none. Unless ``pinned`` is None, every order needs a policy signed by one of
+    these keys. Without ``keyring`` the device always keeps the identity's keys.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Agent:
         return not self.state.orders and not self.state.outbox
 
     def will(self) -> tuple[str, bytes]:
-        """Begin a new session. Returns topic and payload of its MQTT last will."""
+        """Begin a new session. Returns the topic and the payload of the session's MQTT will."""
         return self.handshake.will()
 
     def goodbye(self) -> list[AgentEffect]:
@@ -136,7 +136,7 @@ class Agent:
         return [*self._fetches.connected(now), *self.poll(now)]
 
     def other_password(self) -> str | None:
-        """Switch to the other keys, because the broker refuses these. None if there are no others."""
+        """Switch from the keys that the broker refuses to the others. Returns their password, or None."""
         if self._keyring is None or not self._keyring.turn():
             return None
         keys = self._keyring.keys
@@ -169,7 +169,7 @@ class Agent:
         return effects
 
     def _say(self, now: float) -> list[AgentEffect]:
-        """Send the hello that is due, also when the device has stopped or resumed its work."""
+        """Send a hello if one is due, including one that reports that work has stopped or resumed."""
         no_room = "" if self._working else self._fetches.refused
         why = self._waiting.reason(self._disk.why or no_room)
         effects: list[AgentEffect] = [*self.handshake.waits(why, now)]
@@ -228,7 +228,7 @@ class Agent:
                 self.handshake.begin(now)
             if isinstance(
                 message, messages.Welcome
-            ):  # handled even on a full disk, which our hellos report
+            ):  # handled even if the disk is full, because our hellos report that
                 self.peer.agree(message.versions)
                 self._outbox.limit(message.max_packet)
                 effects += self.handshake.welcome(message, now)
@@ -242,8 +242,8 @@ class Agent:
                 self._fetches.woken(now)
             overtaken = frame.seq < self.peer.window.top
             if isinstance(message, Order) and (overtaken or not self.handshake.ever_welcomed):
-                # The newer frame may have been its receipt or its cancellation. Before the first welcome
-                # since our start, we cannot tell.
+                # The newer frame may have been the order's receipt or cancellation. Before the first
+                # welcome since our start, we cannot know whether there was a newer frame.
                 text = "dropped an order that a newer message overtook; it may be sent again"
                 return [Note(logging.INFO, text)]
             return [*effects, *self._message(frame, message, now), *self.poll(now)]
@@ -258,7 +258,7 @@ class Agent:
             return effects
 
     def finished(self, outcome: Outcome, now: float) -> list[AgentEffect]:
-        """Commit the outcome of the current job, which is done, and offer the update.
+        """Commit the outcome of the current job, which has finished, and offer its update.
 
         If a newer order of the run has arrived, the update is late but still kept. Otherwise a device that
         is slower than a round would never contribute.
@@ -362,7 +362,7 @@ class Agent:
         return [*effects, *self.poll(now)] if effects else []
 
     def fetched(self, part: FetchedChunk | SpanEnd, now: float) -> list[AgentEffect]:
-        """Handle a chunk, or the end of a span, that has arrived over HTTP after a ``FetchSpan``."""
+        """Handle a chunk that has arrived over HTTP, or the end of a span, after a ``FetchSpan``."""
         self.budget.passed(now)
         if isinstance(part, FetchedChunk):
             self.budget.received(len(part.data))

@@ -17,9 +17,9 @@ from sedge_protocol.wire.keys import DeviceKeys, parse_secret
 from sedge_protocol.wire.messages import Join, Joined, decode_body, encode_body
 from sedge_protocol.wire.reconnect import is_unknown_account
 
-# Seconds until the request is repeated: at first, and at most. The wait doubles each time.
+# The first and the longest wait before the request is repeated, in seconds. The wait doubles each time.
 FIRST_S, LAST_S = 1.0, 30.0
-# The user is informed if there was no answer at all for this many seconds.
+# The user is informed if no answer at all has arrived for this many seconds.
 SILENT_S = 10.0
 _STEP_S = 0.02
 _NEW = "`sedge-cloud device token add` on the coordinator gives a new one"
@@ -30,9 +30,9 @@ class JoinRefused(LinkError):
 
 
 class Asking:
-    """Creates and checks the messages of a device that joins by a token.
+    """Creates and checks the messages of a device that joins with a token.
 
-    ``name`` is the id to request, ``seed`` the 32 bytes from which the device's key is generated.
+    ``name`` is the id to request. ``seed`` is the 32 bytes from which the device's key is generated.
     """
 
     def __init__(self, token: Token, name: str, seed: bytes) -> None:
@@ -79,7 +79,7 @@ class Asking:
         return BrokerSettings(self.token.url, name, name, password, ca_file, client_pem=own)
 
     def question(self) -> tuple[str, bytes]:
-        """Return topic and bytes of a JOIN."""
+        """Return the topic and the bytes of a JOIN."""
         self._sent += 1
         up = topics.up(self.token.fleet, self.token.token)
         asks = Join(self.point, self.name, self._agreement.asks(self.name), VERSION)
@@ -107,8 +107,8 @@ def ask_to_join(
 
     ``say`` is called once with each message for the user.
 
-    Raises ``JoinRefused`` if the coordinator or the broker refuses, ``LinkError`` after ``timeout_s``
-    seconds.
+    Raises ``JoinRefused`` if the coordinator or the broker refuses, and ``LinkError`` if the device has
+    not been accepted after ``timeout_s`` seconds.
     """
     link, told = MqttLink(asking.settings(ca_file), (asking.down,)), set[str]()
     begun = time.monotonic()
@@ -149,7 +149,10 @@ def ask_to_join(
 
 
 def _hear(said: Joined, asking: Asking, tell: Callable[[str], None]) -> None:
-    """Tell the user that the device is waiting to be accepted. Raises ``JoinRefused`` if it was refused."""
+    """Tell the user that the device is waiting to be accepted.
+
+    Raises ``JoinRefused`` if the device was refused.
+    """
     if said.state == "refused":
         raise JoinRefused(f"{asking.name} was refused: {said.detail or _NEW}")
     tell(

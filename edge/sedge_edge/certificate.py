@@ -65,7 +65,8 @@ class OwnCertificate:
     def replace(self, der: bytes) -> None:
         """Store a newer certificate.
 
-        Raises ``RemoteError`` if it is not for our key, or ``StorageError``.
+        Raises ``RemoteError`` if the certificate is not for our key, and ``StorageError`` if the disk
+        fails.
         """
         before, self._der = self._der, der
         try:

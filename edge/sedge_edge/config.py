@@ -169,7 +169,10 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Lowest severity to log; use ``debug`` to trace a problem."""
 
     def secret(self) -> bytes:
-        """Return the secret that the device was enrolled with, from its file. Raises ``ConfigError``."""
+        """Return the secret with which the device was enrolled.
+
+        Raises ``ConfigError`` if its file is invalid.
+        """
         text = _read_private(self.secret_file, "secret_file")
         return parse_secret(text, str(self.secret_file))
 
@@ -193,7 +196,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def renews(self) -> bool:
         """Whether the device can change its secret.
 
-        Its account at the broker must then depend on the secret.
+        This requires that its account at the broker depends on the secret.
         """
         return self.broker.password_file is None and self.broker.key_file is None
 

@@ -34,7 +34,9 @@ _FOR_FUNCTIONS = frozenset({"settings", "arrays"})
 
 
 class UserCode(NamedTuple):
-    """The device's own code, for backends without programs: its folder, and torch's model function."""
+    """The device's own code, for backends without programs: its folder and, for torch, the model
+    function.
+    """
 
     folder: Path = Path()
     model: str = ""
@@ -114,13 +116,16 @@ def allowed_backends(backend: str) -> list[str]:
 
 
 def usable_backends(backend: str) -> tuple[str, ...]:
-    """Return the installed backends that the setting allows. A device announces these."""
+    """Return the installed backends that the setting allows.
+
+    These are the backends that a device announces.
+    """
     allowed = allowed_backends(backend)
     return tuple(name for name in _installed() if name in allowed)
 
 
 def impossible_features(backend: str, folder: Path) -> frozenset[str]:
-    """Return the optional abilities that the agent must not announce, as this backend lacks them.
+    """Return the optional abilities that the agent must not announce, because this backend lacks them.
 
     Raises ``ConfigError`` if the user's function cannot be imported.
     """
@@ -136,7 +141,7 @@ def _installed() -> list[str]:
 
 
 def _version(distribution: str) -> str:
-    # Imported here, because it takes a MiB of memory and the version is only shown to people.
+    # Imported here, because the module takes a MiB of memory and the version is only shown to people.
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -157,11 +162,12 @@ def open_trainer(
     A program runs in this process only after it has passed a trial in another one (trial.py). The verdict
     is stored in ``state_dir``, the agent's folder.
 
-    A backend fits if its training step, with the more demanding optimizer, fits into the device's memory by
-    the bundle's figures. If none fits, "auto" chooses the one that needs the least memory.
+    A backend fits if, according to the bundle's figures, a training step with the more demanding
+    optimizer fits into the device's memory. If none fits, "auto" chooses the one that needs the least
+    memory.
 
-    Raises ``ConfigError`` if no backend works or user code fails, ``CodecError`` if a program cannot be
-    loaded.
+    Raises ``ConfigError`` if no backend works or user code fails, and ``CodecError`` if a program cannot
+    be loaded.
     """
     offered = (*bundle.backends(), *sorted(WITHOUT_PROGRAMS))
     allowed = allowed_backends(backend)
@@ -173,7 +179,7 @@ def open_trainer(
     # Assume the more demanding optimizer, because orders may use it.
     program = "gradient" if bundle.manifest.guide is None else GUIDED
     needed = {name: bundle.manifest.memory_mb([name], _VECTORS, program) for name in known}
-    if room:  # backends that fit stay in their order
+    if room:  # backends that fit keep their order
         known.sort(key=lambda name: needed[name] if needed[name] > room else 0)
     faults: list[str] = []
     for name in known:

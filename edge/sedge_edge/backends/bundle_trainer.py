@@ -1,7 +1,7 @@
 """A ``Trainer`` that runs a model's programs. It contains everything that does not depend on the runtime.
 
 A runtime turns each program into a callable from named arrays to arrays. Names and shapes are those of
-``sedge_protocol.wire.programs``. n = parameters.
+``sedge_protocol.wire.programs``. n is the number of parameters.
 """
 
 import threading
@@ -36,13 +36,13 @@ Arrays: TypeAlias = dict[str, NDArray[np.float32 | np.int64]]
 
 
 class LoadedProgram(Protocol):
-    """A program that was loaded into a runtime. Thread-safe."""
+    """A program that has been loaded into a runtime. Thread-safe."""
 
     def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
         """Run the program. Returns its outputs in order, in arrays that belong to the caller.
 
-        ``last`` says that the next run may not come soon, so unused memory should be freed. The caller
-        turns any exception into a ``CodecError`` that names the program.
+        ``last`` says that the next run may be a long time coming, so unused memory should be freed. The
+        caller turns any exception into a ``CodecError`` that names the program.
         """
         ...
 
@@ -153,11 +153,12 @@ class BundleTrainer:
         return train(stepper, training, found, step_count(*count), feed, stopped, resume)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
-        """Return mean loss and metric of theta (n,); see ``Trainer.evaluate``."""
+        """Return the mean loss and metric of theta (n,); see ``Trainer.evaluate``."""
         manifest = self._bundle.manifest
         manifest.layout.check(theta)
         buffers = _Buffers(examples, manifest.batch_size)
-        # Sums of loss, metric, weight; float64, so that many batches add up exactly.
+        # The sums of the losses, metrics and weights, in float64 so that adding up many batches loses no
+        # precision.
         sums = np.zeros(3)
         for batch, last in _with_last(
             evaluation_batches(len(examples.targets), manifest.batch_size)

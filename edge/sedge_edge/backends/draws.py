@@ -33,7 +33,10 @@ class Draws:
     def take(
         self, shape: Sequence[int], like: Tensor | None = None, of: Tensor | None = None
     ) -> Tensor:
-        """Return the next numbers in this shape. ``of`` is another form of the same tensor of numbers."""
+        """Return the next numbers in this shape.
+
+        If given, ``of`` is the tensor of numbers without the wrapper that it has while tracing.
+        """
         begin, self.count = self.count, self.count + math.prod(shape)
         numbers = self._numbers if of is None else of
         if numbers is None:
@@ -79,7 +82,7 @@ def _replacements(source: Draws) -> list[tuple[Any, str, Replacement]]:
 
 
 def _dropout(source: Draws, original: Callable[..., Tensor], rank: int) -> Callable[..., Tensor]:
-    """Return dropout of single elements or, with a rank, of whole channels of batches of this rank."""
+    """Return dropout for single elements or, with a rank, for whole channels in batches of this rank."""
 
     def dropout(
         input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
@@ -94,9 +97,9 @@ def _dropout(source: Draws, original: Callable[..., Tensor], rank: int) -> Calla
 
 
 def _attention(source: Draws, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return attention.
+    """Return an attention function.
 
-    If it has dropout, it is computed from products and a softmax, as torch documents it.
+    If there is dropout, it computes attention from products and a softmax, as documented by torch.
     """
 
     def attention(
@@ -150,7 +153,7 @@ def _rand(source: Draws, original: Callable[..., Tensor]) -> Callable[..., Tenso
 
 def _rand_like(source: Draws, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def rand_like(input: Tensor, **kwargs: Any) -> Tensor:
-        if kwargs or input.is_meta:  # torch only asks for a shape
+        if kwargs or input.is_meta:  # torch only needs the shape
             return original(input, **kwargs)
         return source.take(input.shape, input).to(input.dtype)
 

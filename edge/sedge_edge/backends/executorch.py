@@ -25,10 +25,10 @@ from sedge_protocol.wire.programs import Signature
 
 PACKAGE = "sedge_executorch"
 LIBRARY = "libsedge_executorch.so"
-# The version of the C interface's functions and of their meanings.
+# The version of the C interface. It changes with the functions and with what they do.
 _ABI = 1
 _MAX_DIMS = 16
-# The numbers of the types that programs use in ExecuTorch's ScalarType.
+# The types that programs use, keyed by their numbers in ExecuTorch's ScalarType.
 _DTYPES: dict[int, DTypeLike] = {0: np.uint8, 3: np.int32, 4: np.int64, 6: np.float32, 11: np.bool_}
 
 
@@ -46,7 +46,7 @@ class _Tensor(NamedTuple):
 class Library:
     """The C interface, loaded from a folder.
 
-    Raises ``ImportError`` if it is missing or has another version.
+    Raises ``ImportError`` if the library is missing or has a different version.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,7 +83,7 @@ class Library:
     def use_threads(self, threads: int) -> None:
         """Set the number of threads for all programs.
 
-        Raises ``ConfigError`` if a process uses two numbers.
+        Raises ``ConfigError`` if this process already uses a different number.
         """
         with self._lock:
             if self._threads is None:
@@ -149,7 +149,7 @@ class _File:
     __del__ = close
 
 
-# The open files by content. The programs of a bundle share one file.
+# The open files, keyed by content. The programs of a bundle share one file.
 _files: WeakValueDictionary[bytes, _File] = WeakValueDictionary()
 _files_lock = threading.Lock()
 
@@ -217,7 +217,7 @@ class ExecutorchProgram:
 def _checked(array: NDArray[np.generic], tensor: _Tensor) -> NDArray[np.generic]:
     """Return the array in a form that native code can read.
 
-    Raises ``CodecError`` for another type or shape.
+    Raises ``CodecError`` if its type or shape is not the program's.
     """
     if array.dtype != tensor.dtype or array.shape != tensor.shape:
         found = f"{array.dtype} {array.shape}"

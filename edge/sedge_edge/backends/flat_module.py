@@ -1,6 +1,6 @@
 """A torch module whose tensors are views of one flat vector, and which autograd differentiates.
 
-The backend ``torch`` uses it on a device, and the emulator uses it, too.
+Both the device's backend ``torch`` and the emulator use it.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -16,7 +16,7 @@ from sedge_edge.training.steppers.model import Differentiated, tensor_slices
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.bundle import Bundle
 
-# Splits a vector (n,) into tensors by name, which are views in the module's shapes.
+# Splits a vector (n,) into tensors keyed by name, which are views of the vector in the module's shapes.
 Views: TypeAlias = Callable[[Tensor], Mapping[str, Tensor]]
 
 
@@ -31,7 +31,7 @@ def place_frozen(module: nn.Module, bundle: Bundle) -> None:
 
 
 class FlatModule:
-    """A module whose tensors were replaced by views of ``values`` (n,). Not thread-safe.
+    """A module whose tensors have been replaced by views of one vector (n,). Not thread-safe.
 
     Every tensor of the layout must be a parameter or buffer of the module, in the same shape. Other
     parameters and buffers do not change.
@@ -68,11 +68,11 @@ class FlatModule:
         self, objective: Objective, x: Tensor, y: Tensor, guidance: Mapping[str, Tensor] | None,
         outputs: Callable[[Tensor], Tensor] | None = None,
     ) -> Callable[[], Tensor]:  # fmt: skip
-        """Return the losses (B,) of a batch at the current values.
+        """Return a function that computes the losses (B,) of a batch at the current values.
 
-        If ``guidance`` is given, even if it is empty, they are losses of the guided loss. Its keys are the
-        names in ``Guide``, and reference models are run here. ``outputs`` runs the module if a plain call
-        is not enough.
+        If ``guidance`` is given, even if it is empty, the function computes the guided loss. The keys of
+        ``guidance`` are the names in ``Guide``. Reference models are run before this returns. ``outputs``
+        runs the module, where a plain call is not enough.
         """
         run, loss = outputs or self.module, objective.guided
         if guidance is None:
@@ -96,7 +96,7 @@ class FlatModule:
     def differentiate(self, values: Tensor, mean_loss: Callable[[], Tensor]) -> Differentiated:
         """Return the gradient (n,) of a loss at values (n,).
 
-        ``mean_loss`` computes it by calling the module in training mode.
+        ``mean_loss`` computes the loss by calling the module, which is in training mode.
         """
         self.place(values)
         self.module.train()

@@ -7,20 +7,21 @@ and ``predict`` is optional.
     evaluate(parameters, examples)      -> mean loss, number of examples, metrics with the bundle's by name
     predict(parameters, inputs)         -> outputs (N, C, ...)
 
-parameters is a list of float32 arrays, one for each tensor of the layout, in order. The function may change
-them, and must return as many. The bundle's frozen tensors follow them in the list, read-only. examples has
-``inputs`` (N, ...) and ``targets`` (N, ...), both read-only. settings is a dict with the fields of
-``Training`` by name, ``batch_size``, ``seed`` (0 to 2^63 - 1, different in every round) and ``threads``.
-fit's metrics may have "loss", the mean over the last epoch. Without it, the trained model is evaluated on
-the training examples.
+parameters is a list of float32 arrays, one for each tensor of the layout, in order. The function may
+change them, and must return as many. The bundle's frozen tensors follow them in the list, read-only.
+examples contains ``inputs`` (N, ...) and ``targets`` (N, ...), both read-only. settings is a dict that
+contains the fields of ``Training``, ``batch_size``, ``seed`` (0 to 2^63 - 1, different in every round)
+and ``threads``. fit's metrics may contain "loss", the mean over the last epoch. Without it, the trained
+model is evaluated on the training examples.
 
-A strategy may send more to fit: settings["settings"] has its numbers and strings by name, and
-settings["arrays"] has its float32 arrays (m,) by name. settings["returns"] maps the names of the arrays
-that it wants back to their numbers of elements. fit returns these in its metrics as "arrays", a dict that
-may contain further arrays.
+A strategy may send more to fit: settings["settings"] contains its named numbers and strings, and
+settings["arrays"] its named float32 arrays (m,). settings["returns"] maps the name of each array that it
+wants back to the number of its elements. fit returns these in its metrics as "arrays", a dict that may
+contain further arrays.
 
-Learning rate, momentum and epochs are up to the function. Whether it does what else an order asks of its
-steps cannot be checked from outside. So it declares what it does, as in ``fit.honours = ("prox",)``:
+Learning rate, momentum and epochs are up to the function. An order may also specify how each step is
+computed. Since the agent cannot check this from outside, the function declares what it supports, as in
+``fit.honours = ("prox",)``:
     prox        pulls every step towards the parameters that it was given (FedProx)
     freeze      does not change the tensors named in settings["freeze"] at any step
     optimizer   uses settings["optimizer"] and what belongs to it: weight decay, clipping, ...
@@ -96,7 +97,7 @@ class FunctionTrainer:
         stopped: Callable[[], bool],
         resume: TrainingState | None = None,
     ) -> Trained:
-        """Call the function once, which cannot be stopped while it runs; see ``Trainer.train``."""
+        """Call the function once; see ``Trainer.train``. It cannot be stopped while it runs."""
         theta, training, anchor = request.theta, request.training, request.anchor
         pulled_elsewhere = anchor is not None and not np.array_equal(anchor, theta)
         asked = {
@@ -151,7 +152,7 @@ class FunctionTrainer:
         )
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
-        """Return mean loss and metric of theta (n,), computed by the module's ``evaluate``."""
+        """Return the mean loss and metric of theta (n,), computed by the module's ``evaluate``."""
         name, metric = f"{self._module}:evaluate", self._manifest.metric
         mean, count, metrics = self._three(
             name, self._evaluate, "mean loss", self._parameters(theta), _read_only(examples)

@@ -22,7 +22,7 @@ class Pass(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Further inputs of a guided loss, by name: passes of reference models, and arrays (m,)."""
+    """Further inputs of a guided loss, keyed by name: passes of reference models, and arrays (m,)."""
 
     models: Mapping[str, Pass]
     arrays: Mapping[str, Tensor]
@@ -42,10 +42,10 @@ class GuidedLoss(NamedTuple):
 
 @contextmanager
 def features_of(model: nn.Module) -> Generator[Callable[[], Tensor]]:
-    """Record the features (B, d) of a call of the model within this context.
+    """Record the features (B, d) of each call to the model within this context.
 
-    Yields a function that returns them. It raises ``ValueError`` if the last layer was not called with a
-    tensor.
+    Yields a function that returns the features of the last call. It raises ``ValueError`` if the last
+    layer was not called with a tensor.
     """
     layer, held = _last_layer(model), list[object]()
     handle = layer.register_forward_pre_hook(lambda _, inputs: held.append(*inputs[:1]))

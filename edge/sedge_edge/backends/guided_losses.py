@@ -28,8 +28,8 @@ GUIDED_LOSSES = {"fedlc": GuidedLoss(Guide("fedlc", constants=1, counts=True), f
 def guided_loss(name: str, folder: Path, key: str) -> GuidedLoss | None:
     """Return the built-in guided loss ``name``, or the one that the user's "module:function" returns.
 
-    Returns None if there is no name. Modules are found from ``folder``. Raises ``ConfigError``, which names
-    ``key``.
+    Returns None if there is no name. Modules are also looked up in ``folder``. Raises a ``ConfigError``
+    that names ``key`` if there is no such loss.
     """
     if not name or name in GUIDED_LOSSES:
         return GUIDED_LOSSES.get(name)

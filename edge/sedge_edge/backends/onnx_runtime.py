@@ -50,7 +50,7 @@ def _share_arena() -> None:
     )
     same_as_requested = 1
     growth = {
-        "max_mem": memory_mb() * 10**6 * 3 // 4,  # 0 means no limit, also if the memory is unknown
+        "max_mem": memory_mb() * 10**6 * 3 // 4,  # 0, if the memory is unknown, sets no limit
         "arena_extend_strategy": same_as_requested,
         "initial_chunk_size_bytes": 2**20,
         "max_dead_bytes_per_chunk": 2**20,
@@ -59,7 +59,10 @@ def _share_arena() -> None:
 
 
 class OnnxProgram:
-    """A ``LoadedProgram`` that is one session. Raises ``ImportError`` if onnxruntime is missing."""
+    """A ``LoadedProgram`` that runs in a session of its own.
+
+    Raises ``ImportError`` if onnxruntime is missing.
+    """
 
     def __init__(self, data: bytes, signature: Signature, threads: int) -> None:
         onnxruntime = library()

@@ -9,7 +9,7 @@ _INHERITED = object()
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Generator[None]:
-    """Replace the attribute ``name`` of ``owner`` by ``value`` within this context. Not thread-safe."""
+    """Replace the attribute ``name`` of ``owner`` with ``value`` within this context. Not thread-safe."""
     own = vars(owner).get(name, _INHERITED)
     setattr(owner, name, value)
     try:

@@ -31,7 +31,7 @@ def _as_it_is(mean: float) -> float:
 class Objective(NamedTuple):
     """What a model minimizes and reports: its loss, its metric, and how the mean metric is reported.
 
-    ``guided`` is the second loss, which an order may ask for, if there is one.
+    ``guided`` is a second loss for which an order may ask, or None.
     """
 
     loss: Rows
@@ -106,7 +106,7 @@ def label_accuracy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def row_loss(loss: Loss) -> Rows | None:
-    """Return the loss as a function, or None if it is not built in."""
+    """Return the function that computes the loss, or None if the loss is not built in."""
     if loss == Loss():
         return cross_entropy
     if loss.name == "cross_entropy":
@@ -115,7 +115,7 @@ def row_loss(loss: Loss) -> Rows | None:
 
 
 def row_metric(metric: Metric, loss: Rows) -> Rows | None:
-    """Return the metric as a function, or None if it is not built in."""
+    """Return the function that computes the metric, or None if the metric is not built in."""
     return loss if metric.name == "loss" else _METRICS.get(metric.name)
 
 

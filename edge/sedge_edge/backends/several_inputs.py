@@ -1,4 +1,4 @@
-"""A torch module of several named inputs, called with a single packed row (``sedge_protocol.wire.parts``).
+"""A torch module with several named inputs, called with one packed row (``sedge_protocol.wire.parts``).
 
 The module itself is unchanged, so its tensors keep their names. A hook before its forward pass splits the
 rows.
@@ -17,7 +17,7 @@ from sedge_protocol.wire.parts import InputPart
 def take_apart(module: nn.Module, parts: Sequence[InputPart]) -> None:
     """Make the module take packed rows x (B, K) from now on.
 
-    Its ``forward`` still receives the parts by their names.
+    Its ``forward`` still receives the parts as named arguments.
     """
     module.register_forward_pre_hook(partial(_apart, tuple(parts)), with_kwargs=True)
 

@@ -1,9 +1,10 @@
 """Programs of the backend ``torch``, which uses the user's own module instead of the bundle's programs.
 
-``backend.model`` names a function without arguments. It returns the exported module, or (module, loss), or
-(module, loss, metric). Loss and metric map outputs (B, C, ...) and targets to one number per row, (B,). By
-default they are the bundle's. autograd computes the gradient. The optimizer is the agent's own, as with
-every backend. The module runs on the CUDA device if there is one, otherwise on the CPU.
+``backend.model`` names a function without arguments. It returns the exported module, or (module, loss),
+or (module, loss, metric). Loss and metric map outputs (B, C, ...) and targets to one number per row,
+(B,). By default, the bundle's loss and metric are used. autograd computes the gradient. The optimizer is
+the agent's own, as with every backend. The module runs on the CUDA device if there is one, otherwise on
+the CPU.
 """
 
 import threading
@@ -37,8 +38,8 @@ KEY = "backend.model"
 def torch_programs(bundle: Bundle, name: str, folder: Path, threads: int) -> LoadProgram:
     """Return a function that loads programs made from the user's module.
 
-    The function ``name``, found from ``folder``, creates the module. Raises ``ConfigError`` for code that
-    fails, and for a module whose tensors differ from the bundle's.
+    The function ``name``, found from ``folder``, creates the module. Raises ``ConfigError`` if the user's
+    code fails, or if the module's tensors differ from the bundle's.
     """
     torch.set_num_threads(threads)
     module, loss, metric = _built(name, folder)
@@ -57,7 +58,10 @@ def torch_programs(bundle: Bundle, name: str, folder: Path, threads: int) -> Loa
 
 
 class TorchProgram:
-    """A ``LoadedProgram`` of a model that all programs share. Only one of them runs at a time."""
+    """A ``LoadedProgram`` that shares its model with the other programs.
+
+    Only one of them runs at a time.
+    """
 
     def __init__(self, model: "_Model", function: Callable[..., list[Tensor]]) -> None:
         self._model, self._function = model, function
@@ -150,7 +154,12 @@ def _built(name: str, folder: Path) -> tuple[nn.Module, Rows | None, Rows | None
 def _objective(
     manifest: BundleManifest, own: Rows | None, own_metric: Rows | None, name: str
 ) -> Objective:
-    """Return the user's own loss and metric or, without them, the bundle's. Raises ``ConfigError``."""
+    """Return the loss and the metric that a model uses.
+
+    The loss is the user's own or else the bundle's. The metric is the bundle's if it is built in, or else
+    the user's own. Raises ``ConfigError`` if neither provides one of them, or if the bundle's guided loss
+    is unknown.
+    """
     loss = own or row_loss(manifest.loss)
     if loss is None:
         expected = f"a tuple (module, loss): the bundle's loss is {manifest.loss.name}"
@@ -167,7 +176,7 @@ def _objective(
 
 
 def _check(module: nn.Module, tensors: Sequence[LayoutTensor], name: str) -> None:
-    """Raise ``ConfigError`` unless the module's tensors are the bundle's."""
+    """Raise ``ConfigError`` unless the module's tensors match the bundle's."""
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     for tensor in tensors:
         held = (parameters if tensor.role is Role.PARAMETER else buffers).get(tensor.name)

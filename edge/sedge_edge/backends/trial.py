@@ -37,7 +37,8 @@ from sedge_protocol.wire.training import Training
 # A trial costs about as much as five training steps. Even the slowest usable model takes only seconds per
 # step.
 TIMEOUT_S = 300.0
-# The number of verdicts in the folder. A device keeps the bundles of 16 runs, in a few widths each.
+# The number of verdicts in the folder. A device keeps the bundles of 16 runs, each of which may come in a
+# few widths.
 MAX_VERDICTS = 64
 # The signals that stop the agent also stop its trial, which then has no verdict.
 _STOPS = {getattr(signal, name, signal.SIGTERM) for name in ("SIGTERM", "SIGINT", "SIGHUP")}
@@ -61,8 +62,9 @@ class Verdicts(msgspec.Struct, frozen=True):
 def fault(backend: str, package: str, bundle: Bundle, threads: int, state_dir: Path | None) -> str:
     """Return why this process must not run the bundle's programs for a backend, or "" if it may.
 
-    ``package`` is that of the runtime. The verdict comes from this process's memory, the agent's folder
-    ``state_dir``, or a new trial. Raises ``CodecError`` for a program that must not be given to a runtime.
+    ``package`` is the runtime's package. The verdict comes from this process's memory, the agent's folder
+    ``state_dir``, or a new trial. Raises ``CodecError`` for a program that must not be given to a
+    runtime.
     """
     ours = tuple(one for one in bundle.manifest.programs if one.backend == backend)
     subject = _subject(package, [one.sha256 for one in ours])
@@ -87,7 +89,10 @@ def fault(backend: str, package: str, bundle: Bundle, threads: int, state_dir: P
 
 
 def _subject(package: str, programs: list[str]) -> str:
-    """Return the key of a verdict. Another runtime, processor or sandbox may give another verdict."""
+    """Return the key of a verdict.
+
+    A different runtime, processor or sandbox may lead to a different verdict.
+    """
     spec = find_spec(package)
     origin = None if spec is None else spec.origin
     installed = Path(origin).stat().st_mtime_ns if origin else 0
@@ -107,7 +112,7 @@ def _kept(journal: Journal[Verdicts] | None) -> dict[str, str]:
 def _try(backend: str, bundle: Bundle, threads: int) -> tuple[str | None, bool]:
     """Run a trial.
 
-    Returns its result (None if it was stopped), and whether another would end in the same way.
+    Returns its result (None if it was stopped), and whether another trial would end in the same way.
     """
     code = f"from {__name__} import main; main()"
     words = [sys.executable, "-P", "-c", code, backend, str(threads)]

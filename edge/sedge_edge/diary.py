@@ -1,7 +1,7 @@
-"""Records a device's history for people: its link, its last error, its results, the day's traffic.
+"""Records a device's history for people: its link, last error, results, and the day's traffic.
 
-It is one small file in the state folder. The running agent writes it, and `sedge-edge status` reads it.
-Nothing depends on it, so disk errors are ignored, and a power cut may lose its last minute.
+The diary is one small file in the state folder. The running agent writes it, and `sedge-edge status` reads
+it. Nothing depends on it, so disk errors are ignored, and a power cut may lose its last minute.
 """
 
 import contextlib
@@ -16,7 +16,8 @@ from sedge_protocol.wire.messages import EVALUATE
 from sedge_protocol.wire.update import Report
 
 FILE = "diary"
-# How many results to keep, and how many seconds to wait before writing again only because of new messages.
+# How many results to keep, and how many seconds to wait before writing again if nothing but the traffic has
+# changed.
 MOST_RESULTS = 20
 WRITE_EVERY_S = 60.0
 DAY_S = 86400
@@ -47,7 +48,8 @@ class Page(msgspec.Struct, frozen=True):
     """The diary's content. Times are in Unix seconds of the device's clock, or 0 for never.
 
     ``since`` is when ``connected`` last changed. Without a link, ``reason`` says why. ``up`` and ``down``
-    are the bytes of messages on ``day``, which counts the days since 1970 in UTC.
+    are the numbers of bytes sent and received in messages on ``day``, which counts the days since 1970 in
+    UTC.
     """
 
     connected: bool = False
@@ -72,7 +74,7 @@ class Diary:
         self.page = Page() if folder is None else read_diary(folder)
 
     def link(self, connected: bool, text: str) -> None:
-        """Record that the link is up, to the URL ``text``, or down, for the reason ``text``."""
+        """Record that the link to the URL ``text`` is up, or that it is down for the reason ``text``."""
         if connected:
             self._save(connected=True, since=self._clock(), url=text, reason="")
         elif self.page.connected:
@@ -109,7 +111,7 @@ class Diary:
         return f"run {report.run}, round {report.round} ({report.task}) is done: {result.text()}"
 
     def close(self) -> None:
-        """Record that the agent stops."""
+        """Record that the agent is stopping."""
         self.link(False, "stopped")
 
     def _save(self, **changes: object) -> None:

@@ -43,7 +43,8 @@ ENOUGH_MEMORY_MB = 200
 def examine(path: Path, report: Callable[[bool, str], None], bundle: Path | None = None) -> bool:
     """Run all checks and call ``report`` with each result. Returns True if all have passed.
 
-    The data are compared with the model in the folder ``bundle`` or, without one, that of the newest run.
+    The data are compared with the model in the folder ``bundle`` or, by default, with the newest run's
+    model.
     """
     try:
         config = load_config(path)
@@ -68,7 +69,7 @@ def examine(path: Path, report: Callable[[bool, str], None], bundle: Path | None
     failed = set[str]()
     for name, check in checks.items():
         if name == "messages" and "broker" in failed:
-            continue  # no message would come back, for the reason already reported
+            continue  # no message could come back, for the reason already reported
         try:
             with as_caller():
                 report(True, f"{name}: {check()}")
@@ -153,7 +154,7 @@ def _table_instead(config: EdgeConfig, path: Path) -> str | None:
 
 
 def _fitting(raw: Raw, whole: Examples, manifest: BundleManifest) -> Examples:
-    """Convert the examples to the model's types. Raises ``DataError``, which names the source."""
+    """Convert the examples to the model's types. Raises a ``DataError`` that names the source."""
     try:
         return fitting(whole, manifest)
     except DataError as exc:
@@ -190,7 +191,7 @@ def _manifest(config: EdgeConfig) -> BundleManifest | None:
     """Return the manifest of the newest run, or None until its bundle has arrived.
 
     The newest run is that of the last order, whose model may differ from the newest personal model. If the
-    disk cannot be read, the check of the disk says why.
+    disk cannot be read, the disk check says why.
     """
     folder = act_as_owner(config.state_dir)
     with suppress(ConfigError, StorageError):
@@ -221,7 +222,10 @@ def _frozen(config: EdgeConfig) -> str:
 
 
 def gate_values(gates: Gates) -> str:
-    """Describe the readings of the configured gates, and which are closed. Raises ``ConfigError``."""
+    """Describe the readings of the configured gates, and which are closed.
+
+    Raises ``ConfigError`` for a gate for which this device has no sensor.
+    """
     found: list[str] = []
     for gate in gates.states():
         if gate.value is None:

@@ -41,7 +41,7 @@ class Gate(NamedTuple):
 class Gates:
     """The gates of a device, which are checked every ``CHECK_S`` seconds. Thread-safe.
 
-    ``metered`` tells whether the link is metered, and ``local`` returns the local time of day.
+    ``metered`` says whether the link is metered, and ``local`` returns the local time of day.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Gates:
         self._closed, self._hot = OPEN, False
 
     def follow(self, config: GatesConfig) -> None:
-        """Use another configuration from now on."""
+        """Switch to a different configuration."""
         with self._lock:
             self._config, self._next = config, self._clock()
 
@@ -121,7 +121,7 @@ class Gates:
 def _limited(
     key: str, name: str, value: float | None, unit: str, limit: float, closed: bool
 ) -> Gate:
-    """Return the state of a gate with a limit. The reason names value and limit."""
+    """Return the state of a gate with a limit. The reason names the value and the limit."""
     if value is None:
         return Gate(key, None)
     text = f"{value:.3g}{unit}" if value < 1000 else f"{value:.0f}{unit}"

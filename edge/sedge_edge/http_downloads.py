@@ -55,7 +55,7 @@ class DownloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.names(url)
 
     def names(self, url: str) -> bool:
-        """Return True if this URL may be requested, apart from whether the link is metered."""
+        """Return True if this URL may be requested, regardless of whether the link is metered."""
         # Imported here, because http.client takes memory, which is scarce.
         from sedge_protocol.host.web import parse
 
@@ -81,7 +81,7 @@ class Downloads:
         return not self._parts.empty()
 
     def start(self, wanted: FetchSpan, wake: Callable[[], None]) -> None:
-        """Start to fetch a span. Whenever data arrive, ``wake`` is called, from another thread."""
+        """Start fetching a span. Whenever data arrive, ``wake`` is called from another thread."""
         from sedge_protocol.host.web import Span
 
         self.stop()
@@ -116,7 +116,10 @@ class Downloads:
         self._hand(span, end, wake)
 
     def _hand(self, span: "Span", part: FetchedChunk | SpanEnd, wake: Callable[[], None]) -> bool:
-        """Pass on a part once there is room. Returns False if the download was stopped meanwhile."""
+        """Pass on a part once there is room.
+
+        Returns False if the download has been stopped in the meantime.
+        """
         while not span.stopped:
             try:
                 self._parts.put(part, timeout=LOOK_S)

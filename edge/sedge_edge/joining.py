@@ -1,4 +1,4 @@
-"""``sedge-edge join``: creates a device's files, from the line that enrolled it or by a token."""
+"""``sedge-edge join``: creates a device's files, from the line that enrolled it or with a token."""
 
 import json
 import re
@@ -32,7 +32,7 @@ from sedge_protocol.wire.keys import SECRET_BYTES
 from sedge_protocol.wire.topics import check_id
 
 SERVICE = Path("/etc/sedge")
-# The file of an unfinished join by a token. It contains the device's private key.
+# The file of an unfinished join with a token. It contains the device's private key.
 JOINING = "joining"
 
 _NEXT = """\
@@ -71,9 +71,9 @@ class _Begun(msgspec.Struct, frozen=True):
 def join(line: str, wanted: Wanted, say: Callable[[str], None]) -> str:
     """Write edge.toml, the secret and the broker's authority. Returns the next steps as text.
 
-    ``say`` receives the progress of a join by a token. Raises ``ConfigError`` for an invalid line, or if
-    the folder already has another device or, without ``replaces``, this one. Also raises ``JoinRefused``,
-    ``LinkError`` and ``StorageError``.
+    ``say`` receives the progress of a join with a token. Raises ``ConfigError`` for an invalid line, or if
+    the folder already contains another device or, without ``replaces``, this one. Also raises
+    ``StorageError`` if the disk fails and, with a token, whatever ``ask_to_join`` raises.
     """
     said = parse_join_text(line)
     if isinstance(said, Token):
@@ -149,7 +149,7 @@ def _write(enrolment: Enrolment, folder: Path, wanted: Wanted, already: bool = F
 
 
 def _has(folder: Path, enrolment: Enrolment) -> bool:
-    """Return True if the folder has this enrolment, as after ``sedge-cloud device add --join``."""
+    """Return True if the folder contains this enrolment, as after ``sedge-cloud device add --join``."""
     known = _device_in(folder) == (enrolment.device, enrolment.fleet)
     path = folder / SECRET
     return known and path.exists() and path.read_text().strip() == enrolment.secret
@@ -162,8 +162,8 @@ def _files(enrolment: Enrolment, wanted: Wanted) -> Mapping[str, str]:
 def _require_free(folder: Path, enrolment: Enrolment, wanted: Wanted) -> bool:
     """Return True if this device is already in the folder and may be replaced.
 
-    Raises ``ConfigError`` if the folder has another device's files. Those of an interrupted join are
-    reused.
+    Raises ``ConfigError`` if the folder contains another device's files. The files of an interrupted join
+    are reused.
     """
     files, known = _files(enrolment, wanted), _device_in(folder)
     if known == (enrolment.device, enrolment.fleet) and (folder / SECRET).exists():
@@ -176,7 +176,7 @@ def _require_free(folder: Path, enrolment: Enrolment, wanted: Wanted) -> bool:
         raise ConfigError("sedge-edge join", str(folder / SECRET), expected)
     for name in (SECRET, *files):
         path = folder / name
-        if name == CERTIFICATE:  # an interrupted join may have had another certificate
+        if name == CERTIFICATE:  # an interrupted join may have had a different certificate
             continue
         if path.exists() and (name == SECRET or path.read_text(errors="replace") != files[name]):
             expected = "a folder without a device, or another one: --out FOLDER"
@@ -187,7 +187,7 @@ def _require_free(folder: Path, enrolment: Enrolment, wanted: Wanted) -> bool:
 def _seed(token: Token, folder: Path, wanted: Wanted) -> bytes:
     """Return the seed of this join's private key.
 
-    It comes from an interrupted join by the same token, or is new.
+    The seed comes from an interrupted join with the same token, or is new.
     """
     path = folder / JOINING
     if path.exists():
@@ -211,7 +211,7 @@ def _is_written(folder: Path, asking: Asking) -> bool:
 
 
 def _device_in(folder: Path) -> tuple[str, str]:
-    """Return id and fleet of the device in a folder, or empty strings if there is none."""
+    """Return the id and the fleet of the device in a folder, or empty strings if there is none."""
     try:
         said = tomllib.loads((folder / CONFIG).read_text(errors="replace"))
     except (OSError, tomllib.TOMLDecodeError):

@@ -24,7 +24,8 @@ ANSWER_S = 30.0
 def member(path: Path) -> EdgeConfig:
     """Return the configuration of a device that can leave.
 
-    Raises ``ConfigError``, or ``StorageError`` for a device without a secret.
+    Raises ``ConfigError`` if the configuration is invalid, and ``StorageError`` if the device has no
+    secret.
     """
     try:
         return load_config(path)
@@ -58,7 +59,10 @@ def leave(config: EdgeConfig, folder: Path, timeout_s: float = ANSWER_S) -> str:
 
 
 def _tell(config: EdgeConfig, folder: Path, timeout_s: float) -> None:
-    """Send leaving hellos until the coordinator refuses the device. Raises ``LinkError`` if it does not."""
+    """Send leaving hellos until the coordinator refuses the device.
+
+    Raises ``LinkError`` if it never does.
+    """
     keys, topic = config.keys(), topics.down(config.fleet, config.device)
     start = next_incarnation(_starts(folder), int(time.time()))
     peer = Peer(topics.up(config.fleet, config.device), keys.up, keys.down, start, 0)

@@ -84,7 +84,7 @@ class ModelSocket:
     def model(self) -> Model:
         """Return the model, which is opened at the first call.
 
-        Raises ``ConfigError`` while there is none, ``StorageError`` for a disk error.
+        Raises ``ConfigError`` while there is no model, and ``StorageError`` for a disk error.
         """
         if self._model is None:
             self._model = self._opened()
@@ -94,19 +94,19 @@ class ModelSocket:
 class _Clients:
     """Limits the number of clients and the bytes of their inputs. Thread-safe.
 
-    If there is no room for a new client, the oldest of those is closed that have not sent everything yet or
-    do not read their answers.
+    If there is no room for a new client, the oldest client that has not sent everything yet, or does not
+    read its answer, is disconnected.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._bytes: dict[socket.socket, int] = {}  # by age, oldest first
+        self._bytes: dict[socket.socket, int] = {}  # oldest client first
         self._in_turn: set[socket.socket] = set()
 
     def enter(self, client: socket.socket, num_bytes: int = 0) -> None:
         """Make room for a client, or for its inputs.
 
-        From now on it may be closed to make room for others.
+        From now on, the client may be disconnected to make room for others.
         """
         with self._changed:
             self._bytes.pop(client, None)

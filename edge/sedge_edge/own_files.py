@@ -31,7 +31,7 @@ class DeviceBlobs(BlobFolder):
         self._log = logging.getLogger("sedge.edge")
 
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
-        """Return the chunks of a blob that have arrived, or could be copied from the device's own file."""
+        """Return the chunks of a blob that have arrived, or have been copied from the device's own file."""
         held = super().open_part(owner, manifest)
         path = self._files.get(manifest.sha256)
         if path is None:
@@ -64,7 +64,7 @@ class DeviceBlobs(BlobFolder):
         return copied
 
     def _tell_of_others(self, manifest: Manifest) -> None:
-        """Log that no file matches a base, and which files were possibly meant for it."""
+        """Log that no file matches a base, and which files may have been intended for it."""
         base = known_base(manifest.sha256)
         if base is None or not self._files:
             return
@@ -80,7 +80,7 @@ class DeviceBlobs(BlobFolder):
 
 
 def _described(path: Path, size: int) -> str:
-    """Say why a file is not the base of ``size`` values, or "" if it belongs to another model."""
+    """Return why a file is not the base of ``size`` values, or "" if it belongs to another model."""
     try:
         with opened(path, os.O_RDONLY) as descriptor:
             head = stated(read_at(descriptor, HEAD_BYTES, 0))
@@ -92,7 +92,7 @@ def _described(path: Path, size: int) -> str:
 
 
 def own_files(frozen: Mapping[str, Path]) -> dict[bytes, Path]:
-    """Return the files of [frozen] by SHA-256. Raises ``ConfigError`` for an invalid name."""
+    """Return the files listed in [frozen], keyed by SHA-256. Raises ``ConfigError`` for an invalid name."""
     found: dict[bytes, Path] = {}
     for name, path in frozen.items():
         try:

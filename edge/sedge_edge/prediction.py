@@ -67,7 +67,7 @@ class Source:
 
     @property
     def names(self) -> object:
-        """A value that changes with the model, but not with an evaluation in between."""
+        """A value that changes whenever the model does, but not because of an evaluation."""
         return (self.bundle, self.kept.kept.model) if self.kept and self.trained else self
 
     @property
@@ -77,7 +77,9 @@ class Source:
 
 
 def newest(state_dir: Path, run: str | None) -> Source:
-    """Find the model of a run. The default is the run trained last or, without any, received last.
+    """Find the model of a run.
+
+    The default is the run trained last or, if none has been trained, the run received last.
 
     Raises ``ConfigError`` if there is no such model.
     """
@@ -96,7 +98,10 @@ def newest(state_dir: Path, run: str | None) -> Source:
 
 
 def _sources(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
-    """Return the models by run. Models that the device has trained come last, the newest at the end."""
+    """Return the models keyed by run.
+
+    Models that the device has trained come last, the newest at the end.
+    """
     kept = {name: Source(entry) for name, entry in state.runs.items()}
     trained = {name: source for name, source in kept.items() if source.trained}
     others = _received(state, blobs)
@@ -107,7 +112,7 @@ def _sources(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
 
 
 def _received(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
-    """Return the orders that are ready to begin, by run. A gate may delay them for a long time."""
+    """Return the orders that are ready to begin, keyed by run. A gate may delay them for a long time."""
     return {
         order.run: Source(None, order)
         for order in state.continued_orders(blobs.has)
@@ -141,9 +146,10 @@ def personal_model(state_dir: Path, run: str | None = None) -> PersonalModel:
 def predict_file(
     model: PersonalModel, path: Path, backend: BackendConfig, folder: Path = Path()
 ) -> NDArray[np.float32]:
-    """Return the model's outputs (N, C, ...) for the inputs in a file. ``folder`` has the user's code.
+    """Return the model's outputs (N, C, ...) for the inputs in a file.
 
-    Raises ``DataError`` for a bad file, ``ConfigError`` for a backend or code that fails.
+    ``folder`` contains the user's code. Raises ``DataError`` for a bad file, and ``ConfigError`` for a
+    backend or code that fails.
     """
     manifest = model.bundle.manifest
     rows = as_inputs(_inputs(path, manifest.input.shape), manifest, str(path))
@@ -153,9 +159,9 @@ def predict_file(
 
 
 def _inputs(path: Path, shape: tuple[int, ...]) -> object:
-    """Read a file of inputs whose rows have this shape: an array (N, ...), or several by name.
+    """Read a file of inputs whose rows have this shape: one array (N, ...), or several named arrays.
 
-    A table may contain the target, which is left out. Raises ``DataError``.
+    A table may contain the target, which is left out. Raises ``DataError`` for a bad file.
     """
     ending, expected = path.suffix.lower(), ".npy, .npz with x or inputs by name, .csv, or an image"
     if ending in DELIMITERS:

@@ -1,4 +1,4 @@
-"""Asks the coordinator for the doctor whether it would accept this device.
+"""Asks the coordinator, on the doctor's behalf, whether it would accept this device.
 
 The request is a hello with a start count that no agent has. It uses a separate session with its own client
 id, so it changes neither the coordinator's state nor a running agent.
@@ -26,10 +26,10 @@ from sedge_protocol.wire.messages import DOCTOR, Hello, Refusal, Welcome, decode
 from sedge_protocol.wire.peer import Peer
 
 ANSWER_S = 10.0
-# A coordinator's start count is its clock when it started, or slightly more. A clock that is further behind
-# it than this is wrong.
+# A coordinator's start count is the time on its clock when it started, or slightly more. If the device's clock
+# is behind that count by more than this, the clock is wrong.
 BEHIND_S = 3600.0
-# An upper bound on the bytes of the padding's length field, and of what a welcome has beyond the hello.
+# An upper bound on the bytes of the padding's length field plus those by which a welcome exceeds the hello.
 AROUND_PADDING = 64
 THERE = "`sedge-cloud doctor` on the coordinator's machine says which"
 

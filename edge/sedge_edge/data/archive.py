@@ -1,4 +1,4 @@
-"""Reads examples from numpy's .npz files: arrays x (or inputs by name), y and ``group``."""
+"""Reads examples from numpy's .npz files: arrays x (or named inputs), y and ``group``."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ _TARGETS = ("label", "labels", "target", "targets")
 
 
 def read_archive(path: Path) -> tuple[object, object, object]:
-    """Return x or the inputs by name, y, and ``group``. Missing ones are None.
+    """Return x or a dict of named inputs, y, and ``group``. Arrays that the file lacks are None.
 
     Raises ``DataError`` for an unreadable file.
     """
@@ -39,7 +39,7 @@ def read_archive(path: Path) -> tuple[object, object, object]:
 def named_inputs(
     arrays: Mapping[str, NDArray[np.generic]],
 ) -> dict[str, NDArray[np.generic]]:
-    """Return the arrays that are inputs, by name, of an .npz without x."""
+    """Return the inputs in an .npz file without x, keyed by name."""
     return {name: array for name, array in arrays.items() if name not in _NO_INPUTS}
 
 

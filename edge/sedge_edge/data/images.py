@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _Found = TypeVar("_Found")
 
 _CLASS_FOLDER = re.compile(r"(\d{1,9})([-_ ].*)?")
-# Pillow's own decoders. Its other ones start programs, or read files that are not images.
+# Pillow's own decoders. Its other decoders start programs, or read files that are not images.
 _FORMATS = {"BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP", "AVIF"}
 IMAGE_ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp", ".avif"}
 _MOVING = {"GIF", "TIFF", "WEBP", "AVIF"}
@@ -69,7 +69,10 @@ def read_images(folder: Path, shape: tuple[int, ...] | None) -> Raw:
 
 
 def read_image(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Read an image as one row (1, C, H, W) of unsigned bytes. Raises ``DataError`` for another shape."""
+    """Read an image as one row (1, C, H, W) of unsigned bytes.
+
+    Raises ``DataError`` if the image has a different shape.
+    """
     _endings(path)
     _require_fit(1, _shape(path), shape, path)
     return _read(path, _pixels)[None]
@@ -86,7 +89,7 @@ def _label(folder: Path) -> int:
 
 
 def _listed(folder: Path, endings: set[str]) -> tuple[list[Path], Counter[str]]:
-    """Return the images of a class, and the number of other files by their ending."""
+    """Return the images of a class, and the number of other files for each file name ending."""
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     images = [path for path in inside if path.suffix.lower() in endings]
     others = Counter(_ending(path) for path in inside if path.suffix.lower() not in endings)

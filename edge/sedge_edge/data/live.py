@@ -15,7 +15,8 @@ class LiveData:
     """The training and test examples of a configuration. Calling it reads them again if they have changed.
 
     Files and folders are checked for changes, while a function is called only once. If changed data cannot
-    be read, the error is logged and the previous examples stay. The constructor raises ``DataError``.
+    be read, the error is logged and the previous examples stay in use. The constructor raises ``DataError``
+    if the data cannot be read.
     """
 
     def __init__(self, data: DataConfig, base: Path) -> None:
@@ -29,7 +30,8 @@ class LiveData:
         if stamps != self._seen:
             try:
                 self._examples = load_data(self._data, self._base)
-                self._seen = stamps  # on an error keep trying: finishing an image changes no folder
+                # not updated after an error, so that reading is retried: finishing an image changes no folder
+                self._seen = stamps
             except DataError as exc:
                 if stamps != self._refused:  # log each error once
                     _LOG.error("new data: %s; continuing with the previous examples", exc)

@@ -5,7 +5,7 @@ from sedge_protocol.host.memory_limit import memory_mb
 
 
 def require_room(needed: int, what: str, instead: str) -> None:
-    """Raise ``DataError`` if ``needed`` bytes are more than this device has.
+    """Raise ``DataError`` if this device has less memory than the ``needed`` bytes.
 
     The message begins with ``what``, and suggests what to do ``instead``.
     """

@@ -20,9 +20,10 @@ _IMAGES_NDIM = 4  # (N, C, H, W)
 class Raw:
     """The unconverted arrays of a data source: x (N, ...) and, if there are any, targets y (N, ...).
 
-    ``where`` names the source. ``group`` is its array of groups, which has not been checked. ``parts``
-    describe the arrays that x packs, if the source gives several. ``notes`` are sentences about what its
-    reader decided or left out. ``places`` are known if the source is a file.
+    ``where`` names the source. ``group`` is the source's array of groups, not yet checked. ``parts``
+    describes the arrays packed into x, if the source provides several. ``notes`` are sentences about what
+    the source's reader decided or left out. ``places`` says where the examples come from, if the source is
+    a file.
     """
 
     x: NDArray[np.generic]
@@ -100,7 +101,7 @@ def raw(x: object, y: object, group: object, where: str, notes: tuple[str, ...] 
 def converted(x: object, y: object, where: str) -> Examples:
     """Convert x (N, ...) and y to examples of the types that programs take.
 
-    Raises ``DataError`` if they cannot be.
+    Raises ``DataError`` if they cannot be converted.
     """
     return raw(x, y, None, where).examples()
 

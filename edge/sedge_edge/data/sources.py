@@ -28,9 +28,10 @@ _OTHERS = {
 
 
 def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
-    """Return the training and test examples of a configuration. Raises ``DataError``.
+    """Return the training and test examples of a configuration.
 
-    The examples are split before they are converted, because pixels take four times the memory as float32.
+    The examples are split before they are converted, because pixels take four times as much memory in
+    float32. Raises ``DataError`` for a source that is missing, unreadable, or does not have x and y.
     """
     if data.test is not None:
         return load_source(data.train, base), load_source(data.test, base)
@@ -48,9 +49,11 @@ def load_source(source: str, base: Path) -> Examples:
 
 
 def read_source(source: str, base: Path, shape: tuple[int, ...] | None = None) -> Raw:
-    """Read a source without converting it. ``shape`` is that of one example, if a model is known.
+    """Read a source without converting it.
 
-    Raises ``DataError``. Only images are compared with the shape, which happens before they are all read.
+    ``shape`` is the shape of one example, if a model is known. Only images are compared with it, before all
+    of them are read. Raises ``DataError`` for a source that is missing or unreadable, or images of a
+    different shape.
     """
     try:
         return _read(source, base, shape)
@@ -93,7 +96,7 @@ def _noted(whole: Raw) -> Raw:
 def _call(source: str, base: Path) -> tuple[object, object, object]:
     """Call the user's function. Any exception in it becomes a ``DataError`` with the same text.
 
-    This includes the exception of ``sys.exit``, which must not end the agent.
+    This includes the exception raised by ``sys.exit``, which must not end the agent.
     """
     module, _, name = source.partition(":")
     try:

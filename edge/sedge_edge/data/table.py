@@ -1,9 +1,9 @@
 """Reads examples from a text table of numbers, one example per line.
 
 The first line may name the columns. The target is the column ``label``, ``target`` or ``y``, otherwise the
-last one. A column ``group`` names the owner of each example. All other columns are x, float32. The targets
-are labels if all of them are written as integers, and numbers otherwise. Fields are separated by commas,
-semicolons or tabs. If commas do not separate them, a comma may be the decimal point.
+last one. A column ``group`` names the owner of each example. All other columns together are x, in float32.
+The targets are labels if all of them are written as integers, and numbers otherwise. Fields are separated
+by commas, semicolons or tabs. If commas do not separate them, a comma may be the decimal point.
 
 Class names are refused, because every device would number its classes differently.
 """
@@ -42,9 +42,10 @@ class Table:
 
 
 def read_table(path: Path, inputs: int = 0) -> Table:
-    """Read the examples in a file. Raises ``DataError`` that names the line and the column.
+    """Read the examples in a file.
 
-    A file that has exactly ``inputs`` columns is for predictions and has no target.
+    A file that has exactly ``inputs`` columns is taken to be for predictions, without a target. Raises a
+    ``DataError`` that names the line and the column.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -162,7 +163,7 @@ def _delimiter(file: TextIO, path: Path) -> str:
 
 
 def _is_header(first: Sequence[str], decimal_comma: bool) -> bool:
-    """Return True if the line has column names.
+    """Return True if the line contains column names.
 
     Numeric fields are allowed only if each is its own column's number, counted from 0, as pandas writes
     them.

@@ -30,7 +30,7 @@ class BrokenSteps(CodecError):
 def steps_left(order: Order, has: Callable[[bytes], bool]) -> tuple[Step, ...] | None:
     """Return the steps to apply to the newest version that the device has.
 
-    They are () if that is the model itself, and None if the device has no version.
+    Returns () if the newest version is the model itself, and None if the device has no version.
     """
     if has(order.model_hash):
         return ()
@@ -131,10 +131,10 @@ def global_model(order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layo
 def held_model(
     base: bytes, steps: tuple[Step, ...], blobs: ReadableBlobs, vectors: Vectors, layout: Layout
 ) -> Theta:
-    """Return the global model (n,) named ``base`` that a device keeps, itself or as ``steps`` to it.
+    """Return the global model (n,) named ``base``, kept as a vector or as ``steps`` that lead to it.
 
-    Raises ``CodecError`` for steps that do not lead to it, ``StorageError`` for a missing or damaged blob
-    or vector.
+    Raises ``CodecError`` for steps that do not lead to the model, and ``StorageError`` for a missing or
+    damaged blob or vector.
     """
     if not steps or vectors.has(base):
         return vectors.read(base, layout)
@@ -147,7 +147,7 @@ def held_model(
 def _apply_steps(
     left: tuple[Step, ...], blobs: ReadableBlobs, vectors: Vectors, layout: Layout
 ) -> Theta:
-    """Apply the steps, in float32, to the version that the first of them builds on. Returns the result."""
+    """Apply the steps, in float32, to the version from which the first one starts. Returns the result."""
     theta = vectors.read(left[0].base_hash, layout).copy()
     with np.errstate(over="ignore", invalid="ignore"):  # the hash check detects overflows
         for step in left:

@@ -18,9 +18,9 @@ class Kept(msgspec.Struct, frozen=True):
 
     ``model`` is the device's last own model, with which it predicts. If that is a mixture, ``part`` is the
     device's own part of it. ``residual`` holds everything that its updates have left out so far, ``mask``
-    is the mask of its last update, ``gradient`` is that of its last batch, and ``patch`` is its last
-    update, coded as a patch. ``moments`` is the state of its optimizer. ``start`` is the model that the
-    device predicts with until it first trains, if its class shares improve the global model.
+    is the mask of its last update, ``gradient`` is the gradient of its last batch, and ``patch`` is its
+    last update, coded as a patch. ``moments`` is the state of its optimizer. ``start`` is the model that
+    the device predicts with until it first trains, if its class shares improve the global model.
     """
 
     model: bytes | None = None
@@ -55,7 +55,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The results of a job: its update, which is a blob, and the state to keep of the run."""
+    """The results of a job: its update, which is a blob, and the run's state to keep."""
 
     run: str
     round: int

@@ -37,7 +37,7 @@ class WholeBlobs(ReadableBlobs, Protocol):
     """Immutable blobs, with only the operations that a job needs."""
 
     def write(self, data: bytes) -> bytes:
-        """Store a blob and return its SHA-256. It is durable only after ``settle``."""
+        """Store a blob and return its SHA-256. The blob is durable only after ``settle``."""
         ...
 
 
@@ -93,7 +93,7 @@ class Vectors(Protocol):
 
     They are the decoded global models, which are named by their hashes, and what ``Kept`` (job.py) names:
     the device's own model, its residual, its last mask and so on. A coded patch is stored like a mask.
-    Every method raises ``StorageError`` if the disk refuses, or if the name is missing or its entry
+    Every method raises ``StorageError`` if the disk refuses, or if no entry has this name or the entry is
     damaged. A damaged entry counts as missing from then on.
     """
 
@@ -106,7 +106,7 @@ class Vectors(Protocol):
         ...
 
     def keep(self, theta: Theta) -> bytes:
-        """Store theta (n,), which the caller must not change any more. Returns its name."""
+        """Store theta (n,), which the caller must no longer change. Returns its name."""
         ...
 
     def keep_version(self, theta: Theta, sha256: bytes, steps: Sequence[Step]) -> None:

@@ -41,9 +41,9 @@ class Admission:
         self.declines = Declines(store, blobs, peer, self.impossible)
 
     def impossible(self, order: Order) -> RemoteError | None:
-        """Return why an order is impossible or not allowed, as far as is known yet, or None.
+        """Return why the device cannot carry out an order or does not allow it, or None.
 
-        More is known once the order's bundle has arrived.
+        Before the order's bundle has arrived, some reasons cannot be known yet.
         """
         too_large = impossible_blob(order, self._blobs)
         return too_large or self._other_layout(order) or self._trust.refusal(order)

@@ -19,9 +19,9 @@ FIRST_BYTES = 2**24
 
 
 def impossible_blob(order: Order, blobs: ReadableBlobs) -> CodecError | None:
-    """Return an error if the order's bundle is invalid or a blob is too large, as far as is known yet.
+    """Return an error if the order's bundle is invalid or one of its blobs is too large, otherwise None.
 
-    Raises ``StorageError`` if the disk refuses.
+    Before the bundle has arrived, only its size is checked. Raises ``StorageError`` if the disk refuses.
     """
     if order.bundle.size > MAX_BUNDLE_BYTES:
         expected = f"expected at most {MAX_BUNDLE_BYTES}"
@@ -37,7 +37,7 @@ def impossible_blob(order: Order, blobs: ReadableBlobs) -> CodecError | None:
 
 
 def may_begin(order: Order, manifest: Manifest, blobs: ReadableBlobs) -> bool:
-    """Return True if a blob of a possible order may be fetched before the order's bundle has arrived."""
+    """Return True if a blob may be fetched now, and False if it must wait for the order's bundle."""
     bundle = order.bundle.sha256
     return manifest.size <= FIRST_BYTES or manifest.sha256 == bundle or blobs.has(bundle)
 

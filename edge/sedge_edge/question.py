@@ -26,8 +26,8 @@ from sedge_protocol.wire.messages import DOCTOR, Hello, Refusal, Welcome, decode
 from sedge_protocol.wire.peer import Peer
 
 ANSWER_S = 10.0
-# A coordinator's start count is the time on its clock when it started, or slightly more. If the device's clock
-# is behind that count by more than this, the clock is wrong.
+# A coordinator's start count is the time on its clock when it started, or slightly more. If the device's
+# clock is behind that count by more than this, the clock is wrong.
 BEHIND_S = 3600.0
 # An upper bound on the bytes of the padding's length field plus those by which a welcome exceeds the hello.
 AROUND_PADDING = 64

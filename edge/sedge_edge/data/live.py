@@ -30,7 +30,7 @@ class LiveData:
         if stamps != self._seen:
             try:
                 self._examples = load_data(self._data, self._base)
-                # not updated after an error, so that reading is retried: finishing an image changes no folder
+                # not updated after an error, to try again: finishing an image changes no folder
                 self._seen = stamps
             except DataError as exc:
                 if stamps != self._refused:  # log each error once

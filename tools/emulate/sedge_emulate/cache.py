@@ -17,12 +17,12 @@ from pathlib import Path
 
 MAX_BYTES = 2**30
 _DIGEST = 32
-# Matches the name of an entry, or of a partial file that becomes one when it is complete.
+# Matches the name of an entry, or of a partial file that is renamed to an entry once complete.
 _OWN = re.compile(r"[0-9a-f]{64}(\.[0-9]+)?")
 
 
 def user_cache() -> Path | None:
-    """The user's cache folder: $XDG_CACHE_HOME/sedge, or the system's usual place if that is unset.
+    """Return the user's cache folder: $XDG_CACHE_HOME/sedge, or the system's usual place if that is unset.
 
     Returns None for a user without a home directory.
     """
@@ -37,7 +37,7 @@ def user_cache() -> Path | None:
 class Cache:
     """A cache in ``folder``. ``note`` is called with one line for each entry that cannot be used.
 
-    With ``fresh``, every lookup misses, so all entries are written anew.
+    With ``fresh``, every lookup misses, so all entries are computed and written again.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class Cache:
         self._fresh, self._max_bytes = fresh, max_bytes
 
     def find(self, key: bytes) -> bytes | None:
-        """The content of an entry; None if it is missing or damaged."""
+        """Return the content of an entry, or None if it is missing or damaged."""
         path = self._folder / key.hex()
         if self._fresh:
             return None
         try:
             data = path.read_bytes()
-            os.utime(path)  # mark it as used now
+            os.utime(path)  # its time of last use
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as exc:
@@ -70,9 +70,9 @@ class Cache:
         return None
 
     def keep(self, key: bytes, content: bytes, now: bytes | None) -> None:
-        """Store an entry atomically. If that fails, note it and continue.
+        """Store an entry atomically. If that fails, call ``note`` and continue.
 
-        ``now`` is the key as computed again after the content was made. If it differs from ``key``, the
+        ``now`` is the key, computed again after the content was made. If it differs from ``key``, the
         content may depend on more than the key covers, and nothing is stored.
         """
         if now != key:
@@ -94,12 +94,12 @@ class Cache:
                 partial.unlink()
 
     def _evict(self) -> None:
-        """Delete partial files and the least recently used entries until the rest fits ``max_bytes``."""
+        """Delete partial files and the least recently used entries until the rest fit in ``max_bytes``."""
         used: list[tuple[float, int, str]] = []
         for entry in os.scandir(self._folder):
             if not _OWN.fullmatch(entry.name):
                 continue
-            with suppress(FileNotFoundError):  # another emulation may delete it meanwhile
+            with suppress(FileNotFoundError):  # another emulation may have deleted it
                 status = entry.stat()
                 used.append((status.st_mtime, status.st_size, entry.path))
         total = 0

@@ -36,7 +36,7 @@ from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.wire.messages import Id
 
 LINKS = ("memory", "broker", "mosquitto", "amqtt")
-# The file types of a partition, a file that assigns examples to devices (see data/partition.py).
+# The file types of a partition, which assigns examples to devices (see data/partition.py).
 SUFFIXES = (".npy", ".json", ".pkl")
 # The ids that virtual devices get (see data/shares.py); real devices must not use them.
 VIRTUAL = re.compile(r"device-\d+")
@@ -47,11 +47,10 @@ Rate: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[data]: the devices' examples.
 
-    ``auto`` is Fashion-MNIST if it is installed, otherwise digits. PFLlib's folders and a ``partition``
-    may specify the test examples. The groups of ``natural`` are, for example, persons. Use ``validation``
-    to choose settings without looking at the test examples. Between the examples to train on and those to
-    validate on, it leaves out one example of each class, because neighbouring windows of a signal
-    overlap.
+    ``auto`` is Fashion-MNIST if it is installed, otherwise digits. PFLlib's folders and a ``partition`` may
+    specify the test examples. The groups of ``natural`` are people, for example. Use ``validation`` to
+    choose settings without looking at the test examples. One example of each class, between those to train
+    on and those to validate on, is then left out, because neighbouring windows of a signal overlap.
     """
 
     dataset: Annotated[str, Meta(min_length=1)] = "auto"
@@ -123,9 +122,9 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[trainer]: how this host computes the devices' training steps.
 
-    On a CPU, ``tf32``, ``graphs`` and ``convolutions`` have no effect. Under bf16, parameters, sums and
-    the optimizer stay float32. ``graphs`` is refused for a model whose step copies numbers between host
-    and GPU, as it does with ``class_weights``.
+    On a CPU, ``tf32``, ``graphs`` and ``convolutions`` have no effect. Under bf16, parameters, sums and the
+    optimizer stay float32. ``graphs`` is refused if the model's step copies numbers between host and GPU,
+    for example with ``class_weights``.
     """
 
     backend: Name = "auto"
@@ -240,7 +239,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     strategies: Annotated[tuple[StrategyConfig, ...], Meta(min_length=1)]
 
     def run(self, strategy: StrategyConfig) -> RunConfig:
-        """The run configuration of one strategy on this fleet."""
+        """Return the run configuration of one strategy on this fleet."""
         rounds = self.rounds
         fleet = self.devices + len(self.real)
         fewest = min(2, fleet)
@@ -269,7 +268,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         )
 
     def attack_under(self, strategy: StrategyConfig) -> AttackConfig:
-        """The attack on the run of one strategy: its own if it has one, otherwise the fleet's."""
+        """Return the attack on a strategy's run: the strategy's own if it has one, or the fleet's."""
         return strategy.attack or self.attack
 
     def check(self, where: str = "") -> "EmulationConfig":
@@ -309,7 +308,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 def load_emulation(path: Path) -> EmulationConfig:
     """Read and check a fleet file. Raises ``ConfigError``.
 
-    The user's own strategies, and modules that they import later, are found next to it.
+    The user's own strategies, and modules that they import later, are looked up in the file's folder.
     """
     found = config.load(path, EmulationConfig)
     beside = str(path.absolute().parent)

@@ -4,8 +4,8 @@
     link bytes = MQTT bytes + header_bytes * (messages + MQTT bytes / 1400), keepalives included
     airtime = 8 * link bytes / rate          energy = airtime * radio_w + rounds * train_s * train_w
 
-Bytes and messages are means over the devices, as counted by meter.py. Evaluation rounds are not included.
-A unit is each started 5 KB of a message, in either direction; keepalives cost no units.
+Bytes and messages are means over the devices, as counted by meter.py. Evaluation rounds are not included. A
+message is billed in units of 5 KB, the last one in full, in either direction; keepalives cost no units.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Prices(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Use:
-    """A device's traffic: MQTT bytes in each direction; messages and billed units of both directions."""
+    """A device's traffic: MQTT bytes in each direction; messages and billed units in both directions."""
 
     up: float = 0.0
     down: float = 0.0
@@ -71,9 +71,9 @@ class Bill:
 
 
 def measured(strategy: StrategyResult) -> tuple[Use, Use]:
-    """The mean traffic of a device's first round and of a later round.
+    """Return the mean traffic of a device's first round and of a later round.
 
-    Raises ``DataError`` for a run in which no device took part twice.
+    Raises ``DataError`` if no device took part twice.
     """
     rounds = strategy.rounds
     newcomers = sum(r.newcomers for r in rounds)
@@ -96,7 +96,7 @@ def measured(strategy: StrategyResult) -> tuple[Use, Use]:
 
 
 def month(first: Use, later: Use, prices: Prices) -> Bill:
-    """The bill of a device's first month, which includes its first round."""
+    """Return the bill for a device's first month, which includes its first round."""
     rounds = prices.rounds_per_day * prices.days
     again = max(0.0, rounds - 1)
     pings = prices.online_hours * prices.days * 3600 / KEEPALIVE_S

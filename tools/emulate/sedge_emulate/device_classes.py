@@ -1,6 +1,6 @@
-"""[[classes]] and [churn] of a fleet file: how fast each class of devices is, and what fails how often.
+"""[[classes]] and [churn] in a fleet file: how fast each class of devices is, and what fails how often.
 
-Times are virtual seconds of the emulation's clock. An event whose mean interval ("every") is 0 never
+Times are virtual seconds on the emulation's clock. An event whose mean interval ("every") is 0 never
 happens. The intervals are exponentially distributed, and so are the durations of link cuts and of full
 disks.
 """
@@ -11,7 +11,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-# Events in shorter intervals would only slow the emulation down.
+# More frequent events would only slow the emulation down.
 SHORTEST_MEAN_S = 1.0
 MEAN = f"0 (never), or {SHORTEST_MEAN_S:g} second or more"
 _MAX_S = 3.2e8  # ten years
@@ -103,7 +103,7 @@ class ChurnConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def contradictions(kind: ClassConfig) -> Iterator[tuple[str, float, str]]:
-    """Yield contradictory settings of a class: the key, its value and what was expected."""
+    """Yield contradictory settings of a class, each as its key, its value and what was expected."""
     link, duty = kind.link, kind.duty
     for key, every_s in (
         ("link.cut_every_s", link.cut_every_s),

@@ -42,7 +42,7 @@ from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
-# The file that marks ``out/state`` as an emulation's, so that no foreign folder is deleted.
+# The file that marks ``out/state`` as an emulation's, so that no other folder is deleted.
 OWN = "emulation"
 # A marker file that says that the bundle was taken from the cache.
 CACHED = "from-cache"
@@ -50,9 +50,9 @@ CACHED = "from-cache"
 
 @dataclass(frozen=True)
 class StrategyRun:
-    """One strategy's run and the folder of its state, which may hold state already if ``resumed``.
+    """One strategy's run, and the folder of its state, which may already hold state if ``resumed`` is True.
 
-    ``narrower`` are the bundles of the model's forms with fewer channels. ``hello`` is what devices
+    ``narrower`` are the bundles of the model's versions with fewer channels. ``hello`` is what devices
     announce.
     """
 
@@ -67,7 +67,7 @@ class StrategyRun:
 
 @dataclass(frozen=True)
 class Stage:
-    """What all strategies of an emulation share. Its memory does not grow with the number of devices."""
+    """What all strategies in an emulation share. It takes no more memory for more devices."""
 
     config: EmulationConfig
     dataset_name: str
@@ -86,12 +86,12 @@ class Stage:
 
     @property
     def narrower(self) -> tuple[Path, ...]:
-        """The folders of the exported forms of the model with fewer channels."""
+        """The folders of the exported versions of the model with fewer channels."""
         return narrower(self.config, self.out)
 
     @property
     def setup(self) -> WorkerSetup:
-        """The setup that the worker processes are started with."""
+        """The setup that worker processes start with."""
         return worker_setup(self.config, self.source, self.out)
 
     @property
@@ -100,7 +100,7 @@ class Stage:
         return num_workers(self.config)
 
     def name(self, trainer: str) -> bytes:
-        """A digest (32 bytes) of data, model, trainer and versions; jobs are named after it."""
+        """Return a digest (32 bytes) of data, model, trainer and versions, after which jobs are named."""
         bundle, theta = load(self.bundle)
         digest = hashlib.sha256()
         for part in (
@@ -124,12 +124,12 @@ class Stage:
 
 
 def num_workers(config: EmulationConfig) -> int:
-    """The number of training processes: the configured one, by default one per processor."""
+    """Return the configured number of training processes, by default one per processor."""
     return config.workers or os.cpu_count() or 1
 
 
 def worker_setup(config: EmulationConfig, source: ModelSource, out: Path) -> WorkerSetup:
-    """The setup that worker processes need for the emulation in ``out``."""
+    """Return the setup that worker processes need for the emulation in ``out``."""
     data, processes = out / "state" / "data", num_workers(config)
     return WorkerSetup(
         data, out / "bundle", source, config.trainer, processes=processes, cache=user_cache()
@@ -144,11 +144,11 @@ def set_up(
     note: Callable[[str], None],
     fresh: bool = False,
 ) -> Stage:
-    """Split the data, map it from disk and export the model; ``resume`` reuses what an earlier start made.
+    """Split the data, map it from disk and export the model. With ``resume``, earlier results are reused.
 
     With ``fresh``, nothing is taken from the user's cache. Raises ``ConfigError`` if ``resume`` is given
-    with a fleet or model that differs from the one in ``out``, if ``out`` holds foreign files, if two
-    labels make the same file name, and for several strategies when real devices join.
+    and the fleet or model differs from the one in ``out``, if ``out`` holds foreign files, if two labels
+    lead to the same file name, or if real devices join and there are several strategies.
     """
     if config.real and len(config.strategies) > 1:
         expected = (
@@ -201,7 +201,7 @@ def set_up(
 
 
 def described_split(config: EmulationConfig, dataset: Dataset, central: int = 0) -> str:
-    """One line on how the data is split, and on the ``central`` examples that no device has."""
+    """Return a line on how the data is split, and on the ``central`` examples that no device has."""
     data = config.data
     how = {
         "dirichlet": f"Dir({data.alpha:g})",
@@ -216,7 +216,7 @@ def described_split(config: EmulationConfig, dataset: Dataset, central: int = 0)
 
 
 def clear_away(stage: Stage, strategies: Sequence[StrategyConfig]) -> None:
-    """Delete the emulation's state once all ``strategies`` have results; otherwise keep all of it."""
+    """Delete the emulation's state if all ``strategies`` have results; otherwise keep all of it."""
     strategy_runs = (strategy_run_of(stage, strategy, resume=True) for strategy in strategies)
     if all(finished(stage, strategy_run) is not None for strategy_run in strategy_runs):
         shutil.rmtree(stage.out / "state", ignore_errors=True)
@@ -256,7 +256,7 @@ def export_forms(
 
 
 def narrower(config: EmulationConfig, out: Path) -> tuple[Path, ...]:
-    """The folders of the bundles of the model's forms with fewer channels."""
+    """Return the folders with the bundles of the model's versions with fewer channels."""
     return tuple(out / f"bundle-{dropped}" for dropped in config.model.widths[1:])
 
 
@@ -291,7 +291,7 @@ def keep(stage: Stage, strategy_run: StrategyRun, result: StrategyResult, theta:
 
 
 def strategy_run_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> StrategyRun:
-    """Describe the run of one strategy and the folder of its state."""
+    """Return the run of one strategy and the folder of its state."""
     folder = stage.out / "state" / "runs" / slug(strategy.title)
     config = stage.config
     run = config.run(strategy)
@@ -301,9 +301,9 @@ def strategy_run_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> Str
 
 
 def budget_of(run: RunConfig, devices: int) -> Budget | None:
-    """The privacy budget of a run on this many devices; None if the run is not private.
+    """Return the privacy budget of a run on this many devices, or None if the run is not private.
 
-    The secret follows from the seed, so that the emulation is reproducible. It is therefore no real
+    The secret is derived from the seed, so that the emulation is reproducible. It is therefore no real
     secret.
     """
     if run.privacy is None:
@@ -320,7 +320,7 @@ def _result_path(stage: Stage, strategy_run: StrategyRun) -> Path:
 
 
 def _require_names(config: EmulationConfig) -> None:
-    """Raise ``ConfigError`` if two strategies would write to files of the same name."""
+    """Raise ``ConfigError`` if two strategies would write to the same file."""
     names = [slug(strategy.title) for strategy in config.strategies]
     for name, strategy in zip(names, config.strategies, strict=True):
         if names.count(name) > 1:
@@ -331,7 +331,7 @@ def _require_names(config: EmulationConfig) -> None:
 
 
 def _what_matters(config: EmulationConfig) -> dict[str, object]:
-    """The config without the settings that may change when an emulation is resumed."""
+    """Return the config without the settings that may change when an emulation is resumed."""
     kept = msgspec.structs.replace(
         config,
         workers=0,
@@ -343,7 +343,7 @@ def _what_matters(config: EmulationConfig) -> dict[str, object]:
 
 
 def _require_own(out: Path) -> None:
-    """Raise ``ConfigError`` if ``out`` holds a state or a bundle that no emulation made."""
+    """Raise ``ConfigError`` if ``out`` holds a state or a bundle that was not created by an emulation."""
     state = out / "state"
     with translated("look into", out):
         own = (state / OWN).exists() or (state / "fleet.json").exists()
@@ -358,7 +358,7 @@ def _require_own(out: Path) -> None:
 def _clear(out: Path) -> None:
     """Delete the state and the bundles of an earlier emulation.
 
-    The state that real devices have kept of it is deleted, too; the user's own files in their folders
+    The state that real devices have kept from it is deleted, too. The user's own files in their folders
     stay.
     """
     state = out / "state"

@@ -189,12 +189,12 @@ AnyBroker: TypeAlias = Broker | ExternalBroker
 
 
 def open_broker(choice: str = "auto", port: int | None = None) -> AnyBroker:
-    """The broker named by ``choice``, which starts when the returned object is entered.
+    """Return the broker named by ``choice``, which starts when the returned object is entered.
 
-    ``choice`` is ``mosquitto``, ``amqtt``, the URL of a running broker (``mqtt://host:port``), or
-    ``auto``: Mosquitto if it is installed, otherwise amqtt. A broker started here listens on ``port`` if
-    that is free. Raises ``ConfigError`` for any other choice. Entering raises ``ConfigError`` with
-    installation advice if the chosen broker is not installed.
+    ``choice`` is ``mosquitto``, ``amqtt``, the URL of a running broker (``mqtt://host:port``), or ``auto``:
+    Mosquitto if it is installed, otherwise amqtt. A broker started here listens on ``port`` if that is
+    free. Raises ``ConfigError`` for any other choice. Entering raises ``ConfigError`` with installation
+    advice if the chosen broker is not installed.
     """
     if choice == "mosquitto" or (choice == "auto" and find_mosquitto() is not None):
         return Broker(wanted=port)

@@ -33,7 +33,7 @@ from sedge_protocol.wire.messages import Hello
 class Site:
     """What the devices of one run share.
 
-    ``attack`` tells which devices are hostile, and ``hello`` holds what every device announces.
+    ``attack`` determines which devices are hostile, and ``hello`` is what every device announces.
     ``central`` maps a device's number to its metric on the central test set, before and after the last
     evaluation's training.
     """
@@ -49,7 +49,7 @@ class Site:
 
 
 def enrol(store: Store, shares: Shares) -> list[bytes]:
-    """Enrol the devices that are not enrolled yet, with new secrets. Returns the secrets of all devices."""
+    """Enrol the devices that are not enrolled yet. Returns the secrets of all devices in order."""
     enrolled = {row.device: row.secret for row in store.devices()}
     secrets: list[bytes] = []
     for number in range(len(shares)):
@@ -72,7 +72,7 @@ def bring_up(number: int, shares: Shares, secret: bytes, site: Site, seed: int) 
     identity = Identity(device, site.fleet, DeviceKeys.of(secret), hello)
     folder = site.folder / device
     agent = open_agent(identity, folder, np.random.default_rng([seed, number]), int(time.time()))
-    # Fleets of several runs may share a broker, and the client id keeps their sessions apart.
+    # Several runs' fleets may share a broker; the client id, which has the fleet's name, keeps them apart.
     settings = BrokerSettings(site.url, f"{site.fleet}-{device}")
 
     def work(job: Job) -> Future[Outcome]:
@@ -86,15 +86,14 @@ def bring_up(number: int, shares: Shares, secret: bytes, site: Site, seed: int) 
 def _outcome(
     finished: "Future[Finished]", note: Callable[[tuple[float, float]], None]
 ) -> "Future[Outcome]":
-    """A future that resolves to the outcome alone: the update's bytes are in the device's own folder.
+    """Return a future for the outcome alone. The update's bytes are in the device's own folder.
 
-    The metric on the central test set is passed to ``note``, because an agent does not know that test
-    set.
+    The metric on the central test set is passed to ``note``, because an agent does not know that test set.
     """
     outcome: Future[Outcome] = Future()
 
     def settle(done: "Future[Finished]") -> None:
-        # The pool was closed, or has lost a worker. That is not the device's fault, so the device must
+        # The pool has been closed or has lost a worker. That is not the device's fault, so the device must
         # not report an error to its coordinator. The fleet watches the pool itself.
         if done.cancelled() or isinstance(done.exception(), LinkError):
             return

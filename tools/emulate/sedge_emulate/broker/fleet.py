@@ -1,8 +1,8 @@
 """Runs one strategy over a real broker: the real coordinator and the real agents, in real time.
 
-They all share one event loop in one process; training runs in worker processes. Real devices may join:
-each is enrolled, and its edge.toml and secret are written to ``out/join``. Resuming needs no code of its
-own: agents and coordinator continue from their disks, as they do after any crash.
+They all share one event loop in one process; training runs in worker processes. Real devices may join: each
+is enrolled, and its edge.toml and secret are written to ``out/join``. Resuming needs no special code: the
+agents and the coordinator continue with what is on their disks, as they do after any crash.
 """
 
 import re
@@ -34,18 +34,19 @@ from sedge_protocol.host.disk import translated
 from sedge_protocol.host.loop import Loop
 from sedge_protocol.host.mqtt import BrokerSettings, MqttLink
 
-# Devices and coordinator are on one host or near it, so requests for the same blob come within a second.
+# The devices and the coordinator are on one host or close to each other, so all requests for the same blob
+# arrive within a second.
 GATHER_S = 1.0
 RUN = "run"
 # The run fails if nothing has happened for this long after a round's deadline.
 SILENT_S = 120.0
-# Matches the address, in a device's edge.toml, of a broker that an emulation started. Its port changes at
-# every start unless one is requested.
+# Matches the address in a device's edge.toml if it is that of a broker that an emulation started. That
+# broker's port changes at every start unless one is requested.
 _OURS = re.compile(r'^url = "mqtt://127\.0\.0\.1:(\d{1,5})"$', re.MULTILINE)
 
 
 class BrokerFleet:
-    """A fleet that is connected to the broker at ``url``, and its one run."""
+    """A fleet connected to the broker at ``url``, which takes part in a single run."""
 
     def __init__(
         self, strategy_run: StrategyRun, bundle: Path, shares: Shares, pool: WorkerPool, url: str
@@ -68,31 +69,35 @@ class BrokerFleet:
         self._invited = False
 
     def clock(self) -> float:
-        """Seconds since the fleet was created."""
+        """Return the seconds since the fleet was created."""
         return time.monotonic() - self._began_s
 
     def totals(self) -> Totals:
-        """Bytes sent and received so far, at the sockets of each emulated device and of the coordinator."""
+        """Return the bytes that each emulated device and the coordinator have sent and received so far.
+
+        They are counted at the sockets.
+        """
         return Totals(
             {self._shares.name(n): _moved(r.link) for n, r in enumerate(self._runtimes)},
             _moved(self._service.link) if self._service else (0, 0),
         )
 
     def seen(self, number: int) -> dict[str, object]:
-        """Fields of device ``number``'s ``DeviceResult`` that only the fleet knows.
+        """Return the fields of device ``number``'s ``DeviceResult`` that only the fleet knows.
 
         Bytes per device are not counted here.
         """
         return {"central": self._central.get(number)}
 
     def invite(self, device: str, folder: Path) -> None:
-        """Enrol a real device, unless it already is, and write its files to ``folder``.
+        """Enrol a real device unless it is enrolled already, and write its files to ``folder``.
 
         Other files in ``folder`` are kept. Raises ``StorageError``.
         """
         self._invited = True
-        # ``folder`` may hold the device's data already, so the new files are first written to a folder
-        # next to it. If this process is killed here, the next start moves them from that folder.
+        # ``folder`` may hold the device's data already, so the new files are first written to a folder next
+        # to it. If this process is killed before it has moved all of them, the next start moves the
+        # remaining ones.
         made = folder.with_name(f"{folder.name}.new")
         if all(row.device != device for row in self.store.devices()):
             shutil.rmtree(made, ignore_errors=True)
@@ -110,7 +115,7 @@ class BrokerFleet:
         """Play the run from the devices' first hello to its end.
 
         Raises ``LinkError`` if nothing has happened for too long or a worker process has died, and
-        ``ConfigError`` for a run that was begun with other settings.
+        ``ConfigError`` if the run was started with different settings.
         """
         if not self.store.runs():
             budget = budget_of(self._run, len(self._shares) + self.store.enrolled())
@@ -184,7 +189,7 @@ def _moved(link: MqttLink) -> tuple[int, int]:
 
 
 def invited_port(join: Path, devices: Sequence[str]) -> int | None:
-    """The port of the emulation's own broker in these devices' edge.toml; None if no file has one.
+    """Return the port of the emulation's own broker in these devices' edge.toml, or None if it is in none.
 
     Raises ``StorageError`` for a file that cannot be read.
     """
@@ -198,7 +203,7 @@ def invited_port(join: Path, devices: Sequence[str]) -> int | None:
 
 
 def _point(path: Path, url: str) -> None:
-    """If edge.toml names a broker that an emulation started, replace its address by ``url``.
+    """If edge.toml names a broker that an emulation started, replace its address with ``url``.
 
     Raises ``OSError``.
     """
@@ -209,7 +214,7 @@ def _point(path: Path, url: str) -> None:
 
 
 def _require_same(begun: RunConfig, wanted: RunConfig) -> None:
-    """Raise ``ConfigError`` if settings changed: a coordinator would continue the run with its old ones."""
+    """Raise ``ConfigError`` if settings have changed: a coordinator would continue with the old ones."""
     old, new = msgspec.to_builtins(begun), msgspec.to_builtins(wanted)
     changed = sorted(key for key in new if new[key] != old[key])
     if changed:

@@ -1,11 +1,12 @@
 """Compares the runs in several folders: each strategy's figures over its seeds, and paired differences.
 
-    a run's figure    from its final evaluation over a moment's devices; bytes are per device and round
+    a run's figure    comes from its final evaluation, over the devices measured at a moment; bytes are per
+                      device and round
     spread            the sample standard deviation over the runs (n - 1); None for a single run
-    difference        the first strategy's figure minus another's, for the same seed: a seed's effect on
-                      both cancels out
-    paired tests      over the devices of all common seeds; if every device has the same numbers of examples
-                      and classes under every seed, it counts once, with its mean over the seeds
+    difference        the first strategy's figure minus another's for the same seed, so that a seed's effect
+                      on both cancels out
+    paired tests      compare devices under all common seeds; a device counts once, with its mean over the
+                      seeds, if every device has the same numbers of examples and classes under all of them
 
 Only runs that differ in nothing but the seed are compared. Strategies are matched by their label, so runs
 of one strategy each can be compared with each other.
@@ -26,9 +27,9 @@ from sedge_emulate.settings import conditions, conditions_of
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.objective import Metric
 
-# A run's figures by name.
+# A run's figures, keyed by name.
 _Figures: TypeAlias = dict[str, float]
-# Figures that are not measured at a moment (``moments.py``), by name.
+# Figures that do not belong to a moment (``moments.py``), keyed by name.
 _OTHERS: Mapping[str, Callable[[StrategyResult], float | None]] = {
     "central_before": lambda s: s.central.before.mean if s.central else None,
     "central_after": lambda s: s.central.after.mean if s.central else None,
@@ -49,9 +50,9 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """The figures of one strategy; a figure that some of its runs lack is left out.
+    """The figures of one strategy. A figure that is missing in any of its runs is left out.
 
-    A row of differences also has ``tests``, the paired tests by moment.
+    A row of differences also has ``tests``, the paired tests for each moment.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """All strategies of runs that differ only in their seeds.
+    """All strategies in runs that differ only in their seeds.
 
     ``differences`` are the first strategy's figures minus those of each other strategy, over common seeds.
     """
@@ -94,8 +95,8 @@ def compared(folders: Sequence[Path]) -> Comparison:
 def runs_in(folders: Sequence[Path]) -> Runs:
     """Collect the runs in these folders or in their subfolders ``seed-*``.
 
-    Raises ``DataError`` for runs that differ in more than their seeds, for a duplicate seed and for a
-    folder without runs; ``StorageError`` for a file that is not a result.
+    Raises ``DataError`` if runs differ in more than their seeds, if a seed occurs twice, or if a folder has
+    no runs, and ``StorageError`` if a file is not a result.
     """
     paths = [path for folder in folders for path in _results(folder)]
     results = [read_json(path) for path in paths]
@@ -119,7 +120,7 @@ def runs_in(folders: Sequence[Path]) -> Runs:
 
 
 def comparison(runs: Runs) -> Comparison:
-    """Compare the runs."""
+    """Compare the runs of each strategy, and the first strategy with the others."""
     figures = {
         name: {seed: _figures(run) for seed, run in found.items()} for name, found in runs.items()
     }
@@ -130,7 +131,7 @@ def comparison(runs: Runs) -> Comparison:
 
 
 def a_run(runs: Runs) -> OneRun:
-    """The first run of the first strategy."""
+    """Return the first run of the first strategy."""
     return next(iter(next(iter(runs.values())).values()))
 
 
@@ -145,7 +146,7 @@ def _results(folder: Path) -> list[Path]:
 def _require_same(
     old: Mapping[str, Any], new: Mapping[str, Any], old_path: Path, new_path: Path
 ) -> None:
-    """Raise a ``DataError`` that names the first differing condition if the conditions differ."""
+    """Raise ``DataError`` if the conditions of two results differ, naming the first that does."""
     differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     if differing:
         key = differing[0]
@@ -157,7 +158,7 @@ def _require_same(
 
 
 def _figures(run: OneRun) -> _Figures:
-    """The run's figures by name; figures that it does not have are left out."""
+    """Return the run's figures by name, without those that it does not have."""
     found = {key: of(run.strategy) for key, of in _OTHERS.items()}
     for moment, devices in measured_at(run.result, run.strategy).items():
         values = [value for _, value in devices]
@@ -170,7 +171,7 @@ def _figures(run: OneRun) -> _Figures:
 
 
 def _differences(runs: Runs, figures: Mapping[str, Mapping[int, _Figures]]) -> Iterator[Row]:
-    """Yield the differences between the first strategy and each other one that shares seeds with it."""
+    """Yield the differences between the first strategy and each other strategy with common seeds."""
     first, *others = runs
     for other in others:
         seeds = sorted(runs[first].keys() & runs[other].keys())
@@ -186,7 +187,7 @@ def _minus(one: _Figures, other: _Figures) -> _Figures:
 
 
 def _tests(pairs: Sequence[tuple[OneRun, OneRun]]) -> dict[Moment, Tested]:
-    """The paired tests of each moment, over the devices that both runs of a seed evaluated."""
+    """Return the paired tests for each moment, over the devices that both runs of a seed evaluated."""
     found: dict[Moment, dict[object, list[tuple[float, float]]]] = {}
     lasting = _are_the_same([one.strategy.devices for one, _ in pairs])
     for one, other in pairs:
@@ -212,7 +213,7 @@ def _mean_pair(values: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _are_the_same(fleets: Sequence[Sequence[DeviceResult]]) -> bool:
-    """Return True if every device has the same numbers of examples and classes in all these fleets."""
+    """Return True if the devices have the same numbers of examples and classes in all these fleets."""
     known = [
         {(d.device, d.num_train, d.num_test, d.num_classes) for d in fleet} for fleet in fleets
     ]

@@ -17,7 +17,7 @@ from sedge_emulate.paired import Tested
 from sedge_protocol.wire.objective import Metric
 
 _NONE = "-"
-# In a strategy's name, words of up to this many letters are never broken over two lines.
+# Words in a strategy's name that have up to this many letters are never broken across two lines.
 _MAX_NAME = 20
 _BYTES = {"bytes_up": "up", "bytes_down": "down"}
 _FIRST_BYTES = {"first_bytes_up": "first up", "first_bytes_down": "first down"}
@@ -35,7 +35,7 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Grid:
-    """One table: its title, its column heads, and rows of a name and one string per column."""
+    """A table: its title, its column heads, and its rows, each with a name and a string per column."""
 
     title: str
     heads: list[str]
@@ -43,7 +43,10 @@ class Grid:
 
 
 def grids(found: Comparison, targets: Sequence[Reached] = (), target: float = 0.0) -> list[Grid]:
-    """All tables: for each moment its figures and bytes, the central test set, differences, the target."""
+    """Return all tables that have rows.
+
+    For each moment there are its figures and bytes, then the central test set, differences, and the target.
+    """
     made = [_moment_grid(found, moment) for moment in MOMENTS]
     made.append(_grid("", found.strategies, _CENTRAL, found.metric))
     made += [_difference_grid(found, moment) for moment in MOMENTS]
@@ -52,12 +55,12 @@ def grids(found: Comparison, targets: Sequence[Reached] = (), target: float = 0.
 
 
 def about(found: Comparison) -> str:
-    """One line that says what was compared: data set, number of devices, split."""
+    """Return a line that says what was compared: data set, number of devices, split."""
     return f"{found.dataset}, {found.devices} devices, {found.split}"
 
 
 def caption(found: Comparison) -> str:
-    """The caption that explains the figures, one or more sentences."""
+    """Return the caption that explains the figures in one or more sentences."""
     return (
         f"{found.metric.words}: pooled over all test examples, the mean over devices, that of their worst "
         "tenth, and the standard deviation over devices; bytes per device and round after its first: "
@@ -66,7 +69,7 @@ def caption(found: Comparison) -> str:
 
 
 def unequal_work(found: Comparison) -> str:
-    """A sentence that lists the strategies' epochs per round; empty if all train for equally many."""
+    """Return a sentence that lists the strategies' epochs per round, or "" if all train equally long."""
     by_epochs: dict[float, list[str]] = {}
     for row in found.strategies:
         if "epochs" in row.figures:
@@ -78,13 +81,13 @@ def unequal_work(found: Comparison) -> str:
 
 
 def print_grids(found: Comparison, made: Iterable[Grid], console: Console) -> None:
-    """Print the tables with a line on what was compared above and the caption below."""
+    """Print the tables below a line that says what was compared, and above the caption."""
     _say(console, about(found))
     for grid in made:
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
         longest = max(len(word) for name, _ in grid.rows for word in name.split())
         table.add_column(grid.title, overflow="fold", min_width=min(longest, _MAX_NAME))
-        for head in grid.heads:  # wraps between a value and its spread on a narrow terminal
+        for head in grid.heads:  # on a narrow terminal, wraps between a value and its spread
             table.add_column(head, justify="right")
         for name, cells in grid.rows:
             table.add_row(Text(name, style="bold"), *cells)
@@ -93,7 +96,7 @@ def print_grids(found: Comparison, made: Iterable[Grid], console: Console) -> No
 
 
 def latex(found: Comparison, made: Iterable[Grid]) -> str:
-    """The tables in LaTeX with booktabs; all texts are escaped."""
+    """Return the tables in LaTeX with booktabs. All text is escaped."""
     lines = [f"% {about(found)}; {_seeds(found)}".replace("\n", " ")]
     for grid in made:
         heads = [grid.title, *grid.heads]
@@ -110,7 +113,7 @@ def latex(found: Comparison, made: Iterable[Grid]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text escaped for LaTeX."""
+    """Escape text for LaTeX."""
     return "".join(_LATEX.get(sign, sign) for sign in text)
 
 
@@ -137,7 +140,7 @@ def _moment_grid(found: Comparison, moment: Moment) -> Grid:
 
 
 def _grid(title: str, rows: Sequence[Row], heads: Mapping[str, str], metric: Metric) -> Grid:
-    """A table with a column for each figure in ``heads``, except those that no row has."""
+    """Return a table with a column for each figure in ``heads``, except figures that no row has."""
     columns: list[tuple[str, list[str]]] = []
     for key, head in heads.items():
         figures = [row.figures.get(key) for row in rows]
@@ -151,9 +154,9 @@ def _grid(title: str, rows: Sequence[Row], heads: Mapping[str, str], metric: Met
 def _column(
     key: str, head: str, figures: Sequence[Figure | None], metric: Metric
 ) -> tuple[str, list[str]]:
-    """A column's head with its unit, and the text for each row."""
+    """Return a column's head with its unit, and the text for each row."""
     means = [figure.mean for figure in figures if figure is not None]
-    if "bytes_" in key:  # in the unit that suits the smallest value, with as many decimals
+    if "bytes_" in key:  # in the unit of the smallest value and with as many decimals as it has
         number, _, unit = size(min(means)).partition(" ")
         scale, places = float(number) / min(means), len(number.partition(".")[2])
         head, style = f"{head}, {unit}", f".{places}f"
@@ -178,7 +181,7 @@ def _cell(figure: Figure | None, scale: float, style: str) -> str:
 
 
 def _difference_grid(found: Comparison, moment: Moment) -> Grid:
-    """A table of the first strategy's figures minus those of each other strategy."""
+    """Return a table of the first strategy's figures minus those of each other strategy."""
     first = found.strategies[0].name
     scale, style = (100.0, "+.1f") if found.metric.share else (1.0, "+.4g")
     heads = ["devices", "pooled", "mean", "better : worse", "sign p", "Wilcoxon p"]
@@ -229,7 +232,7 @@ def _cost(found: Reached, metric: Metric) -> list[str]:
 
 
 def _seeds(found: Comparison) -> str:
-    """Such as ``3 seeds (42, 43, 44)``; strategies with different seeds are listed separately."""
+    """Describe the seeds, as in ``3 seeds (42, 43, 44)``; differing strategies are listed separately."""
     by_seeds: dict[tuple[int, ...], list[str]] = {}
     for row in found.strategies:
         by_seeds.setdefault(tuple(row.seeds), []).append(row.name)

@@ -1,12 +1,12 @@
-"""The moments at which a device's model is measured, and on which devices.
+"""The moments at which a device's model is measured, and the devices that each moment covers.
 
-    newcomer   on receipt, by a device that has taken part in no training round
+    newcomer   on receipt, by devices that have taken part in no training round
     before     on receipt, by the devices that took part until the end
     after      after local training, by the same devices
-    away       on receipt, by a device that returns after the rounds that it missed
+    away       on receipt, by devices that return after the rounds that they missed
 
-``absent_rounds`` of a device's class decides which moments it belongs to. Without it, all devices are
-measured ``before`` and ``after``.
+``absent_rounds`` of a device's class determines its moments. Without it, all devices are measured
+``before`` and ``after``.
 """
 
 from collections.abc import Mapping
@@ -27,9 +27,9 @@ WORDS: Mapping[Moment, str] = {
 def measured_at(
     result: Result, strategy: StrategyResult
 ) -> dict[Moment, list[tuple[DeviceResult, float]]]:
-    """For each moment, its devices with their metric at that moment.
+    """Return, for each moment, its devices with their metric at that moment.
 
-    A moment without devices is left out.
+    Moments without devices are left out.
     """
     found: dict[Moment, list[tuple[DeviceResult, float]]] = {moment: [] for moment in MOMENTS}
     missed = _missed(result.settings)

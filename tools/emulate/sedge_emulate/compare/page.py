@@ -25,7 +25,7 @@ def page(runs: Runs, found: Comparison, grids: Sequence[Grid]) -> str:
 
 
 def courses(runs: Runs) -> list[Plot]:
-    """Plots of the metric by round: the mean over the seeds, and a band from the worst to the best."""
+    """Plot the metric by round: the mean over the seeds, and a band from the worst to the best."""
     metric = a_run(runs).result.metric
     every = [run.strategy.rounds for found in runs.values() for run in found.values()]
     axis = round_axis([r.round for rounds in every for r in rounds])

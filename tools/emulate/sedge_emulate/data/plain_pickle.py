@@ -1,11 +1,11 @@
 """Reads pickles that hold only numpy arrays and plain containers, without running any code in them.
 
 A pickle names functions for ``pickle.load`` to call, so loading somebody else's pickle runs their code.
-Here, each name must be one that this file replaces by a function of its own; any other is refused. numpy
-itself never sees the pickle, only bytes whose type and shape have been checked.
+Here, only names that this file replaces with its own functions are accepted. numpy itself never sees the
+pickle, only bytes whose type and shape have been checked.
 
-A pickle may also refer back to values that it has already built, so a few bytes can stand for billions of
-values. That is why values are counted. A tuple may not be referred back to at all: dicts hash their keys
+A pickle may also refer to values that it has already built, so a few bytes can stand for billions of
+values. That is why values are counted. References to a tuple are not allowed at all: dicts hash their keys
 while a pickle loads, and hashing nested references to tuples can take exponential time.
 """
 
@@ -23,9 +23,10 @@ from sedge_protocol.errors import DataError
 
 _NUMBER = re.compile(r"b1|[iu][1248]|f[248]")
 _OBJECT = "O8"
-# A pandas table nests a dozen containers, deeper than anything else that is read here.
+# A pandas table nests a dozen containers, more than anything else read here.
 _DEPTH = 16
-# A value takes at least one byte of the pickle unless the pickle refers back to it, which this allows for.
+# Each value takes at least one byte of the pickle, except for references to values built before. The limit
+# leaves room for those.
 _VALUES_A_BYTE = 16
 _PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
 # After these opcodes the top of the stack may be a tuple.
@@ -35,11 +36,11 @@ _TUPLES = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "POP", "POP_MARK", *_GETS)
 def read_plain(file: BinaryIO, where: str, hollow: Container[str] = ()) -> object:
     """Unpickle dicts, lists, tuples, numbers, strings and numpy arrays. Tuples become lists.
 
-    ``hollow`` lists further classes and functions ("module.name") that are accepted but not loaded. An
-    object of these is read as its state or, if it has none, as the list of its arguments.
+    ``hollow`` lists further classes and functions ("module.name") that are accepted but not loaded. Their
+    objects are read as their state or, if they have none, as the list of their arguments.
 
-    Raises ``DataError``, naming ``where``, for a damaged pickle, for one that names anything else, and
-    for one that unpacks to far more values than its size suggests.
+    Raises ``DataError``, which names ``where``, if the pickle is damaged, names anything else, or unpacks
+    to far more values than its size suggests.
     """
     try:
         data = file.read()
@@ -52,7 +53,7 @@ def read_plain(file: BinaryIO, where: str, hollow: Container[str] = ()) -> objec
 
 
 class _Type:
-    """Stands for a numpy dtype of numbers or of objects."""
+    """A stand-in for a numpy dtype of numbers or objects."""
 
     def __init__(self, code: str, *_: object) -> None:
         if code != _OBJECT and not _NUMBER.fullmatch(code):
@@ -66,14 +67,14 @@ class _Type:
         self.order = str(order)
 
     def array(self, data: bytes) -> NDArray[np.generic]:
-        """The numbers in these bytes as an array (n,)."""
+        """Return the numbers in these bytes as an array (n,)."""
         if self.code == _OBJECT:
             raise pickle.UnpicklingError("objects as bytes")
         return np.frombuffer(data, np.dtype(self.order + self.code))
 
 
 class _Array:
-    """Stands for a numpy array. ``value`` is an array of numbers, or a list of objects."""
+    """A stand-in for a numpy array. ``value`` is an array of numbers, or a list of objects."""
 
     def __init__(self, *_: object) -> None:
         self.value: object = None
@@ -88,7 +89,10 @@ class _Array:
 
 
 class _Hollow:
-    """Stands for an object whose class is not loaded. ``value`` is its state, otherwise its arguments."""
+    """A stand-in for an object whose class is not loaded.
+
+    ``value`` is its state or, if none, its arguments.
+    """
 
     def __init__(self, *arguments: object) -> None:
         self.value: object = arguments
@@ -108,12 +112,12 @@ def _scalar(kind: _Type, data: bytes) -> object:
 
 
 def _no_bytes() -> bytes:
-    """Stands for ``bytes()``, which protocol 2 calls for b""."""
+    """Replace ``bytes()``, which protocol 2 calls for b""."""
     return b""
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """Stands for ``_codecs.encode``, which protocol 2 calls for non-empty bytes."""
+    """Replace ``_codecs.encode``, which protocol 2 calls for non-empty bytes."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"bytes as {encoding!r}")
     return text.encode("latin1")
@@ -127,7 +131,7 @@ _KNOWN: Mapping[tuple[str, str], Callable[..., object] | None] = {
     ("__builtin__", "bytes"): _no_bytes,
     **{
         (f"numpy.{core}.{module}", name): made
-        for core in ("core", "_core")  # the names before and since numpy 2
+        for core in ("core", "_core")  # before numpy 2, and since then
         for module, name, made in (
             ("multiarray", "_reconstruct", _Array),
             ("multiarray", "scalar", _scalar),
@@ -154,7 +158,7 @@ class _Unpickler(pickle.Unpickler):
 def _refuse_shared_tuples(data: bytes) -> None:
     """Refuse a pickle that refers to a tuple twice.
 
-    Hashing a tuple that holds another tuple twice, nested n times, takes 2^n steps.
+    If tuples are nested n deep, each holding the next one twice, hashing the outermost takes 2^n steps.
     """
     memo: dict[int, bool] = {}
     on_top = ""
@@ -168,9 +172,10 @@ def _refuse_shared_tuples(data: bytes) -> None:
 
 
 def _unwrapped(value: object, depth: int, left: Iterator[int]) -> object:
-    """Replace the stand-ins in ``value`` by their numpy arrays and lists.
+    """Replace the stand-ins in ``value`` with their numpy arrays and lists.
 
-    ``left`` yields once for each value that may still come; an exhausted one means too many values.
+    ``left`` yields once for each value that is still allowed. If it is exhausted, there are too many
+    values.
     """
     if depth == 0:
         raise pickle.UnpicklingError(f"more than {_DEPTH} containers in each other")

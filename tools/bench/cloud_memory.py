@@ -23,7 +23,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def rss_mb() -> float:
-    """This process's resident memory in MB."""
+    """Return this process's resident memory in MB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * PAGE / 1e6
 
@@ -59,7 +59,7 @@ def figures(found: Result) -> list[Figure]:
 def measure(
     rounds: int = 2000, devices: int = 8, size: int = 12_800, machine_mb: int = 1000
 ) -> Result:
-    """Run this many rounds with a model of ``size`` parameters."""
+    """Run ``rounds`` rounds with a model of ``size`` parameters. Returns the memory at the milestones."""
     rows: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         store = open_folder(Path(folder) / "state", durable=False)

@@ -1,7 +1,7 @@
-"""Bytes and coding times of the vectors sent in a real training, coded as in the shipped examples.
+"""Measures the size and coding time of vectors sent in real training, coded as in the shipped examples.
 
-deltas.py trains first if runs/deltas.npz is missing (ten minutes). Every row is one whole coded vector,
-with the size of its payload:
+deltas.py trains first if runs/deltas.npz is missing (ten minutes). Every row describes one whole coded
+vector:
 
     update      a share of a device's change, with the residual of earlier rounds (error feedback)
     broadcast   the same for the global model
@@ -35,7 +35,8 @@ from sedge_protocol.codec.masks import MaskForm
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.work import Codec, UpdateSelection
 
-# All elements, a device's default, and the codecs of compression.toml and thousand.toml.
+# The update codecs to measure: all elements, a device's default, those of compression.toml and
+# thousand.toml.
 UPDATES = (
     Codec(),
     Codec(ValueCoding.BF16, 0.04),
@@ -63,7 +64,7 @@ CODED = {
     ("broadcast", 0.12, "bf16"): "broadcast of the largest 12 % in bf16",
     ("broadcast", 0.05, "bf16"): "broadcast of the largest 5 % in bf16",
 }
-# The time limit for encoding this update, and the bytes of the whole model for a newcomer.
+# The targets: the time for encoding the update TIMED, and the bytes of the whole model for a newcomer.
 TIMED, TARGET_ENCODE_MS = ("update", 0.12, "bf16"), 10.0
 TARGET_NEWCOMER = 400_000
 # A vector, how its values are coded, and the mask that it is coded against.
@@ -72,7 +73,7 @@ Row = dict[str, str | int | float]
 
 
 class Training:
-    """The global model and those of some devices, round by round."""
+    """The global model and the models of some devices, round by round."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path, allow_pickle=False) as file:
@@ -82,16 +83,16 @@ class Training:
         self.rounds = max(int(number) for *_, number in names)
 
     def shared(self, number: int) -> Theta:
-        """The global model (n,) that a round starts from."""
+        """Return the global model (n,) that a round starts from."""
         return self._vectors[f"global_{number}"]
 
     def own(self, device: int, number: int) -> Theta:
-        """A device's model (n,) at the end of a round."""
+        """Return a device's model (n,) at the end of a round."""
         return self._vectors[f"local_{device}_{number}"]
 
 
 def milliseconds(work: Callable[[], object], repeats: int) -> float:
-    """The median time of one call."""
+    """Return the median time of one call."""
     times: list[float] = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -101,7 +102,7 @@ def milliseconds(work: Callable[[], object], repeats: int) -> float:
 
 
 def fed_back(changes: Iterator[Theta], codec: Codec) -> Iterator[Sent]:
-    """What is sent of each change (n,) when everything left out is added to the next (error feedback)."""
+    """Yield what is sent of each change (n,). Error feedback adds the rest to the next change."""
     residual: Theta | None = None
     for change in changes:
         whole = change if residual is None else change + residual
@@ -111,21 +112,21 @@ def fed_back(changes: Iterator[Theta], codec: Codec) -> Iterator[Sent]:
 
 
 def updates(training: Training, device: int, codec: Codec) -> Iterator[Sent]:
-    """A device's changes, round by round."""
+    """Yield a device's updates, round by round."""
     numbers = range(1, training.rounds + 1)
     changes = (training.own(device, number) - training.shared(number) for number in numbers)
     return fed_back(changes, codec)
 
 
 def broadcasts(training: Training, codec: Codec) -> Iterator[Sent]:
-    """The changes of the global model, round by round."""
+    """Yield the broadcasts of the global model's changes, round by round."""
     numbers = range(1, training.rounds + 1)
     changes = (training.shared(number + 1) - training.shared(number) for number in numbers)
     return fed_back(changes, codec)
 
 
 def snapshots(training: Training, layout: Layout, codec: Codec) -> Iterator[Row]:
-    """The size of the whole model in a run that broadcasts the changes of the global model."""
+    """Yield the size of the whole model after some rounds of broadcasting the global model's changes."""
     broadcast = BroadcastConfig(codec.values, codec.fraction)
     theta, owed = first_version(training.shared(1), layout, broadcast), None
     for number in range(1, max(SNAPSHOTS) + 1):
@@ -147,7 +148,7 @@ def snapshots(training: Training, layout: Layout, codec: Codec) -> Iterator[Row]
 
 
 def patches(training: Training, device: int) -> Iterator[Sent]:
-    """The personal elements of a device: those farthest from the next global model."""
+    """Yield a device's patches: its personal elements, the farthest from the next global model."""
     for number in range(1, training.rounds + 1):
         own, shared = training.own(device, number), training.shared(number + 1)
         places = top_k(own - shared, round(PERSONAL * own.size)).indices
@@ -156,7 +157,7 @@ def patches(training: Training, device: int) -> Iterator[Sent]:
 
 
 def selections(training: Training, device: int, layout: Layout) -> Iterator[tuple[Sent, Sent]]:
-    """The selected elements that a device sends, and the patch that it gets for them."""
+    """Yield pairs: the selected elements that a device sends, and the patch with which it is answered."""
     context: bytes | None = None
     for number in range(1, training.rounds + 1):
         own, shared = training.own(device, number), training.shared(number)
@@ -169,7 +170,7 @@ def selections(training: Training, device: int, layout: Layout) -> Iterator[tupl
 
 
 def measured(sent: Sent, repeats: int) -> Row:
-    """One row; without times when ``repeats`` is 0."""
+    """Return one row. It has no times if ``repeats`` is 0."""
     vector, values, context = sent
     code = partial(encode, vector, values, context=context)
     coded = code()
@@ -186,7 +187,7 @@ def measured(sent: Sent, repeats: int) -> Row:
 
 
 def all_vectors(training: Training, layout: Layout) -> Iterator[tuple[Row, Iterator[Sent]]]:
-    """Every kind of vector that is sent: its description, and its vectors round by round."""
+    """Yield every kind of vector that is sent: a description, and the vectors round by round."""
     for codec in BROADCASTS:
         what: Row = {"what": "broadcast", "fraction": codec.fraction, "values": codec.values.value}
         yield what, broadcasts(training, codec)
@@ -203,7 +204,7 @@ def all_vectors(training: Training, layout: Layout) -> Iterator[tuple[Row, Itera
 
 
 def figures(found: Result) -> list[Figure]:
-    """Means over all rounds and devices of the vectors that are sent, and a newcomer's download."""
+    """Return the means over all rounds and devices for each kind of vector, and a newcomer's download."""
     written: list[Figure] = []
     for key, what in CODED.items():
         rows = [r for r in found["rows"] if (r["what"], r["fraction"], r["values"]) == key]
@@ -230,7 +231,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("Codec: whole vectors", figures)
 def measure(deltas: Path = Path("runs/deltas.npz"), repeats: int = 20) -> Result:
-    """Every row, timed this many times."""
+    """Measure every row. The vectors of the last round are timed ``repeats`` times."""
     if not deltas.exists():
         write_deltas(deltas)
     named = avgcnn().named_parameters()

@@ -69,7 +69,7 @@ def measure(
     seeds: Sequence[int] = (42, 43, 44), alphas: Sequence[float] = (0.1, 0.5), rounds: int = 40,
     out: Path = Path("runs/compression"), fleet: Path = FLEET,
 ) -> Result:  # fmt: skip
-    """Do the missing runs, and collect the results of all."""
+    """Perform the missing runs, and collect the results of all runs."""
     cells: list[dict[str, object]] = []
     for alpha in alphas:
         split = re.sub(r"(?m)^alpha = .*$", f"alpha = {alpha:g}", fleet.read_text())

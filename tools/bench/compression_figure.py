@@ -1,9 +1,9 @@
 """Draws docs/compression.svg from tools/bench/results/compression.json.
 
-It plots, for every coding and split, the accuracy before training minus that without compression under the
-same seed, in percentage points, against the bytes per device and round, up and down. A dot is the mean over
-the seeds, and a line extends from the worst seed to the best. Differences are plotted because accuracies
-vary more between seeds than between codings.
+It compares every coding and split with no compression under the same seed: the difference in accuracy
+before training, in percentage points, is plotted against the bytes per device and round, up and down. A dot
+is the mean over the seeds, and a line extends from the worst seed to the best. Differences are plotted
+because accuracies vary more between seeds than between codings.
 """
 
 import json

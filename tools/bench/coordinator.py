@@ -11,10 +11,10 @@ the device's share of closing the round. Updates have the largest elements of a 
 layer's), both with a durable store and without fsync. Planning the next round is reported separately.
 Milliseconds per update are processor time of this process (one thread, kernel included), the median of all
 rounds but the first. ``received_per_s`` is updates per second of wall time, from the first frame to the
-last receipt, if each turn of the event loop processes that many devices. The last line is JSON.
+last receipt, if each turn of the event loop processes ``--turn`` devices. The last line is JSON.
 
 With ``--group-commit``: updates per second by wall clock, with fsync, if 1, 8 and 32 updates share a
-transaction, on SQLite and on its own PostgreSQL; ``times`` relates this to one transaction per update, and
+transaction, on SQLite and on its own PostgreSQL; ``times`` is the ratio to one update per transaction, and
 ``processor_ms`` is an update's processor time. A transaction's updates share its flush, so the slower the
 disk flushes, the more is gained.
 """
@@ -152,7 +152,7 @@ class Device:
         self.peer = Peer(self.topic, self.keys.up, self.keys.down, 1, 0)
 
     def order(self, effects: list[object]) -> Order:
-        """Return the last order among these effects."""
+        """Return the last order for this device in ``effects``."""
         mine = [
             e for e in effects if isinstance(e, Send) and e.topic == topics.down(FLEET, self.name)
         ]
@@ -276,7 +276,10 @@ def payloads_of(size: int, share: float, kind: str) -> list[bytes]:
 
 
 def measure_turns(args: argparse.Namespace) -> Iterator[Row]:
-    """Measure updates per second with fsync, by updates per transaction, on SQLite and PostgreSQL."""
+    """Yield updates per second, with fsync, for several numbers of updates per transaction.
+
+    Measures both SQLite and PostgreSQL.
+    """
     from tools.bench.parts.servers import PostgresServer
 
     payloads, share = payloads_of(args.size, SHARES[-1], "rows"), SHARES[-1]

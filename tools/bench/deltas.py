@@ -1,10 +1,10 @@
 """Real deltas for the codec benchmark: models of FedAvg on Fashion-MNIST before and after training.
 
-Ten devices, 512 images each, split by Dir(.1); avgcnn, five epochs of SGD with learning rate .01 in batches
-of 32, one thread, 40 rounds. The file has float32 vectors (n,):
+Ten devices have 512 images each, split by Dir(.1). They train avgcnn for 40 rounds, with five epochs of SGD
+per round, learning rate .01, batches of 32 and one thread. The file has float32 vectors (n,):
 
-    global_<round>            what every device starts the round from; one more than there are rounds
-    local_<device>_<round>    what this device ends it with: devices 0 to 2, the first rounds only
+    global_<round>            the model that every device starts the round from, and the final one
+    local_<device>_<round>    the model that this device ends it with: devices 0 to 2, first rounds only
 
 This training uses no codec, so its deltas favour none.
 """
@@ -89,14 +89,14 @@ def _train(model: nn.Module, share: Share, rng: np.random.Generator) -> None:
 
 
 def _accuracy(model: nn.Module, dataset: Dataset) -> float:
-    """Accuracy on the last 2,000 images, from the authors' test set; devices train on some of them."""
+    """Return the accuracy on the authors' last 2,000 test images, on some of which devices train."""
     images, labels = _images(dataset, np.arange(dataset.targets.size - 2000, dataset.targets.size))
     with torch.no_grad():
         return float((model(images).argmax(1) == labels).float().mean())
 
 
 def _theta(model: nn.Module) -> Theta:
-    """The parameters as one vector (n,), in model order."""
+    """Return the parameters as one vector (n,), in model order."""
     flat: Theta = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).numpy()
     return flat
 

@@ -1,4 +1,4 @@
-"""The README's demo: a device's bytes up and down, of an update and of the broadcast, counted at sockets.
+"""Reports the bytes of the README's demo: a device's traffic, an update and the broadcast, at sockets.
 
 It reads the result of ``make demo``, or runs ``examples/phones.toml`` if there is none.
 """
@@ -36,7 +36,7 @@ def figures(found: Json) -> list[Figure]:
 
 
 def both_ways(strategy: StrategyResult) -> list[Figure]:
-    """Return figures of a device's bytes; none if the result does not separate its first round."""
+    """Return figures of a device's bytes, or none if the result does not separate its first round."""
     row = headline(strategy)
     device, new = row.rates.device, row.rates.newcomer
     if not device.both or not new.both:
@@ -51,7 +51,7 @@ def both_ways(strategy: StrategyResult) -> list[Figure]:
 
 @bench("Bytes of a fleet", figures)
 def measure(out: Path = Path("runs/demo")) -> Json:
-    """Return the whole result."""
+    """Return the demo's whole result."""
     emulated(FLEET, out)
     found: Json = json.loads((out / "result.json").read_text())
     return found

@@ -2,12 +2,12 @@
 
 Two real agents and the real coordinator exchange frames in one process, as in examples/one_round.py, in
 rounds of FedOBP with a 4-layer CNN of 582,026 parameters, of which 4 % are sent. Every write and fsync in
-the agents' folders is counted by the purpose of the file. The first rounds are left out, because in them
-the bundle and the whole model are downloaded. Figures are means per device and round.
+the agents' folders is counted by the purpose of the file. The first rounds are left out, because they also
+download the bundle and the whole model. Figures are means per device and round.
 
 Each round stores two vectors of the model's size: the error-feedback residual and the device's own model.
 Every ninth round also writes the global model; the rounds in between store only the steps that lead to it.
-The default measures two times nine rounds.
+By default, 18 rounds are measured, so the global model is written twice.
 """
 
 import os
@@ -39,10 +39,10 @@ from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello
 
 WARM_UP = 2
-# The targets. A round needs these fsyncs: two for each of the journal's four commits (file and folder);
-# those of three blobs and one download; two of the blobs' folder, before the commits that name them; that
-# of the global model, in a ninth of the rounds. It writes two vectors of the model's size, a ninth of
-# another one, and small files.
+# The targets. A round needs these fsyncs: two for each of the journal's four commits (file and folder); one
+# for each of three blobs and for one download; two for the blobs' folder, before the commits that name the
+# blobs; one for the global model, in a ninth of the rounds. A round writes two vectors of the model's size,
+# in a ninth of the rounds a third one, and small files.
 TARGET = {"fsyncs": 14.2, "models": 2.2}
 SHAPE = (1, 28, 28)
 

@@ -1,10 +1,10 @@
-"""Measures the emulator's overhead: time and memory besides training, for many sizes of fleet and cohort.
+"""Measures the emulator's overhead: time and memory beyond training, for many sizes of fleet and cohort.
 
 Every run is ``sedge-emulate`` on real Fashion-MNIST with the 4-layer CNN, FedOBP, five local epochs and
 updates of the largest 1 % in bfloat16, in virtual time. The last two runs are the unchanged
 examples/thousand.toml for 20 rounds, with the local pool and with Ray. "overhead" is the share of the
 workers' time that is not training or evaluation. "cost" is that time per device round: (wall x workers -
-training) / device rounds; frameworks.py measures the same of other frameworks. Memory is the peak over all
+training) / device rounds; frameworks.py measures the same for other frameworks. Memory is the peak over all
 processes together.
 
 A virtual machine gets its memory from the host page by page, on first use. If that is slow (we have seen 5
@@ -54,7 +54,7 @@ options = {{ quantile = 0.9995 }}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "thousand.toml"
 
 Row = dict[str, int | float | str]
-# The targets: milliseconds besides training per device round, and share of the example's time.
+# The targets for time beyond training: milliseconds per device round, and the share of the example's time.
 TARGET_DISPATCH_MS, TARGET_OVERHEAD = 5.0, 0.05
 # The share of the free memory to touch before the first run.
 WARMED = 0.8
@@ -103,7 +103,7 @@ def row(devices: int, cohort: int, engine: Engine) -> Row:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return what an emulation costs besides training."""
+    """Return what an emulation costs beyond training."""
     written = [
         Figure(
             f"emulated devices, {row['devices']:,} of which {row['cohort']:,} in a round",

@@ -35,10 +35,10 @@ def processor_s(root: int) -> float:
     """Return processor seconds of a process and all its descendants so far."""
     ticks, children = dict[int, int](), dict[int, list[int]]()
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the process has ended since the folder was listed
             fields = path.read_text().rpartition(")")[2].split()
             pid = int(path.parent.name)
-            # utime, stime, and those of terminated children
+            # utime and stime of the process, and of its terminated children
             ticks[pid] = sum(map(int, fields[11:15]))
             children.setdefault(int(fields[1]), []).append(pid)
     family = [root]

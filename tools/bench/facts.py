@@ -1,9 +1,9 @@
 """Measures what it costs to display a fleet after many rounds.
 
-The store has a run with this many closed rounds of ten devices each, written as if the run had happened.
-Processor time is measured for ``device list`` (the whole command), for the first status page (reading the
-facts and drawing the page) and for a restart until the first ``/healthz`` (the coordinator loads its state
-and the facts are read). registry.py measures an idle fleet.
+The store has a run with a given number of closed rounds, of ten devices each, written as if the run had
+happened. Processor time is measured for ``device list`` (the whole command), for the first status page
+(reading the facts and drawing the page) and for a restart until the first ``/healthz`` (the coordinator
+loads its state and the facts are read). registry.py measures an idle fleet.
 """
 
 import resource
@@ -44,7 +44,7 @@ REPEATS = 3
 
 
 def filled(folder: Path, devices: int, rounds: int) -> Path:
-    """Fill a state folder with a run of this many closed rounds and an open one."""
+    """Return a state folder filled with a run of ``rounds`` closed rounds and one open round."""
     state = folder / "state"
     with closing(open_folder(state, durable=False)) as store:
         enrol(store, devices)
@@ -74,7 +74,7 @@ def enrol(store: Store, devices: int) -> None:
 
 
 def closed(number: int, names: Sequence[str], state: bytes) -> ClosedRound:
-    """Close a round to which every device sent an update."""
+    """Return a closed round to which every device sent an update."""
     devices = tuple(DeviceSummary(name, 100, 0.5, 0.6, 1000) for name in names)
     summary = Summary(
         RUN, number, "train", len(names), 0, devices, 1.0, 0.5, 0.6, 1000 * len(names), {}
@@ -121,7 +121,7 @@ def restart(state: Path) -> float:
 
 
 def looked(devices: int, rounds: int) -> dict[str, float]:
-    """Measure the processor seconds of each way to display the fleet, after this many rounds."""
+    """Measure the processor seconds of each way to display the fleet, after ``rounds`` rounds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         state = filled(folder, devices, rounds)
@@ -148,5 +148,5 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("Displaying a fleet", figures)
 def measure(rounds: Sequence[int] = (500, 4000, 20_000), devices: int = 200) -> Result:
-    """Measure this many rounds with this many devices."""
+    """Measure a fleet of ``devices`` devices after each of these numbers of rounds."""
     return {"devices": devices, "rows": {number: looked(devices, number) for number in rounds}}

@@ -44,7 +44,7 @@ def few_rounds(folder: Path, rounds: int) -> result.Result:
 def broadcast_bytes(played: result.Result) -> float:
     """Return the mean bytes per later round that leave the coordinator once for all devices.
 
-    They follow from down = devices * (broadcast + own) and sent = broadcast + devices * own.
+    The result follows from down = devices * (broadcast + own) and sent = broadcast + devices * own.
     """
     later = [r for r in played.strategies[0].rounds if not r.newcomers]
     shared = [(r.bytes_down - r.coordinator_up) / (r.num_updates - 1) for r in later]
@@ -114,7 +114,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("The costs of a device", figures)
 def measure(connections: int = 5000, rounds: int = 6) -> Result:
-    """Measure rounds of the fleet, and this many silent connections."""
+    """Measure ``rounds`` rounds of the fleet, its database rows, and ``connections`` silent connections."""
     with tempfile.TemporaryDirectory(prefix="sedge-costs-") as name:
         played = few_rounds(Path(name) / "fleet", rounds)
         row = row_bytes(Path(name) / "rows")

@@ -8,7 +8,10 @@ from sedge_emulate.result import Result, read_json
 
 
 def emulated(fleet: Path | str, folder: Path, **options: int) -> Result:
-    """Return the result of a fleet file, or of its text, in this folder. Exits if a run fails."""
+    """Run a fleet, given as a file or its text, in ``folder``, unless it is finished. Returns its result.
+
+    Exits if the run fails.
+    """
     if not (folder / "result.json").exists():
         if isinstance(fleet, Path):
             path = fleet  # not copied, because its model's module is next to it

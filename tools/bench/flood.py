@@ -3,8 +3,8 @@
 It starts a real Mosquitto with the configuration that ``sedge-cloud init`` writes (on the loopback
 interface only), a real ``sedge-cloud serve`` and an endless run of FedAvg. The honest devices follow the
 whole protocol but do not train: each downloads every round's model and uploads an update of about five
-chunks. A lost message delays them by up to two seconds. Another device, in a separate process, answers no
-order and sends ``--rate`` messages a second (inf: as many as the broker accepts) of one kind:
+chunks. A lost message delays them by up to two seconds. Another device, in a separate process, does not
+answer orders, and sends ``--rate`` messages a second (inf: as many as the broker accepts) of one kind:
 
     chunk    sealed, of a transfer that it has not offered: nobody answers these
     get      sealed, for all chunks of the round's model
@@ -16,7 +16,7 @@ Each flood is between two calm periods of the same length. The share is the rate
 the flood, relative to the calm periods. The result also has the flooder's messages per second, the seconds
 after the flood until every honest device has committed another update, the coordinator's use of a core (the
 more stable figure on a busy machine), how often honest devices had to repeat a GET or an offer, and the
-number of lines that the coordinator logged meanwhile.
+number of lines that the coordinator logged in the meantime.
 """
 
 import os
@@ -160,7 +160,7 @@ class Station:
         self.send(self.peer.message(HELLO))
 
     def hear(self, message: Message) -> None:
-        """Process a message of the coordinator."""
+        """Process a message from the coordinator."""
         if isinstance(message, Order):
             self.order = message
         elif isinstance(message, Welcome) and message.nonce != HELLO.nonce:  # it does not know us
@@ -192,7 +192,7 @@ class Honest(Station):
         return self.link.timer() if due is None else min(self.link.timer(), due)
 
     def step(self) -> None:
-        """Process arrived messages, and do whatever is due."""
+        """Process the messages that have arrived, and do whatever is due."""
         super().step()
         now = time.monotonic()
         if self.order is None or not self.link.up:
@@ -209,7 +209,7 @@ class Honest(Station):
                 self.send(self._next(self._upload, self.order, index))
 
     def hear(self, message: Message) -> None:
-        """Process a message of the coordinator."""
+        """Process a message from the coordinator."""
         now = time.monotonic()
         known = self.order.round if self.order else 0
         super().hear(message)
@@ -471,7 +471,7 @@ def figures(found: Result) -> list[Figure]:
 def measure(
     devices: int = 8, rate: float = 3000.0, seconds: float = 10.0, kinds: Sequence[str] = ()
 ) -> Result:
-    """Flood with each kind of message, at this rate per second, for this long."""
+    """Flood with each kind of message, at ``rate`` messages per second for ``seconds`` seconds."""
     names = chosen(kinds, KINDS)
     with Bench(devices) as over:
         rows = [flooded(over, kind, rate, seconds) for kind in names]

@@ -8,10 +8,10 @@ threads. sedge-emulate also evaluates every model before and after training, on 
 
 Flower and FedJAX are installed by pip into their own virtual environments, which are kept in --venvs; if
 that fails, the row says so. All frameworks are measured in turn, --passes times. "round" is the median over
-passes and rounds, without each pass's first ("first": starting processes, compiling). "dispatch" is the
-cost per device of a round without any training. Flower and FedJAX run such rounds. For sedge-emulate, which
-has none, it is the wall time that is not the workers' training and evaluation, per device and round,
-including joining and the final round.
+all passes and rounds, except for each pass's first round ("first"), which includes starting processes and
+compiling. "dispatch" is the cost per device of a round without any training. Flower and FedJAX run such
+rounds. For sedge-emulate, which has none, it is the wall time that is not the workers' training and
+evaluation, per device and round, including joining and the final round.
 """
 
 import json
@@ -73,7 +73,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Framework:
-    """Another framework: ``script`` runs the work where ``packages`` (by pip) are installed.
+    """Another framework. ``script`` does the work in an environment with ``packages``, installed by pip.
 
     ``report`` lists the distributions whose versions are reported with the figures.
     """
@@ -204,7 +204,7 @@ def rows_of(names: Sequence[str], venvs: Path, rounds: int, passes: int) -> dict
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return the figures of the same work in the other frameworks."""
+    """Return a figure for each framework. All of them do the same work."""
     rows = found["frameworks"]
     own_s = rows.get("sedge", {}).get("round_s")
     written: list[Figure] = []
@@ -232,7 +232,7 @@ def figures(found: Result) -> list[Figure]:
 def measure(
     *names: str, rounds: int = 6, passes: int = 2, venvs: Path = Path("runs/frameworks")
 ) -> Result:
-    """Measure this many rounds per pass. The first round of a pass does not count."""
+    """Measure ``rounds`` rounds per pass. The first round of a pass does not count."""
     if rounds < 2 or passes < 1:
         raise BadOption(f"found {rounds} rounds, {passes} passes; expected 2 or more, 1 or more")
     rows = rows_of(chosen(names, ("sedge", *frameworks())), venvs, rounds, passes)

@@ -3,8 +3,8 @@
     python -m tools.bench --keep gains
     python -m tools.bench --keep gains --splits dir-0.1 --sizes 20 200 --seeds 42
 
-Each cell is one strategy of gains.toml on Fashion-MNIST under one seed. A device trains on that many
-examples on average and is tested on ``TESTS`` others; accuracies are pooled over all test examples. A
+Each cell is one strategy of gains.toml on Fashion-MNIST under one seed. A device trains on a given number
+of examples on average and is tested on ``TESTS`` others; accuracies are pooled over all test examples. A
 finished cell is not repeated, and an interrupted one resumes. gains_figure.py draws them.
 """
 
@@ -68,7 +68,7 @@ def figures(found: Result) -> Iterator[Figure]:
 def gains_of(
     cells: Sequence[Cell], split: str, size: int, strategy: str
 ) -> list[tuple[float, float]]:
-    """Return a strategy's gains before and after training, by seed; none for the first strategy."""
+    """Return a strategy's gains before and after training, by seed, or [] for the first strategy."""
     first = cells[0].strategy
     by_place = {cell.place: cell for cell in cells}
     return [
@@ -109,7 +109,7 @@ def measure(
 
 
 def kept_cells(fleet: EmulationConfig, kept: Path) -> list[Cell]:
-    """Return the stored cells. Raises ``DataError`` for cells of another fleet."""
+    """Return the stored cells. Raises ``DataError`` if they belong to another fleet."""
     if not kept.exists():
         return []
     found = msgspec.json.decode(kept.read_bytes(), type=Gains)

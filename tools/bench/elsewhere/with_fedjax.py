@@ -5,7 +5,7 @@
 The file contains x (d, N, 1, 28, 28) and y (d, N), one row for each device. FedJAX's own FedAvg is used
 with its default backend, jit: one client after the other, each step on all processors. All devices train in
 every round; the same number of rounds is then run without any training step. The last line is JSON: the
-seconds of both kinds of rounds.
+seconds of each round with training and of each round without.
 """
 
 import argparse
@@ -27,7 +27,10 @@ BATCH_SIZE, LEARNING_RATE, CLASSES = 32, 0.01, 10
 
 
 def avgcnn(batch: dict[str, Any]) -> Any:
-    """Return the logits (B, 10) of images (B, 28, 28, 1) by sedge_export's reference model; n = 582,026."""
+    """Return the logits (B, 10) of sedge_export's reference model for images (B, 28, 28, 1).
+
+    The model has n = 582,026 parameters.
+    """
     pool = haiku.MaxPool((1, 2, 2, 1), (1, 2, 2, 1), "VALID")
     x = pool(jax.nn.relu(haiku.Conv2D(32, 5, padding="VALID")(batch["x"])))
     x = pool(jax.nn.relu(haiku.Conv2D(64, 5, padding="VALID")(x)))

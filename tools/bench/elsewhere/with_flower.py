@@ -5,7 +5,7 @@
 The file contains x (d, N, 1, 28, 28) and y (d, N), one row for each device. As in Flower's own examples, a
 model is sent as torch's state_dict; each processor runs one client at a time, torch with one thread. All
 devices train in every round; the same number of rounds is then run without any training step. The last line
-is JSON: the seconds of both kinds of rounds.
+is JSON: the seconds of each round with training and of each round without.
 """
 
 import argparse
@@ -31,7 +31,7 @@ BATCH_SIZE, LEARNING_RATE = 32, 0.01
 
 
 class AvgCNN(nn.Module):
-    """A copy of sedge_export's reference model, because sedge_export is not installed here; n = 582,026."""
+    """A copy of sedge_export's reference model (582,026 parameters). sedge_export is not installed here."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -23,8 +23,8 @@ from tools.bench.gpu.stages import CARD, STAGES, TOTAL_S, Stage
 from tools.bench.gpu.words import line
 
 INTERRUPTED = 130
-# Default of --budget on a CPU, in seconds. It is longer than on a GPU (TOTAL_S), whose time often costs
-# rent.
+# Default of --budget on a CPU, in seconds. It is longer than on a GPU (TOTAL_S), because GPUs are often
+# rented.
 CPU_S = 3 * TOTAL_S
 
 
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @dataclass
 class Run:
-    """A run of some stages, "card" first, within ``budget`` seconds (None: the device's default)."""
+    """A run of some stages, "card" first, within ``budget`` seconds. None means the device's default."""
 
     stages: Sequence[Stage]
     budget: float | None
@@ -115,7 +115,7 @@ class Run:
     def _stage(self, stage: Stage) -> int:
         """Run one stage, and print its goals. Returns its exit status.
 
-        It may take its share of the budget, plus the time that earlier stages have left unused.
+        The stage may take its share of the budget, plus the time that earlier stages have left unused.
         """
         budget = self.budget or (CPU_S if self.device == "cpu" else TOTAL_S)
         self.granted += stage.seconds * budget / sum(each.seconds for each in self.stages)
@@ -133,7 +133,7 @@ class Run:
         return end.status
 
     def _goals(self) -> list[Goal]:
-        """Print which goals are met, according to the rows so far."""
+        """Return the goals and whether they are met, according to the rows so far."""
         why = NO_GPU if self.device == "cpu" else self.remark
         return judged({stage.name: stage.rows for stage in self.done}, why)
 

@@ -1,13 +1,13 @@
 """[privacy]: a run's differential-privacy budget, and the accountant that computes how long it lasts.
 
-    start     noise = the smallest with which num_rounds rounds stay within epsilon, or as given
+    start     noise = the smallest that keeps num_rounds rounds within epsilon, or as given
               rounds = how many rounds the budget lasts with that noise
     round     spent + 1, in the commit that closes it and releases its model
-    rounds    spent: the run ends
+    end       spent = rounds, and the run ends
 
 A device's data is protected, but not the fact that it takes part: neighbouring data sets are a fleet, and
 the same fleet with one device's contribution set to zero (zero-out, dp-accounting's ``REPLACE_SPECIAL``).
-Each device flips its own coin to take part in a round, so the accountant composes Poisson-sampled Gaussians
+Each device takes part in a round by its own coin flip, so the accountant composes Poisson-sampled Gaussians
 through their privacy loss distributions. The accountant is dp-accounting, in the extra ``privacy``; a
 running coordinator does not need it.
 """
@@ -23,21 +23,21 @@ from msgspec import Meta
 
 from sedge_protocol.errors import ConfigError, NotInstalled
 
-# The share of delta reserved for draws that select no device and are therefore repeated.
+# The fraction of delta reserved for draws that select no device and are therefore repeated.
 EMPTY_SHARE = 0.01
-# Step sizes of the discretised privacy loss. The fine one takes ten times as long; the coarse one is exact
-# to 1e-3 for up to FEW_ROUNDS rounds. Both overestimate epsilon.
+# Step sizes of the discretised privacy loss. The fine step takes ten times as long to compute with; the
+# coarse one is exact to 1e-3 for up to FEW_ROUNDS rounds. Both overestimate epsilon.
 COARSE, FINE, FEW_ROUNDS = 1e-3, 1e-4, 300
 # With less noise, the privacy loss distribution would not fit in memory.
 LEAST_NOISE = 0.1
 
 
 class PrivacyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[privacy]: differential privacy for every device, against everyone who gets the models.
+    """[privacy]: differential privacy for every device, against everyone who receives the models.
 
-    The coordinator clips each update, adds noise to their sum, and stops the run when the budget is spent
-    (docs/privacy.md). Needs `pip install 'sedge-fl[privacy]'`, a strategy that averages (fedavg, fedprox,
-    fedbn, fedper, lg_fedavg, fedrep, fedbabu, fedlc, ditto, apfl, blended, or fedobp with
+    The coordinator clips each update, adds noise to the sum of the updates, and stops the run when the
+    budget is spent (docs/privacy.md). Needs `pip install 'sedge-fl[privacy]'`, a strategy that averages
+    (fedavg, fedprox, fedbn, fedper, lg_fedavg, fedrep, fedbabu, fedlc, ditto, apfl, blended, or fedobp with
     `scoring = "device"`), and `[codec] error_feedback = false`.
     """
 
@@ -56,9 +56,9 @@ class PrivacyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """A run's privacy budget: how many of its ``rounds`` of training are ``spent``.
+    """A run's privacy budget: it allows ``rounds`` training rounds, of which ``spent`` are used up.
 
-    Coins and noise are derived from ``secret``, 32 bytes. ``noise`` is a multiple of the clip, and a
+    Coins and noise are derived from ``secret`` (32 bytes). ``noise`` is a multiple of the clip, and a
     round's sum is divided by ``expected``.
     """
 
@@ -70,7 +70,7 @@ class Budget(msgspec.Struct, frozen=True):
 
     @property
     def left(self) -> int:
-        """Return how many more rounds of training are allowed."""
+        """Return how many more training rounds are allowed."""
         return self.rounds - self.spent
 
     def after_round(self) -> "Budget":
@@ -81,10 +81,11 @@ class Budget(msgspec.Struct, frozen=True):
 def first_budget(
     config: PrivacyConfig, share: float, rounds: int, devices: int, secret: bytes | None = None
 ) -> Budget:
-    """Return the budget of ``rounds`` rounds; a device takes part in each with probability ``share``.
+    """Return a budget for ``rounds`` rounds, if a device joins each with probability ``share``.
 
-    ``secret`` is drawn at random if not given. Raises ``ConfigError`` if the accountant is not installed,
-    for a delta too large for this many devices, and for noise with which even one round exceeds the budget.
+    If the config sets the noise, the budget may allow fewer rounds. ``secret`` is drawn at random if not
+    given. Raises ``ConfigError`` if the accountant is not installed, if delta is too large for this many
+    devices, or if the noise is so low that even one round exceeds epsilon.
     """
     require_accountant()
     require_devices(config, devices)
@@ -112,7 +113,7 @@ def require_accountant() -> None:
 
 
 def require_devices(config: PrivacyConfig, devices: int, where: str = "") -> None:
-    """Raise ``ConfigError`` if delta would allow publishing all data of one among this many devices."""
+    """Raise ``ConfigError`` if delta is so large that it permits publishing one device's data in full."""
     if not devices:
         raise ConfigError(
             "privacy",
@@ -130,7 +131,8 @@ def require_found(
 ) -> None:
     """Raise ``ConfigError`` if a draw among ``fewest`` devices is too likely to select none.
 
-    Repeating the draw weakens privacy, so the probability of that must stay below a share of delta.
+    An empty draw is repeated, which weakens privacy. The probability of one must therefore stay below a
+    fixed fraction of delta.
     """
     allowed = EMPTY_SHARE * config.delta / rounds
     if share < 1 and (1 - share) ** fewest > allowed:
@@ -143,7 +145,7 @@ def require_found(
 
 @lru_cache
 def least_noise(share: float, rounds: int, epsilon: float, delta: float) -> float:
-    """Return the least noise, rounded to four digits, that keeps this many rounds within epsilon."""
+    """Return the smallest noise, rounded to four digits, that keeps this many rounds within epsilon."""
     low, high = 0.0, 1.0
     while epsilon_of(high, share, rounds, delta) > epsilon:
         low, high = high, 2 * high
@@ -158,7 +160,10 @@ def least_noise(share: float, rounds: int, epsilon: float, delta: float) -> floa
 
 @lru_cache
 def epsilon_of(noise: float, share: float, rounds: int, delta: float) -> float:
-    """Return the epsilon that this many rounds spend. Raises ``ConfigError`` without the accountant."""
+    """Return the epsilon that this many rounds spend.
+
+    Raises ``ConfigError`` if the accountant is not installed.
+    """
     if not rounds:
         return 0.0
     require_accountant()
@@ -175,7 +180,7 @@ def epsilon_of(noise: float, share: float, rounds: int, delta: float) -> float:
 
 
 def _lasting(noise: float, share: float, rounds: int, epsilon: float, delta: float) -> int:
-    """Return how many of the rounds stay within the budget."""
+    """Return how many of ``rounds`` rounds stay within epsilon."""
     within, beyond = 0, rounds + 1
     while beyond - within > 1:
         middle = (within + beyond) // 2
@@ -187,7 +192,7 @@ def _lasting(noise: float, share: float, rounds: int, epsilon: float, delta: flo
 
 
 def bought_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
-    """Describe what the whole budget buys. Raises ``ConfigError`` without the accountant."""
+    """Describe what the whole budget buys. Raises ``ConfigError`` if the accountant is not installed."""
     delta = (1 - EMPTY_SHARE) * config.delta
     return (
         f"privacy: {budget.rounds} rounds of training with noise of {budget.noise:.4g} clips, which spend"
@@ -197,7 +202,7 @@ def bought_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
 
 
 def spent_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
-    """Describe the spent budget; without the accountant, only as a number of rounds."""
+    """Describe the budget spent so far, only as a number of rounds if the accountant is not installed."""
     rounds = f"{budget.spent} of the {budget.rounds} rounds of training that it lasts for"
     try:
         delta = (1 - EMPTY_SHARE) * config.delta

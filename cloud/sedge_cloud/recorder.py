@@ -19,17 +19,17 @@ from sedge_cloud.rounds.lifecycle import OpenRound
 from sedge_cloud.store.rows import CoordinatorRow, DiskRow, RoundRow, TrafficRow
 from sedge_protocol.errors import StorageError
 
-# At most this many sessions per write: recording a large fleet that comes or goes must
-# not hold up the loop.
+# The maximum number of sessions per write: when a large fleet comes or goes, recording it must not hold up
+# the loop.
 MIN_S, MOST_SESSIONS = 1.0, 5000
 # How often to write a heartbeat, to measure the size of the state, and to keep a measurement.
 SIGN_S, MEASURE_S, KEEP_S = 2.0, 60.0, 3600.0
-# Phase ends that differ by less than this count as equal, as the offset between the two clocks varies.
+# Phase ends that differ by less than this count as equal, because the offset between the two clocks varies.
 SAME_S = 1.0
 
 
 class Recorder:
-    """Writes a coordinator's observations as rows, called from its loop; ``wall`` as in ``Coordinator``."""
+    """Writes a coordinator's observations as rows. Its loop calls it; ``wall`` is as in ``Coordinator``."""
 
     def __init__(self, core: Coordinator, wall: Callable[[float], float]) -> None:
         self._core = core
@@ -37,13 +37,13 @@ class Recorder:
         self._wall = wall
         started = wall(time.monotonic())
         self._row = CoordinatorRow(running=True, started=started, link_since=started)
-        self._rounds: dict[str, RoundRow] = {}  # open rounds by run, as last written
-        self._traffic = frozenset[TrafficRow]()  # of open rounds, as last written
+        self._rounds: dict[str, RoundRow] = {}  # open rounds, by run, as last written
+        self._traffic = frozenset[TrafficRow]()  # the traffic in open rounds, as last written
         self._due = self._sign_at = self._look_at = self._measure_at = self._keep_at = 0.0
         self._written: object = None
 
     def link(self, connected: bool, now: float, error: str = "", max_packet: int = 0) -> None:
-        """Record that the link to the broker went up or down; a failed attempt changes nothing."""
+        """Record that the link is up or down. A failed attempt only updates the error."""
         since = self._row.link_since if connected == self._row.link else self._wall(now)
         self._row = msgspec.structs.replace(
             self._row,
@@ -100,7 +100,7 @@ class Recorder:
         self._traffic = frozenset(traffic)
 
     def _standing(self, current: OpenRound, now: float) -> RoundRow:
-        """Return the row of an open round with its current state."""
+        """Return the row of an open round, updated to its current state."""
         config = self._core.runs[current.row.run].config
         last = self._rounds.get(current.row.run, current.row)
         serves = not current.row.ends_at
@@ -121,12 +121,12 @@ class Recorder:
     def _measure(self, now: float) -> DiskRow | None:
         """Measure free space and, less often, the size of the state.
 
-        Returns a measurement if one is to be kept.
+        Returns a measurement if it is time to keep one.
         """
         folder = self._store.folder
         with suppress(OSError):
             disk = shutil.disk_usage(folder)
-            if now >= self._look_at:  # has its own timer, as a busy fleet writes no heartbeats
+            if now >= self._look_at:  # timed separately, as a busy fleet writes no heartbeats
                 self._look_at = now + SIGN_S
                 self._row = msgspec.structs.replace(self._row, free=disk.free, total=disk.total)
             if now >= self._measure_at:

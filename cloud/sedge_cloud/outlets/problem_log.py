@@ -31,12 +31,12 @@ class ProblemLog:
         self._open: dict[Key, Problem] = {}
 
     def __call__(self, facts: Fleet) -> None:
-        """Log the problems that have begun or ended with this reading of the facts."""
+        """Log the problems that have begun or ended as of this reading of the facts."""
         for level, text in self.lines(facts.problems, time.monotonic()):
             _log.log(level, "%s", text)
 
     def lines(self, problems: Iterable[Problem], now: float) -> list[Line]:
-        """Return the new lines with their levels; ``now`` in seconds."""
+        """Return the new lines with their levels; ``now`` is in seconds."""
         seen: dict[Key, Problem] = {(p.code, p.subject): p for p in problems}
         begun = self._onsets.new({key: seen[key] for key in seen if key not in self._open}, now)
         ended = [self._open.pop(key) for key in self._open.keys() - seen.keys()]
@@ -59,7 +59,7 @@ def _ended(problems: Sequence[Problem]) -> Iterator[Line]:
 
 
 def _more(problems: Sequence[Problem], level: int, what: str) -> Iterator[Line]:
-    """Yield one line that counts all problems without a line of their own."""
+    """Yield a single line that counts the problems for which no separate line is logged."""
     counts = sorted(Counter(p.code for p in problems).items())
     if counts:
         text = ", ".join(f"{code} {count}" for code, count in counts)

@@ -17,7 +17,7 @@ MIN_TOKEN = 32
 class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[http]: the status page, its JSON and its metrics (pip install 'sedge-fl[http]').
 
-    docs/operating.md explains them.
+    See docs/operating.md.
     """
 
     listen: str | None = None
@@ -62,7 +62,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return token
 
     def check(self, where: str) -> None:
-        """Raise ``ConfigError`` for an invalid address, or one that is open to all without a token."""
+        """Raise ``ConfigError`` for an invalid address, or for one open to everybody without a token."""
         if self.url is not None and not _is_web(self.url):
             raise ConfigError("http.url", self.url, "http://… or https://…", where)
         if self.listen is None:
@@ -96,7 +96,7 @@ class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class HomeAssistantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[home_assistant]: entities in a Home Assistant that uses the same broker.
 
-    docs/metrics.md says which rights Home Assistant's broker account needs.
+    docs/metrics.md says which permissions Home Assistant's broker account needs.
     """
 
     enabled: bool = False

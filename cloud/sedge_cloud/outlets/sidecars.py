@@ -1,4 +1,4 @@
-"""Sets up the threads next to the coordinator's loop: page, problem log, notices, Home Assistant."""
+"""Sets up the threads beside the coordinator's loop: page, problem log, notices, Home Assistant."""
 
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager
@@ -17,9 +17,10 @@ from sedge_cloud.store.opening import open_store
 from sedge_protocol.errors import NotInstalled
 from sedge_protocol.host.mqtt import BrokerSettings
 
-# Seconds between readings for log and notices. Both report a problem that is in two readings in a row.
+# Seconds between readings, for the log and for notices. Both report a problem once two readings in a row
+# contain it.
 LOG_S, NOTICE_S = FRESH_S, 10.0
-# How often broker accounts are created, for all devices that wait for one.
+# How often broker accounts are created for the devices that are waiting for one.
 ACCOUNTS_S = 1.0
 
 
@@ -34,7 +35,7 @@ def snapshot_of(cloud: CloudConfig) -> Snapshot:
 
 
 def accounts(cloud: CloudConfig) -> Callable[[], None]:
-    """Return a function that creates the accounts of joining devices, if this process may write them.
+    """Return a function that creates accounts for joining devices, if this process may write the files.
 
     Otherwise the function touches a file in the state folder, which makes systemd's
     sedge-cloud-accounts.path have root create them.
@@ -65,7 +66,7 @@ def sidecars(cloud: CloudConfig, settings: BrokerSettings) -> Generator[None]:
             watchers.append(watcher("notices", snapshot, NOTICE_S, Notices(cloud)))
         if cloud.http.listen is not None:
             try:
-                # Needs an optional dependency.
+                # The module needs an optional dependency.
                 from sedge_cloud.outlets.page.server import StatusServer
             except ModuleNotFoundError as exc:
                 raise NotInstalled("[http]", exc.name or "a package", "http") from exc

@@ -1,4 +1,4 @@
-"""Runs the threads next to the coordinator's loop. An error ends one turn of a thread, never the thread."""
+"""Runs the threads beside the coordinator's loop. An error ends one turn of a thread, not the thread."""
 
 import logging
 import threading
@@ -9,9 +9,9 @@ from sedge_cloud.facts.records import Fleet
 from sedge_cloud.facts.snapshot import Snapshot
 from sedge_protocol.errors import SedgeError
 
-# While its turns fail, a thread waits longer each time, but at most this long.
+# While its turns keep failing, a thread waits longer each time, but never longer than this.
 MAX_PAUSE_S = 60.0
-# A thread logs at most one failed turn per this time.
+# A thread logs at most one failed turn in this many seconds.
 QUIET_S = 600.0
 _log = logging.getLogger("sedge.threads")
 

@@ -1,4 +1,4 @@
-"""Formats text tables for the terminal, as wide as their contents. Programs read ``--json`` instead."""
+"""Formats text tables for the terminal, no wider than their contents. Programs read ``--json`` instead."""
 
 import shutil
 import sys
@@ -6,18 +6,18 @@ from collections.abc import Collection, Iterator, Sequence
 
 
 def terminal_width() -> int | None:
-    """Return the width of the terminal; None for a file or a pipe, where nothing is shortened."""
+    """Return the width of the terminal, or None for a file or a pipe, where nothing is shortened."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def table(
     rows: Sequence[Sequence[str]], right: Collection[int] = (), width: int | None = None
 ) -> Iterator[str]:
-    """Yield the lines of a table. Its first row has the headings, and ``right`` are columns of numbers.
+    """Yield the lines of a table. The first of ``rows`` holds the headings.
 
-    The last cell of each row is text of any length. If it does not fit in ``width``, it gets its own line
-    in full. If the other cells do not fit, the widest ones are shortened in the middle, as ids often differ
-    at their ends.
+    ``right`` holds the indices of number columns. The last cell of each row is text of any length. If it
+    does not fit in ``width``, it is printed in full on its own line. If the other cells do not fit, the
+    widest are shortened in the middle, because ids often differ only at the end.
     """
     widths = [max(map(len, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
     room = None if width is None else max(width - len(widths) + 1, 4 * len(widths))

@@ -22,12 +22,12 @@ DEVICES = (
     "device", "state", "since", "heard", "version", "backend", "updates", "before", "after", "strikes",
     "what",
 )  # fmt: skip
-# The indices of the columns that have numbers.
+# The indices of the columns that contain numbers.
 NUMBERS = (6, 7, 8, 9)
 
 
 def open_round(it: RoundFacts, status: str, at: datetime) -> Iterator[str]:
-    """Yield lines on an open round: start, deadline, and each device it waits for, with the reason."""
+    """Yield lines on an open round: its start, its deadline, and whom it waits for, with the reasons."""
     line = f"{it.round:>5} {it.task:<9} {it.updates:>4}/{it.cohort:<4}"
     if it.state != "open":
         yield f"{line} {status if it.state == 'void' else it.state}"
@@ -59,7 +59,7 @@ def closes(it: RoundFacts, at: datetime) -> str:
 
 
 def run_lines(run: RunFacts, at: datetime) -> Iterator[str]:
-    """Yield lines on a run's state: its open round, or why there is none, and devices unable to work."""
+    """Yield lines on a run's state: its open round, or why it has none, and devices unable to work."""
     if run.open is not None:
         yield from open_round(run.open, run.status, at)
     said = run.rounds[-1].failure if run.rounds else ""
@@ -70,7 +70,7 @@ def run_lines(run: RunFacts, at: datetime) -> Iterator[str]:
 
 
 def device_cells(device: DeviceFacts, at: datetime) -> tuple[str, ...]:
-    """Return a device's cells for ``DEVICES``; the last says why it waits, or its last error."""
+    """Return a device's cells for ``DEVICES``; the last one says why it waits, or gives its last error."""
     error = f"{device.error} ({age(device.error_since, at)} ago)" if device.error else ""
     what = f"waits: {device.waits}" if device.waits else error
     if device.state == "never" and device.enrolled and not what:
@@ -97,7 +97,7 @@ def problem_line(problem: Problem, at: datetime) -> str:
 
 
 def problem_lines(problems: Sequence[Problem], at: datetime) -> Iterator[str]:
-    """Yield the first ``PROBLEMS`` problems, worst first, and how many more there are."""
+    """Yield lines for the first ``PROBLEMS`` problems, worst first, then how many more there are."""
     for problem in problems[:PROBLEMS]:
         yield problem_line(problem, at)
     if len(problems) > PROBLEMS:
@@ -105,7 +105,7 @@ def problem_lines(problems: Sequence[Problem], at: datetime) -> Iterator[str]:
 
 
 def headline(facts: Fleet) -> str:
-    """Sum up the fleet in one line."""
+    """Summarise the fleet in one line."""
     running = sum(1 for run in facts.runs if run.status == "running")
     return (
         f"fleet {facts.fleet}, {facts.at.astimezone():%H:%M:%S}: "
@@ -124,5 +124,5 @@ def process_lines(facts: Fleet) -> Iterator[str]:
 
 
 def value_text(value: float | None, metric: Metric) -> str:
-    """Format a metric's value; empty if there is none."""
+    """Format the value of a metric. Returns an empty string if there is none."""
     return "" if value is None else measured(value, metric)

@@ -27,13 +27,13 @@ _STYLES = {"error": "red", "warning": "yellow"}
 
 
 def watch(reader: Reader, name: str | None) -> None:
-    """Show the fleet, or one run, until no run is running any more."""
+    """Show the fleet, or a single run, until no run is running."""
     with Live(Text("…"), refresh_per_second=4) as screen:
         follow(reader, name, lambda facts: screen.update(picture(facts, name)))
 
 
 def follow(reader: Reader, name: str | None, show: Callable[[Fleet], object]) -> None:
-    """Call ``show`` with the facts every second, until no run (of that name) is running."""
+    """Call ``show`` with the facts every second until no run, or not the one named, is running."""
     while True:
         facts = reader.read()
         show(facts)

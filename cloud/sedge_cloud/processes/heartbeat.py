@@ -1,8 +1,8 @@
 """Renews a process's lease in a thread, because a step of the loop may last longer than a lease.
 
-Planning or closing a round of many devices is one step. Without this thread a leader would be replaced in
-the middle of the step and its commit refused, and so would the next leader's. If the loop hangs, the lease
-is not renewed, so it expires as if the process had been killed.
+Planning or closing a round of many devices is one step. Without this thread, a leader would be replaced in
+the middle of the step and its commit refused, and the same would happen to the next leader. If the loop
+hangs, the lease is not renewed, so it expires as if the process had been killed.
 """
 
 import logging
@@ -14,7 +14,7 @@ from sedge_cloud.processes.membership import Membership
 from sedge_cloud.store.leases import RENEW_S, Leases
 from sedge_protocol.errors import StorageError
 
-# A loop whose step lasts longer than this is taken to hang.
+# A loop whose step takes longer than this is assumed to hang.
 LONGEST_STEP_S = 900.0
 
 
@@ -29,7 +29,7 @@ class Heartbeat:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread; the loop itself renews any lease that it still has."""
+        """Stop the thread. From then on, the loop itself renews any lease that this process still holds."""
         self._ended.set()
         self._thread.join()
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from sedge_cloud.store.leases import ProcessRow
 
 _PROC = Path("/proc")
-# Fields of /proc/PID/stat after the name in parentheses: the state, and the start time in ticks since boot.
+# Fields in /proc/PID/stat, counted after the name in parentheses: the state, and the start time in ticks
+# since boot.
 _STATE, _STARTED = 0, 19
 
 
@@ -19,7 +20,7 @@ def this_process() -> ProcessRow:
 
 
 def has_ended(process: ProcessRow, mine: ProcessRow) -> bool:
-    """Return True if a process is known to have ended; that can only be known of this host and boot.
+    """Return True if a process is known to have ended, which requires the same host and boot.
 
     ``mine`` is this process's row.
     """
@@ -32,13 +33,13 @@ def has_ended(process: ProcessRow, mine: ProcessRow) -> bool:
         os.kill(process.pid, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # it runs as another user
+    except PermissionError:  # the process exists but runs as another user
         return False
-    return bool(process.started)  # /proc showed its start once, so it is a zombie now
+    return bool(process.started)  # /proc used to show when it started, so now it is a zombie
 
 
 def _boot() -> str:
-    """Identify the host's boot and the PID namespace, as containers have PIDs of their own."""
+    """Identify the host's current boot and the PID namespace, since each container numbers its own PIDs."""
     parts = list[str]()
     with suppress(OSError):
         parts.append((_PROC / "sys/kernel/random/boot_id").read_text().strip())
@@ -48,7 +49,10 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """Return when a process started; None if it is not running, or this host cannot tell."""
+    """Return when a process started, in ticks since boot.
+
+    Returns None if it is not running, or if this host has no /proc.
+    """
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,8 +1,8 @@
-"""This process's membership among those that serve the fleet: renews its lease and learns its shards.
+"""This process as a member of those that serve the fleet: renews its lease and learns its shards.
 
 Between two checks of the store it relies on the last one, but never for longer than a lease lasts: a
 process that wakes after a pause drops incoming frames until it has checked. Writes need no such precaution,
-as the store refuses those of a process that was replaced.
+because the store refuses writes from a process that has been replaced.
 """
 
 import logging
@@ -22,20 +22,20 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.topics import SHARDS
 
-# How often a process checks for changes by other processes, in seconds.
+# How often a process looks for changes made by other processes, in seconds.
 LOOK_S = 0.5
-# A host's clock may differ from the database's by this many seconds before a warning is logged.
+# A host's clock may differ from the database's by this many seconds before a warning is logged about it.
 SKEW_S = 60.0
 
 
 class Membership:
     """One of the fleet's processes, which joins when this object is created; ``now`` is the loop's clock.
 
-    The process has ``shards``, and may be the one that ``leads``. It will get the ``coming`` shards; it has
-    not reported yet that it is ready for the ``unready`` ones among them. Its own shards in ``going`` have
-    an heir that is ready for them. ``poll`` was last called at ``polled_at``. If no other process can serve
-    (``alone``: this process holds the store's lock), it replaces any registered process, whatever that
-    process's row says.
+    The process owns ``shards``, and may be the one that ``leads``. It is about to get the ``coming``
+    shards, and has yet to report that it is ready for the ``unready`` ones among them. For its own shards
+    in ``going``, the process that takes over is ready. ``poll`` was last called at ``polled_at``. If no
+    other process can serve (``alone``: this process holds the store's lock), it replaces any registered
+    process, whatever that process's row says.
     """
 
     def __init__(self, store: Leases, now: float, alone: bool) -> None:
@@ -56,11 +56,11 @@ class Membership:
         return self._process.token
 
     def wall(self, now: float) -> float:
-        """Convert a time of the loop to the database's clock."""
+        """Convert loop time to the database's clock."""
         return now + self._ahead
 
     def is_sure(self, now: float) -> bool:
-        """Return True if no other process can have replaced this one yet."""
+        """Return True if it is certain that no other process has replaced this one yet."""
         return self._is_in and (self._alone or now < self._renewed_at + LEASE_S)
 
     def timer(self) -> float:
@@ -68,9 +68,9 @@ class Membership:
         return self._look_at
 
     def poll(self, now: float) -> bool:
-        """Renew the lease and check the store, if due. Returns True if shards or the lead have changed.
+        """Renew the lease and check the store, if due. Returns True if the shards or the leader changed.
 
-        Raises ``LeaseLost`` when it must serve alone and another process has replaced it.
+        Raises ``LeaseLost`` if this process must serve alone and another one has replaced it.
         """
         self.polled_at = now
         if now < self._look_at:
@@ -103,12 +103,12 @@ class Membership:
         return notes
 
     def listens(self) -> None:
-        """Report that this process is ready for the ``coming`` shards, as it receives their frames."""
+        """Report that this process is ready for the ``coming`` shards because it receives their frames."""
         self._change(lambda lease: replace(lease, ready=lease.ready or lease.heir == self.token))
         self.unready = frozenset()
 
     def hand_over(self) -> None:
-        """Hand over the ``going`` shards; all frames that arrived for them must have been processed."""
+        """Hand over the ``going`` shards. All frames received for them must have been processed."""
         going = self.going
         self._change(
             lambda lease: (
@@ -119,20 +119,20 @@ class Membership:
         )
 
     def retire(self, leaves: bool) -> None:
-        """If ``leaves``, hand over all shards to other processes; if not, take shards again.
+        """Start to hand over all shards to other processes or, if not ``leaves``, to take shards again.
 
-        The next ``poll`` that reaches the store records this.
+        The next ``poll`` that reaches the store records the decision.
         """
         self._leaves, self._look_at = leaves, 0.0
 
     def leave(self) -> None:
-        """Release this process's leases. If that fails, other processes take them when they expire."""
+        """Release this process's leases. If that fails, other processes take them over when they expire."""
         with suppress(StorageError):
             self._store.leave()
 
     @property
     def is_alone(self) -> bool:
-        """Return True if there is no other process to hand anything over to."""
+        """Return True if there is no other process that could take over."""
         return not any(not process.leaves for process in self._others.values())
 
     @property
@@ -150,12 +150,13 @@ class Membership:
         self._look(now)
 
     def _renew(self, now: float) -> None:
-        # It holds the store's lock, so it need not write, which would fail on a full disk.
+        # This process holds the store's lock, so it need not write a renewal, which would fail on a full
+        # disk.
         if self._alone:
             self._seen(now)
         ahead = (self._store.clock() if self._alone else self._store.renew()) - now
-        # After a gap or a clock change, silent processes get a full lease: what silenced this one may have
-        # silenced them, too, and a changed clock proves nothing about them.
+        # After a gap or a clock change, silent processes get a full lease: whatever silenced this process
+        # may have silenced them too, and a changed clock proves nothing about them.
         if not self.is_sure(now) or abs(ahead - self._ahead) > LEASE_S / 2:
             self._trusts_at = now + LEASE_S
         self._ahead, self._renewed_at = ahead, now
@@ -170,7 +171,7 @@ class Membership:
         self._take_over(living, leases)
 
     def _seen(self, now: float) -> tuple[list[ProcessRow], list[ProcessRow], Sequence[LeaseRow]]:
-        """Return dead processes, live ones, and leases.
+        """Return the processes that have gone, those that are alive, and all leases.
 
         Raises ``LeaseLost`` if this process has lost its lease.
         """
@@ -183,11 +184,11 @@ class Membership:
         return gone, [process for process in processes if process not in gone], leases
 
     def _is_gone(self, process: ProcessRow, now: float) -> bool:
-        """Return True if a process has ended, or is silent and this one has been in touch long enough."""
+        """Return True if a process has ended, or is silent although this one was in touch long enough."""
         if self._alone:
             return True
-        # An expiry later than any lease allows counts as silence, too: it is from a database clock that has
-        # been set back since.
+        # An expiry later than any lease allows also counts as silence: it comes from a database clock that
+        # has since been set back.
         is_silent = not now <= process.expires <= now + 2 * LEASE_S
         return (is_silent and self._renewed_at >= self._trusts_at) or has_ended(
             process, self._process
@@ -225,7 +226,7 @@ class Membership:
         self.leads = leads
 
     def _change(self, changed: Callable[[LeaseRow], LeaseRow]) -> None:
-        """Change leases in the store; the next check loads the result."""
+        """Change leases in the store. The next check loads the result."""
 
         def changes(living: Sequence[ProcessRow], leases: Sequence[LeaseRow]) -> list[LeaseRow]:
             return [new for lease in leases if (new := changed(lease)) != lease]
@@ -233,7 +234,7 @@ class Membership:
         self._look_at = 0.0
         try:
             self._store.settle(changes, lambda process, now: False)
-        except StorageError as exc:  # the next check finds what remains to be done
+        except StorageError as exc:  # the next check finds out what remains to be done
             self._note(logging.ERROR, str(exc))
 
     def _forget(self) -> None:

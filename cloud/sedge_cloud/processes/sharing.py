@@ -1,7 +1,7 @@
 """Divides a fleet's shards among its processes, evenly and with as few changes of owner as possible.
 
-Each process plans only for itself: it takes free shards, up to its share, and names heirs for its surplus,
-or for all its shards when it leaves. A shard changes its owner without losing frames in transit:
+Each process plans only for itself: it takes free shards, up to its share, and names heirs for surplus
+shards, or for all of its shards when it leaves. A shard changes its owner without losing frames in transit:
 
     owner   names an heir, a process whose share has room
     heir    subscribes to the shard, keeps its frames, and reports that it is ready
@@ -19,7 +19,7 @@ from sedge_protocol.wire.topics import SHARDS
 
 
 def plan(token: int, processes: Sequence[ProcessRow], leases: Sequence[LeaseRow]) -> list[LeaseRow]:
-    """Return the leases that this process changes, given all processes that are alive and all leases."""
+    """Return the leases that this process should change, given all living processes and all leases."""
     living = {process.token for process in processes}
     staying = [process.token for process in processes if not process.leaves]
     current = [without_gone(lease, living, staying) for lease in leases]
@@ -36,13 +36,13 @@ def plan(token: int, processes: Sequence[ProcessRow], leases: Sequence[LeaseRow]
 
 
 def shares(tokens: Sequence[int]) -> dict[int, int]:
-    """Return the number of shards that each of these processes, oldest first, should have."""
+    """Return how many shards each process should have. ``tokens`` lists the processes, oldest first."""
     each, more = divmod(SHARDS, len(tokens) or 1)
     return {token: each + (place < more) for place, token in enumerate(sorted(tokens))}
 
 
 def without_gone(lease: LeaseRow, living: Collection[int], staying: Collection[int]) -> LeaseRow:
-    """Return the lease without an owner that is gone, and without an heir that is leaving."""
+    """Return the lease, without its owner if that is gone and without its heir if that is leaving."""
     if lease.token and lease.token not in living:
         lease = msgspec.structs.replace(lease, token=0)
     if lease.heir and lease.heir not in staying:
@@ -51,7 +51,7 @@ def without_gone(lease: LeaseRow, living: Collection[int], staying: Collection[i
 
 
 def _lead(token: int, lease: LeaseRow, staying: Sequence[int]) -> LeaseRow:
-    """Return the leader's lease. This process takes a free lead; if leaving, it passes the lead on."""
+    """Return the leader's lease. This process takes the lead if it is free, and passes it on to leave."""
     if not lease.token and token in staying:
         return msgspec.structs.replace(lease, token=token)
     if lease.token == token and token not in staying:
@@ -60,7 +60,7 @@ def _lead(token: int, lease: LeaseRow, staying: Sequence[int]) -> LeaseRow:
 
 
 def _room(staying: Sequence[int], leases: Sequence[LeaseRow]) -> dict[int, int]:
-    """Return how many more shards each process should get; negative if it has too many."""
+    """Return how many more shards each process should get. The number is negative if it has too many."""
     room = shares(staying)
     for lease in leases:
         owner = lease.heir or lease.token
@@ -70,7 +70,10 @@ def _room(staying: Sequence[int], leases: Sequence[LeaseRow]) -> dict[int, int]:
 
 
 def _take(token: int, lease: LeaseRow, room: dict[int, int]) -> LeaseRow:
-    """Return a shard's lease after this process has taken it or named an heir. Updates ``room``."""
+    """Return a shard's lease once this process has taken the shard or named an heir, if it should.
+
+    Updates ``room``.
+    """
     if not lease.token and lease.heir in (0, token):
         if not lease.heir and room.get(token, 0) <= 0:
             return lease

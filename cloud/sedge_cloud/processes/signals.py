@@ -1,4 +1,4 @@
-"""Signals between a fleet's coordinators through the broker: changed rows, chunks to send.
+"""Signals that a fleet's coordinators send each other through the broker: changed rows, chunks to send.
 
 A signal may be lost without harm, as every process checks the rows anyway, and devices ask again. A signal
 changes nothing by itself. It is authenticated all the same, with a secret that only the fleet's
@@ -29,9 +29,9 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, array_like=True):
-    """Devices of the sender lack chunks of a blob that an open round sends to all devices.
+    """Some of the sender's devices lack chunks of a blob that an open round sends to all devices.
 
-    ``missing`` is a bitmap of these chunks, which have ``chunk_bytes`` bytes.
+    ``missing`` is a bitmap of the chunks they lack; a chunk has ``chunk_bytes`` bytes.
     """
 
     sha256: bytes
@@ -40,7 +40,7 @@ class Wanted(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Lacks(msgspec.Struct, frozen=True, array_like=True):
-    """A device lacks features that its order of a run would need; its own process notifies it."""
+    """A device lacks features that its order in a run would need. The device's own process notifies it."""
 
     run: str
     device: str
@@ -68,9 +68,9 @@ class Signals:
         return Send(topic, sender + self._mac(topic, sender, body) + body)
 
     def open(self, token: int, topic: str, payload: bytes) -> tuple[int, Signal | None]:
-        """Return another process's token and signal.
+        """Return the token of the process that sent a signal, and the signal.
 
-        The signal is None if it is our own, forged or unknown.
+        The signal is None if it is our own, is forged, or has an unknown kind.
         """
         sender, mac = payload[:_TOKEN_BYTES], payload[_TOKEN_BYTES:_HEAD_BYTES]
         body = payload[_HEAD_BYTES:]
@@ -81,7 +81,7 @@ class Signals:
             return other, Changed()
         for kind, what in _BODIES.items():
             if topic == cloud(self._fleet, kind):
-                with suppress(ValueError):  # msgspec's errors for a later version's signal
+                with suppress(ValueError):  # msgspec raises one for a signal from a later version
                     return other, msgspec.msgpack.decode(body, type=what)
         return other, None
 

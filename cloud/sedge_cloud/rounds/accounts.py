@@ -3,8 +3,8 @@
     round's rows  ->  parts of the round, histories of its devices, sums of the run
 
 They are written in the transaction that closes a round; for rounds closed by an earlier version, they are
-written at startup. Status displays read nothing else of a closed round, so they cost the same after ten
-rounds and after ten thousand.
+written at startup. Status displays read nothing else about a closed round, so they cost the same after ten
+rounds as after ten thousand.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,21 +28,24 @@ from sedge_cloud.store.rows import HistoryRow, Received, RoundRow, TrafficRow
 from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
-# A problem with a device's update is forgotten after it has sent this many good ones.
+# A problem with a device's update is forgotten once the device has sent this many good updates.
 FORGIVEN = 3
-# How many values of the metric before training are kept per device.
+# How many values of the metric before training to keep per device.
 KEPT = 24
 
 
 class _Costs(msgspec.Struct, frozen=True):
-    """The costs that a device reports for a round: seconds of training, bytes not sent by the broker."""
+    """The costs that a device reports for a round: training seconds, and bytes not sent by the broker."""
 
     seconds: float = 0.0
     http_bytes: int = 0
 
 
 def catch_up_all(store: Rows) -> None:
-    """Account for rounds of all runs that an earlier version closed. Raises ``StorageError``."""
+    """Account for closed rounds of all runs that an earlier version left unaccounted for.
+
+    Raises ``StorageError``.
+    """
     for row in store.runs():
         catch_up(store, row.run)
         if not row.terms:
@@ -51,7 +54,10 @@ def catch_up_all(store: Rows) -> None:
 
 
 def catch_up(store: Rows, run: str) -> None:
-    """Account for a run's closed rounds that have not been accounted for. Raises ``StorageError``."""
+    """Account for those closed rounds of a run that no version has accounted for yet.
+
+    Raises ``StorageError``.
+    """
     for row in store.unaccounted(run, read_sums(store.sums(run)).round):
         if row.summary is not None:  # a round without a summary only served newcomers
             summary = msgspec.msgpack.decode(row.summary, type=Summary)
@@ -61,10 +67,11 @@ def catch_up(store: Rows, run: str) -> None:
 
 @dataclass(frozen=True)
 class Answered:
-    """The stored answers to a round, and the histories of its devices and its run before it.
+    """The stored answers to a round, and the histories of its devices and its run up to then.
 
-    ``answers`` gives each of the round's devices its reason for declining, or an empty text; ``pasts`` has
-    the histories of devices that took part before. ``traffic`` is what was stored before the round closed.
+    ``answers`` maps each device in the round to its reason for declining, or to an empty text. ``pasts``
+    holds the histories of devices that took part in earlier rounds. ``traffic`` holds the rows that were
+    stored before the round closed.
     """
 
     answers: dict[str, str]
@@ -75,7 +82,7 @@ class Answered:
 
     @property
     def is_first_return(self) -> bool:
-        """Return True if this is the run's first round with a device that has trained before."""
+        """Return True if this is the run's first round that includes a device which has trained before."""
         return not self.sums.returned and self.have_trained(self.answers)
 
     def have_trained(self, devices: Iterable[str]) -> bool:
@@ -86,7 +93,7 @@ class Answered:
 def read_answered(
     store: Rows, row: RoundRow, since: int | None = None, named: Iterable[str] = ()
 ) -> Answered:
-    """Read the answers of a round's devices, and the devices' histories.
+    """Read the answers to a round, and the histories of its devices.
 
     ``since`` selects late updates as in ``Rows.received``. ``named`` are further devices whose histories
     are needed.
@@ -107,7 +114,7 @@ def read_answered(
 def account(
     row: RoundRow, given: Answered, summary: Summary, moved: Sequence[TrafficRow] = ()
 ) -> Accounts:
-    """Account for one closed round, the next of its run; ``moved`` is traffic not stored yet."""
+    """Account for one closed round, the run's next; ``moved`` is traffic that has not been stored yet."""
     run, number, sums = row.run, row.round, given.sums
     traffic = _traffic(given.traffic, moved)
     costs = {
@@ -119,7 +126,7 @@ def account(
     parts = _parts(number, given, summary, list(traffic.values()), http)
     took = {device: cost.seconds for device, cost in costs.items()}
     closed = _Round(row, parts, devices, took, traffic)
-    # Late updates may have counted, so devices that were not asked in this round are included.
+    # Late updates may have counted, so include devices that were not asked in this round.
     names = sorted({*(given.answers or devices), *summary.distrusted})
     histories = [
         HistoryRow(run, name, number, msgspec.msgpack.encode(closed.of(name, past)))
@@ -140,7 +147,7 @@ def account(
 
 
 def _traffic(stored: Iterable[TrafficRow], moved: Iterable[TrafficRow]) -> dict[str, TrafficRow]:
-    """Merge stored and new traffic of a round by device; ``whole`` stays set if it was stored."""
+    """Merge a round's stored and new traffic by device. ``whole`` stays set if a stored row has it."""
     traffic = {row.device: row for row in stored}
     for row in moved:
         before = traffic.get(row.device)
@@ -153,7 +160,7 @@ _SUMMED = ("up", "down", "newcomer_up", "newcomer_down", "http")
 
 
 def read_sums(coded: bytes) -> RunSums:
-    """Decode a run's sums; all zero if the run has no closed round."""
+    """Decode a run's sums. They are all zero if the run has no closed round."""
     return msgspec.msgpack.decode(coded, type=RunSums) if coded else RunSums()
 
 
@@ -164,7 +171,7 @@ def _parts(
     came = {part.device for part in devices}
     declined = {name: why for name, why in answers.items() if why and name not in came}
     rejected = {u.device: f"{u.rejected}: {u.detail}" for u in received.receipts if u.rejected}
-    # ``answers`` is empty if [keep] has deleted its rows.
+    # ``answers`` is empty if [keep] has caused its rows to be deleted.
     new = {name for name in answers or came if name not in given.pasts}
     first = [moved for moved in traffic if moved.device in new]
     told = () if summary.withheld else devices
@@ -238,7 +245,7 @@ class _Round:
         return msgspec.structs.replace(past, good=good, shortfall=kept)
 
     def _shortfall(self, name: str) -> Shortfall | None:
-        """Return why a device's update did not count, or not in full; None if it did."""
+        """Return the problem if a device's update was ignored or only counted in part; otherwise None."""
         number, at = self.row.round, self.row.closed
         if name in self.parts.rejected:
             return Shortfall("rejected", number, self.parts.rejected[name], at=at)
@@ -252,7 +259,10 @@ class _Round:
 def _with_update(
     past: DevicePast, told: DeviceSummary | None, metric: Metric, trained: bool
 ) -> DevicePast:
-    """Return the history with one more update. ``told`` has its metrics, or is None if withheld."""
+    """Return the history with one more update.
+
+    ``told`` holds the metrics of the update, or is None if they are withheld.
+    """
     return msgspec.structs.replace(
         past,
         updates=past.updates + 1,
@@ -264,7 +274,7 @@ def _with_update(
 
 
 def worst_tenth(values: Sequence[float], metric: Metric = ACCURACY) -> float | None:
-    """Return the mean of the worst tenth, at least one value; None without values."""
+    """Return the mean of the worst tenth of the values, but at least one value; None if there are none."""
     count = max(1, round(len(values) / 10))
     worst = sorted(values, key=metric.badness, reverse=True)[:count]
     return sum(worst) / len(worst) if worst else None

@@ -1,6 +1,6 @@
 """Checks and completes a strategy's assignments, so that no device would have to refuse its order.
 
-n = elements of the device's form of the model, k = elements of a patch.
+n is the number of elements in the device's form of the model, k the number in a patch.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.arrays import check_exchange, check_guided, pack_array
 from sedge_protocol.wire.work import PatchChoice, Work
 
-# The round number whose seed draws the examples that a device holds out. No order has it.
+# The round number whose seed determines which examples a device holds out. No order uses it.
 HOLDOUT_ROUND = 0
 
 
@@ -72,7 +72,7 @@ def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
 
 
 def _require_choice(where: str, assignment: Assignment) -> None:
-    """Raise ``StrategyError`` if the strategy sets a choice itself, or a holdout that cannot be used."""
+    """Raise ``StrategyError`` if the strategy sets ``choice`` itself, or a holdout that cannot be used."""
     if assignment.work.choice is not None:
         raise StrategyError(f"{where}: a choice, which follows from the holdout")
     alone = assignment.work.scoring is None and assignment.work.own_model is None
@@ -83,7 +83,7 @@ def _require_choice(where: str, assignment: Assignment) -> None:
 
 
 def _choice(run: Run, device: str, assignment: Assignment) -> PatchChoice | None:
-    """Return how a device chooses its start, or None.
+    """Return how a device chooses where to start from, or None if it has no holdout.
 
     It holds out the same examples in every round of a run.
     """

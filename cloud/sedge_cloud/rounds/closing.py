@@ -39,10 +39,10 @@ def close_round(
 ) -> Summary:
     """Aggregate the updates into the next global model, and store the run's next state.
 
-    ``at`` is the closing time on the wall clock; ``why`` says what closed the round. With too few updates,
-    or a model that cannot be stored, the run fails and keeps its state. If another process writes receipts
-    in the meantime, the round is aggregated again to include them. A round that another leader has already
-    closed is left unchanged.
+    ``at`` is the closing time on the wall clock; ``why`` says what closed the round. If there are too few
+    updates, or the model cannot be stored, the run fails and keeps its state. If another process writes
+    receipts in the meantime, the round is aggregated again to include their updates. A round that another
+    leader has already closed is left unchanged.
     """
     store, run = run_store.store, live.run
     since = counts_late_since(run.config, current.row)
@@ -82,7 +82,7 @@ def _conclude(
     given: Answered,
     updates: Sequence[UpdateRow],
 ) -> tuple[Summary, RunState, str]:
-    """Aggregate these ``updates``. Returns the round's summary, and the run's next state and status."""
+    """Aggregate ``updates``. Returns the round's summary, and the run's next state and status."""
     on_time = [update for update in updates if update.round == row.round]
     summary = summarise(run, run_store, row, list(current.orders.values()), on_time)
     state, shortened, replaced = run.state, dict[str, float](), False
@@ -113,9 +113,9 @@ def _conclude(
 def _remarks(
     run: Run, run_store: RunStore, current: OpenRound, summary: Summary
 ) -> tuple[str, ...]:
-    """Return the strategy's remarks on personal elements, in the first round with returning devices."""
+    """Return the strategy's remarks that depend on the number of personal elements."""
     offered, orders = summary.personal, list(current.orders.values())
-    # Include elements that devices chose not to use.
+    # Elements that devices chose not to use are included.
     if any(order.read_work().choice for order in orders):
         offered = personal_elements(run, run_store, orders, dict.fromkeys(current.orders, True))
     with suppress(StrategyError, ConfigError):  # a remark must not fail the round
@@ -126,7 +126,7 @@ def _remarks(
 
 
 def already_closed(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summary | None:
-    """Return the summary of a round that is closed already, after moving the run on; None if it is open.
+    """If a round is already closed, move the run on and return the round's summary; otherwise None.
 
     Either another leader closed it, or its commit succeeded although the disk reported an error. A closed
     round must not be closed again, as its updates may have been garbage-collected.
@@ -153,9 +153,9 @@ def _aggregate(
     updates: Sequence[UpdateRow],
     orders: Mapping[str, OrderRow],
 ) -> tuple[RunState, dict[str, float], bool]:
-    """Aggregate a round and store the blobs.
+    """Aggregate a round and store the resulting blobs.
 
-    Returns the next state, shortened devices, ``Summary.replaced``.
+    Returns the next state, the factors of shortened updates by device, and ``Summary.replaced``.
     """
     state, shortened, replaced = run.state, dict[str, float](), False
     if row.task == TRAIN:
@@ -176,7 +176,7 @@ def _aggregate(
 
 
 def _shortage(run: Run, summary: Summary) -> str:
-    """Explain why a round has too few updates; empty if it has enough."""
+    """Explain why a round has too few updates. Returns an empty string if it has enough."""
     good, needed = len(summary.devices), run.config.min_updates
     if good >= needed:
         return ""

@@ -1,9 +1,8 @@
 """Draws the devices of a round from those that can do the run's work, and plans their orders.
 
 A device that lacks a feature that its order needs is left out; if too few remain, the round is drawn again
-from the others. Resting devices (resting.py) are drawn only when there are too few others. The result
-depends only on the store, on which devices are online, and on their hellos, so it is the same after a
-restart.
+from the others. Resting devices (resting.py) are drawn only if there are too few others. The result depends
+only on the store, on which devices are online, and on their hellos, so it is the same after a restart.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -33,9 +32,10 @@ def next_round(run: Run) -> tuple[int, str] | None:
 
 
 def draw_cohort(run: Run, number: int, task: str, able: Sequence[str]) -> list[str]:
-    """Draw a round's devices from the capable ones; the same devices always give the same draw.
+    """Draw a round's devices from the capable ones. The same input always gives the same draw.
 
-    In a private run, a secret coin per device decides whether it trains. The accountant relies on that.
+    In a private run, each device trains or not depending on its own secret coin; the accountant relies on
+    this.
     """
     config = run.config
     budget = None if config.privacy is None else run.state.budget
@@ -60,9 +60,9 @@ def plan_cohort(
     draw: Draw,
     resting: Collection[str],
 ) -> Planned:
-    """Draw and plan a round, with ``resting`` devices only as a last resort.
+    """Draw and plan a round, using ``resting`` devices only as a last resort.
 
-    Returns orders and left-out devices.
+    Returns the orders, and the devices left out with the features they lack.
 
     With fewer than ``min_updates`` orders the round cannot open yet. If fewer than
     ``min_available_devices`` are online, there are no orders. Raises ``StrategyError`` for an unusable
@@ -92,7 +92,8 @@ def _plan(
     able: Sequence[str],
 ) -> Planned:
     left_out = dict[str, frozenset[str]]()
-    # The privacy accountant assumes draws from enough devices to select some (privacy.require_found).
+    # The privacy accountant assumes that draws are made from enough devices to select at least one
+    # (privacy.require_found).
     fewest = 0 if run.config.privacy is None else run.config.min_available_devices
     while True:
         names = [name for name in able if name not in left_out]
@@ -102,7 +103,8 @@ def _plan(
         if not drawn:
             return Planned([], left_out)
         planned = plan_round(run, run_store, number, drawn, fleet.hello)
-        # A user's draw may ignore ``able`` and return the same devices again, so the loop must end.
+        # A user-defined draw may ignore ``able`` and return the same devices again, so make sure that the
+        # loop ends.
         repeated = planned.left_out.keys() <= left_out.keys()
         left_out |= planned.left_out
         if repeated or len(planned.orders) >= run.config.min_updates:

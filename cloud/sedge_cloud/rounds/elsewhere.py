@@ -1,7 +1,7 @@
 """The leader's view of the devices of a fleet that several processes serve.
 
 This process's ingest knows its own devices. Other processes' devices are read from rows: ``sessions`` says
-who is online or waits, ``devices`` has enrolments and hellos, and ``traffic`` the bytes.
+who is online or waiting, ``devices`` has enrolments and hellos, and ``traffic`` has byte counts.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -22,7 +22,7 @@ MOST_AWAY = 20_000
 
 
 class _Known(NamedTuple):
-    """A device's row, and the decoded hello in it."""
+    """A device's row, and its hello decoded from the row."""
 
     row: DeviceRow
     hello: Hello | None
@@ -38,13 +38,13 @@ class Everywhere:
         self._ours = ours
         self._store = store
         self._is_ours = is_ours
-        self._online: dict[str, _Known] = {}  # online devices of other processes
-        self._away: dict[str, _Known] = {}  # offline devices that were looked up
+        self._online: dict[str, _Known] = {}  # other processes' devices that are online
+        self._away: dict[str, _Known] = {}  # offline devices that have been looked up
         self._changes = 0
         self._since = -1
 
     def load(self) -> list[ToLeader]:
-        """Read the changes of other processes' devices. Returns hints on those that have come and gone."""
+        """Read what changed for other processes' devices. Returns hints about those that came or went."""
         since, change = self._since, self._store.change()
         sessions, rows = dict[str, bool](), dict[str, DeviceRow]()
         if change != since:
@@ -53,7 +53,7 @@ class Everywhere:
             come = (name for name, is_online in sessions.items() if is_online)
             new = [name for name in come if name not in rows and name not in self._online]
             rows |= self._store.devices_named(new)
-        self._since = change  # only now, so that a failed read is repeated
+        self._since = change  # set only now, so that a failed read is repeated
         left = [
             name for name in self._online if not sessions.get(name, True) or self._is_ours(name)
         ]
@@ -83,7 +83,7 @@ class Everywhere:
 
     @property
     def returning(self) -> Collection[str]:
-        """Return the devices that were online before an outage and are not back yet; only this process's.
+        """Return this process's devices that were online before an outage and are not back yet.
 
         Other processes' devices count as online until their rows say otherwise.
         """
@@ -107,14 +107,15 @@ class Everywhere:
         return None if known is None else known.hello
 
     def max_packet_of(self, device: str) -> int:
-        """Return the largest MQTT packet that a device can receive, as far as its hello says."""
+        """Return the size of the largest MQTT packet that a device can receive, according to its hello."""
         hello = self.hello(device)
         return MAX_PACKET_BYTES if hello is None or not hello.max_packet else hello.max_packet
 
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
-        """Return the sorted ids of the devices that are online, do not wait, and meet a run's terms.
+        """Return the sorted ids of devices that are online, are not waiting, and meet a run's terms.
 
-        Only devices that the run selects are considered and, unless ``among`` is empty, only those in it.
+        Only devices that the run selects are considered. If ``among`` is not empty, they must be in it,
+        too.
         """
         names = self._ours.able(terms, among)
         wanted = set(among or self._online)
@@ -141,7 +142,7 @@ def _is_another(last: _Known, known: _Known) -> bool:
 
 
 class MeterEverywhere:
-    """Reads the bytes of all devices (``Meter``): this process's from memory, others' from rows."""
+    """Reads byte counts for all devices (``Meter``): ours from memory, other processes' from rows."""
 
     def __init__(self, ours: Meter, store: Store, is_ours: Callable[[str], bool]) -> None:
         self._ours = ours
@@ -151,7 +152,7 @@ class MeterEverywhere:
     def of_round(
         self, run: str, number: int, cohort: Iterable[str]
     ) -> tuple[tuple[TrafficRow, ...], tuple[int, int]]:
-        """Return the bytes of an open round's devices so far, and those on this process's link."""
+        """Return byte counts since an open round began: one per device, and those of our own link."""
         rows, link = self._ours.of_round(run, number, cohort)
         stored = {row.device: row for row in self._store.traffic(run, number)}
         merged = (row if self._is_ours(row.device) else stored.get(row.device, row) for row in rows)

@@ -17,7 +17,7 @@ from sedge_protocol.wire.effects import Note
 
 
 class Housekeeping:
-    """Keeps a coordinator's store in order; ``counters`` are the coordinator's."""
+    """Keeps a coordinator's store in order; ``counters`` are those of the coordinator."""
 
     def __init__(self, run_store: RunStore, garbage: Garbage, counters: Counter[str]) -> None:
         self._run_store, self._garbage = run_store, garbage
@@ -26,12 +26,12 @@ class Housekeeping:
         self._collect_at = 0.0
 
     def storage_failed(self, error: StorageError, run: str = "") -> Note:
-        """Log a disk error, also for ``run`` if it concerns one, and schedule a collection."""
+        """Schedule a collection after a disk error, which may concern ``run``. Returns the note to log."""
         self._wanted = True
         return disk_error(self._counters, error, run)
 
     def schedule(self) -> None:
-        """Schedule a collection, as the operator has deleted a run, or a disk access has failed."""
+        """Schedule a collection because the operator has deleted a run, or a disk access has failed."""
         self._wanted = True
 
     def started(self) -> list[Note]:
@@ -39,7 +39,7 @@ class Housekeeping:
         return self._collect(self._garbage.collect)
 
     def round_closed(self, orders: int) -> list[Note]:
-        """Collect if that is due after a round with this number of orders."""
+        """Collect garbage if it is due after a round with this number of orders."""
         return self._collect(lambda: self._garbage.collect_if_due(orders))
 
     def timer(self) -> float | None:
@@ -57,7 +57,7 @@ class Housekeeping:
     def reject_lost(self, accepted: Iterable[tuple[UpdateRow, OrderRow]]) -> Iterator[UpdateRow]:
         """Reject, and yield, accepted updates that the disk has lost or that started from a lost blob.
 
-        The round's own model is not checked, as without it no update could count.
+        The round's own model is not checked, because without it no update could count.
         """
         store = self._run_store.store
         for update, order in accepted:

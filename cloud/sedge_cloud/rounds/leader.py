@@ -31,7 +31,7 @@ from sedge_protocol.errors import StorageError
 
 
 class Leader:
-    """Runs the rounds of a fleet's runs. ``draw`` selects the devices of a round."""
+    """Carries out the rounds of a fleet's runs. ``draw`` selects the devices for a round."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class Leader:
             run_store, devices, manifests.of, self._housekeeping, counters, traffic, draw, wall
         )
         self._settings = SettingsRollouts(self._store, wall)
-        self._retry_at = math.inf  # finite if a run could not be read and must be retried
-        self._names: set[str] | None = None  # all runs, once they have been loaded
+        self._retry_at = math.inf  # finite if a run could not be read, which must be retried
+        self._names: set[str] | None = None  # the names of all runs, once they have been loaded
 
     @property
     def runs(self) -> dict[str, Run]:
@@ -64,7 +64,7 @@ class Leader:
         return {current.row.run: current for current in self._rounds.open_rounds()}
 
     def load(self, runs: Sequence[RunRow], now: float) -> list[CloudEffect | Hint]:
-        """Load runs that were added, ended or deleted, and the answers that other processes have received.
+        """Load runs that were added, ended or deleted, and answers that other processes have received.
 
         ``runs`` are the current rows of all runs. Raises ``StorageError``.
         """
@@ -81,7 +81,7 @@ class Leader:
         return effects
 
     def connected(self, back_at: float) -> None:
-        """Handle a new connection: devices may be coming back from an outage until ``back_at``."""
+        """Handle a new connection. Until ``back_at``, devices may still be coming back from an outage."""
         self._rounds.connected(back_at)
 
     def disconnected(self) -> None:
@@ -99,7 +99,7 @@ class Leader:
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> list[CloudEffect | Hint]:
-        """Do everything that is due, and retry runs that could not be loaded."""
+        """Perform everything that is due, and retry runs that could not be loaded."""
         effects: list[CloudEffect | Hint] = []
         if now >= self._retry_at:
             self._retry_at = math.inf

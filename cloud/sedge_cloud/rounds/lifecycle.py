@@ -4,13 +4,13 @@
                        --the operator stops it-->                                stopped
                        --too few updates, no plan, no strategy-->                failed
 
-    round    open      --the share ``quorum`` of the cohort has sent updates-->  grace
+    round    open      --a fraction ``quorum`` of the cohort has sent updates--> grace
                        --every device has answered-->                            closed
                        --all but waiting devices have, with ``min_updates``-->   closed
                        --``deadline_s`` are over, with ``min_updates``-->        closed
                        --``deadline_s`` are over, with fewer-->                  open, ``deadline_s`` more
                        --all online devices have answered, with ``min_updates``--> offline
-             offline   --a device that owes an answer comes back-->               open
+             offline   --a device that has yet to answer returns-->               open
                        --``offline_grace_s`` or ``deadline_s`` are over-->        closed
                        (quorum and answers as in open)
              grace     --every device that is not waiting has answered-->        closed
@@ -21,9 +21,9 @@
 A round opens when enough capable devices are online and not waiting (for a closed gate or a full disk,
 according to their last HELLO). A device that starts to wait is left out of its round's quorum, and need not
 answer, until it stops waiting. Devices that were online before the coordinator started, or before its link
-went down, have ``return_s`` to come back, and only then count as offline; no round is drawn before. A round
-that is open when its run ends is void: it is not aggregated. A run that has ended may be resumed, which
-reloads it; a round that was open when the run was stopped then continues.
+went down, have ``return_s`` to come back. Only then do they count as offline, and no round is drawn until
+then. A round that is open when its run ends is void: it is not aggregated. A run that has ended may be
+resumed, which reloads it; a round that was open when the run was stopped then continues.
 
 The tables below encode these lines; an event that is illegal in a state raises an error. scheduler.py
 applies them. Open rounds are stored: after a restart each continues with the time it has left, at least
@@ -143,21 +143,21 @@ class OpenRound(AskedRound):
     extended: int = 0
 
     def needed(self, config: RunConfig) -> int:
-        """Return the number of updates that make a quorum, given the devices that wait now."""
+        """Return the number of updates that make a quorum, not counting devices that are waiting."""
         return needed_updates(config, len(self.orders) - len(self.excused))
 
     @property
     def ends_at(self) -> float:
-        """Return when the current phase ends."""
+        """Return the time at which the current phase ends."""
         return min(self.deadline, self.grace_ends)
 
     def timer(self) -> float:
-        """Return when the round is next due, even if no message arrives before."""
+        """Return the time at which the round is next due even if no message arrives."""
         waits_for_away = self.back_at > self.looked_at and not self.present - self.excused
         return min(self.ends_at, self.back_at if waits_for_away else math.inf)
 
     def due(self, config: RunConfig, now: float) -> Event | None:
-        """Return the event that is due, given the answers so far and the time; None if there is none."""
+        """Return the event that is due, given the answers so far and the time, or None."""
         self.looked_at = now
         if self.phase is Phase.SERVING:
             return None
@@ -196,10 +196,10 @@ class OpenRound(AskedRound):
 class LiveRun:
     """A run, and its open round if it has one.
 
-    A ``retry_at`` above 0 means that a disk write failed, and nothing is tried before that time.
+    A ``retry_at`` above 0 means that a disk write failed; nothing is attempted until that time.
     ``drawn_at`` is the value of ``Fleet.changes`` when a draw last found too few capable devices: it is not
-    repeated until a device comes or goes. ``refused`` has the features that each device has been told it
-    lacks.
+    repeated until a device comes or goes. ``refused`` maps each device to the features that it has been
+    told it lacks.
     """
 
     run: Run
@@ -210,7 +210,7 @@ class LiveRun:
     refused: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
     def timer(self) -> float | None:
-        """Return when the run is next due, even if no message arrives; None without an open round."""
+        """Return the time at which the run is next due if no message arrives; None if no round is open."""
         return None if self.round is None else max(self.round.timer(), self.retry_at)
 
     def end(self, event: Event) -> None:
@@ -220,14 +220,14 @@ class LiveRun:
 
 
 def needed_updates(config: RunConfig, expected: int) -> int:
-    """Return the quorum, in updates, of a round in which ``expected`` devices should answer."""
+    """Return the quorum, in updates, for a round in which ``expected`` devices should answer."""
     return max(ceil_of(config.quorum, expected), config.min_updates)
 
 
 def new_round(
     run: Run, number: int, task: str, orders: Sequence[OrderRow], now: float, wall: Wall = as_it_is
 ) -> OpenRound:
-    """Return a round that could open now; nothing is stored yet."""
+    """Return a round that could open now. Nothing is stored yet."""
     state, opened = run.state, wall(now)
     row = RoundRow(
         run=run.name,
@@ -250,7 +250,7 @@ def new_round(
 def resume(
     run: Run, store: Rows, now: float, wall: Wall = as_it_is, back_s: float = RETURN_S
 ) -> OpenRound | None:
-    """Return the run's open round from the store, to continue where it left off; None without one.
+    """Return the run's open round from the store, to continue where it left off; None if it has none.
 
     If little or none of its time is left, the devices get ``back_s`` to come back.
     """
@@ -262,7 +262,7 @@ def resume(
     end_at = row.ends_at if in_grace else row.deadline  # an offline phase starts over
     whole = run.config.deadline_s
     left, most = end_at - wall(now), run.config.grace_s if in_grace else whole
-    if not end_at or left > most:  # not stored, or the clock was set back
+    if not end_at or left > most:  # the end was not stored, or the clock was set back
         left = most
     end = now + max(left, min(back_s, whole))
     phase = Phase.GRACE if in_grace else Phase.OPEN
@@ -272,7 +272,7 @@ def resume(
 
 
 def counts_late_since(config: RunConfig, row: RoundRow) -> int | None:
-    """Return the first round whose late updates count in this one; None if late updates do not count."""
+    """Return the earliest round whose late updates count in this one, or None if none do."""
     if config.late_updates != "count" or row.task != TRAIN:
         return None
     since = row.round
@@ -282,10 +282,10 @@ def counts_late_since(config: RunConfig, row: RoundRow) -> int | None:
 
 
 def counted_updates(received: Received, with_late: bool) -> list[UpdateRow]:
-    """Return the updates that count in a round: its own and, if ``with_late``, late ones.
+    """Return the updates that count in a round: its own and, if ``with_late`` is True, late ones.
 
     A device counts once: with its update for this round if there is one, otherwise with the latest of its
-    late ones.
+    late updates.
     """
     updates = received.counted
     if not with_late:

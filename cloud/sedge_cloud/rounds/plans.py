@@ -2,8 +2,8 @@
 
     plan --> check --> start as a blob (equal starts share one), patch coded, everything else as Work
 
-A device that lacks a feature that its order needs is left out of the round. n = elements of the whole
-model, m = elements of a narrower form, k = elements of a patch.
+A device that lacks a feature that its order needs is left out of the round. n, m and k are the numbers of
+elements in the whole model, a narrower form and a patch.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,8 @@ from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.transfer import MAX_INLINE_BYTES
 from sedge_protocol.wire.work import Work
 
-# A patch that the device has kept is sent as its hash, unless the patch itself has at most this many bytes.
+# If a device has kept a patch, only the patch's hash is sent, unless the patch itself has at most this many
+# bytes.
 NAMED_BYTES = 256
 # The id of a hypothetical device with no history. It cannot clash with a real id, as real ids contain no
 # spaces.

@@ -6,17 +6,17 @@ from sedge_protocol.wire.reconnect import CEILINGS_S, HELLOS_A_SECOND, Ended, lo
 
 # A device says hello within this many seconds after connecting.
 HELLO_S = 5.0
-# After this many refused connections in a row, a device's wait grows no longer.
+# After this many refused connections in a row, the time until a device's next attempt stops growing.
 MANY = 9
-# If a round's time ran out while the coordinator was away, devices get this long to come back: their
-# longest wait between two attempts to connect to a broker that does not answer, plus the time for a hello.
+# If a round's time ran out while the coordinator was away, devices get this long to come back: the longest
+# time between two attempts to connect to a broker that does not answer, plus the time for a hello.
 RETURN_S = CEILINGS_S[Ended.UNANSWERED] + HELLO_S
 
 
 def return_s(away_s: float, devices: int) -> float:
     """Return how long a fleet of this size may take to reconnect after an outage (reconnect.py).
 
-    Devices whose own connection has lasted are asked for a hello, and spread out their answers (WIRE.md,
+    Devices whose own connection survived are asked for a hello. They spread out their answers (WIRE.md,
     1.10).
     """
     by_hints_s = devices / HELLOS_A_SECOND
@@ -31,12 +31,12 @@ class Outage:
         self._since: float | None = None
 
     def ends(self, now: float, silent_s: float, devices: int) -> None:
-        """End the outage. For a new process, ``silent_s`` is how long there was no coordinator before."""
+        """End the outage. In a new process, ``silent_s`` is how long there had been no coordinator."""
         away_s = silent_s if self._since is None else now - self._since
         self.back_at = now + return_s(max(0.0, away_s), devices)
 
     def begins(self, now: float) -> None:
-        """Begin an outage, as the link is down."""
+        """Begin an outage, because the link is down."""
         if self._since is None or now >= self.back_at:  # otherwise the previous outage continues
             self._since = now
         self.back_at = math.inf

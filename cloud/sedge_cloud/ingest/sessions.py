@@ -237,19 +237,19 @@ class Fleet:
         return Welcome(nonce, VERSION, self._versions, self.num_active, limit, padding, settings)
 
     def limited(self, hello: Hello) -> Hello:
-        """Return the hello with its packet limit lowered to our broker's if that is lower; 0: no limit."""
+        """Return the hello with the lower of its own packet limit and our broker's; 0 means no limit."""
         limit = min(hello.max_packet or MAX_PACKET_BYTES, self.max_packet)
         return msgspec.structs.replace(
             hello, max_packet=limit if limit < MAX_PACKET_BYTES else 0, padding=b""
         )
 
     def max_packet_of(self, device: str) -> int:
-        """Return the largest MQTT packet that a device can receive, as far as its hello says."""
+        """Return the size of the largest MQTT packet that a device can receive, according to its hello."""
         hello = self.hello(device)
         return MAX_PACKET_BYTES if hello is None or not hello.max_packet else hello.max_packet
 
     def chunk(self, device: str | None, transfer: bytes, index: int, data: bytes) -> Send:
-        """Return the frame with a chunk for a device or, if None, for every device that lacks it."""
+        """Return the frame with a chunk, for one device or (None) for all devices that lack the chunk."""
         if device is not None:
             return self[device].peer.chunk(transfer, index, data)
         topic = topics.blob(self._name, transfer)
@@ -269,13 +269,13 @@ class Fleet:
         return names
 
     def end_inherited(self, now: float) -> None:
-        """Mark devices offline that only their previous process saw online."""
+        """Mark offline the devices that were online only according to their previous process."""
         for device in self._kept.find_all(sorted(self._inherited)):
             self.note(device, online=False, since=self.wall(now))
         self._inherited.clear()
 
     def away(self, names: Iterable[str]) -> list[str]:
-        """Return those of these devices that belong to this process and are not online."""
+        """Return whichever of these devices belong to this process and are not online."""
         online, shards = self._kept.online, self.shards
         return [n for n in names if n not in online and topics.shard_of(n) in shards]
 
@@ -299,17 +299,17 @@ class Fleet:
             self._kept.leave(device)
 
     def sender(self, topic: str) -> Device | None:
-        """Return the device that owns this topic; None for other topics and for a revoked device's."""
+        """Return the active device that owns this topic; None for revoked devices and other topics."""
         device = self._kept.sender(topic)
         return None if device is None or device.row.revoked else device
 
     @property
     def is_shared(self) -> bool:
-        """Return True if other processes have devices, too."""
+        """Return True if some of the fleet's devices belong to other processes."""
         return len(self.shards) < topics.SHARDS
 
     def has_shard_of(self, topic: str) -> bool:
-        """Return True if a device that owns this topic would belong to this process."""
+        """Return True if a device with this topic belongs to this process."""
         return not self.is_shared or topics.shard_in(topic) in self.shards
 
     def answer_doctor(self, device: Device, payload: bytes) -> list[Effect]:
@@ -327,9 +327,9 @@ class Fleet:
         self.note(device, error=text, error_at=self.wall(now))
 
     def stale_frame(self, device: Device, payload: bytes, now: float) -> list[Effect]:
-        """Log a genuine control frame outside the replay window, if the device may await an answer."""
+        """Log a genuine frame from before the device's latest start, as the device may await an answer."""
         latest, incarnation = device.peer.window.incarnation, HEADER.unpack_from(payload)[5]
-        if incarnation >= latest:  # from the current start, so a broker repeated the frame
+        if incarnation >= latest:  # it is from the current start, so a broker repeated it
             return []
         why = (
             f"its start at {start_time(incarnation)} by its clock is before the one at "
@@ -356,7 +356,7 @@ class Fleet:
         return [device.peer.message(Refusal("version", str(error))), note]
 
     def rate_limited(self, device: Device, now: float) -> list[Note]:
-        """Log, but not every time, that a message above a device's rate limit was dropped."""
+        """Log that a message above a device's rate limit was dropped. Only some of these are logged."""
         if not device.bucket.warns(now):
             return []
         text = (
@@ -367,9 +367,10 @@ class Fleet:
         return [Note(logging.WARNING, text)]
 
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
-        """Return the sorted ids of the devices that are online, do not wait, and meet a run's terms.
+        """Return the sorted ids of devices that are online, are not waiting, and meet a run's terms.
 
-        Only devices that the run selects are considered and, unless ``among`` is empty, only those in it.
+        Only devices that the run selects are considered. If ``among`` is not empty, they must be in it,
+        too.
         """
         online = self._kept.online
         names: Iterable[str] = among or online
@@ -384,7 +385,7 @@ class Fleet:
     def refuse_unable(
         self, run: str, terms: Terms, devices: Iterable[str] | None = None
     ) -> list[Effect]:
-        """Tell devices, by default all that are online, what they lack for a run's work."""
+        """Tell devices, by default all that are online, which features they lack to do a run's work."""
         effects: list[Effect] = []
         for name in sorted(self._kept.online if devices is None else devices):
             device = self._kept.online.get(name)
@@ -394,7 +395,7 @@ class Fleet:
         return effects
 
     def refuse(self, name: str, run: str, what: Iterable[str]) -> list[Effect]:
-        """Tell a device what it lacks for a run's work, and log it."""
+        """Tell a device which features it lacks to do a run's work, and log it."""
         text = f"run {run} has no work for {name}: it lacks {', '.join(sorted(what))}"
         refusal = self[name].peer.message(Refusal("unable", text))
         return [refusal, Note(logging.WARNING, text)]

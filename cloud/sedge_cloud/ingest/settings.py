@@ -1,6 +1,6 @@
-"""Sends devices the settings that rollouts have for them (spec/settings.md), in the welcome to their hello.
+"""Sends devices the settings that rollouts assign to them (spec/settings.md), in the answer to their hello.
 
-A device that is online gets another welcome when a rollout has new settings for it.
+A device that is online gets another welcome when a rollout assigns new settings to it.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ from sedge_protocol.wire.settings import name_of
 
 # How often rollouts are reread while one is in progress.
 LOOK_S = 10.0
-# Per EVERY_S, at most AT_ONCE devices are welcomed, and MOST_LOOKED are checked.
+# In each period of EVERY_S, at most MOST_LOOKED devices are checked and AT_ONCE of them welcomed.
 EVERY_S, AT_ONCE, MOST_LOOKED = 1.0, 100, 5000
 
 
@@ -33,7 +33,7 @@ class Settings:
         self._next_at = 0.0
 
     def load(self, now: float) -> None:
-        """Read from the rollouts which settings devices should have. Raises ``StorageError``."""
+        """Read rollouts, to find out which settings each device should have. Raises ``StorageError``."""
         rows = self._store.rollouts(FLEET)
         is_open = any(row.state == "in_progress" for row in rows)
         known = rows, self._store.enrolment() if rows else 0
@@ -57,7 +57,7 @@ class Settings:
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> Iterator[Send]:
-        """Welcome the next few devices that should have other settings. Raises ``StorageError``."""
+        """Welcome the next few devices whose settings should change. Raises ``StorageError``."""
         if self._look_at is not None and now >= self._look_at:
             self.load(now)
         if now < self._next_at:

@@ -1,8 +1,8 @@
 """Counts every device's bytes in each round, in both directions, as they pass the coordinator.
 
 These are statistics: they are counted in memory, stored in the transaction that closes their round, and
-lost if the process ends before. A frame is counted without the few bytes that MQTT adds. A broadcast frame
-is counted once for every device that fetches its blob, but only once on the coordinator's own link.
+lost if the process ends before that. A frame is counted without the few bytes that MQTT adds. A broadcast
+frame is counted once for every device that fetches its blob, but only once on the coordinator's own link.
 """
 
 from collections import Counter, defaultdict
@@ -16,22 +16,22 @@ from sedge_protocol.wire.frame import HEADER
 
 
 class Link(NamedTuple):
-    """Bytes on the coordinator's own link: ``up`` is sent by it, ``down`` is received."""
+    """Bytes on the coordinator's own link: ``up`` counts those that it sent, ``down`` those it received."""
 
     up: int
     down: int
 
 
 class Traffic:
-    """Counts every device's bytes since the coordinator's start, and separately those of open rounds."""
+    """Counts every device's bytes since the coordinator started, and since each open round began."""
 
     def __init__(self) -> None:
         self._up: Counter[str] = Counter()
         self._down: Counter[str] = Counter()
         self._link = Link(0, 0)
-        # By transfer, then by device.
+        # By transfer, then by device: the chunks still being fetched.
         self._missing: dict[bytes, dict[str, set[int]]] = defaultdict(dict)
-        # By run, then by device.
+        # By run, then by device: the byte counts when the round opened.
         self._opened: dict[str, tuple[Link, dict[str, tuple[int, int]]]] = {}
         self._whole: dict[str, set[str]] = defaultdict(set)  # by run
 
@@ -53,7 +53,10 @@ class Traffic:
         self.delivered(bytes.fromhex(last), index, len(send.payload))
 
     def delivered(self, transfer: bytes, index: int, size: int) -> None:
-        """Count a chunk, sent by any process in a frame of this size, for every device that fetches it."""
+        """Count a chunk for every device that is fetching it.
+
+        Any process may have sent it, in a frame of ``size`` bytes.
+        """
         fetching = self._missing.get(transfer, {})
         for device, missing in list(fetching.items()):
             self._down[device] += size
@@ -62,11 +65,11 @@ class Traffic:
                 del fetching[device]
 
     def asked(self, device: str, transfer: bytes, chunks: Iterable[int]) -> None:
-        """Record that a device fetches these chunks of a blob."""
+        """Record that a device is fetching these chunks of a blob."""
         self._missing[transfer].setdefault(device, set()).update(chunks)
 
     def fell_back(self, run: str, device: str) -> bool:
-        """Record that a device that had a model fetches the whole one.
+        """Record that a device is fetching the whole model although it had one.
 
         Returns True the first time in a round.
         """
@@ -79,7 +82,7 @@ class Traffic:
         self._missing.clear()
 
     def opened(self, run: str, cohort: Iterable[str]) -> None:
-        """Start counting for a round that opens."""
+        """Start counting for a round that is opening."""
         before = {device: (self._up[device], self._down[device]) for device in cohort}
         self._opened[run] = self._link, before
         self._whole[run].clear()
@@ -87,10 +90,10 @@ class Traffic:
     def of_round(
         self, run: str, number: int, cohort: Iterable[str]
     ) -> tuple[tuple[TrafficRow, ...], Link]:
-        """Return the bytes of an open round's devices so far, and those on the link meanwhile.
+        """Return byte counts since an open round began: one per device, and the link's.
 
-        If the coordinator started after the round opened, the count begins with its start, and ``cohort``
-        names the round's devices.
+        If the coordinator started after the round opened, counts begin when it started, and ``cohort``
+        names the devices in the round.
         """
         link, before = self._opened.get(run, (Link(0, 0), dict.fromkeys(cohort, (0, 0))))
         whole = self._whole.get(run, set[str]())
@@ -108,7 +111,7 @@ class Traffic:
         return rows, Link(self._link.up - link.up, self._link.down - link.down)
 
     def follow(self, before: Mapping[str, int], opened: Iterable[AskedRound]) -> None:
-        """Follow the leader in another process: ``before`` has the rounds open until now, by run."""
+        """Follow a leader in another process. ``before`` maps runs to the rounds that were open before."""
         rounds = {current.row.run: current for current in opened}
         for run, number in before.items():
             if run not in rounds or rounds[run].row.round != number:

@@ -14,15 +14,18 @@ from sedge_cloud.store.roles import Rows
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.messages import Hello
 
-# A hello is repeated this often before we act, as a broker may lose a welcome or two.
+# A hello must be repeated this often before we act, because a broker may lose a welcome or two.
 MOST_REPEATS = 3
-# At most one new start count per this many seconds, as each costs a disk write; it serves all devices that
-# repeat hellos.
+# There is at most one new start count in this many seconds, because each costs a disk write. It serves all
+# devices that repeat hellos.
 NEW_COUNT_EVERY_S = 60.0
 
 
 class Unheard:
-    """Detects devices among ``kept`` that repeat an answered hello. Methods may raise ``StorageError``."""
+    """Detects devices in ``kept`` that keep repeating a hello although it was answered.
+
+    Methods may raise ``StorageError``.
+    """
 
     def __init__(self, kept: Kept, store: Rows, wall: Wall) -> None:
         self._kept = kept
@@ -31,7 +34,7 @@ class Unheard:
         self._new_at = -math.inf
 
     def greet(self, device: Device, hello: Hello, now: float) -> list[Note]:
-        """Give a device a newer start count if it has repeated its hello too often. Call before answering.
+        """Give a device a newer start count if it keeps repeating its hello. Call this before answering.
 
         A hello with new contents is not a repeat.
         """

@@ -1,8 +1,9 @@
 """Receives updates: handles offers and chunks, and stores a turn's receipts in one transaction.
 
-A receipt, for an accepted or a rejected update, is stored before it is sent. One transaction stores the
-receipts of all updates that arrived in one turn of the loop; each can be rolled back separately if it
-fails. So the same offer always gets the same answer, and an update counts once however often it arrives.
+A receipt says that an update was accepted or rejected, and is stored before it is sent. One transaction
+stores the receipts of all updates that arrived in one turn of the loop; each can be rolled back separately
+if it fails. The same offer therefore always gets the same answer, and an update counts once however often
+it arrives.
 
 Nothing in an update is used before its bytes match the manifest, its report matches the order, and its
 payload has been decoded completely. On a disk error the upload is dropped and ``StorageError`` raised. The
@@ -38,19 +39,19 @@ from sedge_protocol.wire.topics import shard_of
 from sedge_protocol.wire.transfer import CREDIT, Intake, Manifest
 from sedge_protocol.wire.update import max_update_bytes
 
-# A device has one update to send, or two if the previous round's is still in transit.
+# A device has one update to send, or two if the one from the previous round is still in transit.
 MAX_TRANSFERS = 2
 # A live sender repeats its offer within 2 + 60 seconds (transfer.py). An upload that has been silent for
-# twice as long makes way for another.
+# twice as long makes way for another one.
 IDLE_S = 120.0
 RETRY_MS = 10_000
-# A device whose upload waits for its turn (credit.py) repeats its offer after this time,
-# unless asked sooner.
+# A device whose upload is waiting for its turn (credit.py) repeats its offer after this time, unless it is
+# asked for the upload sooner.
 TURN_MS = 10_000
-# A larger update is stored as a blob; a smaller one is stored in the database, where all updates that
+# A larger update is stored as a blob. A smaller one is stored in the database, where all updates that
 # arrive in one turn of the loop share a flush.
 MAX_ROW_BYTES = 2**17
-# A turn ends after this many updates, which limits the memory that they take and the time that they wait.
+# A turn ends after this many updates, to limit the memory that they take up and how long they wait.
 MAX_TURN = 128
 
 
@@ -59,10 +60,10 @@ OpenOrder: TypeAlias = Callable[[str, int, str], tuple[OrderRow, RoundRow] | Non
 
 
 class Uploads:
-    """All uploads of the fleet. A complete update is checked at once, and answered at the end of the turn.
+    """All uploads in progress. A complete update is checked at once, and answered at the end of the turn.
 
-    That is when ``commit`` writes its receipt. Raises ``FrameError`` for a chunk that does not fit its
-    manifest, ``StorageError`` for a disk error.
+    That is when ``commit`` writes its receipt. Methods raise ``FrameError`` for a chunk that does not match
+    its manifest, and ``StorageError`` for a disk error.
     """
 
     def __init__(self, store: Rows, run_store: RunStore, open_order: OpenOrder) -> None:
@@ -72,8 +73,8 @@ class Uploads:
         self._blobs, self._parts = store.blobs, store.parts
         self._transfers: dict[str, dict[bytes, Upload]] = {}
         self._arrived: dict[tuple[str, int, str], JudgedUpdate] = {}  # by (run, round, device)
-        # _fresh: uploads that got a chunk since the last poll. _quiet: those that have since the last
-        # report, longest silent first.
+        # _fresh: uploads that have received a chunk since the last poll. _quiet: other uploads that have
+        # received one since their last report, the longest silent first.
         self._fresh: dict[tuple[str, bytes], Intake] = {}
         self._quiet: OrderedDict[tuple[str, bytes], Intake] = OrderedDict()
         self._credit = Credit()
@@ -81,7 +82,7 @@ class Uploads:
     def offer(
         self, device: str, transfer: bytes, offer: Offer, run: Run | None, now: float
     ) -> Answer:
-        """Handle a device's offer of an update for an order of ``run``; None if there is no such run."""
+        """Handle a device's offer of an update for an order in ``run``; None means there is no such run."""
         if (offer.run, offer.round, device) in self._arrived:
             return Answer()
         row = self._store.update(offer.run, offer.round, device)
@@ -111,7 +112,7 @@ class Uploads:
     ) -> Answer:
         """Handle a chunk of an upload.
 
-        If its transfer is unknown, it is ignored; the next offer recovers it.
+        A chunk of an unknown transfer is ignored; the next offer recovers it.
         """
         upload = self._transfers.get(device, {}).get(frame.transfer)
         if upload is None or (upload.run, upload.round, device) in self._arrived:
@@ -128,21 +129,22 @@ class Uploads:
         return Answer()
 
     def drop(self, shards: Collection[str]) -> None:
-        """Drop the uploads of these shards' devices; another process resumes them from its part files."""
+        """Drop the uploads of devices in these shards; another process resumes them from its part files."""
         for device in [name for name in self._transfers if shard_of(name) in shards]:
             for transfer in list(self._transfers[device]):
                 self._forget(device, transfer)
 
     @property
     def is_turn_full(self) -> bool:
-        """Return True if enough updates have arrived in this turn that it should end."""
+        """Return True if so many updates have arrived in this turn that it should end."""
         return len(self._arrived) >= MAX_TURN
 
     def commit(self) -> Iterator[tuple[str, bytes, Answer | StorageError]]:
         """End the turn: write the receipts of all updates in one transaction, then yield the answers.
 
-        Each answer comes with its device and transfer. An upload with a disk error is dropped, but its
-        chunks stay on the disk, and the next offer resumes from there.
+        An answer is yielded as (device, transfer, answer), where the answer may be a ``StorageError``. An
+        upload that met a disk error is dropped, but its chunks stay on the disk, and the next offer resumes
+        from there.
         """
         arrived, self._arrived = list(self._arrived.values()), {}
         if not arrived:
@@ -235,11 +237,11 @@ class Uploads:
         return self._receive(device, transfer, run, offer.round, manifest, offer.data)
 
     def _make_room(self, device: str, offer: Offer, now: float) -> bool:
-        """Drop the uploads that this offer replaces. Returns True if the device may then begin another.
+        """Drop the uploads that this offer replaces. Returns True if the device may then begin a new one.
 
-        A round takes one update from a device. If the same blob is offered in chunks of another size, it
-        resumes from the same part file; if a different blob is offered, the device has lost the previous
-        one.
+        A round accepts one update per device. If the same blob is offered in chunks of a different size,
+        the upload resumes from the same part file. If a different blob is offered, the device has lost the
+        previous one.
         """
         mine = self._transfers.get(device, {})
         for transfer, old in list(mine.items()):
@@ -263,7 +265,7 @@ class Uploads:
     def _order(self, run: Run, number: int, device: str) -> tuple[OrderRow, RoundRow]:
         """Return the device's order and its round.
 
-        Raises ``UpdateRejected`` if there is none, or it is too old.
+        Raises ``UpdateRejected`` if there is no such order or the round closed too long ago.
         """
         given = self._open_order(run.name, number, device)
         if given is not None:
@@ -272,8 +274,9 @@ class Uploads:
         round_ = self._store.round(run.name, number)
         if order is None or round_ is None:
             raise UpdateRejected("unknown-round", f"round {number} has no order for {device}")
-        # The client model would refer to these blobs, so all must exist. A round's model may be kept for
-        # other devices, so its existence does not prove that the round is recent.
+        # The client model would refer to these blobs, so all of them must exist. The model from an old
+        # round may have been kept for other devices, so its existence does not prove that the round is
+        # recent.
         gone = not round_.open and number + LATE_ROUNDS <= run.state.round
         if gone or not all(self._blobs.has(blob) for blob in order.blobs(round_.model)):
             raise UpdateRejected("stale", f"round {number} closed too long ago")
@@ -294,7 +297,7 @@ class Uploads:
         self._quiet.move_to_end((device, transfer))
 
     def _complete(self, device: str, transfer: bytes, upload: Upload, run: Run) -> Answer:
-        """Check an upload of which all chunks have arrived; its receipt is written at the turn's end."""
+        """Check an upload whose chunks have all arrived. Its receipt is written at the end of the turn."""
         manifest = upload.intake.manifest
         is_small = manifest.size <= MAX_ROW_BYTES
         blob: bytes | None = upload.data
@@ -303,7 +306,7 @@ class Uploads:
             blob = take(device, manifest)
         elif hashlib.sha256(blob).digest() != manifest.sha256:
             blob = None
-        if blob is None and not upload.damaged:  # our disk may be at fault, so try once more
+        if blob is None and not upload.damaged:  # our disk may be to blame, so try once more
             upload.damaged, upload.intake.have, upload.data = True, set(), b""
             return Answer(Have(0, upload.intake.bitmap(), CREDIT))
         if blob is None:
@@ -357,14 +360,14 @@ class Uploads:
         )
 
     def _arrive(self, arrived: JudgedUpdate) -> Answer:
-        """Queue a checked update for the end of the turn, when it is answered."""
+        """Queue a checked update, which is answered at the end of the turn."""
         row = arrived.row
         self._arrived[row.run, row.round, row.device] = arrived
         return Answer()
 
 
 def receipt(row: UpdateRow, offered: bytes) -> Message:
-    """Return the answer to an offer of a blob if its round already has this receipt from the device."""
+    """Return the answer to an offer whose device already has this receipt for the round."""
     if row.blob != offered:
         detail = "another update of this device was counted for this round"
         return Reject(row.run, row.round, offered, "duplicate", detail)

@@ -5,10 +5,10 @@
     sedge/1/FLEET/facts/fleet                   the newest run, as JSON
     sedge/1/FLEET/facts/device/DEVICE           one device, as JSON
 
-All messages are retained, and published only when they change. A thread with a connection of its own, whose
-will says offline, publishes them, so nothing else is held up. Ids cannot break a topic (topics.py), and
-strings from devices are printable ASCII (records.py), of which Home Assistant accepts ``MAX_STATE``
-characters.
+All messages are retained, and published only when they change. They are published by a separate thread, so
+nothing else is held up. Its own connection has a will that says offline. Ids cannot break a topic
+(topics.py), and strings from devices are printable ASCII (records.py), of which Home Assistant accepts
+``MAX_STATE`` characters.
 """
 
 import json
@@ -32,7 +32,7 @@ STEP_S, READ_S = 0.1, 10.0
 MAX_STATE = 255
 ONLINE, OFFLINE = b"online", b"offline"
 _log = logging.getLogger("sedge.home_assistant")
-# Entities by the key of their value in the state; each has a platform and further attributes.
+# Entities by the key under which the state holds their value. Each has a platform and further attributes.
 Entities = Mapping[str, tuple[str, Mapping[str, str]]]
 _BYTES = {
     "device_class": "data_size",
@@ -58,9 +58,9 @@ DEVICE: Entities = {
 
 
 def messages(facts: Fleet, max_devices: int, page: str | None = None) -> dict[str, bytes]:
-    """Return the payload of every topic; an empty one removes a device that is revoked or over the limit.
+    """Return the payload for every topic. An empty one removes a device that is revoked or over the limit.
 
-    ``page`` is the status page's address, to which Home Assistant links.
+    ``page`` is the address of the status page, for Home Assistant to link to.
     """
     fleet = facts.fleet
     entities, state = _of_fleet(facts)
@@ -89,13 +89,13 @@ def link_topic(fleet: str) -> str:
 
 
 def _about(version: str, page: str | None) -> dict[str, str]:
-    """Return the version and page of the fleet or a device, as far as they are known."""
+    """Return the attributes for the version and page of the fleet or a device, omitting unknown ones."""
     about = {"sw_version": version, "configuration_url": page or ""}
     return {key: value for key, value in about.items() if value}
 
 
 def _of_fleet(facts: Fleet) -> tuple[Entities, dict[str, object]]:
-    """Return the fleet's values: those of its newest running run or, without one, of its newest run."""
+    """Return the fleet's entities and state, based on its newest running run or else its newest run."""
     run = facts.shown()
     last = next((r for r in reversed(run.rounds if run else ()) if r.before is not None), None)
     metric = last.metric if last else ACCURACY
@@ -133,16 +133,16 @@ def _measured(metric: Metric) -> Entities:
 
 
 def _values(metric: Metric, before: float | None, after: float | None) -> dict[str, object]:
-    """Return shares in percent, and values of any other metric unchanged."""
+    """Return shares as percentages, and the values of any other metric unchanged."""
     scale = 100 if metric.share else 1
     pairs = (("before", before), ("after", after))
     return {key: None if value is None else float(f"{scale * value:.4g}") for key, value in pairs}
 
 
 def _topics(fleet: str, device: str | None) -> tuple[str, str]:
-    """Return the topics of the announcement and the state of a device, or of the fleet if None.
+    """Return the topics for the announcement and the state of ``device``, or of the fleet if it is None.
 
-    The fleet's topic cannot clash with a device's, as no device id contains "_".
+    The fleet's topic cannot clash with a device's, because no device id contains "_".
     """
     config = f"homeassistant/device/sedge-{fleet}/{device or '_fleet'}/config"
     return config, f"{ROOT}/{fleet}/facts/{'fleet' if device is None else f'device/{device}'}"
@@ -155,7 +155,7 @@ def _published(
     entities: Entities,
     state: Mapping[str, object],
 ) -> dict[str, bytes]:
-    """Return the two messages, announcement and state, of a device or the fleet."""
+    """Return the two messages for a device or the fleet, its announcement and its state."""
     config, topic = _topics(fleet, device)
     whole = f"sedge/{fleet}"
     identity = whole if device is None else f"{whole}/{device}"
@@ -190,12 +190,13 @@ class HomeAssistant:
         self._cloud = cloud
         self._snapshot = snapshot
         self._link_topic = link_topic(cloud.fleet)
-        # Receiving its own messages proves that the link works, and reveals a will that was published late.
+        # The link subscribes to its own topic: receiving its messages proves that the link works, and
+        # reveals a will that was published late.
         self._link = MqttLink(
             settings, (self._link_topic,), lambda: (self._link_topic, OFFLINE), retain=True
         )
         self._sent: dict[str, bytes] = {}
-        # Not at once: before devices have had time for a hello, all would appear offline.
+        # The first reading comes later: before devices have had time for a hello, all would appear offline.
         self._read_at = time.monotonic() + READ_S
         self._wanted: dict[str, bytes] = {}
         self._thread = Supervised("home assistant", self._turn, STEP_S, end=self._end)

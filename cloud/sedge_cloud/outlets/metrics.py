@@ -1,4 +1,4 @@
-"""The facts as Prometheus metrics.
+"""Exports the facts as Prometheus metrics.
 
 Labels have a bounded number of values: codes, states and the last runs, but never devices.
 """
@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from sedge_cloud.facts.records import Code, DeviceState, Fleet, RoundFacts
 from sedge_cloud.store.records import RunSums
 
-# If there are more runs than this, only the last ones have metrics.
+# If there are more runs than this, only the newest ones have metrics.
 MAX_RUNS = 20
 
 
@@ -114,12 +114,12 @@ class _Facts:
 
 
 def exposition(facts: Fleet) -> tuple[bytes, str]:
-    """Return the metrics in Prometheus' text format, and its content type."""
+    """Return the metrics in Prometheus's text format, and the content type of that format."""
     return generate_latest(_Facts(facts)), CONTENT_TYPE_PLAIN_0_0_4
 
 
 def _moved(sums: RunSums) -> dict[tuple[str, str], int]:
-    """Return total bytes by (whose, direction); ``up`` is what these devices, or the coordinator, sent."""
+    """Return total bytes by (owner, direction); ``up`` is what these devices or the coordinator sent."""
     return {
         ("newcomers", "up"): sums.newcomer_up,
         ("newcomers", "down"): sums.newcomer_down,

@@ -1,7 +1,7 @@
 """Sends notices of problems by a webhook or the operator's command, so that nobody has to watch.
 
-A separate thread (supervisor.py) sends the new problems in each reading of the facts. A receiver that hangs
-or fails holds up only this thread, and its failure is logged once until it works again.
+A separate thread (supervisor.py) reads the facts and sends the problems that are new in each reading. A
+receiver that hangs or fails holds up only this thread. Its failure is logged once, until it works again.
 """
 
 import http.client
@@ -25,8 +25,8 @@ NOTIFY_CODES: frozenset[Code] = frozenset({
     "run_failed", "rollout_aborted", "round_stuck", "round_below_quorum", "device_lost",
 })  # fmt: skip
 TIMEOUT_S = 20.0
-# If the fleet loses its network, every device has a problem. Only the first ones are sent as notices, which
-# say how many more there are.
+# If the fleet loses its network, every device has a problem. Only the first few are sent as notices, and
+# these say how many more there are.
 MAX_NOTICES = 5
 # All errors of a request: urllib's own are OSErrors, but those for a malformed answer are not.
 _FAILURES = OSError, http.client.HTTPException, subprocess.SubprocessError, ValueError
@@ -36,7 +36,7 @@ _log = logging.getLogger("sedge.notify")
 class Notice(msgspec.Struct, frozen=True):
     """The JSON that a receiver gets.
 
-    ``more`` counts further problems of the same moment, for which no notice is sent.
+    ``more`` counts further problems in the same reading, for which no notice is sent.
     """
 
     fleet: str
@@ -54,12 +54,12 @@ class Notices:
         self._send = Sender(cloud.notify)
 
     def __call__(self, facts: Fleet) -> None:
-        """Send the notices that a reading of the facts calls for."""
+        """Send the notices that a new reading of the facts calls for."""
         for notice in self.due(facts.problems, time.monotonic()):
             self._send(notice)
 
     def due(self, problems: Iterable[Problem], now: float) -> list[Notice]:
-        """Return the notices that a reading's problems call for; ``now`` in seconds."""
+        """Return the notices that a new reading's problems call for; ``now`` is in seconds."""
         seen: dict[Key, Problem] = {
             (p.code, p.subject): p for p in problems if p.code in NOTIFY_CODES
         }
@@ -95,7 +95,7 @@ class Sender:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirects, as a receiver must not choose which address in our network we call."""
+    """Follows no redirects: a receiver must not choose which address in our network we connect to."""
 
     def redirect_request(
         self,

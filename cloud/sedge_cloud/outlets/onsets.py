@@ -10,7 +10,7 @@ Key: TypeAlias = tuple[Code, str]
 
 
 class Onsets:
-    """Detects the onset of problems: a problem has begun when it is in two readings in a row.
+    """Detects the onset of problems: a problem has begun when two readings in a row contain it.
 
     The same problem begins at most once in ``quiet_s`` seconds.
     """
@@ -21,7 +21,7 @@ class Onsets:
         self._begun: dict[Key, float] = {}
 
     def new(self, seen: Mapping[Key, Problem], now: float) -> list[Problem]:
-        """Return the problems whose onset is the reading ``seen``; ``now`` in seconds."""
+        """Return the problems that begin with the reading ``seen``; ``now`` is in seconds."""
         self._begun = {key: at for key, at in self._begun.items() if now < at + self._quiet_s}
         keys = [key for key in seen if key in self._last and key not in self._begun]
         self._last = seen.keys()

@@ -1,9 +1,9 @@
 """Logs when problems begin and end, so that the journal shows them even if there is no page.
 
 A line's level, which is its priority in the journal, is the problem's severity; the end of a problem is
-logged as information. A fleet that loses its network must not flood the log. Therefore, problems beyond
-``MOST`` in one reading are only counted by code, and a problem that comes and goes is logged once in
-``QUIET_S``.
+logged as information. A fleet that loses its network must not flood the log. Problems beyond ``MOST`` in
+one reading are therefore only counted by code, and a problem that comes and goes is logged at most once
+every ``QUIET_S``.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What an operator may do from the status page: actions of the command line, each after a confirmation.
+"""What an operator may do from the status page: command-line actions, each after a confirmation.
 
 The service runs as a separate user. Its systemd unit does not let it edit the broker's passwords, or make
 the broker reload them. The page shows any step that the service could not do, and the command with which
@@ -23,8 +23,8 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.store.tags import check_tag
 from sedge_protocol.errors import ConfigError
 
-# Performs an action; its last argument is the text of the form's field. If work is left to the operator, it
-# returns the result of a revocation.
+# Performs an action. The last argument is the text entered in the form. If work is left to the operator,
+# the action returns the result of a revocation.
 Do: TypeAlias = Callable[[Store, CloudConfig, str], Revocation | None]
 
 
@@ -32,8 +32,8 @@ Do: TypeAlias = Callable[[Store, CloudConfig, str], Revocation | None]
 class Action:
     """One verb, and the run or device that it applies to.
 
-    ``text`` says what the action does, and ``asks`` names its form's input field, if any. ``ends`` is True
-    if no other action of the page can undo it.
+    ``text`` says what the action does, and ``asks`` names the input field in its form, if any. ``ends`` is
+    True if no other action on the page can undo it.
     """
 
     verb: str

@@ -25,15 +25,15 @@ from sedge_cloud.figures.drawing import (
 )
 from sedge_cloud.figures.numbers import clock
 
-# The plots show this many of the last rounds; the time axis has strips for this many.
+# The plots show at most this many of the last rounds, and the time axis has at most this many strips.
 SHOWN, STRIPS = 400, 60
-# Points are marked if there are no more than this.
+# Points are marked individually if there are no more than this.
 _MARKED = 40
 _SPARK_WIDTH, _SPARK_HEIGHT = 72.0, 18.0
 
 
 def over_time(run: RunFacts, at: datetime) -> list[Plot]:
-    """Plot each round from opening to close against the time of day, in red if devices were missing."""
+    """Plot each round, from opening to closing, against the time of day; red means devices were missing."""
     rounds = [*run.rounds, *([run.open] if run.open is not None else [])][-STRIPS:]
     timed = [r for r in rounds if r.opened is not None]
     if not timed or timed[0].opened is None:
@@ -67,7 +67,7 @@ def over_time(run: RunFacts, at: datetime) -> list[Plot]:
 
 
 def accuracy(run: RunFacts) -> list[Plot]:
-    """Plot accuracy before and after local training by round; returns None before the first round."""
+    """Plot accuracy before and after local training, by round. Returns None before the first round."""
     rounds = [r for r in run.rounds[-SHOWN:] if r.before is not None]
     if not rounds:
         return []
@@ -90,7 +90,7 @@ def accuracy(run: RunFacts) -> list[Plot]:
 
 
 def of_device(device: DeviceFacts) -> list[Plot]:
-    """Plot a device's metric before training in its last rounds; returns None before its second."""
+    """Plot a device's metric before training in its last rounds. Returns None before its second round."""
     if len(device.history) < 2:
         return []
     back = range(1 - len(device.history), 1)
@@ -119,7 +119,7 @@ def moved(run: RunFacts) -> list[Plot]:
 
 
 def personal(run: RunFacts) -> list[Plot]:
-    """Plot a device's personal parameters by layer and round, stacked; returns None if there are none."""
+    """Plot a device's personal parameters by layer and round, stacked. Returns None if there are none."""
     rounds = [r for r in run.rounds[-SHOWN:] if r.cohort]
     means = [{t: k / r.cohort for t, k in r.personal.items()} for r in rounds]
     numbers = [r.round for r in rounds]
@@ -130,13 +130,13 @@ def personal(run: RunFacts) -> list[Plot]:
 def stacked(
     title: str, rounds: Sequence[int], x: Axis, elements: Sequence[Mapping[str, float]]
 ) -> Plot | None:
-    """Plot elements by tensor in each round, stacked; returns None if there are none."""
+    """Plot elements by tensor in each round, stacked. Returns None if there are none."""
     names, layers = _by_tensor(elements)
     if not names:
         return None
     sums = np.vstack([np.zeros(layers.shape[1]), np.cumsum(layers, axis=0)])
     plot = Plot(title, x, count_axis(0, float(sums[-1].max())))
-    # Each round is drawn as a step, so that a single round is visible, too.
+    # Each round is drawn as a step so that even a single round is visible.
     at = np.column_stack([np.array(rounds) - 0.5, np.array(rounds) + 0.5]).ravel()
     for layer, name in enumerate(names):
         low, high = np.repeat(sums[layer], 2), np.repeat(sums[layer + 1], 2)
@@ -146,7 +146,7 @@ def stacked(
 
 
 def _by_tensor(rounds: Sequence[Mapping[str, float]]) -> tuple[list[str], Floats]:
-    """Return the tensors with elements, and how many each had in each round (tensors, rounds).
+    """Return the tensors that have elements, and an array (tensors, rounds) of how many.
 
     If there are more tensors than colours, the smallest ones are combined.
     """
@@ -180,7 +180,7 @@ def spark(values: Sequence[float]) -> str:
 
 
 def layer_rows(it: RoundFacts, tensors: Mapping[str, int]) -> list[tuple[str, float, float]]:
-    """Return (tensor, personal elements of a device, share of the tensor), the largest share first."""
+    """Return (tensor, personal elements per device, share of the tensor), the largest share first."""
     rows = [
         (name, count / it.cohort, count / it.cohort / tensors[name] if name in tensors else 0.0)
         for name, count in it.personal.items()

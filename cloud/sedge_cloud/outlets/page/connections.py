@@ -1,7 +1,7 @@
 """Limits the status page's connections, so that strangers cannot exhaust the coordinator's file handles.
 
 The page runs in the coordinator's process, whose database, blobs and link need file handles too. The page
-may use a share of them; when that is exceeded, the connection that has been idle longest is closed. A
+may use a fixed share of them. When that is exceeded, the connection that has been idle longest is closed. A
 connection is idle until its first request is complete, and again after each answer.
 """
 
@@ -17,13 +17,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 # The page may use 1 / SHARE of the process's file handles, but at most MAX_CONNECTIONS.
 SHARE, MAX_CONNECTIONS = 4, 256
-# asyncio accepts up to ACCEPTED connections before it serves the first of them, which come on top of the
-# share. WAITING more may queue to be accepted, which costs no file handle.
+# asyncio accepts up to ACCEPTED connections before it serves the first of them; these come on top of the
+# page's share. WAITING more may queue to be accepted, which costs no file handles.
 ACCEPTED, WAITING = 32, 2048
 # How long a connection may stay idle, and how long its client may take for an answer, in seconds.
 IDLE_S, ANSWER_S = 5.0, 60.0
-STREAM = "/events"  # the path whose answer never ends
-# A condition that persists is logged this often, in seconds.
+STREAM = "/events"  # the path whose response never ends
+# A condition that persists is logged at most this often, in seconds.
 QUIET_S = 60.0
 _log = logging.getLogger("sedge.http")
 
@@ -38,12 +38,12 @@ class Listener(socket.socket):
     """A listening socket with a long queue. asyncio would limit the queue to what it accepts at once."""
 
     def listen(self, backlog: int = WAITING, /) -> None:
-        """Listen, with room for all waiting connections."""
+        """Listen, with room in the queue for all waiting connections."""
         super().listen(WAITING)
 
 
 class Connection(H11Protocol):
-    """A connection of uvicorn that closes when idle for too long, or when newer ones need its place."""
+    """A uvicorn connection that closes when idle for too long, or when newer ones need its place."""
 
     _idle = True
     _since = 0.0
@@ -72,12 +72,12 @@ class Connection(H11Protocol):
             self._begin(False, None if is_stream else ANSWER_S)
 
     def on_response_complete(self) -> None:
-        """Become idle until the next request."""
+        """Treat the connection as idle until the next request."""
         self._begin(True, IDLE_S)
         super().on_response_complete()
 
     def _begin(self, idle: bool, most_s: float | None) -> None:
-        """Become idle or busy. After ``most_s`` seconds in this state, the connection is closed."""
+        """Enter the idle or busy state. The connection is closed after ``most_s`` seconds in this state."""
         self._cancel()
         self._idle, self._since = idle, self.loop.time()
         if most_s is not None:
@@ -100,7 +100,7 @@ class LoopErrors:
         self._quiet_until = 0.0
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log an exception; for connections that cannot be accepted, only one line now and then."""
+        """Log an exception. If connections cannot be accepted, log only one line now and then."""
         error = context.get("exception")
         if not isinstance(error, OSError):
             loop.default_exception_handler(context)

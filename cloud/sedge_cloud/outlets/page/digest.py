@@ -20,11 +20,12 @@ from sedge_cloud.figures.numbers import change, natural, quantity, some_of
 from sedge_protocol import VERSION
 
 DAY, MONTH = timedelta(days=1), timedelta(days=30)
-# The trend compares the last round with the one BACK rounds earlier; a change below LEVEL counts as level.
+# The trend compares the last round with the one BACK rounds earlier; a difference below LEVEL means no
+# change.
 BACK, LEVEL = 5, 0.01
 # A device is called slow if its training takes this many times the fleet's median.
 SLOW_TIMES = 3.0
-# If there are more problems of one kind, all but the first are folded below it.
+# If there are more problems of one kind than this, all but the first are folded below the first.
 MAX_ALIKE = 4
 # An event names at most this many devices.
 MAX_NAMED = 6
@@ -60,7 +61,7 @@ def direction(run: RunFacts) -> Direction | None:
 
 
 def month_bytes(facts: Fleet) -> tuple[int, bool]:
-    """Return the bytes of all devices in rounds closed in the last 30 days, and if that is all."""
+    """Return the bytes that all devices moved in rounds closed in the last 30 days, and if that is all."""
     since = facts.at - MONTH
     total = sum(run.sums.up + run.sums.down for run in facts.runs if _began(run, since))
     older = [_recent(run, since) for run in facts.runs if not _began(run, since)]
@@ -77,7 +78,7 @@ def closed_in_a_day(facts: Fleet) -> tuple[int, bool]:
 
 
 def _began(run: RunFacts, since: datetime) -> bool:
-    """Return True if a run began after ``since``, so that its sums cover exactly the rounds since."""
+    """Return True if a run started after ``since``, so its sums cover exactly the rounds since."""
     return run.created is not None and run.created >= since
 
 
@@ -99,12 +100,15 @@ def unsafe(facts: Fleet) -> list[str]:
 
 
 def folded(problems: Sequence[Problem]) -> list[tuple[Problem, list[Problem]]]:
-    """Group problems in their order: each comes with those folded below it, if many are of one kind."""
+    """Group problems, keeping their order. Each comes with the problems of its kind folded below it.
+
+    Problems are only folded if there are many of one kind.
+    """
     alike: dict[tuple[str, str, str], list[Problem]] = {}
     for problem in problems:
         alike.setdefault((problem.code, problem.severity, problem.run), []).append(problem)
     found: list[tuple[Problem, list[Problem]]] = []
-    for kind in alike.values():  # dicts keep the order in which the kinds first appeared
+    for kind in alike.values():  # dicts keep the order in which kinds first appeared
         if len(kind) > MAX_ALIKE:
             found.append((kind[0], kind[1:]))
         else:
@@ -113,7 +117,7 @@ def folded(problems: Sequence[Problem]) -> list[tuple[Problem, list[Problem]]]:
 
 
 def groups(run: RunFacts) -> list[tuple[list[str], list[str]]]:
-    """Return groups of devices with the same partners, each with its partners, largest group first."""
+    """Return groups of devices with the same partners, each with those partners, largest group first."""
     sets: dict[frozenset[str], list[str]] = {}
     for device, others in run.groups.items():
         sets.setdefault(frozenset((device, *others)), []).append(device)
@@ -146,7 +150,7 @@ def rollout(it: RolloutFacts) -> str:
 
 
 def pace(device: DeviceFacts, devices: Sequence[DeviceFacts]) -> str:
-    """Compare a device's training time with the fleet's median; empty if unknown."""
+    """Compare a device's training time with the fleet's median. Returns "" if a time is unknown."""
     known = [d.seconds for d in devices if d.seconds is not None]
     if device.seconds is None or not known:
         return ""
@@ -163,7 +167,7 @@ def pace(device: DeviceFacts, devices: Sequence[DeviceFacts]) -> str:
 
 
 def part_in(device: str, it: RoundFacts) -> str:
-    """Describe what was unusual about a device in a round; empty if nothing was."""
+    """Describe what was unusual about a device in a round. Returns "" if nothing was."""
     said = [f"declined: {it.declined[device]}"] if device in it.declined else []
     said += [f"rejected: {it.rejected[device]}"] if device in it.rejected else []
     if device in it.distrusted:
@@ -191,7 +195,7 @@ class Event:
 def last_day(facts: Fleet) -> list[Event]:
     """Return the events of the last 24 hours, latest first, with repeated ones combined.
 
-    They are about runs, rollouts, unusual rounds and devices.
+    Events concern runs, rollouts, unusual rounds and devices.
     """
     found = [event for event in _events(facts) if facts.at - event.at <= DAY]
     alike: dict[tuple[str, str], list[Event]] = {}
@@ -201,7 +205,7 @@ def last_day(facts: Fleet) -> list[Event]:
 
 
 def _once(events: Sequence[Event]) -> Event:
-    """Combine events with the same text into the latest one, with the number of the others."""
+    """Combine events with the same text into the latest one, saying how many came before."""
     last, others = events[0], len(events) - 1
     if not others:
         return last
@@ -221,7 +225,7 @@ def _events(facts: Fleet) -> Iterator[Event]:
             if it.closed is not None and text:
                 yield Event(it.closed, text, run.run, it.round)
     yield from _of_rollout(facts.settings, "settings")
-    # By the hour, as devices are often enrolled together.
+    # Devices are grouped by the hour, because they are often enrolled together.
     enrolled = defaultdict[datetime, dict[str, datetime]](dict)
     for device in facts.devices:
         if device.enrolled is not None:
@@ -249,7 +253,7 @@ def _of_rollout(it: RolloutFacts | None, of: str) -> Iterator[Event]:
 
 
 def out_of_the_ordinary(it: RoundFacts) -> str:
-    """Describe what was unusual about a round; empty if nothing was."""
+    """Describe what was unusual about a round. Returns "" if nothing was."""
     parts = (
         ("new", it.newcomers if it.round > 1 else ()),
         ("no update from", it.missing),

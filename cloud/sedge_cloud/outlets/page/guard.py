@@ -1,9 +1,9 @@
 """Decides who may use the status page: clients with the token or, without one, browsers on this machine.
 
 A page of another origin can make a browser send requests here. Without a token, the Host header must
-therefore be a name of this machine, or one of ``[http] hosts``. This refuses a name that another site has
-pointed here (DNS rebinding). With a token no such check is needed, as no other page knows it. A request
-that changes something also needs the page's own form (server.py).
+therefore be a name of this machine, or one of ``[http] hosts``. This rejects requests for a name that
+another site has pointed here (DNS rebinding). With a token no such check is needed, because no other page
+knows the token. A request that changes something also needs the page's own form (server.py).
 """
 
 import base64
@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-# The path for health checks, as load balancers know neither token nor host name.
+# The path for health checks is exempt, because load balancers know neither the token nor the host name.
 _OPEN = "/healthz"
 _HEADERS = {
     "Content-Security-Policy": (
@@ -69,7 +69,7 @@ def _hostname(host: str) -> str | None:
 
 
 def _given(headers: Headers) -> str:
-    """Return the token in a request: a bearer token or, from browsers, the password for any user name."""
+    """Return the token in a request: a bearer token or, from browsers, a password with any user name."""
     kind, _, value = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return value.strip()
@@ -82,7 +82,7 @@ def _given(headers: Headers) -> str:
 
 
 def is_same_origin(request: Request) -> bool:
-    """Return True if the browser says that a page of this server sent the request."""
+    """Return True if the browser says that a page from this server sent the request."""
     origin, host = request.headers.get("origin"), request.headers.get("host", "")
     if origin is None:
         return request.headers.get("sec-fetch-site") == "same-origin"

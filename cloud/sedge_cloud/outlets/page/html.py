@@ -23,14 +23,14 @@ from sedge_cloud.outlets.page.actions import Action
 from sedge_cloud.outlets.terminal import closes
 from sedge_protocol import VERSION
 
-# The page shows at most this many devices at a time, those that need attention first.
+# The page shows at most this many devices at a time, starting with those that need attention.
 MAX_DEVICES, MAX_AWAITED, MAX_PROBLEMS = 60, 40, 40
 # The page shows at most this many events, groups, and (on the wall page) problems.
 MAX_EVENTS, MAX_GROUPS, MAX_ON_WALL = 20, 20, 8
-# The search field is left out for a fleet with at most this many devices.
+# The search field is omitted if the fleet has at most this many devices.
 FEW = 8
-# The stream of changes sends a heartbeat at least this often, in seconds. Without one for three times as
-# long, the page says that the coordinator is gone.
+# The stream of changes sends a heartbeat at least this often, in seconds. If there is none for three times
+# as long, the page says that the coordinator is gone.
 BEAT_S = 5.0
 FIRST_PAGE = Wanted(limit=MAX_DEVICES)
 
@@ -42,11 +42,11 @@ def status_page(
     listed: tuple[Sequence[DeviceFacts], int] | None = None,
     tags: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
-    """Render the main page with some devices, and one run's rounds.
+    """Render the main page, with some of the devices and the rounds of one run.
 
-    The run is the named one, or else the newest running one, or else the newest. ``listed`` has the devices
-    to show and how many there are on all pages, by default as ``chosen`` finds them. ``tags`` are these
-    devices' tags.
+    The run is the one named, or else the newest that is running, or else the newest. ``listed`` holds the
+    devices to show and their number on all pages; the default is the result of ``chosen``. ``tags`` holds
+    the tags of these devices.
     """
     devices, found = listed or chosen(facts, wanted)
     return _drawn(
@@ -74,7 +74,7 @@ def device_page(
     version: str = "",
     settings: str = "",
 ) -> str:
-    """Render the page of one device: its state, activity and problems. ``version`` names its bundle."""
+    """Render the page for one device: its state, activity and problems. ``version`` names its bundle."""
     name, run = device.device, facts.shown()
     rounds = run.rounds if run else ()
     parts = [(r, digest.part_in(name, r)) for r in reversed(rounds)]
@@ -100,7 +100,7 @@ def device_page(
 
 
 def round_page(facts: Fleet, it: RoundFacts) -> str:
-    """Render the page of one round: its result, and the devices that were unusual in it."""
+    """Render the page for one round: its result, and the devices for which something was unusual."""
     run = facts.run(it.run)
     numbers = [r.round for r in run.rounds] if run else []
     numbers += [run.open.round] if run and run.open else []
@@ -127,7 +127,7 @@ def confirm_page(action: Action, csrf: str) -> str:
 
 
 def outcome_page(action: Action, revocation: Revocation) -> str:
-    """Render the result of an action, and what is left to do."""
+    """Render the result of an action, and what the operator still has to do."""
     template = _environment().get_template("outcome.html")
     return template.render(
         title=f"{action.verb} {action.name}", action=action, revocation=revocation
@@ -143,14 +143,14 @@ def script() -> str:
 def chosen(
     facts: Fleet, wanted: Wanted, among: Collection[str] | None = None
 ) -> tuple[list[DeviceFacts], int]:
-    """Return the wanted devices, only those in ``among`` if given, and how many there are on all pages.
+    """Return the page of wanted devices, and how many there are on all pages.
 
-    Unless a sort order is given, devices with errors come first, then those with warnings, then those that
-    are getting worse fastest; revoked ones come last.
+    If ``among`` is given, other devices are left out. Unless a sort order is given, devices with errors
+    come first, then those with warnings, then the ones getting worse fastest. Revoked devices come last.
     """
     rank = {p.subject: 1 for p in facts.problems}
     rank.update((p.subject, 0) for p in facts.problems if p.severity == "error")
-    ordered = sorted(  # stable, so equal devices stay sorted by id
+    ordered = sorted(  # the sort is stable, so devices that compare equal stay sorted by id
         (device for device in facts.devices if among is None or device.device in among),
         key=lambda d: (d.state == "revoked", rank.get(d.device, 2), d.change or 0.0),
     )
@@ -158,7 +158,7 @@ def chosen(
 
 
 def _wrong(facts: Fleet) -> dict[str, list[str]]:
-    """Return the problems by subject."""
+    """Return the texts of the problems, by subject."""
     found: dict[str, list[str]] = {}
     for problem in facts.problems:
         found.setdefault(problem.subject, []).append(problem.text)
@@ -183,7 +183,7 @@ def _environment() -> Environment:
             "counted": counted,
             "closes": closes,
             "OF_DEVICES": {code for code in get_args(Code) if code.startswith("device_")}
-            - {"device_pending", "device_accountless"},  # not about enrolled devices
+            - {"device_pending", "device_accountless"},  # these are not about enrolled devices
             "MAX_AWAITED": MAX_AWAITED,
             "MAX_PROBLEMS": MAX_PROBLEMS,
             "MAX_EVENTS": MAX_EVENTS,
@@ -194,6 +194,6 @@ def _environment() -> Environment:
 
 
 def _link(run: str | None, wanted: Wanted, **changes: object) -> str:
-    """Return the query string of the same page with some parameters changed."""
+    """Return the query string of the same page, with some parameters changed."""
     fields = {"run": run, **msgspec.structs.asdict(wanted), "limit": None, **changes}
     return f"?{urlencode({key: value for key, value in fields.items() if value})}"

@@ -2,8 +2,8 @@
 
 It shares its readings of the facts with the problem log (snapshot.py), so it slows the coordinator's loop
 only while it occupies the interpreter. An operator's actions call the same functions as the command line.
-They run in a thread with a separate store, as a broker may be slow, and the loop notices them as it notices
-those of the command line.
+They run in a thread with a separate store, because a broker may be slow. The loop notices them the way it
+notices commands.
 
     /              the page                /api/fleet       all facts       /events   changes, server-sent
     /device        one device              /api/runs/NAME   one run         /metrics  Prometheus
@@ -42,11 +42,11 @@ from sedge_cloud.outlets.supervisor import Supervised
 from sedge_cloud.store.opening import open_store
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError, os_reason
 
-# Further streams are refused; a page works without a stream, too.
+# Any further streams are refused; the page also works without a stream.
 MAX_STREAMS = 64
-# The forms of the page are far smaller.
+# The page's own forms are far smaller.
 MAX_FORM_BYTES = 4096
-# How many rendered pages to cache; they differ in the devices shown.
+# How many rendered pages to cache. They differ in which devices they show.
 MAX_DRAWN = 32
 _log = logging.getLogger("sedge.http")
 
@@ -59,7 +59,7 @@ class Pages:
         self._drawn: dict[Hashable, str] = {}
 
     def of_fleet(self, snapshot: Snapshot, run: str | None, wanted: Wanted) -> str:
-        """Return the main page for the current facts, with this run and these devices."""
+        """Return the main page for the current facts, showing this run and these devices."""
         facts = snapshot.facts()
         run = run if run is None or facts.run(run) else None
 
@@ -81,9 +81,9 @@ class Pages:
 
 
 def _listed(snapshot: Snapshot, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-    """Return the wanted devices and how many there are on all pages. A large fleet is sorted by id.
+    """Return the page of wanted devices, and how many there are on all pages.
 
-    Raises ``SedgeError``.
+    A large fleet is sorted by id. Raises ``SedgeError``.
     """
     if facts.is_large:
         return snapshot.choose(facts, wanted)
@@ -122,13 +122,13 @@ class StatusServer:
 
     def start(self) -> None:
         """Start serving."""
-        # uvicorn warns about requests that are not HTTP, with which strangers could fill the log.
+        # uvicorn warns about requests that are not HTTP, and strangers could use that to fill the log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._thread.start()
         _log.info("status page on http://%s", self._cloud.http.listen)
 
     def close(self) -> None:
-        """Stop within a second or two. A request that hangs does not hold up the coordinator."""
+        """Stop within a second or two. A hanging request does not hold up the coordinator."""
         self._thread.close()
         self._socket.close()
 
@@ -288,7 +288,7 @@ class StatusServer:
 
 
 def _listen(host: str, port: int) -> Listener:
-    """Return a bound socket. It is bound here so that a port in use ends the command with one line."""
+    """Return a bound socket. Binding it here makes a port in use end the command with one line."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return Listener(fileno=socket.create_server((host, port), family=family).detach())
@@ -299,7 +299,7 @@ def _listen(host: str, port: int) -> Listener:
 
 
 def _wanted(request: Request, limit: int | None) -> Wanted:
-    """Parse which devices a request selects. Raises ``ConfigError``."""
+    """Parse a request's selection of devices. Raises ``ConfigError``."""
     fields = {key: value for key, value in request.query_params.items() if value}
     fields = {key: value for key, value in fields.items() if key in Wanted.__struct_fields__}
     try:
@@ -333,6 +333,6 @@ def _json(value: object, status: int = 200) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """Return the error as one line of text for a request that cannot be served."""
+    """Return the error as one line of text, as the response to a request that cannot be served."""
     status = 503 if isinstance(error, StorageError | OSError) else 400
     return Response(f"{error}\n", status_code=status, media_type="text/plain")

@@ -10,7 +10,7 @@ CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
 
 
 class NoWheel(Exception):
-    """No wheel of a requirement was found for the target. The message names both."""
+    """Raised if a requirement has no wheel for the target. The message names both."""
 
 
 def target(python: str, machine: str, glibc: int) -> list[str]:
@@ -25,7 +25,7 @@ def install(
 ) -> None:
     """Unpack the wheels of ``requirements`` and their dependencies into ``folder``.
 
-    Raises ``NoWheel`` if one is missing.
+    Raises ``NoWheel`` if a wheel is missing.
     """
     words = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "-qq"]
     words += ["--target", str(folder), "--no-compile", "--constraint", str(CONSTRAINTS)]
@@ -37,7 +37,7 @@ def install(
 
 
 def cause(said: str) -> str:
-    """Return the package at which pip failed and its version in constraints.txt, or pip's last line."""
+    """Return the package for which pip failed and its version in constraints.txt, or pip's last line."""
     failed = r"(?:Cannot install|satisfies the requirement) ([A-Za-z0-9._-]+)(.*?)$"
     if match := re.search(failed, said, re.MULTILINE):
         name, rest = match.groups()

@@ -35,7 +35,7 @@ REQUIREMENTS = (
 )  # fmt: skip
 # Parts of these packages that are never imported: two fifths of their compressed bytes.
 UNUSED = (
-    "bin",  # scripts that begin with a path of this machine
+    "bin",  # scripts that begin with a path on this machine
     "numpy/**/tests",
     "onnx/backend/test",
     "onnxruntime/transformers",
@@ -49,12 +49,12 @@ _CODE = ({"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 9})
 
 
 class PackError(Exception):
-    """A pack cannot be made as requested. The message says what was found and expected."""
+    """Raised if a pack cannot be made as requested. The message says what was found and expected."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A pack to make: the checkout ``root``, CPython ``python`` ("3.12"), at most ``limit`` bytes."""
+    """A pack to make: from the checkout ``root``, for CPython ``python`` ("3.12"), in ``limit`` bytes."""
 
     root: Path
     python: str
@@ -121,7 +121,7 @@ def sizes(folder: Path) -> list[tuple[str, int]]:
 
 
 def copy_source(root: Path, folder: Path) -> None:
-    """Copy the files that git tracks, in their current state, without deleted ones."""
+    """Copy the files that git tracks, in their current state, except those that have been deleted."""
     for name in _git(root, "ls-files", "-z").split("\0"):
         if name and (root / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ def copy_source(root: Path, folder: Path) -> None:
 
 
 def copy_packages(wanted: Wanted, folder: Path) -> None:
-    """Unpack the wheels without unused parts, and copy the metadata with Sedge's version."""
+    """Unpack the wheels, except for unused parts, and copy the metadata that holds Sedge's version."""
     wheels.install(folder, wanted.requirements, wanted.python, MACHINE, GLIBC)
     for pattern in UNUSED:
         for path in list(folder.glob(pattern)):
@@ -141,7 +141,7 @@ def copy_packages(wanted: Wanted, folder: Path) -> None:
 
 
 def copy_data(train_images: int, folder: Path) -> None:
-    """Copy Fashion-MNIST's four files, uncompressed, with its first ``train_images`` training images."""
+    """Copy Fashion-MNIST's four files, uncompressed, with the first ``train_images`` training images."""
     source = find_fashion_mnist()
     if source is None:
         raise PackError("Fashion-MNIST: not here; install Debian's dataset-fashion-mnist")

@@ -31,7 +31,7 @@ def unpack(pack: Path, folder: Path) -> None:
 def _gzip(raw: Path) -> None:
     """Compress a file with gzip, because the emulator reads compressed files.
 
-    The pack is smaller if its archive has them uncompressed.
+    The archive contains the files uncompressed, which makes the pack smaller.
     """
     with raw.open("rb") as file, gzip.open(f"{raw}.gz", "wb", compresslevel=1) as packed:
         shutil.copyfileobj(file, packed)

@@ -1,7 +1,7 @@
 """Computes, when a round opens, the bytes that FedPURIN's paper would count for the previous round.
 
-They are reported in addition to the bytes on the wire. A device's last upload and next start vector are
-planned again from the coordinator's store, which determines them.
+They are reported in addition to the bytes on the wire. The coordinator's store determines each device's
+last upload and next start vector, so both are planned again from it.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from sedge_cloud.strategies.fedpurin import FedPURIN, accounted_bytes
 
 @dataclass(frozen=True)
 class Mean:
-    """A device's average bytes in a round: ``up`` for its upload, ``down`` for the next start vector."""
+    """A device's average bytes in a round: ``up`` for the upload, ``down`` for the next start vector."""
 
     round: int
     up: float

@@ -27,10 +27,10 @@ _EXACT_PATCHES = PatchConfig(ValueCoding.FP32)
 class Cell:
     """One row of a table: a strategy with its options, and its published figures.
 
-    ``published`` and ``published_after`` map a number of rounds of training to the accuracy over all
-    devices before and after local training at that point; ``best`` is the published maximum, of the kind
-    that the table's ``best_of`` names. ``accounted`` has a device's MiB per round, "up" and "down", as the
-    paper counts them, before and after round beta.
+    ``published`` and ``published_after`` map a number of training rounds to the accuracy over all
+    devices at that point, before and after local training. ``best`` is the published maximum; the
+    table's ``best_of`` says of what. ``accounted`` has a device's MiB per round, "up" and "down", as
+    the paper counts them, before and after round beta.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Cell:
     accounted: Mapping[str, tuple[float, float]] = field(
         default_factory=dict[str, tuple[float, float]]
     )
-    codec: CodecConfig = EXACT  # spelled as in the papers, like the next one
+    codec: CodecConfig = EXACT  # by default nothing is compressed, as in the papers
     broadcast: BroadcastConfig = WHOLE
     patch: PatchConfig = _EXACT_PATCHES
 
@@ -51,11 +51,12 @@ class Cell:
 class Table:
     """Cells that share a setting.
 
-    ``rounds`` is the length of a full run, and ``tolerance`` is in percentage points. ``best_of`` says what
-    a cell's ``best`` is the maximum of: all devices ``before`` local training at the checkpoints, each
-    round's devices ``after`` it, or the ``sparse`` models after it. ``plain`` is the cell that all others
-    are compared with, seed by seed. ``dropped`` lists methods that were removed because they did not win;
-    their outcomes are still shown.
+    ``rounds`` is the length of a full run, and ``tolerance`` is in percentage points. ``best_of`` says
+    which accuracy a cell's ``best`` is the maximum of: "before", that of all devices before local
+    training, at the checkpoints; "after", that of each round's devices after local training; or
+    "sparse", that of their sparse models. ``plain`` is the cell that all others are compared with, seed
+    by seed. ``dropped`` lists methods that were removed because they did not win; their outcomes are
+    still shown.
     """
 
     name: str
@@ -76,9 +77,9 @@ class Table:
         return (*(cell.name for cell in self.cells), *self.dropped)
 
     def cell(self, name: str) -> Cell:
-        """Return the cell of this name; for a dropped method, one with only its name.
+        """Return the cell with this name. For a dropped method, the cell has only a name.
 
-        Raises ``KeyError`` if there is none.
+        Raises ``KeyError`` if there is no such cell.
         """
         gone = {name: Cell(name, "") for name in self.dropped}
         return {**gone, **{cell.name: cell for cell in self.cells}}[name]

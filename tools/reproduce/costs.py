@@ -1,4 +1,4 @@
-"""For a run with several model widths: each width's devices, their costs and their accuracies."""
+"""Measures a run with several model widths: each width's devices, their costs and their accuracies."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from sedge_emulate.watch import Watch
 
 
 def sizes(stage: Stage, fleet: VirtualFleet, watch: Watch) -> tuple[Size, ...]:
-    """Return the widths in which devices trained, full width first; () if there is no other."""
+    """Return the widths in which devices trained, full width first; () if all trained at full width."""
     run = Run(fleet.store.runs()[0], fleet.store)
     members: dict[int, list[int]] = defaultdict(list)
     for number in range(len(stage.shares)):
@@ -48,7 +48,7 @@ def sizes(stage: Stage, fleet: VirtualFleet, watch: Watch) -> tuple[Size, ...]:
 def multiply_adds(source: ModelSource, dropped: float) -> int:
     """Return the multiply-adds of convolutions and matrix products in one example's forward pass.
 
-    They are counted by torch. A training step takes about three times as many.
+    torch counts them. A training step takes about three times as many.
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -60,6 +60,6 @@ def multiply_adds(source: ModelSource, dropped: float) -> int:
 
 
 def _moved(seen: Sequence[Mapping[str, object]], way: str) -> int:
-    """Return the bytes of a device over the whole run, on average."""
+    """Return the average number of bytes per device over the whole run."""
     kinds = ("payload", "overhead", "resent")
     return round(mean(sum(cast(int, one[f"{kind}_{way}"]) for kind in kinds) for one in seen))

@@ -1,8 +1,8 @@
 """FedPURIN's data, split as the framework Fling does: 20 devices of equal size, with overlaps.
 
-Each device has class proportions q ~ Dir(alpha), and gets 500 images of the training set and 100 of the
-test set in these proportions. Both sets are drawn with the same seed, so q is the same for both. If a class
-has too few images, some are used twice. All devices take part in every round.
+Each device has class proportions q ~ Dir(alpha), and gets 500 images from the training set and 100 from
+the test set in these proportions. Both sets are drawn with the same seed, so q is the same for both. If
+a class has too few images, some are used twice. All devices take part in every round.
 """
 
 import numpy as np

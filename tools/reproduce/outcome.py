@@ -17,9 +17,10 @@ ROWS = ("checkpoints", "points", "sizes")
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Accuracies of all devices after ``round`` training rounds, before and after local training.
 
-    Accuracies are shares from 0 to 1. ``before`` and ``after`` are pooled, so each test example has equal
-    weight. The other fields are means over devices, so each device has equal weight: ``before_mean`` and
-    ``after_mean`` over all devices, the last two over the tenth with the lowest accuracy.
+    Accuracies are shares from 0 to 1. ``before`` and ``after`` are pooled, so each test example has
+    equal weight. The other fields are means over devices, so each device has equal weight:
+    ``before_mean`` and ``after_mean`` over all devices, the last two over the tenth of the devices with
+    the lowest accuracy.
     """
 
     round: int
@@ -34,9 +35,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A training round: the pooled accuracy of its participants, and the bytes of all devices.
 
-    ``sparse`` is the accuracy after training if only the sent elements are applied, for strategies that
-    select elements; ``accounted_up`` and ``accounted_down`` are a device's bytes as its paper counts them
-    (accounting.py).
+    For strategies that select elements, ``sparse`` is the accuracy after training of models in which
+    only the sent elements are updated. ``accounted_up`` and ``accounted_down`` are the bytes per device
+    as the paper counts them (accounting.py).
     """
 
     round: int
@@ -50,10 +51,11 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices that trained one width of the model, without the share ``dropped`` of the channels.
+    """The devices that trained one width of the model, which lacks the share ``dropped`` of the channels.
 
-    ``multiply_adds`` is for one example's forward pass. Bytes are per device over the whole run, and
-    accuracies are from the last measurement, before and after local training; both are means over devices.
+    ``multiply_adds`` is for one example's forward pass. Bytes are per device over the whole run.
+    Accuracies are from the last measurement, before and after local training. Both are means over
+    devices.
     """
 
     dropped: float
@@ -128,7 +130,7 @@ def read(path: Path) -> Outcome | None:
 
 
 def write(outcome: Outcome, folder: Path) -> Path:
-    """Write an outcome atomically, one line per round. Raises ``StorageError``."""
+    """Write an outcome atomically, one line per round. Raises ``StorageError`` if that fails."""
     path = folder / outcome.file
     parts = [
         f'  "{key}": {_rows(value) if key in ROWS else _text(value)}'

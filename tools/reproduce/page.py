@@ -14,7 +14,7 @@ from sedge_emulate.report.plots import curve
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
-    """Return the page."""
+    """Return the page as HTML."""
     template = environment().from_string((Path(__file__).parent / "reproduced.html").read_text())
     return template.render(
         title="Published tables, reproduced",
@@ -32,7 +32,7 @@ def _labels(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _drawn(outcomes: Sequence[Outcome]) -> list[Plot]:
-    """Plot the participants' accuracy: before and after training by round, and before training by bytes."""
+    """Plot participants' accuracy: over rounds before and after training, over bytes before training."""
     rounds = [[point.round for point in outcome.points] for outcome in outcomes]
     sums = [list(accumulate(p.bytes_up + p.bytes_down for p in o.points)) for o in outcomes]
     totals = [total for one in sums for total in one]
@@ -57,7 +57,7 @@ def _plot(
 
 
 def _smooth(values: Sequence[float], width: int = 10) -> list[float]:
-    """Return the running mean over up to ``width`` rounds, because each round has other participants."""
+    """Return the running mean over up to ``width`` rounds, because participants change every round."""
     return [
         sum(values[max(0, end - width) : end]) / (end - max(0, end - width))
         for end in range(1, len(values) + 1)

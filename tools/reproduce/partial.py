@@ -1,9 +1,9 @@
-"""A setting of our own, for measurements that no paper has: part of Fashion-MNIST on few devices.
+"""Sedge's own setting, for measurements that no paper reports: part of Fashion-MNIST on few devices.
 
-It is small enough that a method's three seeds take minutes. Otherwise it is like FedOBP's experiments:
-Dirichlet by class, a quarter of each device's examples for testing, a quarter of the devices in each round,
-SGD with momentum 0.7. The seed determines which images are used, which device gets them and which devices
-train in each round.
+It is small enough that a method's three seeds take minutes. Otherwise the setting is like FedOBP's
+experiments: Dirichlet by class, a quarter of each device's examples for testing, a quarter of the
+devices in each round, SGD with momentum 0.7. The seed determines which images are used, which device
+gets them and which devices train in each round.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class PartialSetting(Setting):
         return share_out(targets, self.devices, self.alpha, seed)
 
     def streams(self, seed: int, rounds: int) -> Streams:
-        """Return the random streams, all derived from the run's own seed."""
+        """Return the run's random streams, all derived from its seed."""
         return Streams(numpy_shuffles, draw)
 
 

@@ -34,8 +34,8 @@ from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.update import Metrics, Report
 
 AUTO = TrainerConfig().backend
-# No published fleet has hostile devices, so use a plain mean, which shortens only updates that are five
-# times too long.
+# No published fleet has hostile devices, so updates are averaged. Only updates five times too long are
+# shortened.
 ROBUST = RobustConfig(clip=5.0, rule="mean", max_weight=100.0)
 
 
@@ -68,7 +68,7 @@ class Trial:
 
 
 class Log(Watch):
-    """A watch that also records every round's reports, and its bytes as the paper counts them."""
+    """A ``Watch`` that also records each round's reports, and the round's bytes as the paper counts them."""
 
     def __init__(self, progress: Progress, fleet: VirtualFleet) -> None:
         super().__init__(progress, fleet.clock, fleet.totals)
@@ -92,7 +92,7 @@ class Log(Watch):
 
 
 def play(trial: Trial, home: Path, workers: int, progress: Progress) -> Outcome:
-    """Run the cell. Jobs that ``home`` has from an earlier, killed process are not computed again.
+    """Run the cell. Jobs that an earlier, killed process has left in ``home`` are not computed again.
 
     Raises ``DataError`` if the run failed.
     """
@@ -106,7 +106,7 @@ def play(trial: Trial, home: Path, workers: int, progress: Progress) -> Outcome:
     )
     progress.strategy(trial.title, trial.rounds)
     with closing(WorkerPool(LocalWorkers(setup, workers), hold=True)) as pool:
-        # Of a killed process, only finished jobs are kept; the coordinator starts from scratch.
+        # Only the finished jobs of a killed process are kept; the coordinator starts from scratch.
         shutil.rmtree(strategy_run.folder / "cloud", ignore_errors=True)
         jobs, plan = stage.name(pool.trainer), Plan(stage.config, trial.seed)
         fleet = VirtualFleet(
@@ -187,7 +187,7 @@ def _stage(trial: Trial, home: Path) -> Stage:
 
 
 def _checkpoints(log: Log) -> Iterable[Checkpoint]:
-    """Yield the rounds with evaluations of all devices."""
+    """Yield a checkpoint for each round in which all devices were evaluated."""
     trained = 0
     for summary in log.summaries:
         trained += summary.task == TRAIN
@@ -208,7 +208,7 @@ def _checkpoints(log: Log) -> Iterable[Checkpoint]:
 
 
 def _points(log: Log) -> Iterable[Point]:
-    """Yield the training rounds."""
+    """Yield a point for each training round."""
     pairs = zip(log.trainings(), log.rounds, strict=True)
     for place, (reports, result) in enumerate(pairs, start=1):
         sparse = [report.sparse for report in reports if report.sparse is not None]

@@ -1,9 +1,9 @@
 """Reproduces the random choices of the runs that FedOBP's authors released: split, participants, shuffles.
 
-Their runs use FL-bench, which draws from three random streams with one seed: numpy's for the partition,
-``random``'s for the participants of each round, and torch's for the initial weights and then, participant
-after participant, for the shuffles. This module reproduces these streams; everything else in a reproduction
-is Sedge's own.
+The authors' runs use FL-bench, which draws from three random streams with one seed: numpy's for the
+partition, ``random``'s for the participants of each round, and torch's for the initial weights and
+then, participant after participant, for the shuffles. "Their" below refers to these runs, "our" to
+Sedge's. This module reproduces these streams; everything else in a reproduction is Sedge's own.
 """
 
 import random
@@ -37,7 +37,10 @@ def name(number: int) -> str:
 
 
 def partition(targets: Indices, alpha: float, seed: int) -> list[tuple[Indices, Indices]]:
-    """Return every client's training and test examples: Dirichlet by class, a quarter for testing."""
+    """Return every client's training and test examples.
+
+    Classes are split by Dirichlet; a quarter is for testing.
+    """
     draw = np.random.RandomState(seed)  # the stream that numpy.random.seed starts
     classes = int(targets.max()) + 1
     members: list[Indices] = [np.flatnonzero(targets == label) for label in range(classes)]
@@ -70,20 +73,21 @@ class ReleasedSetting(Setting):
     training = TrainingConfig(local_epochs=EPOCHS, learning_rate=0.01, momentum=0.7)
 
     def parts(self, targets: Indices, seed: int) -> list[tuple[Indices, Indices]]:
-        """Return their partition."""
+        """Return the partition of the authors' run."""
         return partition(targets, self.alpha, seed)
 
     def streams(self, seed: int, rounds: int) -> Streams:
-        """Return their participants and shuffles."""
+        """Return the participants and shuffles of the authors' run."""
         released = Released(seed, rounds)
         return Streams(released, released.draw)
 
 
 @dataclass(frozen=True)
 class Released:
-    """The random streams of a run with ``rounds`` training rounds; called as ``shuffles`` by its workers.
+    """The random streams of a run with ``rounds`` training rounds.
 
-    ``evaluate_every`` is our run's setting: its evaluation rounds are numbered like training rounds.
+    Workers call an instance as ``shuffles``. ``evaluate_every`` is a setting of our run, whose
+    evaluation rounds are numbered like training rounds.
     """
 
     seed: int
@@ -91,7 +95,7 @@ class Released:
     evaluate_every: int = CHECKPOINT
 
     def __call__(self, seed: int, num_examples: int, epochs: int) -> Iterator[Indices]:
-        """Yield their permutations for an order, which its seed identifies; for an unknown order, our own.
+        """Yield their permutations for the order with this seed, or our own if the seed is unknown.
 
         A last batch of one example is dropped, as in their runs.
         """
@@ -121,14 +125,14 @@ class Released:
 
     @cached_property
     def shuffle_seeds(self) -> dict[int, list[int]]:
-        """The seeds of the shuffles of all epochs, by the seed of our order for the participant."""
+        """The seeds of each participant's shuffles, one per epoch, by the seed of our order."""
         import torch
 
         from sedge_export.models import avgcnn
 
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(self.seed)
-            avgcnn()  # draws the initial weights from the same stream
+            avgcnn()  # draws initial weights from the same stream
             return dict(self._drawn())
 
     def _drawn(self) -> Iterator[tuple[int, list[int]]]:

@@ -1,7 +1,7 @@
-"""Makes the smaller tables below a table of accuracies.
+"""Makes the smaller tables that follow a table of accuracies.
 
-They show individually published rounds, bytes as a paper counts them, the widths of a mixed fleet, and
-every method compared with the plain one over all seeds.
+They show rounds that were published individually, bytes as a paper counts them, the widths of a mixed
+fleet, and every method compared with the plain method over all seeds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ class Section:
 
 
 def sections(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
-    """Yield all smaller tables, for the longest run of each cell and seed with the default trainer."""
+    """Yield all smaller tables for the longest run with the default trainer, by cell and seed."""
     longest = list({(o.cell, o.seed): o for o in outcomes if not o.backend}.values())
     for outcome in longest:
         for make in (_singly, _accounted, _sizes):
@@ -76,7 +76,7 @@ def _accounted(table: Table, outcome: Outcome) -> Section:
 def _bytes_of(
     cell: Cell, outcome: Outcome, ways: Sequence[str], after: bool, beta: int
 ) -> tuple[str, str, str, str]:
-    """Return the mean over the rounds before or after beta, its published value, and our bytes."""
+    """Return the counted, published and transferred MiB per device, and the ratio of the last two."""
     published = sum(cell.accounted[way][after] for way in ways)
     points = [point for point in outcome.points if (point.round > beta) == after]
     if not points:
@@ -119,7 +119,7 @@ def _sizes(_: Table, outcome: Outcome) -> Section:
 
 
 def _against(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
-    """Compare every method with the plain one, seed by seed, over equal numbers of training rounds."""
+    """Compare every method with the plain method, seed by seed, over equal numbers of training rounds."""
     for rounds in sorted({outcome.rounds for outcome in outcomes}):
         ends = {(o.cell, o.seed): o.checkpoints[-1] for o in outcomes if o.rounds == rounds}
         lines = (_compared(name, table.plain, ends) for name in table.methods)
@@ -134,7 +134,7 @@ def _against(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
 
 
 def _compared(name: str, plain: str, ends: Mapping[tuple[str, int], Checkpoint]) -> tuple[str, ...]:
-    """Return a method's row, over the seeds that the plain one also has, or () if there are none."""
+    """Return a method's row over the seeds that the plain method also has, or () if there are none."""
     pairs = [
         (found, ends[plain, seed])
         for (cell, seed), found in ends.items()

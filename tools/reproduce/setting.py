@@ -23,15 +23,16 @@ class Streams:
 
 
 def numpy_shuffles(seed: int, num_examples: int, epochs: int) -> Iterator[Indices]:
-    """Yield the shuffles of the published results; devices now shuffle in another way."""
+    """Yield the shuffles that our published results were made with; devices now shuffle differently."""
     rng = np.random.Generator(np.random.PCG64(seed))
     return (rng.permutation(num_examples).astype(np.int64) for _ in range(epochs))
 
 
 class Setting:
-    """An experiment except for its method, split by Dir(``alpha``). The seed determines everything.
+    """Everything about an experiment except its method. The data are split by Dir(``alpha``).
 
-    ``checkpoint`` is the number of training rounds between two evaluations of all devices.
+    All random choices depend only on the seed. ``checkpoint`` is the number of training rounds between
+    two evaluations of all devices.
     """
 
     devices: ClassVar[int]

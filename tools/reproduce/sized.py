@@ -1,4 +1,4 @@
-"""A setting of our own for models of several widths, in which all devices take part.
+"""Sedge's own setting for models of several widths, in which all devices take part.
 
 SubFLOT's paper has 20 devices, which all take part, and rates 0, 1/4, 1/2 and 3/4. Its learning rate of
 .001 would need hundreds of rounds, so FedOBP's (.01, momentum 0.7) is used. The seed determines which

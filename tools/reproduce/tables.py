@@ -17,7 +17,7 @@ HEADS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table. Its texts are in the order of ``HEADS``."""
+    """One row of a table, with its texts in the order of ``HEADS``."""
 
     texts: tuple[str, ...]
     differs: bool
@@ -41,7 +41,7 @@ def tables(outcomes: Sequence[Outcome]) -> Iterable[tuple[Table, list[Outcome]]]
 
 
 def rows(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Row]:
-    """Yield a table's rows: one for each checkpoint and, if a maximum was published, one for ours.
+    """Yield a table's rows: one for each checkpoint and, if a maximum was published, one for the maximum.
 
     A run shorter than the table's has no comparable maximum.
     """
@@ -71,7 +71,7 @@ def _checkpoints(table: Table, cell: Cell, outcome: Outcome) -> Iterable[Row]:
 
 
 def _best(table: Table, cell: Cell, outcome: Outcome) -> Row:
-    """Return a row with the published maximum and ours of the same kind."""
+    """Return a row with the published maximum and our own."""
     found = best(table, outcome)
     columns = (_percent(found), _published(cell.best))
     nothing = (NONE, NONE)
@@ -81,7 +81,7 @@ def _best(table: Table, cell: Cell, outcome: Outcome) -> Row:
 
 
 def best(table: Table, outcome: Outcome) -> float:
-    """Return this run's value of the maximum that the table's authors report, from 0 to 1."""
+    """Return this run's maximum, from 0 to 1, of the accuracy whose maximum the authors report."""
     if table.best_of == "before":
         return max(point.before for point in outcome.checkpoints)
     if table.best_of == "after":

@@ -1,4 +1,4 @@
-"""Writes Refusals.java: one method for each text of a refusal, with its placeholders as parameters."""
+"""Writes Refusals.java: one method for each refusal message, with its placeholders as parameters."""
 
 import string
 import textwrap

@@ -1,6 +1,6 @@
 """The structs that the Java agent stores on disk.
 
-Where the Python agent stores the same, its struct is used.
+Where the Python agent stores the same data, its struct is used.
 """
 
 from typing import Annotated
@@ -18,7 +18,7 @@ from sedge_protocol.wire.signing_keys import MAX_REPLACED
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES
 from sedge_protocol.wire.work import Hash
 
-# A limit above the number of entries that a device ever has for its runs.
+# A limit that is higher than the number of entries that a device can have for its runs.
 _MAX_ENTRIES = 4 * MAX_RUNS
 
 

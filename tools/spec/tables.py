@@ -22,7 +22,7 @@ from sedge_protocol.wire.topics import ID_PATTERN
 
 HEAD = ("| key | type and limit | default | meaning |", "|---|---|---|---|")
 _TABLE = re.compile(r"(<!-- make spec: (\w+) -->\n).*?(<!-- end -->)", re.S)
-# Rule 5.2 defines these names of types.
+# Rule 5.2 defines these type names.
 _INTEGERS: Mapping[tuple[int | None, int | None], str] = {(0, 2**40): "count", (1, 2**31): "round"}
 # These structs have no table, because their keys are in the table of Order.
 _UNTOLD = (OrderName,)
@@ -46,14 +46,14 @@ def pages(texts: Iterable[str]) -> list[str]:
 def page(text: str) -> str:
     """Fill in the tables that a page's marks name.
 
-    Raises ``KeyError`` for the name of no struct or other table.
+    Raises ``KeyError`` if a mark names neither a struct nor another table.
     """
     made = _tables()
     return _TABLE.sub(lambda mark: f"{mark[1]}{made[mark[2]]()}{mark[3]}", text)
 
 
 def _tables() -> dict[str, Callable[[], str]]:
-    """Return the function that makes each table, by the table's name."""
+    """Return the functions that make the tables, by the tables' names."""
     structs = {
         struct.__name__: partial(table, struct) for struct in STRUCTS if struct not in _UNTOLD
     }
@@ -129,7 +129,7 @@ def _range(kind: inspect.FloatType) -> list[str]:
 
 
 def _whole(number: float | None) -> str:
-    """Format a limit, which must be an integer; a large one as a power of two."""
+    """Format a limit, which must be an integer. A large limit is written as a power of two."""
     if number is None or number != int(number):
         raise ValueError(f"a limit of {number}, expected a whole number")
     value = int(number)
@@ -145,7 +145,7 @@ def _one_of(values: Iterable[object]) -> str:
 
 
 def _plural(text: str) -> str:
-    """Form the plural: ``strings of 64`` of ``text, 64``, ``integers, 1 to 9`` of ``integer, 1 to 9``."""
+    """Form the plural: ``text, 64`` becomes ``strings of 64``, ``integer, 1 to 9`` ``integers, 1 to 9``."""
     if text.startswith("`"):
         return f"of {text}"
     noun, _, limits = text.partition(", ")

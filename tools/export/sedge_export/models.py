@@ -1,9 +1,9 @@
 """Reference models that the benchmarks and some examples train.
 
-``avgcnn`` is the small network of the literature on personalised federated learning (n = 582,026 for one
-channel of 28 x 28 and ten classes), and ``resnet8`` is the one of FedPURIN and FedCAC. Both use PyTorch's
-default initialisation, except for the convolutions of ``resnet8``, which follow its authors (Kaiming, fan
-out).
+``avgcnn`` is the small network common in the literature on personalised federated learning (n = 582,026
+for one channel of 28 x 28 and ten classes), and ``resnet8`` is the network of the FedPURIN and FedCAC
+papers. Both use PyTorch's default initialisation, except that the convolutions of ``resnet8`` are
+initialised as its authors do (Kaiming, fan out).
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class AvgCNN(nn.Module):
         self.classifier = nn.Linear(512, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, classes) of images (B, channels, pixels, pixels)."""
+        """Return logits (B, classes) of images (B, channels, pixels, pixels)."""
         x = torch.max_pool2d(torch.relu(self.conv1(x)), 2)  # (B, 32, 12, 12)
         x = torch.max_pool2d(torch.relu(self.conv2(x)), 2)  # (B, 64, 4, 4)
         x = torch.relu(self.fc1(x.flatten(1)))
@@ -33,26 +33,26 @@ class AvgCNN(nn.Module):
 
 
 def avgcnn(channels: int = 1, classes: int = 10, pixels: int = 28) -> nn.Module:
-    """FedAvg's network with two convolutions."""
+    """Return FedAvg's network with two convolutions."""
     return AvgCNN(channels, classes, pixels)
 
 
 def mlp(inputs: int = 784, hidden: int = 200, classes: int = 10) -> nn.Module:
-    """A network with one hidden layer, for images or vectors of ``inputs`` numbers."""
+    """Return a network with one hidden layer, for images or vectors of ``inputs`` numbers."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)
     )
 
 
 def batch_norm(channels: int) -> nn.Module:
-    """Batch normalisation, whose running statistics are part of theta."""
+    """Return a batch-normalisation layer, whose running statistics are part of theta."""
     return nn.BatchNorm2d(channels)
 
 
 def group_norm(channels: int) -> nn.Module:
-    """Group normalisation with 16 channels per group.
+    """Return a group-normalisation layer with 16 channels per group.
 
-    It has no running statistics, and at any quarter of the width its groups stay whole.
+    It has no running statistics, and its groups stay whole if the model is narrowed by quarters.
     """
     return nn.GroupNorm(channels // 16, channels)
 
@@ -96,7 +96,7 @@ class ResNet8(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, classes) of images (B, channels, H, W)."""
+        """Return logits (B, classes) of images (B, channels, H, W)."""
         x = torch.relu(self.norm1(self.conv1(x)))  # (B, 64, 14, 14) of 28 x 28
         x = torch.max_pool2d(x, 3, 2, 1)  # (B, 64, 7, 7)
         x = self.block3(self.block2(self.block1(x)))  # (B, 256, 2, 2)
@@ -105,10 +105,10 @@ class ResNet8(nn.Module):
 
 
 def resnet8(channels: int = 1, classes: int = 10) -> nn.Module:
-    """FedPURIN's ResNet-8, with batch normalisation: n = 1,229,002 and 2,688 statistics."""
+    """Return FedPURIN's ResNet-8, with batch normalisation: n = 1,229,002 and 2,688 statistics."""
     return ResNet8(channels, classes, batch_norm)
 
 
 def resnet8_groupnorm(channels: int = 1, classes: int = 10) -> nn.Module:
-    """ResNet-8 with group normalisation, which suits devices with different data better."""
+    """Return ResNet-8 with group normalisation, which works better if devices have different data."""
     return ResNet8(channels, classes, group_norm)

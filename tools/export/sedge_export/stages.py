@@ -38,8 +38,8 @@ Lowered: TypeAlias = Mapping[str, Mapping[str, File]]
 class Subject:
     """A model with one input, a batch x (B, ...) to trace it with, and its objective.
 
-    ``parts`` are the parts of a row of x if the user's model has several inputs; ``real`` are the user's
-    rows, if given.
+    If the user's model has several inputs, ``parts`` describe where each is in a row of x. ``real`` are
+    the user's rows, if given.
     """
 
     model: nn.Module
@@ -53,12 +53,12 @@ class Subject:
 
 @dataclass(frozen=True)
 class Inspected:
-    """The subject at the width to export. ``outputs`` is the shape of its output for a row.
+    """The subject at the width to export. ``outputs`` is the shape of its output for one row.
 
-    ``noise`` is the number of random numbers that a batch uses in training. ``vocabulary`` is the upper
-    bound of integers in x, or 0. ``target`` describes a row of y, None if the input is the target.
-    ``sources`` are rows for verification, random ones first. ``axes`` says how the model can be narrowed,
-    if it can, and ``dropped`` is the share of channels that is left out.
+    ``noise`` is the number of random numbers that a batch uses in training. ``vocabulary`` is an
+    exclusive upper bound on integers in x, or 0. ``target`` describes a row of y, None if the input is
+    the target. ``sources`` are rows for verification, random ones first. ``axes`` says how the model
+    can be narrowed, if it can, and ``dropped`` is the share of channels that is left out.
     """
 
     subject: Subject
@@ -86,7 +86,7 @@ class Inspected:
 
     @property
     def constant(self) -> dict[str, Theta]:
-        """The inputs that programs get unchanged in every call, by name."""
+        """The inputs, by name, that stay the same in every call of a program."""
         values = self.subject.network.frozen_values
         return {} if values is None else {FROZEN: values}
 

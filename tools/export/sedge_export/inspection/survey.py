@@ -198,7 +198,7 @@ def _compare(expected: Sums, found: Sums) -> None:
 
 
 def _attributes(model: nn.Module) -> dict[tuple[str, str], bytes]:
-    """Each module's pickled attributes and buffers, by module and attribute name."""
+    """Return each module's pickled attributes and buffers, by module and attribute name."""
     found: dict[tuple[str, str], bytes] = {}
     for name, module in model.named_modules():
         held = dict(vars(module)) | (
@@ -226,7 +226,10 @@ class _Pickler(pickle.Pickler):
 
 
 def _bytes(value: object) -> bytes:
-    """Pickle a value for comparison; empty if it cannot be pickled, such as a local function."""
+    """Pickle a value for comparison.
+
+    Returns b"" for a value that cannot be pickled, such as a local function.
+    """
     file = io.BytesIO()
     try:
         _Pickler(file).dump(value)

@@ -37,7 +37,7 @@ class Target(Protocol):
         signatures: Mapping[str, Signature],
         where: Where,
     ) -> dict[str, File]:
-        """Compile traced graphs, given by program name, to each program's file; programs may share a file.
+        """Compile traced graphs. Returns each program's file, by program name; programs may share a file.
 
         Raises ``ExportError`` naming the first operator that cannot be lowered; ``where`` says which
         module of the model it came from.
@@ -97,7 +97,7 @@ class _Executorch:
         return dict.fromkeys(graphs, File("programs.pte", to_executorch(graphs, where)))
 
     def load(self, data: bytes, signature: Signature) -> Program:
-        """Load the method that is named like the program, on one thread."""
+        """Load the method with the program's name, on one thread."""
         return runtime.load(data, *signature)
 
 

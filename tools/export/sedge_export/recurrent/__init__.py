@@ -1,4 +1,4 @@
-"""Recurrent layers, as one operator of a traced graph that a runtime runs as a loop.
+"""Traces each recurrent layer as a single operator, which a runtime runs as a loop.
 
 The import below registers the steps.
 """

@@ -1,10 +1,10 @@
 """The time steps of RNN, GRU and LSTM and their gradients, as loops with few products.
 
-A cell takes a (T, B, ...): the products of its weights with the inputs of all steps, biases included. So
-its loop contains only the products with the state h. The backward loop passes on the gradient of the
-state, in which it is linear: all factors are computed beforehand, for all steps at once, and the gradient
-of the weights is computed afterwards. Equations, gates and their order are those in torch's documentation
-of the layers. Shapes: T steps, B rows, H units.
+A cell's input is a (T, B, ...): the products of its weights with the inputs of all steps, biases
+included. So its loop contains only the products with the state h. The backward loop passes the gradient
+of the state from step to step and is linear in it. All factors are computed before that loop, for all
+steps at once, and the gradient of the weights is computed after it. Equations, gates and their order
+are those in torch's documentation of the layers. Shapes: T steps, B rows, H units.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from sedge_export.recurrent.loop import Tensors, loop, step
 
 
 def _before(first: Tensor, h: Tensor, reverse: bool) -> Tensor:
-    """The state (T, B, H) before each step."""
+    """Return the state (T, B, H) before each step."""
     return torch.cat([h[1:], first[None]] if reverse else [first[None], h[:-1]])
 
 
 def _of_weights(d: Tensor, before: Tensor) -> Tensor:
-    """The gradient (G H, H) of the weights that multiply the state.
+    """Return the gradient (G H, H) of the weights that multiply the state.
 
-    ``d`` (T, B, G H) is the gradient of these products, and ``before`` (T, B, H) the state before each
+    ``d`` (T, B, G H) is the gradient of the products, and ``before`` (T, B, H) is the state before each
     step.
     """
     return d.flatten(0, 1).mT @ before.flatten(0, 1)
@@ -89,7 +89,10 @@ def _gru_backward(states: Tensors, slices: Tensors, constants: Tensors) -> tuple
 
 
 class _Gru(Function):
-    """The GRU's loop. Returns h, and what its gradient needs: the gates r and z, n, and u = W_n h + b_n."""
+    """The GRU's loop.
+
+    Returns h and the values that the gradient needs: gates r and z, n, and u = W_n h + b_n.
+    """
 
     @staticmethod
     def forward(
@@ -141,9 +144,9 @@ def _lstm_backward(states: Tensors, slices: Tensors, constants: Tensors) -> tupl
 
 
 class _Lstm(Function):
-    """The LSTM's loop. Returns h, the final c, and what its gradient needs.
+    """The LSTM's loop. Returns h, the final c, and the values that the gradient needs.
 
-    That is c after every step, the gates i and f, g, o, and tanh(c).
+    These are c after every step, the gates i and f, g, o, and tanh(c).
     """
 
     @staticmethod
@@ -178,5 +181,6 @@ rnn: Callable[..., Tensor] = _Rnn.apply
 # Maps (reverse, a of r and z (T, B, 2 H), a of n (T, B, H), first h, W (3 H, H), b_n (H,)) to all h, and
 # values for the gradient.
 gru: Callable[..., tuple[Tensor, ...]] = _Gru.apply
-# Maps (reverse, a (T, B, 4 H), first h, first c, W (4 H, H)) to all h, the final c, and more for gradients.
+# Maps (reverse, a (T, B, 4 H), first h, first c, W (4 H, H)) to all h, the final c, and values for the
+# gradient.
 lstm: Callable[..., tuple[Tensor, ...]] = _Lstm.apply

@@ -1,7 +1,7 @@
-"""The layers RNN, GRU and LSTM: replaces torch's functions in a trace.
+"""Replaces torch's functions for RNN, GRU and LSTM layers in a trace.
 
-The products with the input are computed for all steps at once, before the loop (``cells``). In a packed
-sequence (``packed``), all rows have all steps. An LSTM with projected states is left unchanged.
+The products with the input are computed for all steps at once, before the loop (``cells``). Every row
+of a packed sequence (``packed``) must have all steps. An LSTM with projected states is left unchanged.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def _layers(
     """Run a stack of layers with one or two directions each. Returns the outputs and final states.
 
     ``one`` runs one direction of a layer, whose cell has ``gates`` gates. The other arguments are those
-    of torch's function. Returns None for inputs that torch should handle.
+    of torch's function. Returns None if torch's function should be called instead.
     """
     if not input.numel():
         return None
@@ -55,7 +55,7 @@ def _layers(
 
 
 def _products(x: Tensor, w: Tensor, *biases: Tensor) -> Tensor:
-    """W x + biases for all steps, (T, B, ...), in one product."""
+    """Return W x + biases for all steps, (T, B, ...), in one product."""
     bias = sum(biases[1:], biases[0]) if biases else None
     rows = functional.linear(x.flatten(0, 1), w, bias)
     return rows.view(*x.shape[:2], len(w))
@@ -76,7 +76,7 @@ def _rnn(
 def _gru(x: Tensor, states: Tensors, weights: Tensors, reverse: bool) -> tuple[Tensor, Tensors]:
     """Run one direction of a GRU.
 
-    n keeps its two biases apart, because the gate r multiplies only that of the state.
+    n keeps its two biases apart, because the gate r multiplies only the bias of the state.
     """
     w_x, w, *biases = weights
     units = w.shape[1]
@@ -95,7 +95,7 @@ def _lstm(x: Tensor, states: Tensors, weights: Tensors, reverse: bool) -> tuple[
 
 
 def _any(layers: Layers) -> Layers:
-    """Make ``layers`` also accept a packed sequence, whose second argument is its sizes."""
+    """Make ``layers`` also accept a packed sequence, with its sizes as the second argument."""
 
     def call(input: Tensor, *arguments: Any) -> tuple[Tensor, ...] | None:
         if not isinstance(arguments[0], Sizes):

@@ -28,7 +28,7 @@ LOOP = torch.ops.sedge.loop.default
 
 
 def step(name: str) -> Callable[[Step], Step]:
-    """A decorator that adds a function to ``STEPS`` under ``name``."""
+    """Return a decorator that adds a function to ``STEPS`` under ``name``."""
 
     def enter(function: Step) -> Step:
         STEPS[name] = function
@@ -42,9 +42,9 @@ def loop(
 ) -> list[Tensor]:
     """Run a loop, as one operator of a graph that is being traced.
 
-    Returns the states after the last step, then everything that the steps collected, each (T, ...). With
-    ``reverse``, the steps read ``sequences`` (T, ...), and write what they collect, from the last to the
-    first.
+    Returns the states after the last step, then everything that the steps collected, each (T, ...).
+    With ``reverse``, steps run backwards through ``sequences`` (T, ...) and through the collected
+    values.
     """
     found: list[Tensor] = LOOP(step, states, sequences, constants, reverse)
     return found
@@ -85,9 +85,9 @@ def _operations(
 def traced_step(
     step: str, states: int, moving: Sequence[Shape], constants: Sequence[Shape]
 ) -> fx.GraphModule:
-    """Trace a step: from its tensors to the next states and the collected values, in order.
+    """Trace a step. Its results are the next states and the collected values, in order.
 
-    ``moving`` are the shapes of the states, ``states`` of them, followed by those of the slices.
+    ``moving`` are the shapes of its states, ``states`` in number, followed by the shapes of its slices.
     """
 
     def call(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -32,7 +32,7 @@ class Sizes:
         return self.rows
 
     def size(self, axis: int) -> int:
-        """The number of steps."""
+        """Return the number of steps."""
         return self.steps
 
     @classmethod
@@ -69,7 +69,7 @@ def packer(values: Callable[[Tensor], Tensor]) -> Callable[..., tuple[Tensor, Si
 def padded(
     data: Tensor, sizes: Sizes, batch_first: bool, padding_value: float, total_length: int
 ) -> tuple[Tensor, Tensor]:
-    """Replacement for ``pad_packed_sequence``. Returns the data of all steps and each row's length."""
+    """Replace ``pad_packed_sequence``. Returns the data of all steps and the length of each row."""
     x = data.reshape(sizes.steps, sizes.rows, *data.shape[1:])
     margin = [0, 0] * (x.ndim - 1) + [0, total_length - sizes.steps]
     x = functional.pad(x, margin, value=padding_value) if margin[-1] else x

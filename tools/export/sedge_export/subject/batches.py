@@ -15,7 +15,7 @@ DRAWN_BATCHES = 4  # the number of random rows, in batches
 
 @dataclass(frozen=True)
 class Samples:
-    """Rows x (N, ...), y (N, ...) to draw batches from."""
+    """Rows x (N, ...) and y (N, ...), from which batches are drawn."""
 
     x: Tensor
     y: Tensor
@@ -41,9 +41,9 @@ def random_samples(
 ) -> Samples:  # fmt: skip
     """Draw random rows from the sample's values, so that indices stay valid.
 
-    Every other row is constant in one half, because real images are full of equal neighbours, on which a
-    faulty max pooling fails. A constant float sample is replaced by normally distributed values. Without
-    a target, y is x. Each of ``parts`` is drawn separately.
+    In every other row, one half is constant: real images have many equal neighbours, and these expose a
+    faulty max pool. A constant float sample is replaced by normally distributed values. Without a
+    target, y is x. Each of ``parts`` is drawn separately.
     """
     count = DRAWN_BATCHES * batch_size
     if parts:
@@ -72,15 +72,15 @@ def some_ignored(samples: Samples, rng: Generator) -> Samples:
 def whole_rows(sample: Tensor, like: Samples, rng: Generator) -> Samples:
     """Draw as many rows as ``like`` has, each taken unchanged from the sample (B, ...).
 
-    This suits models whose columns hold different kinds of values, such as codes of a category, which
-    would be invalid in another column.
+    This suits models whose columns hold different kinds of values, such as category codes, which would
+    be invalid in another column.
     """
     x = sample[torch.randint(len(sample), (len(like.x),), generator=rng)]
     return Samples(x, x if like.y is like.x else like.y)
 
 
 def _drawn(sample: Tensor, integers: bool, count: int, rng: Generator) -> Tensor:
-    """Random rows (count, ...) of one input."""
+    """Return random rows (count, ...) of one input."""
     shape = (count, *sample.shape[1:])
     pool = sample.reshape(-1)
     if not integers and bool((pool == pool[0]).all()):
@@ -93,7 +93,7 @@ def _drawn(sample: Tensor, integers: bool, count: int, rng: Generator) -> Tensor
 
 
 def whole_batches(rows: Tensor, batch_size: int) -> list[Tensor]:
-    """Cut rows (N, ...) into batches of one size. The last is filled up with the first rows."""
+    """Cut rows (N, ...) into batches of equal size. The last batch is filled up with the first rows."""
     count = -(-len(rows) // batch_size)
     chosen = torch.arange(count * batch_size) % len(rows)
     return list(rows[chosen].reshape(count, batch_size, *rows.shape[1:]).unbind())

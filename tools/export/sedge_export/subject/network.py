@@ -1,11 +1,11 @@
-"""A model as pure functions of one flat vector: its gradient, evaluation and prediction.
+"""Turns a model into pure functions of one flat vector: its gradient, evaluation and prediction.
 
-theta (n,) holds in model order every parameter that requires a gradient, and every running statistic that
-training updates. All other tensors are ``frozen`` (m,): parameters that require no gradient, and
-statistics of a BatchNorm that is in evaluation mode even after ``model.train()``. The gradient is that of
-sum(w row_loss) / sum(w). The optimizer is the device's own (``sedge_edge.training.optimizers``).
-Statistics have gradient 0; their new values after a training step are a separate output. This module
-knows nothing about ONNX.
+theta (n,) holds in model order every parameter that requires a gradient, and every running statistic
+that training updates. All other tensors are ``frozen`` (m,): parameters that require no gradient, and
+statistics of a BatchNorm that is in evaluation mode even after ``model.train()``. The gradient is the
+gradient of sum(w row_loss) / sum(w). The optimizer is part of the device
+(``sedge_edge.training.optimizers``). Statistics have gradient 0; their new values after a training step
+are a separate output. This module knows nothing about ONNX.
 """
 
 import copy
@@ -46,8 +46,8 @@ class Network:
     """A private copy of a model, in training mode, and its layout.
 
     ``frozen`` is the layout of the tensors that are not in theta, or None. The methods take values for
-    these tensors as ``frozen`` (m,), and otherwise use the model's own. Raises ``ExportError`` for a
-    model that theta cannot hold.
+    these tensors as ``frozen`` (m,); if it is None, they use the model's own. Raises ``ExportError`` if
+    theta cannot hold the model.
     """
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:
@@ -102,7 +102,7 @@ class Network:
 
     @contextmanager
     def unchanged(self) -> Generator[None]:
-        """A context after which all attributes and dictionaries that a forward pass changed are restored.
+        """After a ``with`` block, restore all attributes and dictionaries that a forward pass changed.
 
         A trace may leave tensors without values in buffers, hooks or a cache.
         """
@@ -123,7 +123,7 @@ class Network:
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor,
         noise: Tensor | None = None, frozen: Tensor | None = None,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """The gradient (n,) of a batch's mean loss, the loss, and the new statistics (s,) if there are any.
+        """Return the gradient (n,) of a batch's mean loss, the loss, and the new statistics (s,), if any.
 
         ``noise`` (K,) are the random numbers of the forward pass.
         """
@@ -133,7 +133,10 @@ class Network:
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None,
         frozen: Tensor | None = None, **given: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """Like ``gradient``, for the guided loss; ``given`` are the inputs that its ``Guide`` lists."""
+        """Return the same as ``gradient``, for the guided loss.
+
+        ``given`` are the inputs in its ``Guide``.
+        """
         loss = self.objective.guided
         assert loss is not None
         seen = Seen({n: self._reference(given[n], frozen, x) for n in loss.guide.models}, given)
@@ -166,25 +169,25 @@ class Network:
     def evaluate(
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, frozen: Tensor | None = None
     ) -> Sums:
-        """The sums of loss, metric and weights over a batch (see ``Objective.sums``)."""
+        """Return the sums of loss, metric and weights over a batch (see ``Objective.sums``)."""
         output = self.predict(theta, x, frozen)
         loss, metric = self.objective[:2]
         checked = Objective(partial(self._rows, loss), partial(self._rows, metric))
         return checked.sums(output, y, w)
 
     def predict(self, theta: Tensor, x: Tensor, frozen: Tensor | None = None) -> Tensor:
-        """The model's outputs (B, ...)."""
+        """Return the model's outputs (B, ...)."""
         return self.output(self.split(theta, frozen), x)[0]
 
     def split(self, theta: Tensor, frozen: Tensor | None = None) -> dict[str, Tensor]:
-        """Views of theta (n,) as tensors by name and, if given, of ``frozen`` (m,)."""
+        """Return views of theta (n,) and, if given, of ``frozen`` (m,) as tensors by name."""
         values = _views(self.layout, theta)
         if self.frozen is not None and frozen is not None:
             values |= _views(self.frozen, frozen)
         return values
 
     def output(self, values: dict[str, Tensor], x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The model's output, and its statistics after the forward pass."""
+        """Return the model's output, and its statistics after the forward pass."""
         updated = dict(values)
         output = functional_call(self.model, updated, (x,))
         return output, {name: updated[name] for name in self.layout.statistics}
@@ -200,7 +203,7 @@ class Network:
     def _gradient(
         self, values: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor, guided: PassRows | None
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """The gradient by tensor (0 for statistics), the new statistics, and the loss."""
+        """Return each tensor's gradient (0 for statistics), the new statistics, and the loss."""
 
         def mean_loss(trainable: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
             if guided is None:
@@ -237,10 +240,10 @@ Aux: TypeAlias = tuple[Tensor, dict[str, Tensor]]
 def _differentiate(
     function: Callable[[dict[str, Tensor]], Aux], of: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], Aux]:
-    """The gradient of a function's first result, and all its results.
+    """Return the gradient of a function's first result, and all results of the function.
 
-    autograd runs the user's own ``Function`` unchanged. Under vmap only torch.func works, so it is used
-    there.
+    autograd runs a user's own ``Function`` unchanged. Under vmap, torch.func is used, because nothing
+    else works there.
     """
     if torch._C._are_functorch_transforms_active():
         return grad_and_value(function, has_aux=True)(of)
@@ -277,7 +280,7 @@ def copied(model: nn.Module) -> nn.Module:
 
 
 def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> None:
-    """Make a batch normalisation return its new statistics instead of overwriting the old ones.
+    """Make a batch-normalisation module return its new statistics instead of overwriting the old ones.
 
     aten.native_batch_norm changes its arguments but does not declare that in its schema, so a trace loses
     the change. The functional operator uses the same kernel and returns the statistics.
@@ -305,7 +308,8 @@ def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.Batch
         with replaced(functional, "batch_norm", batch_norm):
             return own(norm, *inputs)
 
-    # The counter is needed only for a changing momentum, and would be changed in place.
+    # The batch counter is needed only for a changing momentum, and a forward pass would change it in
+    # place.
     norm.num_batches_tracked = None
     vars(norm)["forward"] = forward
 
@@ -316,7 +320,7 @@ def _views(layout: Layout, vector: Tensor) -> dict[str, Tensor]:
 
 
 def _moving_statistics(model: nn.Module) -> set[str]:
-    """The names of the running statistics that a forward pass of the unmodified model changes."""
+    """Return the names of the running statistics that a forward pass of the unmodified model changes."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules()
@@ -326,7 +330,7 @@ def _moving_statistics(model: nn.Module) -> set[str]:
 
 
 def _tensors(model: nn.Module) -> dict[str, tuple[Tensor, Role]]:
-    """Each parameter and running statistic once, by name, in model order."""
+    """Return each parameter and running statistic once, by name, in model order."""
     tensors: dict[str, tuple[Tensor, Role]] = {}
     seen: set[int] = set()
     for prefix, module in model.named_modules():

@@ -1,4 +1,4 @@
-"""Chooses the target, loss and metric of an export, by name or by default to suit the model."""
+"""Chooses the target, loss and metric of an export, either by name or as defaults that suit the model."""
 
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ class OwnMetric(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A bundle's objective: by name for its manifest, and as functions."""
+    """A bundle's objective, as names for its manifest and as functions."""
 
     target: TargetKind
     loss: Loss
@@ -42,7 +42,10 @@ def chosen(
     metric: str | OwnMetric | None,
     guided: GuidedLoss | None = None,
 ) -> Choice:
-    """Choose the objective, with defaults for None. Raises ``ExportError`` for contradictory choices."""
+    """Choose the objective; None means the default.
+
+    Raises ``ExportError`` if choices contradict each other.
+    """
     kind = target if isinstance(target, str) else default_target(num_classes)
     if isinstance(target, TensorSpec) and num_classes and target.dtype != "int64":
         raise ExportError(f"target: {target.dtype} with {num_classes} classes, expected int64")
@@ -66,7 +69,10 @@ def objective_of(
     manifest: BundleManifest, own_loss: Rows | None, own_metric: Rows | None,
     guided: GuidedLoss | None = None,
 ) -> Objective:  # fmt: skip
-    """The loss, metric and guided loss of a bundle, with the user's own functions where it names them."""
+    """Return a bundle's loss, metric and guided loss.
+
+    The user's own functions, if given, take precedence.
+    """
     return _functions(manifest.loss, manifest.metric, own_loss, own_metric, guided)
 
 

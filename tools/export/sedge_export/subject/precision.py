@@ -1,7 +1,7 @@
 """Rounds frozen tensors to fewer bits than float32, and measures what that costs in accuracy.
 
 Rounding happens before programs are traced and verified, so the rounded model is the one that is
-exported. Every device has exactly its values, and transferring them loses nothing more.
+exported. Every device gets exactly these values: transferring them loses nothing more.
 """
 
 from collections.abc import Callable
@@ -19,19 +19,20 @@ from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.objective import Metric
 
-# Values become multiples of 1/LEVELS of a tensor's root mean square. All but outliers take one byte, and
-# about six bits once compressed. On examples/pretrained.py, All-MiniLM-L6-v2 takes 17.4 MB with 1/16, 14.7
-# MB with 1/8 and 14.1 MB with 1/6, and loses .2, .2 and .5 points of accuracy. 1/16 is finer than this
-# model needs: one value serves all models. Int8 in blocks of 64 values, with a scale for each block, takes
-# 21.9 MB and loses .2.
+# Values become multiples of 1/LEVELS of a tensor's root mean square. All but outliers take one byte, or
+# about six bits once compressed. In examples/pretrained.py, All-MiniLM-L6-v2 takes 17.4 MB with 1/16,
+# 14.7 MB with 1/8 and 14.1 MB with 1/6, and loses 0.2, 0.2 and 0.5 percentage points of accuracy. This
+# model would not need 1/16, but one constant has to serve all models. For comparison, int8 in blocks of
+# 64 values with a scale for each block takes 21.9 MB and loses 0.2 points.
 LEVELS = 16
-# The largest loss of quality that rounding the frozen tensors may cause, as a share of held-out rows or, if
-# the metric is not a share, of its value.
+# The largest loss of quality that rounding the frozen tensors may cause: a difference in the metric or,
+# if the metric is not a share, that difference relative to its value.
 LARGEST_LOSS = 0.005
-# With fewer held-out rows, a single row would exceed that share.
+# With fewer held-out rows, a single wrong row would exceed that loss.
 MIN_HELD_OUT = 200
 MAX_HELD_OUT = 1000
-# The training for the measurement: long enough for a head and adapters to depend on the frozen tensors.
+# The model is trained before the measurement, long enough for a head and adapters to depend on the
+# frozen tensors.
 TRAINING_ROWS, EPOCHS, LEARNING_RATE = 512, 4, 2e-3
 
 
@@ -49,7 +50,7 @@ ROUNDED: dict[str, Callable[[Theta], Theta]] = {"bf16": _bf16, "int8": _int8}
 
 @dataclass(frozen=True)
 class Cost:
-    """The metric on held-out ``rows`` after the same training, with frozen tensors exact and rounded."""
+    """The metric of a trained model on held-out ``rows``, with its frozen tensors exact and rounded."""
 
     precision: str
     metric: Metric
@@ -59,7 +60,7 @@ class Cost:
 
     @property
     def loss(self) -> float:
-        """The loss of quality, as a share of 1 or, if the metric is not a share, of its value."""
+        """How much worse the metric gets, absolutely or, if the metric is not a share, relatively."""
         lost = self.exact - self.rounded
         lost = lost if self.metric.better == "higher" else -lost
         return lost if self.metric.share else lost / max(abs(self.exact), 1e-12)
@@ -70,10 +71,10 @@ class Cost:
 
 
 def in_precision(subject: Subject, precision: str, seed: int) -> tuple[Subject, str]:
-    """Round the subject's frozen tensors. Returns it, and a text on the cost; empty without real rows.
+    """Round the subject's frozen tensors. Returns the subject, and its cost as text ("" without real rows).
 
-    Raises ``ExportError`` for a model without frozen tensors, for too few rows, and if the cost exceeds
-    ``LARGEST_LOSS``.
+    Raises ``ExportError`` if the model has no frozen tensors, if there are too few rows, or if the loss
+    of quality exceeds ``LARGEST_LOSS``.
     """
     rounded = round_frozen(subject, precision)
     if subject.real is None:
@@ -104,9 +105,9 @@ def _round(tensor: Tensor, precision: str) -> None:
 
 
 def measured_cost(exact: Subject, rounded: Subject, precision: str, seed: int) -> Cost:
-    """Train with exact frozen tensors, and evaluate with exact and rounded ones on other real rows.
+    """Train with exact frozen tensors. Then evaluate on other real rows with exact and with rounded ones.
 
-    Raises ``ExportError`` for too few rows.
+    Raises ``ExportError`` if there are too few rows.
     """
     assert exact.real is not None
     rng = torch.Generator().manual_seed(seed)

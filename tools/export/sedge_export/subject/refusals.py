@@ -1,4 +1,4 @@
-"""Refuses models before anything runs: for their kind, or for tensors that no program can contain."""
+"""Refuses models before anything runs, because of their kind or of tensors that no program can contain."""
 
 from collections.abc import Iterator
 from typing import Any

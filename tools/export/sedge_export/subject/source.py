@@ -18,13 +18,13 @@ _PYTHON = str(Path(traceback.__file__).parent)
 
 
 def bare_name(operator: OpOverload) -> str:
-    """The operator's name without overload, leading or trailing underscores and ``_backward``."""
+    """Return the operator's name without overload, leading or trailing underscores and ``_backward``."""
     name = operator._schema.name.rpartition("::")[2]
     return re.sub(r"_backward.*$", "", name).strip("_")
 
 
 def users(frames: Iterable[traceback.FrameSummary]) -> traceback.FrameSummary | None:
-    """The innermost frame in the user's code: outside Python's library, torch and Sedge."""
+    """Return the innermost frame in the user's code: outside Python's library, torch and Sedge."""
     for frame in reversed(list(frames)):
         standard = frame.filename.startswith(_PYTHON) and "site-packages" not in frame.filename
         if not standard and not frame.filename.startswith((_TORCH, *_OURS, "<")):
@@ -33,13 +33,13 @@ def users(frames: Iterable[traceback.FrameSummary]) -> traceback.FrameSummary | 
 
 
 def here() -> str:
-    """The user's line that is running, as ``net.py:31``; empty if there is none."""
+    """Return the line of user code now executing, as ``net.py:31``; "" if there is none."""
     frame = users(traceback.extract_stack())
     return f"{Path(frame.filename).name}:{frame.lineno}" if frame else ""
 
 
 def place(exc: BaseException) -> str:
-    """Where an error was raised, as `` in Net at net.py:31, `x = x.view(-1, 1024)` ``."""
+    """Return where an error was raised, as `` in Net at net.py:31, `x = x.view(-1, 1024)` ``."""
     module = ""
     for entry, _ in traceback.walk_tb(exc.__traceback__):
         owner = entry.f_locals.get("self")
@@ -51,5 +51,5 @@ def place(exc: BaseException) -> str:
 
 
 def reason(exc: BaseException) -> str:
-    """The class name of an error and the first line of its message."""
+    """Return the class name of an error and the first line of its message."""
     return f"{type(exc).__name__}: {str(exc).strip().partition(chr(10))[0]}"

@@ -1,4 +1,4 @@
-"""The subject of an export: checks the user's model and rows, and converts them to one form, once."""
+"""Makes the subject of an export: checks the user's model and rows once, and converts them to one form."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ def take(
 ) -> Subject:  # fmt: skip
     """Make the subject from ``exporter.export``'s arguments.
 
-    Raises ``ExportError`` for a sample or rows that do not fit, and for a model that theta cannot hold.
+    Raises ``ExportError`` if the sample or the rows do not fit, or if theta cannot hold the model.
     """
     model, sample, parts = one_input(model, sample_input)
     x = _batch(sample, batch_size)
@@ -44,7 +44,7 @@ def take(
 
 
 def _batch(given: object, batch_size: int) -> Tensor:
-    """A batch of the sample's first rows, repeated if there are too few."""
+    """Return a batch of the sample's first rows, repeated if there are too few."""
     if not isinstance(given, Tensor):
         raise ExportError(f"sample_input: a {type(given).__name__}, expected one tensor (B, ...)")
     sample = given.detach().cpu()

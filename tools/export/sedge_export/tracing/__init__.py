@@ -1,1 +1,1 @@
-"""Traces a pure function to one ATen graph, and keeps operators whole that ``lowering`` has in a table."""
+"""Traces a pure function to one ATen graph, without decomposing operators in ``lowering``'s table."""

@@ -1,8 +1,8 @@
 """Computes values that do not depend on the input while tracing: masks, positions, index arithmetic.
 
 The inputs of a trace are fake tensors, which have no data. All other tensors keep their values, so that
-``if mask.all():`` can be decided. They enter the graph as constants when they are first combined with an
-input.
+``if mask.all():`` can be decided. They become constants of the graph when they are first combined with
+an input.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -42,11 +42,12 @@ class Constants(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run or record the operator. Its result has values if all its arguments have."""
+        """Run or record the operator. Its result has values if all its arguments have values."""
         keywords = dict(kwargs or {})
         if func not in self._origins:
             self._origins[func] = here()
-        # The modes above are still active for operators that torch.from_numpy and the like call.
+        # Without this, operators called by functions such as torch.from_numpy would still run under the
+        # modes above.
         with _private._C.DisableTorchFunction():
             if tree_any(_is_fake, (args, keywords)):
                 if func in _INDEXED:
@@ -77,7 +78,7 @@ def _is_fake(value: object) -> bool:
 
 @contextmanager
 def functionalised(origins: Origins) -> Generator[None]:
-    """A context that makes in-place operators on ``lifted`` tensors out-of-place, below autograd."""
+    """In a ``with`` block, make in-place operators on ``lifted`` tensors out-of-place, below autograd."""
     _private._enable_functionalization(reapply_views=True)
     try:
         with Constants(origins):
@@ -101,7 +102,10 @@ def _lifted(tensor: Tensor) -> Tensor:
 
 
 def values(tensor: Tensor) -> Tensor:
-    """The values of a lifted tensor. Raises torch's error if they depend on an input of the trace."""
+    """Return the values of a lifted tensor.
+
+    Raises torch's error if the values depend on an input of the trace.
+    """
     _private._functionalize_sync(tensor)
     with suspend_functionalization(), _disable_current_modes():
         held: Tensor = _private._from_functional_tensor(tensor).detach()
@@ -120,19 +124,22 @@ def known(tensor: Tensor) -> bool:
 
 
 def unlifted(tensor: Tensor) -> Tensor:
-    """The tensor that a lifted tensor holds now."""
+    """Return the tensor that a lifted tensor holds now."""
     _private._functionalize_sync(tensor)
     held: Tensor = _private._from_functional_tensor(tensor)
     return held.detach()
 
 
 def compact(module: fx.GraphModule) -> None:
-    """Store each constant of a traced graph once; of one that repeats along an axis, only one period."""
+    """Store each constant of a traced graph once.
+
+    If all slices along an axis are equal, store one of them.
+    """
     names: dict[tuple[object, ...], str] = {}
     for node in module.graph.find_nodes(op="get_attr"):
         whole: Tensor = getattr(module, str(node.target)).detach()
         if whole.dtype not in (torch.float32, torch.int64, torch.bool):
-            continue  # the lowering refuses it by name
+            continue  # the lowering refuses this type, by name
         first = _without_repeats(whole)
         key = first.dtype, first.shape, first.numpy().tobytes()
         node.target = names.setdefault(key, f"constant_{len(names)}")

@@ -1,7 +1,8 @@
 """Fourier transforms of a fixed length as products with constant matrices.
 
-No runtime has complex numbers, so a ``Spectrum`` is a pair of real tensors. It supports products, changes
-of shape, and the functions that lead back to real numbers. Others are refused, with the user's line.
+No runtime has complex numbers, so a ``Spectrum`` is a pair of real tensors. It supports products,
+changes of shape, and the functions that convert it back to real numbers. Other functions are refused,
+with the line of user code.
 """
 
 import math
@@ -33,7 +34,7 @@ class Spectrum:
         self.shape, self.ndim, self.size = real.shape, real.ndim, real.size
 
     def abs(self) -> Tensor:
-        """Magnitudes. As in torch, their gradient is 0 at 0."""
+        """Return the magnitudes. As in torch, their gradient is 0 at 0."""
         square = self.real * self.real + self.imag * self.imag
         zero = square == 0
         return torch.where(zero, 0.0, torch.where(zero, 1.0, square).sqrt())
@@ -41,7 +42,7 @@ class Spectrum:
     __abs__ = abs
 
     def conj(self) -> "Spectrum":
-        """The complex conjugate."""
+        """Return the complex conjugate."""
         return Spectrum(self.real, -self.imag)
 
     def __getitem__(self, key: Any) -> "Spectrum":
@@ -83,7 +84,7 @@ def _refusal(name: str) -> ExportError:
 
 
 def _waves(length: int, rows: int, columns: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """cos and sin of 2 pi row column / length, each as a matrix (rows, columns)."""
+    """Return cos and sin of 2 pi row column / length, each as a matrix (rows, columns)."""
     if rows * columns > MAX_ELEMENTS:
         raise ExportError(
             f"model: a Fourier transform of {length} samples at {here()}: it is a product with a matrix"
@@ -116,7 +117,7 @@ def _forward(
     half: bool, inverse: bool,
     input: Any, n: int | None = None, dim: int = -1, norm: str | None = None,
 ) -> Spectrum:  # fmt: skip
-    """Replaces ``fft``, ``ifft`` and ``rfft``."""
+    """Replace ``fft``, ``ifft`` and ``rfft``."""
     parts = [input.real, input.imag] if isinstance(input, Spectrum) else [input]
     length = n or int(parts[0].shape[dim])
     cosines, sines = _waves(length, length, length // 2 + 1 if half else length)
@@ -130,7 +131,10 @@ def _forward(
 
 
 def _to_real(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """Replaces ``irfft``. All but the ends of the half spectrum count twice, for the omitted half."""
+    """Replace ``irfft``.
+
+    Elements of the half spectrum, except its ends, count twice, for the omitted half.
+    """
     given = input if isinstance(input, Spectrum) else Spectrum(input, torch.zeros_like(input))
     length = n or 2 * (given.shape[dim] - 1)
     count = length // 2 + 1
@@ -160,7 +164,7 @@ def _forward_axes(
 def _to_real_axes(
     axes: Any, input: Any, s: Any = None, dim: Any = None, norm: str | None = None
 ) -> Tensor:
-    """Replaces ``irfftn`` and ``irfft2``. ``axes`` are the default for ``dim``."""
+    """Replace ``irfftn`` and ``irfft2``. ``axes`` are the default for ``dim``."""
     sizes, axes = _sizes_and_axes(input, s, axes if dim is None else dim)
     for size, axis in zip(sizes[:-1], axes[:-1], strict=True):
         input = _forward(False, True, input, size, axis, norm)
@@ -168,7 +172,7 @@ def _to_real_axes(
 
 
 def _sizes_and_axes(input: Any, s: Any, dim: Any) -> tuple[list[int | None], list[int]]:
-    """The length of each transformed axis (None keeps it) and the axes; by default all axes."""
+    """Return each transformed axis's length (None keeps it), and the axes, by default all."""
     if dim is None:
         count = input.ndim if s is None else 1 if isinstance(s, int) else len(s)
         dim = range(-count, 0)
@@ -183,7 +187,7 @@ def _frames(
     normalized: bool = False, onesided: bool | None = None, return_complex: bool | None = None,
     align_to_window: bool | None = None,
 ) -> Any:  # fmt: skip
-    """Replaces ``stft`` by one convolution, whose kernels are windowed sine and cosine waves."""
+    """Replace ``stft`` with one convolution, whose kernels are windowed sine and cosine waves."""
     x = input.reshape(-1, 1, input.shape[-1])
     if center:
         x = functional.pad(x, (n_fft // 2, n_fft // 2), mode=pad_mode)
@@ -221,7 +225,10 @@ def _refused(name: str) -> Callable[..., Any]:
 
 
 def _of_spectra(function: Callable[[Spectrum], Any]) -> Callable[[Any], Any]:
-    """Apply ``function`` to spectra. For real tensors it returns None, which leaves the call unchanged."""
+    """Make ``function`` apply to spectra only.
+
+    For real tensors it returns None, which leaves the call unchanged.
+    """
     return lambda input: function(input) if isinstance(input, Spectrum) else None
 
 

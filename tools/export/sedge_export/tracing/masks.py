@@ -44,7 +44,10 @@ def _written(x: Tensor, key: Any, value: Any) -> Tensor | None:
 
 
 def _view(x: Tensor, parts: Sequence[Any], rank: int) -> tuple[Tensor, int]:
-    """Index x by all but the mask. Returns the view, and the axis at which the mask of this rank begins."""
+    """Index x by everything except the mask.
+
+    Returns the view, and the first of the ``rank`` axes of the mask.
+    """
     plain: list[Any] = []
     for part in parts:
         plain += [slice(None)] * rank if _is_mask(part) else [part]
@@ -58,7 +61,7 @@ def _view(x: Tensor, parts: Sequence[Any], rank: int) -> tuple[Tensor, int]:
 
 
 def _is_one_each(value: Tensor, after: int) -> bool:
-    """Return True if a value has a row for each selected element."""
+    """Return True if the value has one row for each selected element."""
     return value.ndim > after and value.shape[-1 - after] != 1
 
 
@@ -76,7 +79,7 @@ def _laid(value: Tensor, after: int, rank: int) -> Tensor:
 
 
 def _scattered(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """Replaces ``masked_scatter``: each true element of the mask gets the next element of source."""
+    """Replace ``masked_scatter``: each true element of the mask gets the next element of source."""
     chosen = mask.expand(input.shape).reshape(-1)
     places = (chosen.to(torch.int64).cumsum(0) - 1).clamp(min=0, max=source.numel() - 1)
     return torch.where(chosen, source.reshape(-1)[places], input.reshape(-1)).view(input.shape)

@@ -30,7 +30,7 @@ def trace_programs(inspected: Inspected) -> Traced:
         "y": inspected.sources[0].y[: len(x)],
         "w": torch.ones(len(x)),
         "noise": torch.full((inspected.noise,), 0.5),
-        "start": theta.clone(),  # a tensor of its own, as a trace tells tensors apart by identity
+        "start": theta.clone(),  # a separate tensor, because a trace tells tensors apart by identity
         "previous": theta.clone(),
         CONSTANTS: torch.ones(0 if inspected.guide is None else inspected.guide.constants),
         COUNTS: torch.ones(inspected.subject.num_classes),

@@ -1,9 +1,10 @@
-"""Functions of torch that a trace replaces by others with the same values and gradients.
+"""Replaces torch functions in a trace with others that have the same values and gradients.
 
-They are functions whose gradient is an operator that cannot be decomposed, masks as indices (``masks``),
-products and running extrema (``scans``), Fourier transforms (``fourier``), and recurrent layers, which
-become loops (``recurrent``). The replacements are ordinary torch, so that autograd finds their gradients
-and every runtime gets simple operators. Verification compares them with the original functions.
+Replaced are functions whose gradient is an operator that cannot be decomposed, masks as indices
+(``masks``), products and running extrema (``scans``), Fourier transforms (``fourier``), and recurrent
+layers, which become loops (``recurrent``). The replacements are ordinary torch, so that autograd finds
+their gradients and every runtime gets simple operators. Verification compares them with the original
+functions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +54,7 @@ def _resampled(x: Tensor, matrices: Sequence[Matrix]) -> Tensor:
 
 
 def _windows(extent: int, count: int) -> list[tuple[int, int]]:
-    """The start and end of each window of an adaptive pool."""
+    """Return the start and end of each window of an adaptive pool."""
     return [(i * extent // count, -(-(i + 1) * extent // count)) for i in range(count)]
 
 
@@ -152,7 +153,10 @@ def _places(extent: int, count: int, step: float, corners: bool) -> NDArray[np.f
 
 
 def _cubic(extent: int, count: int, step: float, corners: bool) -> Matrix:
-    """The matrix of Keys' cubic interpolation with torch's a = -0.75. Positions are clamped to the ends."""
+    """Return the matrix of Keys' cubic interpolation with torch's a = -0.75.
+
+    Positions are clamped to the ends.
+    """
     at = _places(extent, count, step, corners)
     below = np.floor(at).astype(np.int64)
     a, found = -0.75, np.zeros((count, extent))
@@ -238,7 +242,7 @@ def _response_norm(
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor | None:
-    """Replaces torch's own function, which reads the smallest and the largest class from the tensor."""
+    """Replace torch's ``one_hot``, which reads the smallest and the largest class from the tensor."""
     if num_classes < 0:
         return None
     return (tensor[..., None] == torch.arange(num_classes)).to(torch.int64)

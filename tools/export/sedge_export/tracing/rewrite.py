@@ -1,4 +1,4 @@
-"""Rewrites of a traced ATen graph that keep all values and gradients."""
+"""Rewrites a traced ATen graph without changing any values or gradients."""
 
 import operator
 
@@ -18,8 +18,8 @@ def pool_before_relu(graph: fx.Graph) -> None:
     """Turn max_pool(relu(x)) into relu(max_pool(x)), forward and backward.
 
     The maximum of a window is the same either way, and so is the gradient: if the maximum is positive,
-    both choose the same first element; otherwise both give 0. ReLU then has fewer elements, a quarter
-    with 2 x 2 windows.
+    both forms choose the same first element; otherwise both give 0. ReLU then has fewer elements, a
+    quarter with 2 x 2 windows.
     """
     for relu in graph.find_nodes(op="call_function", target=RELU):
         pools = [user for user in relu.users if user.target is POOL]

@@ -1,7 +1,8 @@
 """Products and running extrema along an axis, in a logarithmic number of steps.
 
-Not every runtime has them all, and torch's gradient of a product depends on where the product is 0. These
-steps are exact there, too, because their gradient by autograd contains no division.
+Not every runtime has all of these operators, and how torch computes a product's gradient depends on
+where the product is 0. The steps used here are exact there, too, because autograd differentiates them
+without a division.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ def _product(
     *,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Replaces ``torch.prod``: pairs are multiplied until one number is left."""
+    """Replace ``torch.prod``: pairs are multiplied until one number is left."""
     x = input.to(dtype or _counted(input))
     axis = 0 if dim is None else dim % max(x.ndim, 1)
     x = x.reshape(-1) if dim is None or not x.ndim else x
@@ -36,12 +37,12 @@ def _product(
 
 
 def _counted(x: Tensor) -> torch.dtype:
-    """The type in which torch multiplies elements of x."""
+    """Return the type that torch uses to multiply the elements of x."""
     return x.dtype if x.is_floating_point() else torch.int64
 
 
 def _running(join: Join, x: Tensor, axis: int) -> Tensor:
-    """For each element, combine it and all elements before it by ``join``."""
+    """Combine each element with all elements before it, using ``join``."""
     step, extent = 1, x.shape[axis]
     while step < extent:
         head, tail = x.narrow(axis, 0, step), x.narrow(axis, step, extent - step)
@@ -55,7 +56,10 @@ def _running_product(input: Tensor, dim: int, *, dtype: torch.dtype | None = Non
 
 
 def _running_extreme(join: Join, input: Tensor, dim: int) -> Any:
-    """Running extrema and their indices. As in torch, ties take the last index, which gets the gradient."""
+    """Return running extrema and their indices.
+
+    As in torch, ties take the last index, which gets the gradient.
+    """
     axis, held = dim % input.ndim, input.detach()
     places = torch.arange(input.shape[axis]).reshape(-1, *[1] * (input.ndim - axis - 1))
     met = torch.where(held == _running(join, held, axis), places, 0)

@@ -52,7 +52,7 @@ def trace(
 
 
 def multiply_adds(graph: fx.GraphModule) -> int:
-    """The number of multiply-adds in a traced graph's convolutions and matrix products."""
+    """Return the number of multiply-adds in a traced graph's convolutions and matrix products."""
     operations = 0
     for node in graph.graph.nodes:
         count = flop_registry.get(getattr(node.target, "overloadpacket", None))
@@ -68,12 +68,12 @@ def _traced_value(node: fx.Node) -> object:
 
 @contextmanager
 def plain_kernels() -> Generator[None]:
-    """A context that decomposes attention into products and softmax, and a remaining LSTM into steps."""
+    """In a ``with`` block, decompose attention into products and softmax, and any LSTM into steps."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
-            # Setting one of oneDNN's flags sets all of them, and one of these warns about Intel GPUs.
+            # Setting one of oneDNN's flags sets all of them, and one of them warns about Intel GPUs.
             warnings.filterwarnings("ignore", "TF32 acceleration", UserWarning)
             with torch.backends.mkldnn.flags(enabled=False):
                 yield
@@ -103,7 +103,7 @@ def _put_where(
 
 
 def _traced(function: Function, inputs: Sequence[Tensor], origins: Origins) -> fx.GraphModule:
-    def call(*tensors: Tensor) -> Any:  # make_fx would count a method's self
+    def call(*tensors: Tensor) -> Any:  # not a method: make_fx would count self as an input
         with (
             functionalised(origins),
             Replacing(),
@@ -134,7 +134,7 @@ _DEPENDS = (
 
 
 def _depends(exc: Exception) -> bool:
-    """Return True if the error is about the values of a tensor that has none while it is traced."""
+    """Return True if the error is about the values of a tensor, which has none while it is traced."""
     known = isinstance(exc, GuardOnDataDependentSymNode | DataDependentOutputException)
     return known or "data pointer" in str(exc) or "tensor subclasses" in str(exc)
 

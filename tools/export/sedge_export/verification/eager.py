@@ -27,7 +27,7 @@ Vector: TypeAlias = NDArray[np.float64]
 
 
 class Eager:
-    """A copy of the model with its optimizer, computing in type ``kind``.
+    """A copy of the model with its optimizer, which computes in the type ``kind``.
 
     Images and filters are laid out in ``format``. With ``given``, the loss is the guided one.
     """
@@ -66,7 +66,7 @@ class Eager:
         _place(self._tensors, self._layout, theta)
 
     def descend(self, learning_rate: float) -> None:
-        """Make a step along the last gradient."""
+        """Take a step along the last gradient."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._optimizer.step()
@@ -91,7 +91,7 @@ class Eager:
         return loss.item()
 
     def _guided(self, given: Guidance, own: Tensor, now: Pass, x: Tensor, y: Tensor) -> Tensor:
-        """The guided loss of each row (B,)."""
+        """Return the guided loss of each row (B,)."""
         passes: dict[str, Pass] = {}
         for name, model in self._references.items():
             with torch.no_grad(), features_of(model) as features:
@@ -101,7 +101,7 @@ class Eager:
         return self._objective.guided.rows(own, now, y, Seen(passes, arrays))
 
     def evaluate(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """The outputs (B, ...) for all rows, and the sums that the program ``evaluate`` must return."""
+        """Return all rows' outputs (B, ...), and the sums that the program ``evaluate`` must return."""
         self._model.eval()
         x, y, w = (self._cast(t) for t in (batch.x, batch.y, batch.w))
         with torch.no_grad(), self._computing():
@@ -119,7 +119,7 @@ class Eager:
 
     @contextmanager
     def _computing(self) -> Generator[None]:
-        """A context in which a float64 model creates its own values in float64, not in float32."""
+        """In a ``with`` block, make a float64 model create its own values in float64, not in float32."""
         if self._kind != torch.float64:
             yield
             return
@@ -133,7 +133,7 @@ class Eager:
 
 
 class _InFloat64(TorchFunctionMode):
-    """Replaces float32 by float64 in casts, in new tensors and in a model's own constants."""
+    """Replaces float32 with float64 in casts, in new tensors and in a model's own constants."""
 
     def __torch_function__(
         self,
@@ -163,7 +163,10 @@ def exact(
     batch: Batch,
     given: Guidance | None = None,
 ) -> Eager:
-    """A reference in float64 (float32 if the model fails in it), with the gradient on ``batch``."""
+    """Return a reference, differentiated on ``batch``.
+
+    It is in float64, or in float32 if the model fails in float64.
+    """
     found = Eager(model, layout, objective, kind=torch.float64, given=given)
     try:
         found.differentiate(batch)

@@ -1,9 +1,9 @@
 """Finds kinks of a model within float32's rounding, such as an activation near 0 or a near tie in a window.
 
-The gradient differs between the two sides of a kink, and rounding decides the side. So there, a correct
-program may disagree with torch by any amount, and so may a wrong one: the batch proves nothing. ``found``
-proves a kink from the model alone. It runs the model in float64 and in float32, and compares the distance
-to each kink in float64 with the rounding error of the tensor in question.
+The gradient differs between the two sides of a kink, and rounding decides the side. So near a kink, a
+correct program may disagree with torch by any amount. So may a wrong one, and the batch proves nothing.
+``found`` proves a kink from the model alone. It runs the model in float64 and in float32, and compares
+the distance to each kink in float64 with the rounding error of the tensor in question.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,8 +21,8 @@ from sedge_export.verification.eager import Eager
 Distances: TypeAlias = Callable[..., list[Tensor]]
 
 # An element is near a kink if its distance is at most this many times the tensor's rounding error, the
-# largest difference between float32 and float64. The rounding of another correct program may move it
-# across.
+# largest difference between float32 and float64. The rounding of another correct program may move the
+# element across the kink.
 NEAR = 4.0
 
 
@@ -47,7 +47,7 @@ def _from_bounds(x: Tensor, *bounds: object, **named: object) -> list[Tensor]:
 
 
 def _gap(rows: Tensor) -> list[Tensor]:
-    """The distance between the two largest elements of each row of ``rows`` (N, M)."""
+    """Return the distance between the two largest elements of each row of ``rows`` (N, M)."""
     if rows.shape[1] < 2:
         return []
     first, second = rows.topk(2, dim=1).values.unbind(1)
@@ -84,7 +84,7 @@ def _least(of: Distances) -> Distances:
 
 
 def _neighbours(x: Tensor, dim: int, count: int, descending: bool) -> list[Tensor]:
-    """The gaps between successive elements, of the first ``count`` along an axis in sorted order."""
+    """Return the gaps between the first ``count`` elements along an axis, in sorted order."""
     ordered = x.sort(dim, descending).values.narrow(dim, 0, min(count, x.shape[dim]))
     return [ordered.diff(dim=dim)]
 
@@ -102,7 +102,7 @@ def _of_places(x: Tensor, _k: int, dim: int = -1, *_: object) -> list[Tensor]:
 
 
 def _of_running(x: Tensor, dim: int, *_: object) -> list[Tensor]:
-    """The distance of each element to the largest one before it."""
+    """Return the distance of each element to the largest one before it."""
     largest = x.cummax(dim).values
     return [x.narrow(dim, 1, x.shape[dim] - 1) - largest.narrow(dim, 0, x.shape[dim] - 1)]
 
@@ -110,7 +110,7 @@ def _of_running(x: Tensor, dim: int, *_: object) -> list[Tensor]:
 def _from_whole(
     x: Tensor, *_: object, dtype: torch.dtype | None = None, **_named: object
 ) -> list[Tensor]:
-    """The distance to the nearest integer, for values that are cast to an integer type."""
+    """Return the distance to the nearest integer, for values that are cast to an integer type."""
     return [x - x.round()] if dtype is None or not dtype.is_floating_point else []
 
 
@@ -174,7 +174,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def found(exact: Eager, plain: Eager, batch: Batch) -> str | None:
-    """The name of an operator with a kink within rounding of the batch's values; None if there is none.
+    """Return the name of an operator with a kink within rounding of the batch's values, or None.
 
     ``exact`` and ``plain`` are the same model in float64 and float32, with the same theta. Both update
     their statistics.

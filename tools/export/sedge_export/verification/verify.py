@@ -35,8 +35,8 @@ MAX_RETRIES = 8
 # How far the steepest parameter moves in the first step, as a share of the largest parameter: far above
 # theta's own rounding (6e-8), and far below where training becomes chaotic.
 FIRST_MOVE = 0.02
-# The largest change of a row's loss that float32's rounding explains when the batch size changes. If rows
-# affect each other, the change is larger.
+# The largest change in a row's loss that rounding in float32 explains when the batch size changes. If
+# rows affect each other, the change is larger.
 MIXED = 1e-4
 
 
@@ -69,9 +69,9 @@ def verify(inspected: Inspected, lowered: Lowered, tolerance: float, seed: int) 
 
 
 def _given(guide: Guide, theta: Theta, classes: int, rng: np.random.Generator) -> Guidance:
-    """Random inputs of the guided loss: models near theta (n,), constants from 0.5 to 1.5, and counts.
+    """Return random inputs for the guided loss: models near theta (n,), constants, and counts.
 
-    Some of the counts are 0.
+    Constants are from 0.5 to 1.5, and counts may be 0.
     """
     models: dict[str, Theta] = {
         name: theta * rng.uniform(0.9, 1.1, theta.size).astype(np.float32) for name in guide.models
@@ -85,7 +85,7 @@ def _given(guide: Guide, theta: Theta, classes: int, rng: np.random.Generator) -
 
 
 def _loaded(inspected: Inspected, backend: str, files: Mapping[str, File]) -> Programs:
-    """Load a runtime's programs. Inputs that are the same in every run are already passed in."""
+    """Load a runtime's programs. Inputs that stay the same in every call are already bound."""
 
     def fed(name: str, file: File) -> Program:
         program = TARGETS[backend].load(file.data, inspected.signatures[name])
@@ -105,7 +105,7 @@ def _naming(what: str) -> Generator[None]:
 
 @dataclass
 class _Measured:
-    """The gradient's error at each step, that of eager float32, and the kinks of replaced batches."""
+    """The gradient's errors at each step, of programs and of eager float32, and replaced batches' kinks."""
 
     errors: list[float] = field(default_factory=list[float])
     torch: list[float] = field(default_factory=list[float])
@@ -142,9 +142,9 @@ class _Epoch:
         return draw(self._samples, self._batch_size, padded, self._noise, self._rng)
 
     def check_gradients(self, loaded: Mapping[str, Programs], measured: _Measured) -> Theta:
-        """Compare the gradient on each batch; the last batch is padded if the model allows it.
+        """Compare the gradient on each batch. The last batch is padded if the model allows it.
 
-        Returns the theta of the float64 run after as many steps.
+        Returns theta after as many steps of the float64 run.
         """
         theta, retries = self._theta, MAX_RETRIES
         for index in range(STEPS):
@@ -197,7 +197,7 @@ class _Epoch:
         measured.torch.append(truth.gradient_error(truth.rounded))
 
     def check_evaluation(self, loaded: Mapping[str, Programs], theta: Theta) -> None:
-        """Compare ``evaluate`` and ``predict`` at ``theta``, which should differ from the initial one."""
+        """Compare ``evaluate`` and ``predict`` at ``theta``, which should not be the initial theta."""
         for padded in (False, self._pads):
             batch = self._draw(padded)
             truth = self._yardstick.evaluation(theta, batch, self._tolerance)

@@ -1,12 +1,12 @@
-"""The yardstick for computations of a model's gradient or evaluation: eager torch in float64.
+"""Judges computations of a model's gradient or evaluation against eager torch in float64.
 
 Eager torch's own float32 error determines how far an answer, such as one tensor's gradient, may be off.
-If that error is large, the error of a correct program is as large, because the two differ only in their
-order of summation. So an answer may be off by a share of its largest value plus a small multiple of eager
-float32's error.
+If that error is large, a correct program's error is as large, because the two differ only in their
+order of summation. So an answer may be off by a share of its largest value plus a small multiple of
+eager float32's error.
 
-Rounding decides on which side of ReLU's kink an activation lies, and which element wins a tie of a max
-pool; eager float32 at the same values shows nothing of that. So if an answer is off, the batch is
+Rounding decides on which side of ReLU's kink an activation lies, and which of two tied elements wins in
+a max pool. Eager float32 at the same values does not reveal that. So if an answer is off, the batch is
 computed again from float32 neighbours of theta. If that does not explain the error, ``kink`` proves
 whether the batch is inconclusive.
 """
@@ -30,16 +30,17 @@ from sedge_protocol.layout import Layout, Theta
 
 Answers: TypeAlias = Mapping[str, Vector]
 
-# Measured on 282 batches of 23 networks of tools/bench/zoo (three seeds, 16,566 answers) in onnxruntime:
-# after subtracting the other two allowances, an answer's error was at most 2.2 times the largest error of
-# eager torch's float32. The exceptions were two batches of MobileNetV2, each with a proven kink, where it
-# was 65 to 510 times that.
+# Measured on 282 batches of 23 networks of tools/bench/zoo (three seeds, 16,566 answers) in
+# onnxruntime: minus the other two allowances, an answer's error was at most 2.2 times eager torch's
+# largest float32 error. The exceptions were two batches of MobileNetV2, each with a proven kink, where
+# the factor was 65 to 510.
 FACTOR = 4.0
-# An extra allowance, as a share of the largest gradient or statistic of all: two correct computations of
-# a zero, such as the gradient of a bias before a normalisation, agree in no digit.
+# An extra allowance, as a share of the largest gradient or statistic of all. It is for values that
+# should be 0, such as the gradient of a bias before a normalisation: two correct results for them share
+# no digit.
 FLOOR = 1e-7
-# From how many neighbours of theta eager torch computes a batch again if an answer is off. With fewer,
-# more batches are replaced: with three, one in six of MobileNetV2's was.
+# If an answer is off, eager torch computes the batch again at this many neighbours of theta. With fewer
+# neighbours, more batches are replaced: with three, one in six of MobileNetV2's batches was.
 SHAKEN = 16
 GRADIENT, STATISTIC = "gradient of", "statistic"
 
@@ -48,7 +49,7 @@ GRADIENT, STATISTIC = "gradient of", "statistic"
 class Truth:
     """The answers of eager torch in float64 (``right``) and in float32 (``rounded``).
 
-    ``spare`` is an additional error that an answer may have. ``more`` computes further float32 answers if
+    ``spare`` is how much further off each answer may be. ``more`` computes further float32 answers if
     the first ones do not explain an error.
     """
 
@@ -58,11 +59,11 @@ class Truth:
     more: Callable[[], Sequence[Answers]] | None = None
 
     def error(self, name: str) -> float:
-        """The largest error of an answer among the float32 results."""
+        """Return the largest error of an answer among the float32 results."""
         return max(largest(one[name] - self.right[name]) for one in self.rounded)
 
     def allowed(self, name: str, tolerance: float) -> float:
-        """How far an answer may be off."""
+        """Return how far an answer may be off."""
         share = tolerance * largest(self.right[name])
         return share + FACTOR * self.error(name) + self.spare.get(name, 0.0)
 
@@ -94,17 +95,17 @@ class Truth:
         )
 
     def sparing(self, kind: str, more: float) -> "Truth":
-        """A copy that allows all answers of a kind to be off by ``more`` in addition."""
+        """Return a copy that allows an extra error of ``more`` for all answers of a kind."""
         names = [name for name in self.right if name.startswith(kind)]
         spare = {name: self.spare.get(name, 0.0) + more for name in names}
         return replace(self, spare={**self.spare, **spare})
 
     def of(self, *names: str) -> "Truth":
-        """A copy with only some of the answers."""
+        """Return a copy with only the named answers."""
         return replace(self, right={name: self.right[name] for name in names})
 
     def gradient_error(self, answers: Sequence[Answers]) -> float:
-        """The largest error of any gradient, as a share of the largest gradient."""
+        """Return the largest error of any gradient, as a share of the largest gradient."""
         names = [name for name in self.right if name.startswith(GRADIENT)]
         return (
             max(largest(one[n] - self.right[n]) for one in answers for n in names) / self.steepest
@@ -134,7 +135,7 @@ class Yardstick:
             raise ExportError("model: torch's gradient on a sample batch is 0")
 
     def gradient(self, theta: Theta, batch: Batch) -> Truth:
-        """The gradients of a batch at theta (n,), its loss, and the new statistics."""
+        """Return the gradients of a batch at theta (n,), its loss, and the new statistics."""
 
         def more() -> list[Answers]:
             rng = np.random.default_rng(0)
@@ -152,7 +153,7 @@ class Yardstick:
         return Truth(right, rounded, spare, more)
 
     def descend(self, rate: float) -> Theta:
-        """Make a float64 step along the last gradient. Returns theta (n,) after it."""
+        """Take a float64 step along the last gradient. Returns theta (n,) after the step."""
         self._exact.descend(rate)
         return self._exact.theta.astype(np.float32)
 
@@ -169,7 +170,7 @@ class Yardstick:
         return answers
 
     def statistics(self, theta: NDArray[Any]) -> NDArray[Any]:
-        """The statistics (s,) of theta (n,), concatenated."""
+        """Return the statistics (s,) of theta (n,), concatenated."""
         tensors = [t for t in self._layout.tensors if t.name in self._layout.statistics]
         return np.concatenate([np.zeros(0), *(theta[tensor.slice] for tensor in tensors)])
 
@@ -179,7 +180,7 @@ class Yardstick:
         return self.answers(eager.gradient, loss, self.statistics(eager.theta))
 
     def kink(self, theta: Theta, batch: Batch) -> str | None:
-        """The name of an operator with a kink within rounding of the batch, or None.
+        """Return the name of an operator with a kink within rounding of the batch's values, or None.
 
         With a kink, the batch is inconclusive.
         """
@@ -188,7 +189,7 @@ class Yardstick:
         return kinks.found(self._exact, self._plain[-1], batch)
 
     def evaluation(self, theta: Theta, batch: Batch, tolerance: float) -> Truth:
-        """The outputs of a batch at theta (n,), and the sums that the program ``evaluate`` must return."""
+        """Return a batch's outputs at theta (n,), and the sums that ``evaluate`` must return."""
         right, *rounded = (
             self._evaluated(eager, theta, batch) for eager in (self._exact, *self._plain)
         )
@@ -205,7 +206,7 @@ class Yardstick:
         return {"logits": output.double().numpy(), **named}
 
     def _undecided(self, logits: Vector, batch: Batch, gap: float) -> float:
-        """The weight of rows whose class float32 may change: their logits (B, ...) are within ``gap``."""
+        """Return the weight of rows whose class float32 may change: their logits are within ``gap``."""
         w = batch.w.numpy()
         if self._metric is label_accuracy:
             near = np.abs(logits) <= gap
@@ -229,5 +230,5 @@ def _require_finite(answers: Answers) -> None:
 
 
 def largest(values: NDArray[Any]) -> float:
-    """The largest absolute value."""
+    """Return the largest absolute value."""
     return float(np.abs(values).max(initial=0.0))

@@ -28,7 +28,7 @@ EXPAND = torch.ops.aten.expand.default
 
 @dataclass(frozen=True)
 class FoundAxes:
-    """The axes of a layout (none if nothing can be narrowed), and why streams of channels were fixed."""
+    """The axes of a layout (none if nothing can be narrowed), and the reasons why channels were fixed."""
 
     axes: Axes
     reasons: tuple[str, ...]
@@ -52,7 +52,10 @@ def find_axes(network: Network, x: Tensor) -> FoundAxes:
 
 
 def _first_labels(network: Network, streams: Streams) -> list[Labels]:
-    """Make a stream for each dimension of each tensor; it is fixed if its module cannot be resized."""
+    """Make a stream for each dimension of each tensor.
+
+    Streams are fixed if the tensor's module cannot be resized.
+    """
     labels = [
         Labels(
             streams.fresh(extent, f"dimension {number} of {tensor.name!r}")
@@ -94,7 +97,7 @@ def _called(node: fx.Node, streams: Streams, values: Values) -> list[Labels]:
         source, index = cast(tuple[fx.Node, int], node.args)
         return [values[source][index]]
     if node.target is EXPAND and all(_broadcasts(user) for user in node.users):
-        return values[node.all_input_nodes[0]]  # its users broadcast by themselves at any width
+        return values[node.all_input_nodes[0]]  # its consumers broadcast it at any width
     names = [argument.name for argument in node.target._schema.arguments]
     arguments = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     labels = cast(dict[str, Any], tree_map_only(fx.Node, lambda n: values[n][0], arguments))
@@ -103,8 +106,8 @@ def _called(node: fx.Node, streams: Streams, values: Values) -> list[Labels]:
 
 
 def _shapes(node: fx.Node) -> list[tuple[int, ...]]:
-    """The shape of each of the node's results."""
-    results = node.meta.get("val", ())  # a mere check of values has no result
+    """Return the shape of each of the node's results."""
+    results = node.meta.get("val", ())  # an operator that only checks values has no result
     many = results if isinstance(results, list | tuple) else (results,)
     return [tuple(result.shape) if isinstance(result, Tensor) else () for result in many]
 

@@ -21,7 +21,7 @@ class Labels(tuple[Dim, ...]):
 
     @classmethod
     def plain(cls, shape: Iterable[int]) -> "Labels":
-        """The labels of a tensor whose dimensions are not streams."""
+        """Return the labels of a tensor whose dimensions are not streams."""
         return cls(resolved((extent,)) for extent in shape)
 
     @property
@@ -47,7 +47,7 @@ class Step:
 
     @property
     def why(self) -> str:
-        """The reason to give if a stream is fixed at this operator."""
+        """The reason to report if this operator fixes a stream."""
         return f"must stay for {self.name}"
 
     def fix(self, *dims: Dim) -> None:
@@ -61,7 +61,7 @@ class Step:
 
 
 def labelled(step: Step, operator: OpOverload, arguments: dict[str, Any]) -> list[Labels]:
-    """The labels of each result of an operator, given its arguments by name."""
+    """Return the labels of each result of an operator, given its arguments by name."""
     rule = RULES.get(operator) or (_side_by_side if broadcasts(operator) else None)
     results = rule(step, **arguments) if rule else []
     if [labels.shape for labels in results] == list(step.shapes):
@@ -77,7 +77,7 @@ def broadcasts(operator: object) -> bool:
 
 
 def _tensors(arguments: Iterable[object]) -> list[Labels]:
-    """The labels among the arguments, including those in lists."""
+    """Return the labels among the arguments, including those in lists."""
     found: list[Labels] = []
     for argument in arguments:
         if isinstance(argument, Labels):
@@ -318,7 +318,7 @@ def _pad(step: Step, /, *, x: Labels, pad: Sequence[int], **_: object) -> list[L
 
 @_rule(aten.index.Tensor, aten._unsafe_index.Tensor)
 def _index(step: Step, /, *, x: Labels, indices: Sequence[Labels | None]) -> list[Labels]:
-    """Keep the dimensions before the first indexed one, and fix all from there on."""
+    """Keep the dimensions before the first indexed one, and fix that one and all after it."""
     indexed = [number for number, index in enumerate(indices) if index is not None]
     first = indexed[0]
     if indexed != list(

@@ -1,4 +1,4 @@
-"""A narrower form of a model: the same module with only the first channels of every axis, as in HeteroFL.
+"""Narrows a model: makes the same module with only the first channels of every axis, as in HeteroFL.
 
 Its tensors are slices of the whole model's. It can be trained and exported like any other module.
 """
@@ -33,7 +33,7 @@ def narrowed(module: nn.Module, sample: Tensor, dropped: float) -> nn.Module:
 def cut(
     module: nn.Module, sample: Tensor, layout: Layout, found: FoundAxes, dropped: float
 ) -> nn.Module:
-    """The same as ``narrowed``, for a module whose layout and axes are already known."""
+    """Do the same as ``narrowed`` for a module whose layout and axes are already known."""
     if not 0 <= dropped < 1:
         raise ExportError(f"dropped: {dropped}, expected 0 to below 1")
     narrower = copied(module)

@@ -17,7 +17,7 @@ Dim: TypeAlias = tuple[Part, ...]
 class Stream:
     """Channels that can be left out.
 
-    ``parts`` is what the stream was unified with, None while it is free.
+    ``parts`` is the dimension with which the stream was unified; None while the stream is free.
     """
 
     def __init__(self, extent: int, name: str) -> None:
@@ -33,7 +33,10 @@ class Streams:
         self.reasons: list[str] = []
 
     def fresh(self, extent: int, name: str) -> Dim:
-        """A new dimension. A single channel can never be left out, so it is no stream."""
+        """Return a new dimension.
+
+        A single channel can never be left out, so it does not become a stream.
+        """
         return (Stream(extent, name),) if extent > 1 else ()
 
     def fix(self, dim: Dim, why: str) -> Dim:
@@ -88,7 +91,7 @@ class Streams:
 
 
 def resolved(dim: Iterable[Part]) -> Dim:
-    """Express a dimension by its current streams; neighbouring plain extents are multiplied."""
+    """Express a dimension in its current streams. Neighbouring plain extents are multiplied."""
     parts: list[Part] = []
     pending = list(dim)[::-1]
     while pending:
@@ -103,7 +106,7 @@ def resolved(dim: Iterable[Part]) -> Dim:
 
 
 def extent_of(dim: Dim) -> int:
-    """The number of elements of a dimension."""
+    """Return the number of elements of a dimension."""
     return math.prod(_extent(part) for part in dim)
 
 

@@ -2,11 +2,11 @@
 
     python -m sedge_export.writing.step_memory FOLDER BACKEND PROGRAM
 
-prints the process's peak memory (VmHWM) during a training with the program (gradient or guided) between
-two evaluations. The memory before the programs were opened is subtracted, and so are the training's own
-vectors: sessions and the tensors of a step remain. The device's own trainer runs on rows that the
-programs were verified on, because the loss may not be finite on others. Measurements vary by about one
-per cent.
+prints the process's peak memory (VmHWM) while it evaluates, trains with the program (gradient or
+guided), and evaluates again. The memory used before the programs were opened is subtracted, and so are
+the vectors of the training. What remains is the memory for sessions and for the tensors of a step. The
+process runs a device's own trainer on rows on which the programs were verified, because the loss may
+not be finite on other rows. Measurements vary by about one per cent.
 """
 
 import subprocess
@@ -41,16 +41,16 @@ from sedge_protocol.wire.programs import GUIDED, Signature
 from sedge_protocol.wire.training import Training
 
 MEASURED = ("gradient", GUIDED)
-# The training's own vectors are the model, the velocity and the gradient.
+# The vectors of the training: the model, the velocity and the gradient.
 _VECTORS = 3
-# A suitable learning rate for the data is not known here, so steps hardly move the model.
+# No learning rate that suits the data is known here, so steps hardly move the model.
 _TRAINING = Training(learning_rate=1e-30)
 _BUNDLE, _ROWS = "bundle", "rows.npz"
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def with_memory(bundle: Bundle, theta: Theta, examples: Examples) -> Bundle:
-    """Add the memory needs of its training programs to a bundle; only Linux can measure them.
+    """Add to a bundle how much memory its training programs need. This can be measured only on Linux.
 
     ``examples`` are two batches on which the model's loss is finite. Raises ``ExportError`` if a program
     cannot be measured.
@@ -91,7 +91,7 @@ def main(folder: str, backend: str, program: str) -> None:
         x = rows["x"]
         examples = Examples(x, x if bundle.manifest.target is None else rows["y"])
     guidance = None
-    if program == GUIDED:  # a distance may have no gradient at theta itself
+    if program == GUIDED:  # a distance from theta may have no gradient at theta
         guidance = sample_guidance(bundle.manifest, theta * np.float32(0.95))
     request = TrainRequest(theta, _TRAINING, 0, guidance=guidance)
     with suppress(OSError):
@@ -105,7 +105,7 @@ def main(folder: str, backend: str, program: str) -> None:
 
 
 def _programs(bundle: Bundle, backend: str) -> tuple[LoadProgram, int]:
-    """The loader for the programs, and how many more copies of the gradient it makes than a device does."""
+    """Return a loader for the programs, and how many extra copies of the gradient it makes."""
     if backend == ONNXRUNTIME:
         from sedge_edge.backends.onnx_runtime import OnnxProgram
         from sedge_protocol.host.onnx_runtime import library
@@ -138,7 +138,7 @@ class _Program:
 
 
 def _kernel(field: str) -> int:
-    """The value of a field of /proc/self/status, in bytes."""
+    """Return the value of a field in /proc/self/status, in bytes."""
     lines = _STATUS.read_text().splitlines()
     (line,) = [line for line in lines if line.startswith(f"{field}:")]
     return 1024 * int(line.split()[1])

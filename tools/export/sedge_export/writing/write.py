@@ -30,7 +30,7 @@ def write(
     """Write the bundle. Returns its manifest.
 
     With ``measure``, the memory of a training step is measured in each runtime. Raises ``ExportError``
-    for programs that are too large to transfer, or if a step cannot be measured.
+    if the programs are too large to transfer, or if a step cannot be measured.
     """
     network = inspected.subject.network
     files = {file.name: file.data for programs in lowered.values() for file in programs.values()}
@@ -45,7 +45,7 @@ def write(
 
 
 def _two_batches(inspected: Inspected) -> Examples:
-    """Two batches of rows that the programs were verified on, the user's own rows if there are any."""
+    """Return two batches of rows that the programs were verified on: the user's own rows, if any."""
     verified = inspected.sources[-1]
     rows = torch.arange(2 * len(inspected.subject.x)) % len(verified.x)
     return Examples(verified.x[rows].numpy(), verified.y[rows].numpy())

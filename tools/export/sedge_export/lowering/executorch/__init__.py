@@ -1,4 +1,4 @@
-"""Lowering to ExecuTorch: rules in terms of tensors, a simplified graph, one file.
+"""Lowers programs to ExecuTorch: applies rules written in torch, simplifies the graph, writes one file.
 
 Start at ``to_executorch``. The imports below fill the table of rules.
 """

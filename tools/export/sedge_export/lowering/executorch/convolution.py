@@ -1,8 +1,9 @@
 """Convolutions of any rank and their gradients, as matrix products.
 
-Letters: B batch, G groups, C input and O output channels of a group, T taps of the kernel, K = B x output
-positions. Activations are channels last inside. ``_columns`` lays out the elements that each window reads
-as (G, K, T C). It goes through the axes one after the other, so the taps of the last axis vary slowest.
+Letters: B batch, G groups, C input and O output channels of a group, T taps of the kernel, K = B x
+output positions. Activations inside this module are channels last. ``_columns`` lays out the elements
+that each window reads as (G, K, T C). It handles one axis after the other, so the taps of the last axis
+vary slowest.
 """
 
 import math
@@ -30,7 +31,7 @@ def convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
 ) -> Tensor:  # fmt: skip
-    """The convolution or transposed convolution of x with weight."""
+    """Return the convolution or transposed convolution of x with weight."""
     window = Window(weight.shape[2:], stride, padding, dilation)
     if transposed:
         reached = window.extents(x.shape[2:])
@@ -47,7 +48,7 @@ def convolution_backward(
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
     output_padding: Sequence[int], groups: int, output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """The gradients of input, weight and bias, each only if ``output_mask`` requests it."""
+    """Return the gradients of input, weight and bias, each only if ``output_mask`` requests it."""
     window = Window(weight.shape[2:], stride, padding, dilation)
     grads, inputs = channels_last(grad), channels_last(x)
     for_input = for_weight = for_bias = None
@@ -78,18 +79,18 @@ def _axes(window: Window, extents: Sequence[int], positions: Sequence[int]) -> l
 
 
 def _matrices(weight: Tensor, groups: int) -> Tensor:
-    """The weight (G O, C, *kernel) as matrices (G, O, T C), taps in the order of ``_columns``."""
+    """Return the weight (G O, C, *kernel) as matrices (G, O, T C), taps in the order of ``_columns``."""
     ordered = weight.permute(0, *reversed(range(2, weight.ndim)), 1)
     return ordered.reshape(groups, len(weight) // groups, weight[0].numel())
 
 
 def _rows(x: Tensor, groups: int) -> Tensor:
-    """x (B, ..., G C) as matrices (G, K, C)."""
+    """Return x (B, ..., G C) as matrices (G, K, C)."""
     return x.reshape(-1, groups, x.shape[-1] // groups).permute(1, 0, 2)
 
 
 def _columns(x: Tensor, window: Window, groups: int, positions: Sequence[int]) -> Tensor:
-    """The elements of x (B, ..., G C) that each window reads, as matrices (G, K, T C)."""
+    """Return the elements of x (B, ..., G C) that each window reads, as matrices (G, K, T C)."""
     axes = _axes(window, x.shape[1:-1], positions)
     channels = x.shape[-1] // groups
     if x.shape[-1] >= MIN_CHANNELS_LAST:
@@ -105,7 +106,7 @@ def _columns(x: Tensor, window: Window, groups: int, positions: Sequence[int]) -
 
 
 def _product(x: Tensor, weight: Tensor, window: Window, groups: int) -> Tensor:
-    """The convolution of x (B, ..., G C), channels last."""
+    """Return the convolution of x (B, ..., G C), channels last."""
     positions = window.positions(x.shape[1:-1])
     columns = _columns(x, window, groups, positions)
     result = torch.bmm(columns, _matrices(weight, groups).transpose(1, 2))  # (G, K, O)
@@ -115,7 +116,7 @@ def _product(x: Tensor, weight: Tensor, window: Window, groups: int) -> Tensor:
 def _weight_gradient(
     x: Tensor, grad: Tensor, shape: Sequence[int], window: Window, groups: int
 ) -> Tensor:
-    """The gradient of the weight (G O, C, *kernel) for x and grad, both channels last."""
+    """Return the gradient of the weight (G O, C, *kernel) for x and grad, both channels last."""
     columns = _columns(x, window, groups, grad.shape[1:-1])
     gradient = torch.bmm(_rows(grad, groups).transpose(1, 2), columns)  # (G, O, T C)
     apart = gradient.reshape(shape[0], *reversed(shape[2:]), shape[1])
@@ -125,7 +126,7 @@ def _weight_gradient(
 def _spread(
     grad: Tensor, weight: Tensor, window: Window, groups: int, extents: Sequence[int]
 ) -> Tensor:
-    """The transposed convolution of grad (B, ..., G O), channels last."""
+    """Return the transposed convolution of grad (B, ..., G O), channels last."""
     positions = grad.shape[1:-1]
     spread = torch.bmm(_rows(grad, groups), _matrices(weight, groups))  # (G, K, T C)
     by_tap = spread.reshape(groups, spread.shape[1], -1, weight.shape[1]).permute(1, 2, 0, 3)

@@ -1,4 +1,4 @@
-"""Normalisation with axes in XNNPACK's order, channels last, and sums as products with ones."""
+"""Normalisation for XNNPACK: axes are in its order, channels last, and sums are products with ones."""
 
 from torch import Tensor
 

@@ -15,13 +15,13 @@ aten = torch.ops.aten
 
 @replaces(aten.threshold_backward.default)
 def threshold_backward(grad: Tensor, x: Tensor, threshold: bool | int | float) -> Tensor:
-    """grad where x > threshold, else 0."""
+    """Return grad where x > threshold, else 0."""
     return grad * positive(x if threshold == 0 else x - threshold)
 
 
 @replaces(aten.remainder.Scalar, aten.remainder.Tensor)
 def remainder(x: Tensor, y: Tensor | int | float) -> Tensor:
-    """The remainder with the sign of y. ExecuTorch's kernel gives integers the sign of x instead."""
+    """Return the remainder with the sign of y. ExecuTorch's kernel gives integers the sign of x instead."""
     if not (x.is_floating_point() or isinstance(y, float)):
         return x - torch.div(x, y, rounding_mode="floor") * y
     found = torch.fmod(x, y)
@@ -31,7 +31,7 @@ def remainder(x: Tensor, y: Tensor | int | float) -> Tensor:
 
 @replaces(aten.gelu.default)
 def gelu(x: Tensor, approximate: str = "none") -> Any:
-    """x Phi(x). XNNPACK would compute the exact form as the approximate one."""
+    """Return x Phi(x). XNNPACK would replace the exact form with the approximate one."""
     if approximate == "none":
         return NotImplemented  # ExecuTorch's own kernel
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
@@ -43,7 +43,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Any:
 def empty(
     size: Sequence[int], _order: Sequence[int], dtype: torch.dtype = torch.float32, **_where: object
 ) -> Tensor:
-    """Zeros instead of empty memory, of which decompositions use only the shape."""
+    """Return zeros instead of uninitialised memory. Decompositions use only its shape."""
     return torch.zeros(size, dtype=dtype)
 
 
@@ -52,15 +52,15 @@ def new_empty(
     x: Tensor, size: Sequence[int], _stride: Sequence[int], dtype: torch.dtype | None = None,
     **_where: object,
 ) -> Tensor:  # fmt: skip
-    """Zeros of the type of x instead of empty memory; every element is overwritten later."""
+    """Return zeros of the type of x instead of uninitialised memory. Every element is overwritten later."""
     return torch.zeros(size, dtype=dtype or x.dtype)
 
 
 @replaces(aten.view.default, aten._unsafe_view.default)
 def view(x: Tensor, size: Sequence[int]) -> Tensor:
-    """x with another shape.
+    """Return x with another shape.
 
-    It is copied, as the rules may have left it in an order that torch cannot view.
+    The result is a copy, because the rules may have left x in an order that torch cannot view.
     """
     copy: Tensor = aten.view_copy(x, size)
     return copy

@@ -17,13 +17,13 @@ Scalar = bool | int | float
 
 @replaces(aten.mm.default)
 def mm(x: Tensor, y: Tensor) -> Tensor:
-    """x @ y for matrices."""
+    """Return x @ y for matrices."""
     return torch.bmm(x.reshape(1, *x.shape), y.reshape(1, *y.shape)).reshape(len(x), y.shape[1])
 
 
 @replaces(aten.addmm.default)
 def addmm(bias: Tensor, x: Tensor, y: Tensor, beta: Scalar = 1, alpha: Scalar = 1) -> Tensor:
-    """beta bias + alpha x @ y."""
+    """Return beta bias + alpha x @ y."""
     product = mm(x, y)
     product = product if alpha == 1 else product * alpha
     return product + (bias if beta == 1 else bias * beta)
@@ -34,7 +34,7 @@ def vector_norm(
     x: Tensor, order: Scalar = 2, dim: Sequence[int] | None = None, keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Tensor:  # fmt: skip
-    """The norm of order 1 or 2 over some axes."""
+    """Return the norm of order 1 or 2 over some axes."""
     axes = list(dim or range(x.ndim))
     if order not in (1, 2):
         raise ExportError(f"norm of order {order}, expected 1 or 2")
@@ -42,16 +42,16 @@ def vector_norm(
 
 
 def column_sums(x: Tensor) -> Tensor:
-    """The sum (C,) of x (B, ..., C) over all axes but the last: per example, then over the batch.
+    """Return the sum (C,) of x (B, ..., C) over all axes but the last: per example, then over the batch.
 
-    As a product with ones it stays in XNNPACK's delegate, and two steps have a smaller rounding error.
+    A product with ones keeps the sum in XNNPACK's delegate, and two steps reduce the rounding error.
     """
     sums = example_sums(x)
     return mm(sums.new_ones(1, len(sums)), sums).reshape(x.shape[-1])
 
 
 def example_sums(x: Tensor) -> Tensor:
-    """The sum (B, C) of x (B, ..., C) over the axes in between."""
+    """Return the sum (B, C) of x (B, ..., C) over the axes in between."""
     rows = x.reshape(len(x), -1, x.shape[-1])
     ones = rows.new_ones(len(rows), 1, rows.shape[1])
     return torch.bmm(ones, rows).reshape(len(rows), x.shape[-1])

@@ -25,7 +25,7 @@ INSTALL = "pip install 'sedge-fl[export-executorch]'"
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """A context that suppresses warnings, log records and output; exceptions are raised as usual."""
+    """Suppress warnings, log records and output within a ``with`` block; exceptions are raised as usual."""
     root, nowhere = logging.getLogger(), io.StringIO()
     handlers, disabled = root.handlers[:], root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -56,19 +56,20 @@ def library() -> Any:
 
 @cache
 def kernels() -> frozenset[str]:
-    """The names of all operators that the runtime has kernels for, such as ``aten::add``."""
+    """Return the names of all operators that the runtime has kernels for, such as ``aten::add``."""
     return frozenset(name.partition(".")[0] for name in library()._get_operator_names())
 
 
 def load(data: bytes, method: str, inputs: Sequence[str], outputs: Sequence[str]) -> Program:
     """Load one method of a file as a function from named arrays to named arrays.
 
-    Raises ``ExportError`` for a file that the runtime rejects. The function raises it if a run fails.
+    Raises ``ExportError`` if the runtime rejects the file. The returned function raises it if a run
+    fails.
     """
     bindings = library()
     try:
         with quiet():
-            # The method is loaded at its first run, from the same memory, so ``data`` must outlive it.
+            # The method is loaded from ``data`` only when it first runs, so ``data`` must outlive it.
             module = bindings._load_for_executorch_from_buffer(data)
     except RuntimeError as exc:
         raise ExportError(f"program {method!r}: executorch cannot load it: {exc}") from exc

@@ -33,7 +33,7 @@ MAX_JOINED = 5  # XNNPACK's limit on the tensors of one concatenation
 
 
 def simplified(module: fx.GraphModule) -> fx.GraphModule:
-    """An equivalent module in the form that ExecuTorch and XNNPACK run fast."""
+    """Return an equivalent module in a form that ExecuTorch and XNNPACK run fast."""
     return Simplifier(module).run()
 
 
@@ -100,7 +100,7 @@ class Simplifier:
         return self._made[key]
 
     def view(self, x: fx.Node, shape: Sequence[int]) -> fx.Node:
-        """x with another shape of the same size."""
+        """Return x with another shape of the same size."""
         if x.target is VIEW:
             x = cast(fx.Node, x.args[0])
         if tuple(shape) == shape_of(x):
@@ -108,7 +108,7 @@ class Simplifier:
         source, order = self.transposed(x)
         wide = [extent for extent in shape if extent != 1]
         if source is not x and wide == [extent for extent in shape_of(x) if extent != 1]:
-            # If only axes of extent 1 come or go, the view can move in front of the transpose.
+            # If the view only adds or removes axes of extent 1, it can move in front of the transpose.
             ones = len(shape) - len(wide)
             axes = [axis for axis in order if shape_of(source)[axis] != 1]
             inner = [1] * ones + [shape_of(source)[axis] for axis in sorted(axes)]
@@ -121,7 +121,7 @@ class Simplifier:
         return self.emit(VIEW, x, list(shape))
 
     def permute(self, x: fx.Node, order: Sequence[int]) -> fx.Node:
-        """x with its axes in another order."""
+        """Return x with its axes in another order."""
         source, before = self.transposed(x)
         order = [before[axis] for axis in order]
         wide = [axis for axis in order if shape_of(source)[axis] != 1]
@@ -130,13 +130,16 @@ class Simplifier:
         return self.emit(PERMUTE, source, order)
 
     def transposed(self, x: fx.Node) -> tuple[fx.Node, list[int]]:
-        """The node that x transposes, and the order of axes; otherwise x itself and the identity."""
+        """Return the node that x transposes, and the order of axes.
+
+        If x is not a transpose, returns x and the identity.
+        """
         if x.target is PERMUTE:
             return cast(fx.Node, x.args[0]), list(cast(Sequence[int], x.args[1]))
         return x, list(range(len(shape_of(x))))
 
     def cut(self, x: fx.Node, axis: int, start: int, stop: int) -> fx.Node:
-        """x[start:stop] along an axis."""
+        """Return x[start:stop] along an axis."""
         if stop - start == shape_of(x)[axis]:
             return x
         source, order = self.transposed(x)
@@ -168,7 +171,7 @@ class Simplifier:
     def _pointwise(
         self, target: OpOverload, args: list[Any], keywords: dict[str, Any], shape: tuple[int, ...]
     ) -> fx.Node:
-        """Apply the operator to what its operands transpose, and transpose the result instead."""
+        """Apply the operator to its operands before their transpose, and transpose the result instead."""
         operands = [arg for arg in args if isinstance(arg, fx.Node)]
         order = list(range(len(shape)))
         for operand in sorted(operands, key=_size):
@@ -184,7 +187,7 @@ class Simplifier:
     def _operand(self, x: fx.Node, order: list[int], whole: bool) -> fx.Node:
         """Permute an operand.
 
-        An expanded one is used unexpanded if another operand has the ``whole`` shape.
+        If another operand has the ``whole`` shape, an expansion of this one is dropped.
         """
         if whole and x.target is EXPAND:
             x = cast(fx.Node, x.args[0])
@@ -195,7 +198,7 @@ class Simplifier:
         return self.permute(self.view(x, (1,) * missing + extents), order)
 
     def product(self, x: fx.Node, y: fx.Node) -> fx.Node:
-        """The batched product x[i] @ y[i]."""
+        """Return the batched product x[i] @ y[i]."""
         source, order = self.transposed(y)
         results = shape_of(x)[1] * shape_of(y)[2] * shape_of(x)[0]
         if order == [0, 2, 1] and _size(source) > _size(x) + results:
@@ -203,7 +206,7 @@ class Simplifier:
         return self.emit(BMM, x, y)
 
     def reduction(self, target: OpOverload, x: fx.Node, dims: Sequence[int], *rest: Any) -> fx.Node:
-        """A sum, mean or extremum over some axes."""
+        """Return a sum, mean or extremum over some axes."""
         source, order = self.transposed(x)
         gone = [order[dim] for dim in dims]
         made = self.emit(target, source, gone, *rest)
@@ -214,7 +217,7 @@ class Simplifier:
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
-    """The static shape of a node's tensor."""
+    """Return the static shape of a node's tensor."""
     return tuple(cast(Tensor, node.meta["val"]).shape)
 
 
@@ -280,7 +283,7 @@ def _expand(graph: Simplifier, node: fx.Node, args: list[Any]) -> fx.Node:
 
 
 def _pad(graph: Simplifier, node: fx.Node, args: list[Any]) -> fx.Node:
-    """Pad the last axes. Negative margins cut, which is done by slices, as ExecuTorch's padding cannot."""
+    """Pad the last axes. Negative margins cut. ExecuTorch's padding cannot cut, so slices do."""
     x, margins, *fill = args
     rank = len(shape_of(x))
     for place in range(len(margins) // 2):

@@ -1,8 +1,8 @@
 """Compiles traced ATen graphs to one ExecuTorch file (.pte) with a method for each program.
 
 Each graph is traced again through the rules of ``table``, simplified, and passed to ExecuTorch's own
-compiler. This delegates supported parts to XNNPACK and plans the memory of everything else. Each
-remaining operator must have a kernel in ExecuTorch's runtime.
+compiler. That compiler delegates supported parts to XNNPACK and plans the memory for everything else.
+Each remaining operator must have a kernel in ExecuTorch's runtime.
 """
 
 import operator
@@ -29,7 +29,7 @@ POOL_BACKWARD = aten.max_pool2d_with_indices_backward.default
 
 
 def to_executorch(graphs: Mapping[str, fx.GraphModule], where: Where) -> bytes:
-    """Compile the graphs to one file with a method for each, named like the graph.
+    """Compile the graphs to one file with a method for each graph, named after it.
 
     Raises ``ExportError`` naming the first operator that has neither a rule nor a kernel; ``where`` says
     which module of the model it came from.
@@ -89,12 +89,13 @@ def _compiled(programs: dict[str, torch.export.ExportedProgram]) -> bytes:
     partition: Any = import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
     config = exir.EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
     try:
-        # The successor of to_edge decomposes twice more: it takes twice as long and makes the same file.
+        # to_edge's successor decomposes two more times: it takes twice as long and makes the same file.
         with _decomposed_once():
             edge = exir.to_edge(programs, compile_config=config)
         with _one_pass():
             edge = edge.to_backend(partition.XnnpackPartitioner())
-        # Inputs and outputs are in the caller's memory. If planned, they would be copied in and out.
+        # Inputs and outputs stay in the caller's memory. If they were planned, they would be copied in
+        # and out.
         planning = passes.MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
         final = exir.ExecutorchBackendConfig(memory_planning_pass=planning)
         return bytes(edge.to_executorch(final).buffer)
@@ -105,10 +106,10 @@ def _compiled(programs: dict[str, torch.export.ExportedProgram]) -> bytes:
 
 @contextmanager
 def _decomposed_once() -> Generator[None]:
-    """A context in which graphs without decomposable or in-place operators are left as they are.
+    """Within a ``with`` block, leave graphs without decomposable or in-place operators as they are.
 
-    That applies to nearly all graphs. Tracing each of them again would change nothing, but take a third
-    of the compiler's time.
+    Nearly all graphs have neither. Tracing them again would change nothing and take a third of the
+    compiler's time.
     """
     program = torch.export.ExportedProgram
     right: Any = program.run_decompositions
@@ -128,10 +129,11 @@ def _decomposed_once() -> Generator[None]:
 
 @contextmanager
 def _one_pass() -> Generator[None]:
-    """A context in which XNNPACK runs only the one pass that helps: it fuses a product and its clamp.
+    """Within a ``with`` block, make XNNPACK run only the pass that helps: it fuses a product and its clamp.
 
-    The other passes search each of many delegates for patterns that these graphs do not contain, and two
-    of them first compile examples of their patterns. Together they took nine tenths of the time.
+    The other passes search each of many delegates for patterns that these graphs do not contain, and
+    two of them first compile examples of their patterns. Together these passes took nine tenths of the
+    time.
     """
     preprocess: Any = import_module("executorch.backends.xnnpack.xnnpack_preprocess")
     passes: Any = import_module("executorch.backends.xnnpack._passes")

@@ -32,8 +32,8 @@ from sedge_export.lowering.onnx.weight_gradient import Window, seen_by_taps, wei
 
 aten = torch.ops.aten
 
-# Up to this many output positions, one product over the batch is faster. Backward, the larger limit
-# applies if all strides are 1.
+# Up to this many output positions, one product over the whole batch is faster. In the backward pass,
+# the larger limit applies if all strides are 1.
 SMALL_MAP = 8
 SMALL_MAP_BACKWARD = 49
 
@@ -44,7 +44,7 @@ def convolution(
     padding: Sequence[int], dilation: Sequence[int], transposed: bool,
     output_padding: Sequence[int], groups: int,
 ) -> Value:  # fmt: skip
-    """The convolution or transposed convolution of x with weight."""
+    """Return the convolution or transposed convolution of x with weight."""
     window = Window(weight.shape[2:], stride, padding, dilation)
     small = math.prod(window.positions(x.shape[2:])) <= SMALL_MAP
     if small and groups == 1 and not transposed:
@@ -94,7 +94,7 @@ def _transposed(
 
 
 def _matrix(graph: Graph, weight: Value) -> Value:
-    """The weight (O, C, *kernel) as a matrix (O, T C), channels last."""
+    """Return the weight (O, C, *kernel) as a matrix (O, T C), channels last."""
     last = graph.transpose(weight, [0, *range(2, weight.rank), 1])
     return graph.reshape(last, (weight.shape[0], weight.size // weight.shape[0]))
 
@@ -132,7 +132,7 @@ def convolution_backward(
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
     output_padding: Sequence[int], groups: int, output_mask: Sequence[bool],
 ) -> tuple[Value | None, Value | None, Value | None]:  # fmt: skip
-    """The gradients of input, weight and bias, each only if ``output_mask`` requests it."""
+    """Return the gradients of input, weight and bias, each only if ``output_mask`` requests it."""
     window = Window(weight.shape[2:], stride, padding, dilation)
     for_input = for_weight = for_bias = None
     if output_mask[0] and transposed:
@@ -159,16 +159,17 @@ def _input_gradient(
         if dense and grad.shape[2:] == shape[2:]:
             return _mirrored(graph, grad, weight, window)
         return _laid_over(graph, grad, shape, weight, window)
-    # The rows at the end of each axis that no window reached.
+    # Some rows at the end of an axis may not have been reached by any window.
     reached = window.extents(grad.shape[2:])
     unread = [e - r for e, r in zip(shape[2:], reached, strict=True)]
     return _transposed(graph, grad, weight, None, window, unread, groups)
 
 
 def _mirrored(graph: Graph, grad: Value, weight: Value, window: Window) -> Value:
-    """The input's gradient as a convolution with the mirrored kernel, for an output as large as the input.
+    """Return the input's gradient as a convolution with the mirrored kernel.
 
-    Its padding then equals the forward one.
+    The output must be as large as the input, so that this convolution has the padding of the forward
+    one.
     """
     outputs, inputs = weight.shape[:2]
     seen = seen_by_taps(graph, grad, window, grad.shape[2:])[::-1]
@@ -181,10 +182,10 @@ def _mirrored(graph: Graph, grad: Value, weight: Value, window: Window) -> Value
 def _laid_over(
     graph: Graph, grad: Value, shape: tuple[int, ...], weight: Value, window: Window
 ) -> Value:
-    """The input's gradient from one product, whose part for each tap is shifted to its position and added.
+    """Compute the input's gradient as one product, then shift each tap's part into place and add them.
 
-    For this, each spatial axis is split into whole strides and the offset within a stride, so that every
-    shift is a padding.
+    Each spatial axis is split into whole strides and the offset within a stride, so that every shift is
+    a padding.
     """
     batch, positions, inputs = grad.shape[0], grad.shape[2:], shape[1]
     last = graph.transpose(grad, _channels_last(grad))  # (B, ..., O)
@@ -214,6 +215,6 @@ def _laid_over(
 
 
 def _whole_strides(window: Window, positions: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """How many strides each axis needs to cover the last tap of the last position and the input's end."""
+    """Return how many strides cover the last position's last tap and the input's end, for each axis."""
     spans = zip(positions, window.kernel, window.dilation, window.stride, ends, strict=True)
     return [max(n + d * (k - 1) // s, -(-end // s)) for n, k, d, s, end in spans]

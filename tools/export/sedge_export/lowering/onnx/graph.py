@@ -1,8 +1,9 @@
 """A small builder of ONNX graphs in which every value has a static shape.
 
-It tracks shapes and element types, so that a lowering need not ask a runtime for them, and a wrong shape
-is reported where it first occurs. It does not fuse operators: onnxruntime does that when it loads the
-program. The body of a loop is a separate graph, which may use every value of the enclosing graph.
+It tracks shapes and element types, so that a lowering does not have to get them from a runtime, and a
+wrong shape is reported where it first occurs. It does not fuse operators: onnxruntime does that when it
+loads the program. The body of a loop is a separate graph, which may use every value of the enclosing
+graph.
 """
 
 import itertools
@@ -78,7 +79,7 @@ class Graph:
         return self.input(self._new(shape, dtype).name, shape, dtype)
 
     def constant(self, array: Array) -> Value:
-        """A constant; equal constants are stored once."""
+        """Return a constant; equal constants are stored once."""
         key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._constants:
             value = self._new(array.shape, array.dtype)
@@ -87,15 +88,15 @@ class Graph:
         return self._constants[key]
 
     def scalar(self, number: Scalar, dtype: ElementType = FLOAT) -> Value:
-        """A constant of shape ()."""
+        """Return a constant of shape ()."""
         return self.constant(np.array(number, dtype))
 
     def ints(self, numbers: Sequence[int]) -> Value:
-        """A constant int64 vector, which is how ONNX passes shapes, axes and pads."""
+        """Return a constant int64 vector, which is how ONNX passes shapes, axes and pads."""
         return self.constant(np.array(numbers, np.int64))
 
     def full(self, shape: tuple[int, ...], number: Scalar, dtype: ElementType = FLOAT) -> Value:
-        """A tensor filled with one number; only the number is stored."""
+        """Return a tensor filled with one number; only the number is stored."""
         if not shape:
             return self.scalar(number, dtype)
         fill = numpy_helper.from_array(np.array([number], dtype))
@@ -124,7 +125,7 @@ class Graph:
         outputs: Sequence[tuple[tuple[int, ...], ElementType]],
         **attributes: Attribute,
     ) -> tuple[Value, ...]:
-        """Add a node with several outputs. An input of None stands for an omitted optional one."""
+        """Add a node with several outputs. None stands for an optional input that is omitted."""
         made = tuple(self._new(shape, dtype) for shape, dtype in outputs)
         names = [value.name if value else "" for value in inputs]
         node = helper.make_node(kind, names, [value.name for value in made])
@@ -155,34 +156,34 @@ class Graph:
         return self.op(kind, x, y, shape=shape, dtype=dtype)
 
     def add(self, x: Value, y: Value) -> Value:
-        """x + y."""
+        """Return x + y."""
         return self.binary("Add", x, y)
 
     def sub(self, x: Value, y: Value) -> Value:
-        """x - y."""
+        """Return x - y."""
         return self.binary("Sub", x, y)
 
     def mul(self, x: Value, y: Value) -> Value:
-        """x * y."""
+        """Return x * y."""
         return self.binary("Mul", x, y)
 
     def scale(self, x: Value, factor: float) -> Value:
-        """x times a constant."""
+        """Return x times a constant."""
         return self.mul(x, self.scalar(factor))
 
     def compare(self, kind: str, x: Value, y: Value) -> Value:
-        """Add an element-wise comparison with broadcasting, which gives booleans."""
+        """Add an element-wise comparison with broadcasting. The result is boolean."""
         return self._broadcasting(kind, x, y, BOOL)
 
     def cast(self, x: Value, dtype: ElementType) -> Value:
-        """x converted to another element type."""
+        """Return x converted to another element type."""
         if x.dtype == dtype:
             return x
         to = int(helper.np_dtype_to_tensor_dtype(dtype))
         return self.op("Cast", x, shape=x.shape, dtype=dtype, to=to)
 
     def reshape(self, x: Value, shape: tuple[int, ...]) -> Value:
-        """x with another shape of the same size; costs nothing at run time."""
+        """Return x with another shape of the same size; costs nothing at run time."""
         if shape == x.shape:
             return x
         if math.prod(shape) != x.size:
@@ -190,7 +191,10 @@ class Graph:
         return self.op("Reshape", x, self.ints(shape), shape=shape, dtype=x.dtype)
 
     def transpose(self, x: Value, axes: Sequence[int]) -> Value:
-        """x with its axes in another order. A transpose of a transpose becomes a single one, or none."""
+        """Return x with its axes in another order.
+
+        A transpose of a transpose becomes a single transpose, or none at all.
+        """
         source, before = self.untransposed(x)
         order = tuple(before[axis] for axis in axes)
         if order == tuple(range(x.rank)):
@@ -201,7 +205,10 @@ class Graph:
         return made
 
     def untransposed(self, x: Value) -> tuple[Value, tuple[int, ...]]:
-        """The value that x transposes, and the order of axes; otherwise x itself and the identity."""
+        """Return the value that x transposes, and the order of axes.
+
+        If x is not a transpose, returns x and the identity.
+        """
         return self._transposes.get(x.name, (x, tuple(range(x.rank))))
 
     def reduce(self, kind: str, x: Value, axes: Sequence[int], keep: bool = False) -> Value:
@@ -215,15 +222,15 @@ class Graph:
         return self.op(kind, x, axes_value, shape=shape, dtype=x.dtype, keepdims=int(keep))
 
     def sum(self, x: Value, axes: Sequence[int], keep: bool = False) -> Value:
-        """Sum over some axes."""
+        """Return the sum over some axes."""
         return self.reduce("ReduceSum", x, axes, keep)
 
     def mean(self, x: Value, axes: Sequence[int], keep: bool = False) -> Value:
-        """Mean over some axes."""
+        """Return the mean over some axes."""
         return self.reduce("ReduceMean", x, axes, keep)
 
     def slice(self, x: Value, axes: Sequence[int], ranges: Sequence[tuple[int, int, int]]) -> Value:
-        """x[start:stop:step] along each of ``axes``; adds no node if that is all of x."""
+        """Return x[start:stop:step] along each of ``axes``; adds no node if that selects all of x."""
         shape = list(x.shape)
         for axis, bounds in zip(axes, ranges, strict=True):
             shape[axis] = len(range(x.shape[axis])[slice(*bounds)])
@@ -234,7 +241,7 @@ class Graph:
         return self.op("Slice", x, starts, stops, self.ints(axes), steps, **kind, dtype=x.dtype)
 
     def concat(self, parts: Sequence[Value], axis: int) -> Value:
-        """The parts concatenated along an axis."""
+        """Return the parts concatenated along an axis."""
         if len(parts) == 1:
             return parts[0]
         shape = list(parts[0].shape)
@@ -242,7 +249,7 @@ class Graph:
         return self.op("Concat", *parts, shape=tuple(shape), dtype=parts[0].dtype, axis=axis)
 
     def split(self, x: Value, sizes: Sequence[int], axis: int) -> tuple[Value, ...]:
-        """x cut into parts of the given extents along an axis."""
+        """Return x cut into parts of the given extents along an axis."""
         if len(sizes) == 1:
             return (x,)
         shapes = [(*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in sizes]
@@ -250,7 +257,7 @@ class Graph:
         return self.ops("Split", x, self.ints(sizes), outputs=outputs, axis=axis)
 
     def pad(self, x: Value, before: Sequence[int], after: Sequence[int], fill: Scalar) -> Value:
-        """x padded with a constant."""
+        """Return x padded with a constant."""
         if not any(before) and not any(after):
             return x
         shape = tuple(b + e + a for b, e, a in zip(before, x.shape, after, strict=True))
@@ -258,7 +265,7 @@ class Graph:
         return self.op("Pad", x, pads, self.scalar(fill, x.dtype), shape=shape, dtype=x.dtype)
 
     def expand(self, x: Value, shape: tuple[int, ...]) -> Value:
-        """x broadcast to a shape."""
+        """Return x broadcast to a shape."""
         if shape == x.shape:
             return x
         made = self.op("Expand", x, self.ints(shape), shape=shape, dtype=x.dtype)

@@ -20,9 +20,9 @@ aten = torch.ops.aten
 def put(
     graph: Graph, x: Value, axis: int, places: Value, source: Value, reduction: str = "none"
 ) -> Value:
-    """x with the slices of ``source`` written, or added, at the positions ``places`` (P,) of an axis.
+    """Return x with slices of ``source`` written, or added, at the positions ``places`` (P,) along an axis.
 
-    ``source`` has extent P along this axis.
+    ``source`` has extent P along that axis.
     """
     front = [axis, *(a for a in range(x.rank) if a != axis)]
     back = [front.index(a) for a in range(x.rank)]
@@ -39,13 +39,13 @@ def slice_scatter(
     graph: Graph, x: Value, source: Value, dim: int = 0, start: int | None = None,
     end: int | None = None, step: int = 1,
 ) -> Value:  # fmt: skip
-    """x with x[start:end:step] along an axis replaced by source."""
+    """Return x with x[start:end:step] along an axis replaced by source."""
     axis = dim % x.rank
     extent = x.shape[axis]
     bounds = range(extent)[start:end:step]
     if step != 1:
         return put(graph, x, axis, graph.constant(np.array(bounds, np.int64)), source)
-    parts = [  # the parts before and after, and source: plain copies
+    parts = [  # plain copies: the part before, source, and the part after
         graph.slice(x, [axis], [(0, bounds.start, 1)]) if bounds.start > 0 else None,
         source,
         graph.slice(x, [axis], [(bounds.stop, extent, 1)]) if bounds.stop < extent else None,
@@ -55,7 +55,7 @@ def slice_scatter(
 
 @lowers(aten.select_scatter.default)
 def select_scatter(graph: Graph, x: Value, source: Value, dim: int, index: int) -> Value:
-    """x with x[index] along an axis replaced by source."""
+    """Return x with x[index] along an axis replaced by source."""
     axis = dim % x.rank
     place = index % x.shape[axis]
     row = graph.reshape(source, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
@@ -70,7 +70,7 @@ def gather(graph: Graph, x: Value, dim: int, index: Value, sparse_grad: bool = F
 
 @lowers(aten.scatter.value)
 def scatter_value(graph: Graph, x: Value, dim: int, index: Value, value: Scalar) -> Value:
-    """x with one number at the indexed positions."""
+    """Return x with one number at the indexed positions."""
     return scatter(graph, x, dim, index, graph.full(index.shape, value, x.dtype))
 
 
@@ -78,7 +78,7 @@ def scatter_value(graph: Graph, x: Value, dim: int, index: Value, value: Scalar)
 def scatter(
     graph: Graph, x: Value, dim: int, index: Value, source: Value, reduction: str = "none"
 ) -> Value:
-    """x with source's elements at the indexed positions."""
+    """Return x with source's elements at the indexed positions."""
     part = graph.slice(source, range(index.rank), [(0, extent, 1) for extent in index.shape])
     return graph.op(
         "ScatterElements", x, index, part,
@@ -88,13 +88,13 @@ def scatter(
 
 @lowers(aten.scatter_add.default)
 def scatter_add(graph: Graph, x: Value, dim: int, index: Value, source: Value) -> Value:
-    """x plus source's elements at the indexed positions."""
+    """Return x plus source's elements at the indexed positions."""
     return scatter(graph, x, dim, index, source, "add")
 
 
 @lowers(aten.index_select.default)
 def index_select(graph: Graph, x: Value, dim: int, index: Value) -> Value:
-    """The indexed slices of x along an axis."""
+    """Return the indexed slices of x along an axis."""
     axis = dim % x.rank
     shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
     return graph.op("Gather", x, index, shape=shape, dtype=x.dtype, axis=axis)
@@ -105,7 +105,7 @@ def embedding(
     graph: Graph, weight: Value, indices: Value, padding_idx: int = -1,
     scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Value:  # fmt: skip
-    """The indexed rows of weight."""
+    """Return the indexed rows of weight."""
     return index_select(graph, weight, 0, indices)
 
 
@@ -114,7 +114,7 @@ def embedding_backward(
     graph: Graph, grad: Value, indices: Value, num_weights: int, padding_idx: int,
     scale_grad_by_freq: bool,
 ) -> Value:  # fmt: skip
-    """The sum of grad's rows for each index (num_weights, ...); the padding row gets 0."""
+    """Return the sum of grad's rows for each index (num_weights, ...); the padding row gets 0."""
     if scale_grad_by_freq:
         raise ExportError("scale_grad_by_freq=True")
     width = grad.shape[-1]
@@ -128,7 +128,7 @@ def embedding_backward(
 
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(graph: Graph, x: Value, indices: Sequence[Value | None]) -> Value:
-    """x[i, j, ...] with index tensors on neighbouring axes, which are merged into one axis."""
+    """Return x[i, j, ...] with index tensors on neighbouring axes, which are merged into one axis."""
     axis, places, merged = _merged(graph, x.shape, indices)
     rows = graph.reshape(x, merged)
     taken = index_select(graph, rows, axis, graph.reshape(places, (places.size,)))
@@ -140,7 +140,7 @@ def index(graph: Graph, x: Value, indices: Sequence[Value | None]) -> Value:
 def index_put(
     graph: Graph, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
-    """x with values written to, or added at, x[i, j, ...]."""
+    """Return x with values written to, or added at, x[i, j, ...]."""
     axis, places, merged = _merged(graph, x.shape, indices)
     after = merged[axis + 1 :]
     spread = graph.expand(values, (*x.shape[:axis], *places.shape, *after))

@@ -46,9 +46,9 @@ def fold_batch_norms(module: fx.GraphModule) -> None:
 
 
 def _constants(module: fx.GraphModule, given: Sequence[object]) -> list[Tensor | None] | None:
-    """The constant tensors behind ``given``, with None for a missing argument.
+    """Return the constant tensors that the nodes ``given`` refer to, with None for a missing argument.
 
-    Returns None if any of them is computed.
+    Returns None if any of the values is computed rather than constant.
     """
     found: list[Tensor | None] = []
     for node in given:

@@ -52,14 +52,17 @@ _COMPARISONS = {
 
 
 def element_type(dtype: torch.dtype) -> ElementType:
-    """The ONNX element type for a torch type. Raises ``ExportError`` for a type that programs lack."""
+    """Return the ONNX element type for a torch type.
+
+    Raises ``ExportError`` for a type that programs lack.
+    """
     if dtype not in DTYPES:
         raise ExportError(f"element type {dtype}, expected float32, bool or an integer")
     return DTYPES[dtype]
 
 
 def wrapped(graph: Graph, operator: OpOverload, result: Value, dtype: torch.dtype) -> Value:
-    """Wrap a result around at the range of a narrower integer type, as an overflow does in torch."""
+    """Wrap a result into the range of a narrower integer type, as it overflows in torch."""
     bits = _NARROW.get(dtype)
     if bits is None or operator.overloadpacket not in _LEAVING:
         return result
@@ -78,7 +81,7 @@ def operands(graph: Graph, x: Operand, y: Operand) -> tuple[Value, Value]:
 
 
 def kind_of(side: Operand) -> ElementType:
-    """The element type of a value, or that which torch's promotion gives a number."""
+    """Return the element type of a value, or the type that torch's promotion gives to a number."""
     if isinstance(side, Value):
         return side.dtype
     return BOOL if isinstance(side, bool) else INT if isinstance(side, int) else FLOAT
@@ -107,25 +110,25 @@ for _packet, _name in _COMPARISONS.items():
 
 @lowers(aten.ne.Scalar, aten.ne.Tensor)
 def not_equal(graph: Graph, x: Value, y: Operand) -> Value:
-    """x != y; ONNX has only equality."""
+    """Return x != y; ONNX has only equality."""
     return graph.unary("Not", graph.compare("Equal", *operands(graph, x, y)))
 
 
 @lowers(aten.isnan.default)
 def isnan(graph: Graph, x: Value) -> Value:
-    """True where x is NaN."""
+    """Return True where x is NaN."""
     return not_equal(graph, x, x)
 
 
 @lowers(aten.add.Tensor, aten.add.Scalar)
 def add(graph: Graph, x: Operand, y: Operand, alpha: Scalar = 1) -> Value:
-    """x + alpha y."""
+    """Return x + alpha y."""
     return _sum(graph, "Add", x, y, alpha)
 
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar)
 def sub(graph: Graph, x: Operand, y: Operand, alpha: Scalar = 1) -> Value:
-    """x - alpha y."""
+    """Return x - alpha y."""
     return _sum(graph, "Sub", x, y, alpha)
 
 
@@ -138,7 +141,7 @@ def _sum(graph: Graph, kind: str, x: Operand, y: Operand, alpha: Scalar) -> Valu
 
 @lowers(aten.mul.Tensor, aten.mul.Scalar)
 def mul(graph: Graph, x: Operand, y: Operand) -> Value:
-    """x y."""
+    """Return x y."""
     left, right = operands(graph, x, y)
     if left.dtype == BOOL:
         return graph.binary("And", left, right)
@@ -147,31 +150,37 @@ def mul(graph: Graph, x: Operand, y: Operand) -> Value:
 
 @lowers(aten.div.Tensor, aten.div.Scalar)
 def div(graph: Graph, x: Value, y: Operand) -> Value:
-    """x / y as real numbers, whatever their types."""
+    """Return x / y as real numbers, whatever the types of x and y."""
     return graph.binary("Div", graph.cast(x, FLOAT), _as(graph, y, FLOAT))
 
 
 @lowers(aten.rsqrt.default)
 def rsqrt(graph: Graph, x: Value) -> Value:
-    """1 / sqrt(x)."""
+    """Return 1 / sqrt(x)."""
     return graph.unary("Reciprocal", graph.unary("Sqrt", x))
 
 
 @lowers(aten.log1p.default)
 def log1p(graph: Graph, x: Value) -> Value:
-    """log(1 + x). ONNX has no accurate operator for it, so small x have an absolute error of 6e-8."""
+    """Return log(1 + x).
+
+    ONNX has no accurate operator for this, so results for small x have an absolute error of 6e-8.
+    """
     return graph.unary("Log", graph.add(x, graph.scalar(1.0)))
 
 
 @lowers(aten.expm1.default)
 def expm1(graph: Graph, x: Value) -> Value:
-    """exp(x) - 1. ONNX has no accurate operator for it, so small x have an absolute error of 6e-8."""
+    """Return exp(x) - 1.
+
+    ONNX has no accurate operator for this, so results for small x have an absolute error of 6e-8.
+    """
     return graph.sub(graph.unary("Exp", x), graph.scalar(1.0))
 
 
 @lowers(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def power(graph: Graph, x: Operand, exponent: Operand) -> Value:
-    """x to a power. The square becomes a product, which is many times faster than Pow."""
+    """Return x to a power. The square becomes a product, which is many times faster than Pow."""
     if isinstance(x, Value) and exponent == 2:
         return graph.mul(x, x)
     return graph.binary("Pow", *operands(graph, x, exponent))
@@ -179,19 +188,19 @@ def power(graph: Graph, x: Operand, exponent: Operand) -> Value:
 
 @lowers(aten.maximum.default)
 def maximum(graph: Graph, x: Value, y: Value) -> Value:
-    """The larger of x and y."""
+    """Return the larger of x and y."""
     return graph.binary("Max", *operands(graph, x, y))
 
 
 @lowers(aten.minimum.default)
 def minimum(graph: Graph, x: Value, y: Value) -> Value:
-    """The smaller of x and y."""
+    """Return the smaller of x and y."""
     return graph.binary("Min", *operands(graph, x, y))
 
 
 @lowers(aten.clamp.default, aten.clamp.Tensor)
 def clamp(graph: Graph, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
-    """x clamped between two bounds."""
+    """Return x clamped between two bounds."""
     result = x
     if low is not None:
         result = graph.binary("Max", *operands(graph, result, low))
@@ -202,20 +211,20 @@ def clamp(graph: Graph, x: Value, low: Operand | None = None, high: Operand | No
 
 @lowers(aten.hardtanh.default)
 def hardtanh(graph: Graph, x: Value, low: Scalar = -1, high: Scalar = 1) -> Value:
-    """x clamped between two bounds, as in ReLU6."""
+    """Return x clamped between two bounds, as in ReLU6."""
     return clamp(graph, x, float(low), float(high))
 
 
 @lowers(aten.fmod.Scalar)
 def fmod(graph: Graph, x: Value, y: Scalar) -> Value:
-    """The remainder with the sign of x."""
+    """Return the remainder with the sign of x."""
     left, right = operands(graph, x, y)
     return graph.op("Mod", left, right, shape=left.shape, dtype=left.dtype, fmod=1)
 
 
 @lowers(aten.remainder.Scalar, aten.remainder.Tensor)
 def remainder(graph: Graph, x: Value, y: Operand) -> Value:
-    """The remainder with the sign of y."""
+    """Return the remainder with the sign of y."""
     left, right = operands(graph, x, y)
     if left.dtype == INT:
         return graph.binary("Mod", left, right)
@@ -228,10 +237,10 @@ def remainder(graph: Graph, x: Value, y: Operand) -> Value:
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def whole_div(graph: Graph, x: Value, y: Operand, rounding_mode: str | None = None) -> Value:
-    """x / y, rounded down or towards 0."""
+    """Return x / y, rounded down or towards 0."""
     left, right = operands(graph, x, y)
     if rounding_mode == "floor":
-        # Without its remainder, x is a multiple of y, so rounding makes the quotient exact.
+        # Minus its remainder, x is a multiple of y, so rounding makes the quotient exact.
         quotient = graph.binary("Div", graph.sub(left, remainder(graph, left, right)), right)
         return quotient if left.dtype == INT else graph.unary("Round", quotient)
     if rounding_mode is None or left.dtype == INT:
@@ -243,7 +252,7 @@ def whole_div(graph: Graph, x: Value, y: Operand, rounding_mode: str | None = No
 
 @lowers(aten.where.self)
 def where(graph: Graph, condition: Value, x: Value, y: Value) -> Value:
-    """x where the condition holds, y elsewhere."""
+    """Return x where the condition holds, y elsewhere."""
     x, y = operands(graph, x, y)
     shape = np.broadcast_shapes(condition.shape, x.shape, y.shape)
     return graph.op("Where", condition, x, y, shape=shape, dtype=x.dtype)
@@ -251,25 +260,25 @@ def where(graph: Graph, condition: Value, x: Value, y: Value) -> Value:
 
 @lowers(aten.logical_and.default, aten.bitwise_and.Tensor)
 def logical_and(graph: Graph, x: Value, y: Value) -> Value:
-    """x and y, element by element."""
+    """Return x and y, element by element."""
     return graph.compare("And", _boolean(x), _boolean(y))
 
 
 @lowers(aten.logical_or.default, aten.bitwise_or.Tensor)
 def logical_or(graph: Graph, x: Value, y: Value) -> Value:
-    """x or y, element by element."""
+    """Return x or y, element by element."""
     return graph.compare("Or", _boolean(x), _boolean(y))
 
 
 @lowers(aten.logical_xor.default, aten.bitwise_xor.Tensor)
 def logical_xor(graph: Graph, x: Value, y: Value) -> Value:
-    """x or y but not both, element by element."""
+    """Return x or y but not both, element by element."""
     return not_equal(graph, _boolean(x), _boolean(y))
 
 
 @lowers(aten.logical_not.default, aten.bitwise_not.default)
 def logical_not(graph: Graph, x: Value) -> Value:
-    """not x, element by element."""
+    """Return not x, element by element."""
     return graph.unary("Not", _boolean(x))
 
 
@@ -281,13 +290,13 @@ def _boolean(x: Value) -> Value:
 
 @lowers(aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default)
 def identity(graph: Graph, x: Value, memory_format: torch.memory_format | None = None) -> Value:
-    """x itself: values are immutable here."""
+    """Return x itself: values are immutable here."""
     return x
 
 
 @lowers(aten.copy.default)
 def copy(graph: Graph, x: Value, source: Value, non_blocking: bool = False) -> Value:
-    """``source`` converted to the shape and type of x, like an assignment to x[:]."""
+    """Return ``source`` converted to the shape and type of x, like an assignment to x[:]."""
     return graph.expand(graph.cast(source, x.dtype), x.shape)
 
 
@@ -295,19 +304,19 @@ def copy(graph: Graph, x: Value, source: Value, non_blocking: bool = False) -> V
 def to_copy(
     graph: Graph, x: Value, dtype: torch.dtype | None = None, **_placement: object
 ) -> Value:
-    """x with another element type; its device is ignored."""
+    """Return x with another element type; its device is ignored."""
     return x if dtype is None else graph.cast(x, element_type(dtype))
 
 
 @lowers(aten.leaky_relu.default)
 def leaky_relu(graph: Graph, x: Value, negative_slope: float = 0.01) -> Value:
-    """x above zero, negative_slope x below."""
+    """Return x above zero, negative_slope x below."""
     return graph.unary("LeakyRelu", x, alpha=float(negative_slope))
 
 
 @lowers(aten.gelu.default)
 def gelu(graph: Graph, x: Value, approximate: str = "none") -> Value:
-    """x Phi(x)."""
+    """Return x Phi(x)."""
     return graph.unary("Gelu", x, approximate=approximate)
 
 
@@ -315,7 +324,7 @@ def gelu(graph: Graph, x: Value, approximate: str = "none") -> Value:
 def elu(
     graph: Graph, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1
 ) -> Value:
-    """ELU and, with scales, SELU and CELU."""
+    """Return ELU and, with scales, SELU and CELU."""
     if input_scale == 1:
         result = graph.unary("Elu", x, alpha=float(alpha))
         return result if scale == 1 else graph.scale(result, scale)
@@ -326,7 +335,7 @@ def elu(
 
 @lowers(aten.threshold_backward.default)
 def threshold_backward(graph: Graph, grad: Value, x: Value, threshold: Scalar) -> Value:
-    """grad where x > threshold, else 0.
+    """Return grad where x > threshold, else 0.
 
     Computed as a product with a mask, because onnxruntime's Where makes three passes and takes twice as
     long. If x is Relu's output, it is never negative, so x != 0 is the mask and a cast computes it.
@@ -340,11 +349,11 @@ def threshold_backward(graph: Graph, grad: Value, x: Value, threshold: Scalar) -
 
 @lowers(aten._softmax.default)
 def softmax(graph: Graph, x: Value, dim: int, half_to_float: bool = False) -> Value:
-    """Softmax along an axis."""
+    """Return the softmax along an axis."""
     return graph.unary("Softmax", x, axis=dim)
 
 
 @lowers(aten._log_softmax.default)
 def log_softmax(graph: Graph, x: Value, dim: int, half_to_float: bool = False) -> Value:
-    """log(softmax) along an axis."""
+    """Return log(softmax) along an axis."""
     return graph.unary("LogSoftmax", x, axis=dim)

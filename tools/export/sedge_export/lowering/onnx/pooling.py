@@ -18,7 +18,7 @@ def max_pool(
     graph: Graph, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (),
     padding: Sequence[int] = (0, 0), dilation: Sequence[int] = (1, 1), ceil_mode: bool = False,
 ) -> tuple[Value, Value]:  # fmt: skip
-    """The maximum of each window, and the index in the plane (H W) of its first occurrence."""
+    """Return the maximum of each window, and the index in the plane (H W) of its first occurrence."""
     kernel = pair(kernel_size)
     strides, pads, gaps = pair(stride, kernel), pair(padding), pair(dilation)
     settings = zip(x.shape[2:], kernel, strides, pads, gaps, strict=True)
@@ -27,7 +27,7 @@ def max_pool(
         "MaxPool", x, outputs=((shape, FLOAT), (shape, INT)), kernel_shape=kernel, strides=strides,
         pads=[*pads, *pads], dilations=gaps, ceil_mode=int(ceil_mode),
     )  # fmt: skip
-    # ONNX's indices count through the whole tensor. If nothing uses them, the subtraction is dropped.
+    # ONNX's indices refer to the whole tensor. If nothing uses them, the subtraction is dropped.
     return largest, graph.sub(flat, _plane_starts(graph, x.shape))
 
 
@@ -46,7 +46,7 @@ def avg_pool(
     padding: Sequence[int] = (0, 0), ceil_mode: bool = False, count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Value:  # fmt: skip
-    """The mean of each window, or its sum divided by ``divisor_override`` if that is given."""
+    """Return the mean of each window, or its sum divided by ``divisor_override`` if that is given."""
     axes = axes_of(x.shape, kernel_size, stride, padding, (1,), ceil_mode)
     plain = not ceil_mode and divisor_override is None
     missing = [(a.count - 1) * a.stride + a.kernel - a.extent - a.padding for a in axes]
@@ -73,5 +73,5 @@ def avg_pool(
 
 @lowers(aten._adaptive_avg_pool2d.default)
 def adaptive_avg_pool(graph: Graph, x: Value, output_size: Sequence[int]) -> Value:
-    """The means of ``output_size`` windows per axis, whose numbers must divide the input evenly."""
+    """Return the mean of each window. Each axis is divided evenly into ``output_size`` windows."""
     return avg_pool(graph, x, even_windows(x.shape[2:], output_size))

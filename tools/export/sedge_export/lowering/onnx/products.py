@@ -1,7 +1,7 @@
 """Lowers matrix products.
 
-Gemm takes a transposed matrix as it was before the transpose, with a flag. Batched products leave their
-transposes to onnxruntime, which fuses them.
+For a transposed matrix, Gemm gets the matrix from before the transpose, and a flag. Batched products
+leave their transposes to onnxruntime, which fuses them.
 """
 
 import torch
@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 
 def gemm(graph: Graph, x: Value, y: Value, bias: Value | None = None) -> Value:
-    """x @ y (+ bias)."""
+    """Return x @ y (+ bias)."""
     (left, order), (right, other) = graph.untransposed(x), graph.untransposed(y)
     return graph.op(
         "Gemm",
@@ -28,7 +28,7 @@ def gemm(graph: Graph, x: Value, y: Value, bias: Value | None = None) -> Value:
 
 @lowers(aten.mm.default)
 def mm(graph: Graph, x: Value, y: Value) -> Value:
-    """x @ y for matrices."""
+    """Return x @ y for matrices."""
     return gemm(graph, x, y)
 
 
@@ -36,12 +36,12 @@ def mm(graph: Graph, x: Value, y: Value) -> Value:
 def addmm(
     graph: Graph, bias: Value, x: Value, y: Value, beta: Scalar = 1, alpha: Scalar = 1
 ) -> Value:
-    """beta * bias + alpha * x @ y."""
+    """Return beta * bias + alpha * x @ y."""
     left = x if alpha == 1 else graph.scale(x, alpha)
     return gemm(graph, left, y, bias if beta == 1 else graph.scale(bias, beta))
 
 
 @lowers(aten.bmm.default)
 def bmm(graph: Graph, x: Value, y: Value) -> Value:
-    """The batched product x[i] @ y[i]."""
+    """Return the batched product x[i] @ y[i]."""
     return graph.op("MatMul", x, y, shape=(*x.shape[:2], y.shape[2]))

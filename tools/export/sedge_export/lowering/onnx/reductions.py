@@ -19,7 +19,7 @@ def _axes(x: Value, dim: Sequence[int] | int | None) -> list[int]:
 
 @lowers(aten.sum.default)
 def sum_all(graph: Graph, x: Value, dtype: torch.dtype | None = None) -> Value:
-    """The sum of all elements."""
+    """Return the sum of all elements."""
     return sum_dim(graph, x, None, dtype=dtype)
 
 
@@ -28,14 +28,14 @@ def sum_dim(
     graph: Graph, x: Value, dim: Sequence[int] | None, keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Value:  # fmt: skip
-    """The sum over some axes. Booleans are counted in int64, as in torch."""
+    """Return the sum over some axes. Booleans are counted in int64, as in torch."""
     kind = element_type(dtype) if dtype else INT if x.dtype == BOOL else x.dtype
     return graph.sum(graph.cast(x, kind), _axes(x, dim), keepdim)
 
 
 @lowers(aten.mean.default)
 def mean_all(graph: Graph, x: Value, dtype: torch.dtype | None = None) -> Value:
-    """The mean of all elements."""
+    """Return the mean of all elements."""
     return mean_dim(graph, x, None, dtype=dtype)
 
 
@@ -44,39 +44,39 @@ def mean_dim(
     graph: Graph, x: Value, dim: Sequence[int] | None, keepdim: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Value:  # fmt: skip
-    """The mean over some axes."""
+    """Return the mean over some axes."""
     kind = element_type(dtype) if dtype else x.dtype
     return graph.mean(graph.cast(x, kind), _axes(x, dim), keepdim)
 
 
 @lowers(aten.max.default)
 def max_all(graph: Graph, x: Value) -> Value:
-    """The largest element."""
+    """Return the largest element."""
     return amax(graph, x)
 
 
 @lowers(aten.min.default)
 def min_all(graph: Graph, x: Value) -> Value:
-    """The smallest element."""
+    """Return the smallest element."""
     return amin(graph, x)
 
 
 @lowers(aten.amax.default)
 def amax(graph: Graph, x: Value, dim: Sequence[int] = (), keepdim: bool = False) -> Value:
-    """The largest elements over some axes."""
+    """Return the largest elements over some axes."""
     return graph.reduce("ReduceMax", x, _axes(x, dim), keepdim)
 
 
 @lowers(aten.any.dim)
 def any_dim(graph: Graph, x: Value, dim: int, keepdim: bool = False) -> Value:
-    """True where an element along an axis is not zero."""
+    """Return True where an element along an axis is not zero."""
     largest = amax(graph, graph.cast(graph.cast(x, BOOL), INT), [dim], keepdim)
     return graph.cast(largest, BOOL)
 
 
 @lowers(aten.amin.default)
 def amin(graph: Graph, x: Value, dim: Sequence[int] = (), keepdim: bool = False) -> Value:
-    """The smallest elements over some axes."""
+    """Return the smallest elements over some axes."""
     return graph.reduce("ReduceMin", x, _axes(x, dim), keepdim)
 
 
@@ -85,7 +85,10 @@ def var_mean(
     graph: Graph, x: Value, dim: Sequence[int] | None = None, *, correction: Scalar | None = None,
     keepdim: bool = False,
 ) -> tuple[Value, Value]:  # fmt: skip
-    """Variance and mean over some axes. Two passes keep the variance accurate for a large mean."""
+    """Return the variance and mean over some axes.
+
+    Two passes keep the variance accurate for a large mean.
+    """
     axes = _axes(x, dim)
     mean = graph.mean(x, axes, keep=True)
     centred = graph.sub(x, mean)
@@ -100,13 +103,13 @@ def var(
     graph: Graph, x: Value, dim: Sequence[int] | None = None, *, correction: Scalar | None = None,
     keepdim: bool = False,
 ) -> Value:  # fmt: skip
-    """Variance over some axes."""
+    """Return the variance over some axes."""
     return var_mean(graph, x, dim, correction=correction, keepdim=keepdim)[0]
 
 
 @lowers(aten.argmax.default)
 def argmax(graph: Graph, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    """The index of the first largest element along an axis, or in the whole tensor."""
+    """Return the index of the first largest element along an axis, or in the whole tensor."""
     if dim is None:
         flat = argmax(graph, graph.reshape(x, (x.size,)), 0)
         return graph.reshape(flat, (1,) * x.rank if keepdim else ())
@@ -117,25 +120,25 @@ def argmax(graph: Graph, x: Value, dim: int | None = None, keepdim: bool = False
 
 @lowers(aten.argmin.default)
 def argmin(graph: Graph, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    """The index of the first smallest element along an axis, or in the whole tensor."""
+    """Return the index of the first smallest element along an axis, or in the whole tensor."""
     return argmax(graph, graph.unary("Neg", x), dim, keepdim)
 
 
 @lowers(aten.min.dim)
 def min_dim(graph: Graph, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    """The smallest element along an axis and the index of its first occurrence."""
+    """Return the smallest element along an axis and the index of its first occurrence."""
     return amin(graph, x, [dim], keepdim), argmin(graph, x, dim, keepdim)
 
 
 @lowers(aten.max.dim)
 def max_dim(graph: Graph, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    """The largest element along an axis and the index of its first occurrence."""
+    """Return the largest element along an axis and the index of its first occurrence."""
     return amax(graph, x, [dim], keepdim), argmax(graph, x, dim, keepdim)
 
 
 @lowers(aten.cumsum.default)
 def cumsum(graph: Graph, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
-    """Running sums along an axis. Booleans are counted in int64, as in torch."""
+    """Return running sums along an axis. Booleans are counted in int64, as in torch."""
     kind = element_type(dtype) if dtype else INT if x.dtype == BOOL else x.dtype
     source = graph.cast(x, kind)
     axis = graph.scalar(dim % x.rank, INT)
@@ -147,7 +150,7 @@ def vector_norm(
     graph: Graph, x: Value, order: Scalar = 2, dim: Sequence[int] | None = None,
     keepdim: bool = False, dtype: torch.dtype | None = None,
 ) -> Value:  # fmt: skip
-    """The norm of order 1 or 2 over some axes."""
+    """Return the norm of order 1 or 2 over some axes."""
     if order == 1:
         return graph.sum(graph.unary("Abs", x), _axes(x, dim), keepdim)
     if order != 2:

@@ -16,20 +16,20 @@ END = 2**63 - 1
 
 @lowers(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 def view(graph: Graph, x: Value, size: Sequence[int]) -> Value:
-    """x with another shape, in which one extent may be -1."""
+    """Return x with another shape, in which one extent may be -1."""
     known = math.prod(extent for extent in size if extent != -1)
     return graph.reshape(x, tuple(x.size // known if e == -1 else e for e in size))
 
 
 @lowers(aten.permute.default)
 def permute(graph: Graph, x: Value, dims: Sequence[int]) -> Value:
-    """x with its axes in another order."""
+    """Return x with its axes in another order."""
     return graph.transpose(x, [dim % x.rank for dim in dims])
 
 
 @lowers(aten.transpose.int)
 def transpose(graph: Graph, x: Value, dim0: int, dim1: int) -> Value:
-    """x with two axes swapped."""
+    """Return x with two axes swapped."""
     order = list(range(x.rank))
     order[dim0], order[dim1] = order[dim1], order[dim0]
     return graph.transpose(x, order)
@@ -37,20 +37,20 @@ def transpose(graph: Graph, x: Value, dim0: int, dim1: int) -> Value:
 
 @lowers(aten.t.default)
 def matrix_transpose(graph: Graph, x: Value) -> Value:
-    """The transpose of a matrix; a vector is returned unchanged."""
+    """Return the transpose of a matrix; a vector is returned unchanged."""
     return graph.transpose(x, list(range(x.rank))[::-1])
 
 
 @lowers(aten.expand.default)
 def expand(graph: Graph, x: Value, size: Sequence[int], implicit: bool = False) -> Value:
-    """x broadcast to a shape; -1 keeps an extent."""
+    """Return x broadcast to a shape; -1 keeps an extent."""
     own = (1,) * (len(size) - x.rank) + x.shape
     return graph.expand(x, tuple(b if a == -1 else a for a, b in zip(size, own, strict=True)))
 
 
 @lowers(aten.squeeze.dims, aten.squeeze.dim)
 def squeeze(graph: Graph, x: Value, dim: Sequence[int] | int) -> Value:
-    """x without those of the given axes that have extent 1."""
+    """Return x without the given axes, except those whose extent is not 1."""
     gone = {axis % x.rank for axis in ([dim] if isinstance(dim, int) else dim)}
     kept = [e for axis, e in enumerate(x.shape) if axis not in gone or e != 1]
     return graph.reshape(x, tuple(kept))
@@ -58,13 +58,13 @@ def squeeze(graph: Graph, x: Value, dim: Sequence[int] | int) -> Value:
 
 @lowers(aten.squeeze.default)
 def squeeze_all(graph: Graph, x: Value) -> Value:
-    """x without any axes of extent 1."""
+    """Return x without any axes of extent 1."""
     return graph.reshape(x, tuple(extent for extent in x.shape if extent != 1))
 
 
 @lowers(aten.unsqueeze.default)
 def unsqueeze(graph: Graph, x: Value, dim: int) -> Value:
-    """x with a new axis of extent 1."""
+    """Return x with a new axis of extent 1."""
     place = dim % (x.rank + 1)
     return graph.reshape(x, (*x.shape[:place], 1, *x.shape[place:]))
 
@@ -91,7 +91,7 @@ def slice_tensor(
     end: int | None = None,
     step: int = 1,
 ) -> Value:
-    """x[start:end:step] along an axis."""
+    """Return x[start:end:step] along an axis."""
     axis = dim % x.rank
     bounds = range(x.shape[axis])[start:end:step]
     return graph.slice(x, [axis], [(bounds.start, bounds.stop, step)])
@@ -99,7 +99,7 @@ def slice_tensor(
 
 @lowers(aten.select.int)
 def select(graph: Graph, x: Value, dim: int, index: int) -> Value:
-    """x[index] along an axis, which is removed."""
+    """Return x[index] along an axis, and remove that axis."""
     axis = dim % x.rank
     place = index % x.shape[axis]
     part = graph.slice(x, [axis], [(place, place + 1, 1)])
@@ -108,7 +108,7 @@ def select(graph: Graph, x: Value, dim: int, index: int) -> Value:
 
 @lowers(aten.constant_pad_nd.default)
 def constant_pad(graph: Graph, x: Value, pad: Sequence[int], value: Scalar = 0) -> Value:
-    """x padded with a constant, last axis first. Negative margins crop."""
+    """Return x padded with a constant. ``pad`` begins with the last axis; negative margins crop."""
     before, after = [0] * x.rank, [0] * x.rank
     for place in range(len(pad) // 2):
         before[-1 - place], after[-1 - place] = pad[2 * place], pad[2 * place + 1]
@@ -121,7 +121,7 @@ def constant_pad(graph: Graph, x: Value, pad: Sequence[int], value: Scalar = 0) 
 
 @lowers(aten.flip.default)
 def flip(graph: Graph, x: Value, dims: Sequence[int]) -> Value:
-    """x reversed along some axes."""
+    """Return x reversed along some axes."""
     axes = [dim % x.rank for dim in dims]
     ends = tuple(graph.ints([value] * len(axes)) for value in (-1, -END))
     steps = graph.ints([-1] * len(axes))
@@ -136,7 +136,7 @@ def full(
     dtype: torch.dtype | None = None,
     **_placement: object,
 ) -> Value:
-    """A tensor filled with one number."""
+    """Return a tensor filled with one number."""
     kind = element_type(dtype) if dtype else kind_of(fill)
     return graph.full(tuple(size), fill, kind)
 
@@ -146,7 +146,7 @@ def empty(
     graph: Graph, size: Sequence[int], *_order: Sequence[int], dtype: torch.dtype | None = None,
     **_placement: object,
 ) -> Value:  # fmt: skip
-    """Zeros instead of empty memory, of which decompositions use only the shape."""
+    """Return zeros instead of uninitialised memory. Decompositions use only its shape."""
     return graph.full(tuple(size), 0, element_type(dtype or torch.float32))
 
 
@@ -155,7 +155,7 @@ def new_empty(
     graph: Graph, x: Value, size: Sequence[int], _stride: Sequence[int],
     dtype: torch.dtype | None = None, **_placement: object,
 ) -> Value:  # fmt: skip
-    """Zeros of the type of x instead of empty memory; every element is overwritten later."""
+    """Return zeros of the type of x instead of uninitialised memory. Every element is overwritten later."""
     return graph.full(tuple(size), 0, element_type(dtype) if dtype else x.dtype)
 
 
@@ -163,7 +163,7 @@ def new_empty(
 def full_like(
     graph: Graph, x: Value, fill: Scalar, dtype: torch.dtype | None = None, **_placement: object
 ) -> Value:
-    """A tensor with the shape of x, filled with one number."""
+    """Return a tensor with the shape of x, filled with one number."""
     kind = element_type(dtype) if dtype else x.dtype
     return graph.full(x.shape, fill, kind)
 
@@ -172,7 +172,7 @@ def full_like(
 def scalar_tensor(
     graph: Graph, number: Scalar, dtype: torch.dtype | None = None, **_placement: object
 ) -> Value:
-    """A tensor of shape () with one number."""
+    """Return a tensor of shape () with one number."""
     return graph.scalar(number, element_type(dtype or torch.float32))
 
 
@@ -181,7 +181,7 @@ def arange(
     graph: Graph, start: Scalar, end: Scalar, step: Scalar = 1, dtype: torch.dtype | None = None,
     **_placement: object,
 ) -> Value:  # fmt: skip
-    """The constant vector start, start + step, ... up to but not including end."""
+    """Return the constant vector start, start + step, ... up to but not including end."""
     bounds = [kind_of(bound) for bound in (start, end, step)]
     kind = element_type(dtype) if dtype else FLOAT if FLOAT in bounds else INT
     return graph.constant(np.arange(start, end, step).astype(kind))
@@ -189,7 +189,7 @@ def arange(
 
 @lowers(aten.repeat.default)
 def repeat(graph: Graph, x: Value, repeats: Sequence[int]) -> Value:
-    """x repeated along its axes."""
+    """Return x repeated along its axes."""
     own = graph.reshape(x, (1,) * (len(repeats) - x.rank) + x.shape)
     shape = tuple(e * r for e, r in zip(own.shape, repeats, strict=True))
     return graph.op("Tile", own, graph.ints(repeats), shape=shape, dtype=x.dtype)

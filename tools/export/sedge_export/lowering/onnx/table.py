@@ -20,7 +20,7 @@ LOWERINGS: dict[OpOverload, Lowering] = {}
 
 
 def lowers(*operators: OpOverload) -> Callable[[Function], Function]:
-    """A decorator that adds a function to the table for each of the given operators."""
+    """Return a decorator that adds a function to the table for each of the given operators."""
 
     def enter(function: Function) -> Function:
         for operator in operators:

@@ -1,7 +1,7 @@
 """Converts a traced ATen graph to an ONNX program, in one pass with one table.
 
-Every node is lowered by the table, in order. The shape and type of each result are compared with those
-that torch traced, so that a wrong lowering fails here and not on a device.
+Every node is lowered through the table, in order. The shape and type of each result are compared with
+those that torch traced, so that a wrong lowering fails here and not on a device.
 """
 
 import operator
@@ -24,10 +24,10 @@ def to_onnx(
     module: fx.GraphModule, name: str, inputs: Sequence[str], outputs: Sequence[str], where: Where,
     table: Mapping[OpOverload, Lowering] = LOWERINGS,
 ) -> bytes:  # fmt: skip
-    """Convert a traced graph to a program; ``inputs`` and ``outputs`` are their names, in order.
+    """Convert a traced graph to a program.
 
-    Raises ``ExportError`` naming the first operator that has no lowering; ``where`` says which module of
-    the model it came from.
+    ``inputs`` and ``outputs`` name its inputs and outputs, in order. Raises ``ExportError`` naming the
+    first operator that has no lowering; ``where`` says which module of the model it came from.
     """
     graph = Graph()
     specs = [_spec(node) for node in module.graph.find_nodes(op="placeholder")]
@@ -43,7 +43,7 @@ def lowered(
     graph: Graph, module: fx.GraphModule, inputs: Sequence[Value], where: Where,
     table: Mapping[OpOverload, Lowering] = LOWERINGS,
 ) -> list[Value]:  # fmt: skip
-    """Add a traced graph to ``graph``, with these inputs. Returns its results."""
+    """Add a traced graph to ``graph``, with ``inputs`` as its inputs. Returns its results."""
     remaining = iter(inputs)
     values: dict[fx.Node, Lowered] = {}
     for node in module.graph.nodes:

@@ -1,10 +1,11 @@
 """The gradient of a convolution's weight.
 
-For each tap of the kernel, it is one matrix product over all K = B P rows: the output's gradient (O, K)
-times the input elements that this tap reads (K, C). Measured with onnxruntime 1.31, one thread, batch 32,
-3 x 3, against the textbook form, a convolution with exchanged axes (eager torch in brackets): 64 to 64
-channels at 28 x 28, 59 ms -> 33 ms (20); 256 to 256 at 7 x 7, 41 ms -> 23 ms (24). The inner products of
-the textbook form are only as long as the kernel. It is still used for the few channels of a first layer.
+For each tap of the kernel, the gradient is one matrix product over all K = B P rows: the output's
+gradient (O, K) times the input elements that this tap reads (K, C). Measured with onnxruntime 1.31, one
+thread, batch 32, 3 x 3, compared with the textbook form, a convolution with swapped axes (eager torch
+in brackets): 64 to 64 channels at 28 x 28, 59 ms -> 33 ms (20); 256 to 256 at 7 x 7, 41 ms -> 23 ms
+(24). The inner products of the textbook form are only as long as the kernel. It is still used for the
+few channels of a first layer.
 """
 
 import itertools
@@ -23,7 +24,7 @@ MIN_CHANNELS_FOR_TAPS = 8
 
 @dataclass(frozen=True)
 class Window:
-    """How a kernel moves over the spatial axes: the settings of each axis."""
+    """How a kernel moves over the spatial axes: its settings for each axis."""
 
     kernel: Sequence[int]
     stride: Sequence[int]
@@ -41,12 +42,12 @@ class Window:
         }
 
     def positions(self, extents: Sequence[int]) -> tuple[int, ...]:
-        """The number of kernel positions on each axis."""
+        """Return the number of kernel positions on each axis."""
         spans = zip(extents, self._reaches(), self.stride, self.padding, strict=True)
         return tuple((e + 2 * p - r) // s + 1 for e, r, s, p in spans)
 
     def extents(self, positions: Sequence[int]) -> tuple[int, ...]:
-        """The smallest input extents that have this many kernel positions."""
+        """Return the smallest input extents that have this many kernel positions."""
         spans = zip(positions, self._reaches(), self.stride, self.padding, strict=True)
         return tuple((n - 1) * s - 2 * p + r for n, r, s, p in spans)
 
@@ -55,9 +56,9 @@ class Window:
 
 
 def seen_by_taps(graph: Graph, x: Value, window: Window, positions: Sequence[int]) -> list[Value]:
-    """For each tap of the kernel, the elements of x that it reads, as (K, C).
+    """Return the elements of x that each tap of the kernel reads, as (K, C).
 
-    x is made channels last, so that a slice copies whole rows of C numbers.
+    x is converted to channels last first, so that a slice copies whole rows of C numbers.
     """
     spatial = range(1, x.rank - 1)
     last = graph.transpose(x, [0, *range(2, x.rank), 1])
@@ -75,7 +76,7 @@ def seen_by_taps(graph: Graph, x: Value, window: Window, positions: Sequence[int
 def weight_gradient(
     graph: Graph, x: Value, grad: Value, shape: tuple[int, ...], window: Window, groups: int
 ) -> Value:
-    """The gradient (O, C / groups, *kernel) of the weight."""
+    """Return the gradient (O, C / groups, *kernel) of the weight."""
     if shape[1] == 1 and groups >= MIN_CHANNELS_FOR_TAPS:
         return _depthwise(graph, x, grad, shape, window)
     if groups == 1 and shape[1] >= MIN_CHANNELS_FOR_TAPS:
@@ -95,10 +96,10 @@ def _by_taps(graph: Graph, x: Value, grad: Value, shape: tuple[int, ...], window
 def _depthwise(
     graph: Graph, x: Value, grad: Value, shape: tuple[int, ...], window: Window
 ) -> Value:
-    """For one input channel per group: products with the output's gradient, summed over all rows.
+    """Compute the gradient for one input channel per group, as products summed over all rows.
 
-    As a convolution it would take 7 ms for 64 channels, 3 x 3 at 16 x 16, because each product is of
-    vectors.
+    A convolution would take 7 ms for 64 channels, 3 x 3 at 16 x 16, because it would multiply vector by
+    vector.
     """
     channels = x.shape[1]
     last = graph.transpose(grad, [0, *range(2, x.rank), 1])
@@ -115,9 +116,10 @@ def _depthwise(
 def _by_convolution(
     graph: Graph, x: Value, grad: Value, shape: tuple[int, ...], window: Window, groups: int
 ) -> Value:
-    """The textbook form: convolve x with the output's gradient, with batch and channels swapped.
+    """Compute the textbook form: convolve x with the output's gradient, with batch and channels swapped.
 
-    Stride and dilation change places. With groups, the batch of each group becomes a group of channels.
+    Stride and dilation are swapped, too. With groups, the batch of each group becomes a group of
+    channels.
     """
     batch, extent = x.shape[0], x.shape[2:]
     swapped = [1, 0, *range(2, x.rank)]
@@ -137,6 +139,6 @@ def _by_convolution(
         group=groups,
         **exchanged.attributes,
     )
-    # If the stride did not reach all rows, the result has more taps than the kernel.
+    # If the windows did not reach all rows, the result has more taps than the kernel.
     taps = graph.slice(result, range(2, x.rank), [(0, size, 1) for size in shape[2:]])
     return graph.transpose(taps, swapped)

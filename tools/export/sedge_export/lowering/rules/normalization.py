@@ -1,8 +1,8 @@
 """Batch, group and instance normalisation and their gradients, for both runtimes.
 
-All of them subtract from x the mean over some set of M elements (d = x - mean), divide by the set's
-standard deviation, and scale by channel. Variances are computed from d in a second pass, so that a large
-mean costs no precision. The gradient is
+Each of them subtracts from x the mean over a set of M elements (d = x - mean), divides by the set's
+standard deviation, and scales each channel. Variances are computed from d in a second pass, so that a
+large mean costs no precision. The gradient is
     dx = a g + b d + c,   a = gamma r,  b = -r^3 sum(gamma g d) / M,  c = -r sum(gamma g) / M,
 with r = 1 / sqrt(variance + eps) and sums over the same set. Each runtime has its own way to lay x out,
 sum and scale (``Order``).
@@ -23,11 +23,11 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Order:
-    """How a runtime works on x (B, C, ...): ``laid`` changes x to its axis order, ``back`` undoes that.
+    """One runtime's operations on x (B, C, ...): ``laid`` puts x into its axis order, ``back`` undoes that.
 
-    The other functions take x in that order. ``column_sums`` returns (C,) and ``example_sums`` (B, C),
-    the sums over all other axes. ``each`` reshapes numbers (C,) or (B, C) so that they broadcast to x.
-    ``scaled`` returns x times a factor plus an offset, each of these (C,) or (B, C).
+    The other functions take x in that order. ``column_sums`` and ``example_sums`` return sums (C,) and
+    (B, C) over all other axes. ``each`` reshapes numbers (C,) or (B, C) so that they broadcast to x.
+    ``scaled`` returns x times a factor plus an offset; factor and offset are (C,) or (B, C).
     """
 
     laid: Callable[[Tensor], Tensor]
@@ -44,7 +44,7 @@ def _times(x: Tensor, factor: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Normalization:
-    """The rules in one runtime's axis order. Each has its ATen operator's arguments and results."""
+    """The rules in one runtime's axis order. Each rule takes and returns the same as its ATen operator."""
 
     order: Order
 
@@ -59,13 +59,13 @@ class Normalization:
             aten.native_group_norm_backward.default: self.group_norm_backward,
         }
 
-    # Batch normalisation: each channel is normalised by itself, over the whole batch.
+    # Batch normalisation: each channel is normalised on its own, over the whole batch.
 
     def batch_norm(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor,
         running_var: Tensor, training: bool, momentum: float, eps: float,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """Output, mean and 1 / deviation of the batch, and new running mean and variance, each (C,)."""
+        """Return the output, the batch's mean and 1 / deviation, and the new running mean and variance."""
         order, laid = self.order, self.order.laid(x)
         if not training:
             factor = _times(torch.rsqrt(running_var + eps), weight)
@@ -77,7 +77,7 @@ class Normalization:
             return out, none, none, running_mean, running_var
         out, mean, variance, inverse = self._by_channel(laid, x.shape[1], weight, bias, eps)
         count = x.numel() // x.shape[1]
-        # The batch is normalised with the biased variance, but the running variance is the unbiased one.
+        # The batch is normalised with its biased variance, but the running variance is unbiased.
         unbiased = variance * (count / (count - 1))
         moved = [
             running * (1 - momentum) + batch * momentum
@@ -89,7 +89,7 @@ class Normalization:
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
         running_var: Tensor | None, training: bool, momentum: float, eps: float,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """Batch normalisation without running statistics: the output, the mean and 1 / deviation."""
+        """Normalise without running statistics. Returns the output, the mean and 1 / deviation."""
         if running_mean is not None or running_var is not None or not training:
             raise ExportError("running statistics outside of a BatchNorm module")
         laid = self.order.laid(x)
@@ -116,7 +116,7 @@ class Normalization:
         running_var: Tensor | None, mean: Tensor, inverse: Tensor, train: bool, eps: float,
         output_mask: Sequence[bool],
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """The gradients of input, weight and bias."""
+        """Return the gradients of input, weight and bias."""
         order = self.order
         if not train:
             assert running_mean is not None and running_var is not None  # guaranteed by torch
@@ -134,13 +134,13 @@ class Normalization:
             scaled = scaled + order.scaled(centred, b, c)
         return order.back(scaled), along * inverse, total
 
-    # Group normalisation: each group of channels of each row is normalised by itself.
+    # Group normalisation: in each row, each group of channels is normalised on its own.
 
     def group_norm(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, channels: int,
         positions: int, groups: int, eps: float,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """The output, and the mean and 1 / deviation, each (n, groups)."""
+        """Return the output, and the mean and 1 / deviation, each (n, groups)."""
         order, share = self.order, n * groups / x.numel()
         rows = order.laid(x.reshape(n, channels, positions))
         mean = _grouped(order.example_sums(rows), groups) * share
@@ -154,7 +154,7 @@ class Normalization:
         self, grad: Tensor, x: Tensor, mean: Tensor, inverse: Tensor, weight: Tensor | None, n: int,
         channels: int, positions: int, groups: int, output_mask: Sequence[bool],
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """The gradients of input, weight and bias."""
+        """Return the gradients of input, weight and bias."""
         order, share = self.order, -n * groups / x.numel()
         rows, grads = (order.laid(t.reshape(n, channels, positions)) for t in (x, grad))
         centred = rows - order.each(_spread(mean, channels), rows)
@@ -169,7 +169,7 @@ class Normalization:
 
 
 def _summed(x: Tensor) -> Tensor:
-    """The column sums (C,) of x (n, C)."""
+    """Return the column sums (C,) of x (n, C)."""
     return torch.mm(x.new_ones(1, len(x)), x).reshape(-1)
 
 

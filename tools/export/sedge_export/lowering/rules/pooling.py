@@ -1,12 +1,12 @@
 """Pooling and its gradients, one axis after the other, for both runtimes.
 
-Ties are common, for example in a flat image background or after ReLU, and the gradient is wrong unless
-they are broken as in torch. ExecuTorch's kernel for the gradient of max pooling is wrong (1.4.1 and
-1.5.1), and it has none for average pooling.
+Ties are common, for example in an image's flat background or after ReLU, and the gradient is wrong
+unless they are broken as in torch. ExecuTorch's kernel for the gradient of max pooling is wrong (1.4.1
+and 1.5.1), and it has none for average pooling.
 
 As in torch, the gradient of max pooling goes to the first largest element of a window. Along an axis,
 masks pass it from tap to tap until one equals the maximum. In the forward pass, columns are reduced
-before rows, so the first row wins, and within it the first column.
+before rows, so the first row with the maximum wins, and in that row the first column.
 """
 
 import math
@@ -24,25 +24,26 @@ from sedge_protocol.errors import ExportError
 
 aten = torch.ops.aten
 
-# Every normal positive float32 times this is at least 1; smaller numbers are rounding errors anyway.
+# The product of this and any normal positive float32 is at least 1. Subnormal numbers are rounding
+# errors.
 STEEP = 2.0**126
 LOWEST = -1e38  # pads a maximum; finite, so that no difference from it is NaN
 
 
 def positive(x: Tensor) -> Tensor:
-    """1.0 where x > 0, else 0.0. XNNPACK has no comparison, but fuses this product and its clamp."""
+    """Return 1.0 where x > 0, else 0.0. XNNPACK has no comparison, but fuses this product and its clamp."""
     mask: Tensor = aten.hardtanh(x * STEEP, 0.0, 1.0)
     return mask
 
 
 def pair(given: Sequence[int], default: Sequence[int] = ()) -> list[int]:
-    """The values for both axes of a setting that may be a single number or missing."""
+    """Return the values for both axes of a setting that may be a single number or missing."""
     values = list(given) or list(default)
     return values * 2 if len(values) == 1 else values
 
 
 def count_of(extent: int, kernel: int, stride: int, margin: int, gap: int, ceil_mode: bool) -> int:
-    """The number of windows along an axis."""
+    """Return the number of windows along an axis."""
     room = extent + 2 * margin - gap * (kernel - 1) - 1
     if not ceil_mode:
         return room // stride + 1
@@ -55,7 +56,7 @@ def axes_of(
     shape: Sequence[int], kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], ceil_mode: bool,
 ) -> list[Axis]:  # fmt: skip
-    """The rows and columns of an image (B, C, H, W), as axes of (B, H, W, C)."""
+    """Return the rows and columns of an image (B, C, H, W), as axes of (B, H, W, C)."""
     kernel = pair(kernel_size)
     settings = zip(
         shape[-2:], kernel, pair(stride, kernel), pair(padding), pair(dilation), strict=True
@@ -75,9 +76,9 @@ def max_pool(
     x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (),
     padding: Sequence[int] = (0,), dilation: Sequence[int] = (1,), ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The maximum of each window.
+    """Return the maximum of each window.
 
-    The second result stands for the indices, which the gradient does not use.
+    The second result is a placeholder for the indices, which the gradient does not use.
     """
     largest = channels_last(x)
     for axis in reversed(axes_of(x.shape, kernel_size, stride, padding, dilation, ceil_mode)):
@@ -116,7 +117,7 @@ def avg_pool(
     padding: Sequence[int] = (0,), ceil_mode: bool = False, count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """The mean of each window, or its sum divided by ``divisor_override`` if that is given."""
+    """Return the mean of each window, or its sum divided by ``divisor_override`` if that is given."""
     axes = axes_of(x.shape, kernel_size, stride, padding, (1,), ceil_mode)
     total = channels_last(x)
     for axis in axes:
@@ -151,7 +152,10 @@ def _shared(
 
 
 def counted(axis: Axis, with_margin: bool) -> list[float]:
-    """The number of elements in each window, with or without padding; elements beyond it never count."""
+    """Return the number of elements in each window, with or without padding.
+
+    Elements beyond the padding never count.
+    """
     far = axis.padding if with_margin else 0
     starts = [at * axis.stride - axis.padding for at in range(axis.count)]
     return [
@@ -161,7 +165,7 @@ def counted(axis: Axis, with_margin: bool) -> list[float]:
 
 @replaces(aten._adaptive_avg_pool2d.default)
 def adaptive_avg_pool(x: Tensor, output_size: Sequence[int]) -> Tensor:
-    """The means of ``output_size`` windows per axis, whose numbers must divide the input evenly."""
+    """Return the mean of each window. Each axis is divided evenly into ``output_size`` windows."""
     return avg_pool(x, even_windows(x.shape[-2:], output_size))
 
 
@@ -173,7 +177,10 @@ def adaptive_avg_pool_backward(grad: Tensor, x: Tensor) -> Tensor:
 
 
 def even_windows(extents: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """The window sizes of an adaptive pooling. Raises ``ExportError`` if its windows are not equal."""
+    """Return the window sizes of an adaptive pool.
+
+    Raises ``ExportError`` if the windows are not of equal size.
+    """
     pairs = list(zip(extents, counts, strict=True))
     if any(extent % count for extent, count in pairs):
         raise ExportError(

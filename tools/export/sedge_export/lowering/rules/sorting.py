@@ -1,8 +1,8 @@
 """Sorts by counting, for both runtimes: an element's place is the number of elements before it.
 
 Equal elements keep their order, as in a stable sort, on every runtime and processor. Neither
-onnxruntime's nor ExecuTorch's own operator guarantees that. All pairs are compared at once: 64 elements
-in each of 32 rows take as long as a matrix product of this size.
+onnxruntime's nor ExecuTorch's own operator guarantees that. All pairs are compared at once: sorting 32
+rows of 64 elements takes as long as a matrix product of that size.
 """
 
 import torch
@@ -17,7 +17,7 @@ MAX_PAIRS = 2**24  # 64 MiB as float32
 
 
 def _sorted(x: Tensor, count: int, dim: int, descending: bool) -> tuple[Tensor, Tensor]:
-    """The first ``count`` elements along an axis in sorted order, and their original indices."""
+    """Return the first ``count`` elements along an axis in sorted order, and their original indices."""
     x = x.reshape(1) if not x.ndim else x
     rows = x.movedim(dim, -1)
     extent = rows.shape[-1]
@@ -40,7 +40,7 @@ def _sorted(x: Tensor, count: int, dim: int, descending: bool) -> tuple[Tensor, 
 def topk(
     x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """The k largest or smallest elements along an axis, in order, and their indices."""
+    """Return the k largest or smallest elements along an axis, in order, and their indices."""
     return _sorted(x, k, dim, largest)
 
 
@@ -48,13 +48,13 @@ def topk(
 def sort(
     x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> tuple[Tensor, Tensor]:
-    """All elements along an axis, in order, and their indices."""
+    """Return all elements along an axis, in order, and their indices."""
     return _sorted(x, x.shape[dim], dim, descending)
 
 
 @replaces(aten.kthvalue.default)
 def kth_value(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The k-th smallest element along an axis, and its index."""
+    """Return the k-th smallest element along an axis, and its index."""
     last = [each.narrow(dim, k - 1, 1) for each in _sorted(x, k, dim, False)]
     values, places = last if keepdim else (each.squeeze(dim) for each in last)
     return values, places
@@ -62,5 +62,5 @@ def kth_value(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[
 
 @replaces(aten.median.dim)
 def median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The median along an axis (the lower one of two), and its index."""
+    """Return the median along an axis (the lower one of two), and its index."""
     return kth_value(x, (x.shape[dim] + 1) // 2, dim, keepdim)

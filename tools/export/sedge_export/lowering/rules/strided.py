@@ -17,7 +17,7 @@ Range = tuple[int, int, int]
 def as_strided(
     x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None
 ) -> Tensor:
-    """The elements of contiguous x that the view selects."""
+    """Return the elements of contiguous x that the view selects."""
     ranges = _as_slices(x.shape, size, stride, offset or 0)
     if ranges is None:
         return x.reshape(-1)[_places(size, stride, offset or 0)].reshape(size)
@@ -30,7 +30,7 @@ def as_strided(
 def as_strided_scatter(
     x: Tensor, source: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None
 ) -> Tensor:
-    """x with the elements that the view selects replaced by ``source``."""
+    """Return x with the elements that the view selects replaced by ``source``."""
     ranges = _as_slices(x.shape, size, stride, offset or 0)
     if ranges is None:
         places = _places(size, stride, offset or 0)
@@ -44,7 +44,7 @@ def _cut(x: Tensor, axis: int, bounds: Range) -> Tensor:
 
 
 def _places(size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor:
-    """The memory index of each element of the view."""
+    """Return the memory index of each element of the view."""
     places = np.full(tuple(size), offset, np.int64)
     for axis, step in enumerate(stride):
         places += np.arange(size[axis]).reshape(-1, *[1] * (len(size) - axis - 1)) * step

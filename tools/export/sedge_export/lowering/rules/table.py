@@ -20,12 +20,12 @@ RULES: dict[OpOverload, Rule] = {}
 
 @functools.cache
 def decompositions() -> dict[OpOverload, Rule]:
-    """torch's own decompositions of operators, by operator."""
+    """Return torch's own decompositions, by operator."""
     return cast(dict[OpOverload, Rule], torch.export.default_decompositions().materialize())
 
 
 def replaces(*operators: OpOverload) -> Callable[[Function], Function]:
-    """A decorator that adds a function to the table for each of the given operators."""
+    """Return a decorator that adds a function to the table for each of the given operators."""
 
     def enter(function: Function) -> Function:
         for operator in operators:

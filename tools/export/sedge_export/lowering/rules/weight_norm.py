@@ -12,7 +12,7 @@ aten = torch.ops.aten
 def weight_norm_backward(
     grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of v and of g; the latter has one element for each index along ``dim``."""
+    """Return the gradients of v and of g; the latter has one element for each index along ``dim``."""
     others = [axis for axis in range(v.ndim) if axis != dim % v.ndim]
     norms = norms.reshape(g.shape)
     along = (grad * v).sum(others, keepdim=True)

@@ -1,6 +1,6 @@
-"""Windows that move along one axis: what they read from a tensor, and sums of what they write.
+"""Windows that move along one axis: the elements that they read, and the sums of what they write back.
 
-Convolution and pooling over several axes are done one axis after the other. XNNPACK slices only with step
+Convolution and pooling over several axes handle one axis after the other. XNNPACK slices only with step
 1. So for a stride s, an axis of N s elements is viewed as (N, s), and tap t of every window reads
 consecutive blocks at phase t mod s.
 """
@@ -39,7 +39,7 @@ class Axis:
         return self.places[-1][0] + self.count
 
     def taps(self, x: Tensor, fill: float = 0.0) -> list[Tensor]:
-        """What each tap reads in all windows: x with ``count`` elements on the axis."""
+        """Return the elements that each tap reads in all windows: x with ``count`` elements on the axis."""
         if self.kernel == self.stride == 1 and not self.padding and self.extent == self.count:
             return [x]
         # The padding at the end may be negative, to cut elements that no window reads.
@@ -56,7 +56,7 @@ class Axis:
         return seen
 
     def sum(self, taps: Sequence[Tensor]) -> Tensor:
-        """The gradient of ``taps``: put each tap's elements where it read them, and add up."""
+        """Return the gradient of ``taps``: put each tap's elements where it read them, and add up."""
         if self.kernel == self.stride == 1 and not self.padding and self.extent == self.count:
             return taps[0]
         phases = [self._phase(taps, phase) for phase in range(self.stride)]
@@ -79,12 +79,12 @@ class Axis:
 
 
 def cut(x: Tensor, axis: int, start: int, count: int) -> Tensor:
-    """``count`` elements along an axis, from ``start`` on."""
+    """Return ``count`` elements along an axis, from ``start`` on."""
     return x if count == x.shape[axis] else x.narrow(axis, start, count)
 
 
 def pad(x: Tensor, axis: int, before: int, after: int, fill: float = 0.0) -> Tensor:
-    """x padded along an axis; negative margins cut."""
+    """Return x padded along an axis; negative margins cut."""
     start, stop = max(-before, 0), x.shape[axis] - max(-after, 0)
     x = cut(x, axis, start, stop - start)
     if before <= 0 and after <= 0:

@@ -68,7 +68,7 @@ class Trial:
 
 
 class Log(Watch):
-    """A ``Watch`` that also records each round's reports, and the round's bytes as the paper counts them."""
+    """A ``Watch`` that also records each round's reports, and its bytes as the paper counts them."""
 
     def __init__(self, progress: Progress, fleet: VirtualFleet) -> None:
         super().__init__(progress, fleet.clock, fleet.totals)

@@ -5,8 +5,8 @@
     apply(context, updates)     -> State          when a round of training closes
 
 The engine passes a ``Context``, and the strategy returns a ``State``. A strategy does no I/O and keeps no
-state between calls, so the same object serves real fleets, the emulator and the tests. Shapes: n =
-parameters of the model, m = parameters of a narrower form, k = elements of a patch.
+state between calls, so the same object serves real fleets, the emulator and the tests. In shapes, n is the
+number of parameters in the model, m in a narrower form of it, and k the number of elements in a patch.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,9 +53,9 @@ class State:
     """The next global model, as returned by ``Context.moved`` or ``Context.replaced``.
 
     ``theta`` is (n,). ``arrays`` and ``groups`` come back in the next ``Context``. ``is_change`` says that
-    theta is the previous model plus a change. A lossy broadcast then adds what it left out to the changes
-    of the next rounds. Values that replace the model need no such carry-over, as what was left out is part
-    of the next difference anyway.
+    theta is the previous model plus a change. A lossy broadcast then adds the elements that it left out to
+    the changes of the next rounds. Values that replace the model need no such carry-over, because these
+    elements are part of the next difference anyway.
     """
 
     theta: Theta
@@ -68,13 +68,13 @@ class State:
 class Context:
     """The read-only input that the engine passes to a strategy.
 
-    ``theta`` (n,) is the global model, ``initial`` (n,) the run's first one. ``training`` and ``robust``
-    are the run's settings; ``average_change`` follows ``robust``. ``round`` counts the training rounds
-    applied so far; ``is_evaluation`` says that no device trains in the next round. ``arrays`` and
-    ``groups`` are from the strategy's last ``State``; ``groups`` maps a device to the others that it learns
-    from. ``widths`` are the forms of the model in this run, the whole one first, and ``axes`` tells which
-    channels of its tensors belong together. ``devices`` is the number of enrolled devices. ``compute`` runs
-    work that is large enough to be split into slices.
+    ``theta`` (n,) is the global model, ``initial`` (n,) the run's first. ``training`` and ``robust`` are
+    the run's settings; ``average_change`` follows ``robust``. ``round`` counts the training rounds applied
+    so far; ``is_evaluation`` says that no device trains in the next round. ``arrays`` and ``groups`` are
+    from the strategy's last ``State``; ``groups`` maps a device to the other devices that it learns from.
+    ``widths`` are the run's forms of the model, the whole model first, and ``axes`` tells which channels of
+    its tensors belong together. ``devices`` is the number of enrolled devices. ``compute`` runs work that
+    is large enough to be split into slices.
     """
 
     layout: Layout
@@ -101,8 +101,8 @@ class Context:
         """Return the global model plus ``change`` (n,), summed in float64.
 
         BatchNorm statistics and the tensors named in ``fixed`` keep their values. ``arrays`` and ``groups``
-        replace the previous ones, and are empty if omitted. Raises ``StrategyError`` for a change of
-        another shape and for a sum that is not finite.
+        replace the previous ones, and are empty if omitted. Raises ``StrategyError`` if ``change`` has
+        another shape or the sum is not finite.
         """
         if change.shape != self.theta.shape:
             raise StrategyError(f"change: found {change.shape}, expected {self.theta.shape}")
@@ -147,18 +147,18 @@ class ClientModel:
 
     ``trained`` is the model at the end of the device's last round, as the cloud decoded it, or None before
     its first update: (n,), or (m,) in the layout of ``Context.widths[width]``. ``sent`` is the change in
-    that update, with the elements that the device chose; ``round`` is its round, counted like
-    ``Context.round``, and ``mix`` is the alpha that it reported. ``arrays`` are from the device's last
-    ``Assignment``. ``group`` has the models of the devices in ``Context.groups``, in that order; each is
-    decoded when the iteration reaches it. ``steps`` counts the update's SGD steps, ``step_s`` is the time
-    of one, and ``memory_mb`` is the device's memory; 0 means unknown. ``widest`` is the first width that
-    fits in it, according to the bundles. ``load_base`` decodes the global model of the update's round, for
-    ``base``.
+    that update, with the elements that the device chose; ``round`` is the update's round, counted like
+    ``Context.round``, and ``mix`` is the alpha that the update reported. ``arrays`` are from the device's
+    last ``Assignment``. ``group`` has the models of the devices in ``Context.groups``, in that order; each
+    is decoded when the iteration reaches it. ``steps`` counts the update's SGD steps, ``step_s`` is the
+    time per step, and ``memory_mb`` is the device's memory; 0 means unknown. ``widest`` is the first width
+    that fits in it, according to the bundles. ``load_base`` decodes the global model of the update's round,
+    for ``base``.
 
-    ``counted`` is the factor with which the update entered the global model (outliers.py); 0 if it was
-    late, dropped or shortened so much that it is not ``trusted``. ``group`` has trusted models only, each
-    ``shortened`` by its factor. Do not make an ``Assignment.start`` from an untrusted model: the outlier
-    filter measures patches but not starts.
+    ``counted`` is the factor by which the update was scaled in the global model (outliers.py); 0 if the
+    update was late, dropped or shortened so much that it is not ``trusted``. ``group`` has trusted models
+    only, each ``shortened`` by its factor. Do not make an ``Assignment.start`` from an untrusted model: the
+    outlier filter measures patches but not starts.
     """
 
     trained: Theta | None = None
@@ -183,7 +183,7 @@ class ClientModel:
 
     @property
     def shortened(self) -> "ClientModel":
-        """Return the model as it counted in its round: moved only the share ``counted`` from ``base``."""
+        """Return the model as it counted in its round: the share ``counted`` of the way from ``base``."""
         base, factor = self.base, np.float32(self.counted)
         if factor == 1 or base is None or self.trained is None or self.sent is None:
             return self
@@ -192,7 +192,7 @@ class ClientModel:
 
     @property
     def base(self) -> Theta | None:
-        """Return the global model (n,) of the device's last round, without its patch; None if unknown."""
+        """Return the global model (n,) from the device's last round, without a patch; None if unknown."""
         return None if self.load_base is None else self.load_base()
 
 
@@ -208,12 +208,12 @@ class Assignment:
 
     ``start`` (m,) replaces the global model, in the layout of ``Context.widths[width]``. Devices with equal
     starts share one transfer. With ``holdout`` above 0 the device holds out this share of its training
-    examples, the same ones in every round, and applies the patch only if it does better on them with the
-    patch than without. ``correction`` (m,) is added to every gradient of the model that the device sends
-    (SCAFFOLD). It is sent exactly, and cannot be combined with a mixture (OwnModel). ``send`` has small
-    arrays (m,) by name, 32 KiB in all, for the device's own training function; ``work.settings`` has
-    numbers and strings for it, and ``work.returns`` names the arrays that the function returns, which
-    arrive as ``Update.arrays``.
+    examples, the same ones in every round, and applies the patch only if the patch improves results on
+    them. ``correction`` (m,) is added to every gradient of the model that the device sends (SCAFFOLD). It
+    is sent exactly, and cannot be combined with a mixture (OwnModel). ``send`` has small arrays (m,) by
+    name, 32 KiB in all, for the device's own training function; ``work.settings`` has numbers and strings
+    for it, and ``work.returns`` names the arrays that the function returns, which arrive as
+    ``Update.arrays``.
     """
 
     patch: SparseVector | None = None
@@ -231,10 +231,10 @@ class Assignment:
 class Update:
     """One device's accepted result: the model ``trained`` (n,), given as ``base`` + ``patch`` + ``delta``.
 
-    ``base`` (n,) is the global model. The device wrote ``patch`` (absolute values; None if it chose to
-    start without) over it, and training changed the result by ``delta``. If both are None, ``base`` is the
-    trained model. For another ``width`` all of these are (m,), in that width's layout. ``trusted`` is
-    copied from the client model from which the round was planned, and ``steps`` is the number of SGD steps
+    ``base`` (n,) is the global model. The device wrote ``patch`` (absolute values; None if the device chose
+    to start without one) over it, and training changed the result by ``delta``. If both are None, ``base``
+    is the trained model. For another ``width`` all of these are (m,), in that width's layout. ``trusted``
+    is copied from the client model that the round's plan used, and ``steps`` is the number of SGD steps
     that the device reported. ``arrays`` were returned by the device's own training function; they are
     finite and have the lengths that ``work.returns`` says. No robust rule or outlier filter checks them.
     """
@@ -263,7 +263,7 @@ class Update:
         return theta
 
     def trained_within(self, part: slice) -> Theta:
-        """Return ``trained`` within ``part`` of the n elements, as a new vector."""
+        """Return the part of ``trained`` within the slice ``part``, as a new vector."""
         start, stop, _ = part.indices(self.base.size)
         theta = self.base[part].copy()
         if self.patch is not None:
@@ -277,8 +277,8 @@ class Update:
     def add_change(self, total: NDArray[np.float64], weight: float, theta: Theta) -> None:
         """Add ``weight * (trained - theta)`` to ``total`` (n,), in place.
 
-        When theta (n,) is the update's ``base``, only the elements of patch and delta are touched, and
-        their sums are not rounded to float32 as ``trained`` is.
+        If theta (n,) is the update's ``base``, only the elements in the patch and the delta are touched,
+        and their sums are not rounded to float32 as ``trained`` is.
         """
         if self.base is not theta:
             total += weight * np.subtract(self.trained, theta, dtype=np.float64)
@@ -295,7 +295,7 @@ class Update:
                 np.add.at(total, where, added)  # += would copy the selected elements first
 
     def change(self, theta: Theta, part: slice) -> NDArray[np.float32]:
-        """Return ``trained - theta`` within ``part`` of the n elements, as a new vector.
+        """Return the part of ``trained - theta`` within the slice ``part``, as a new vector.
 
         A difference beyond float32's range is infinite.
         """
@@ -327,7 +327,7 @@ class Update:
 def _within(
     vector: SparseVector, start: int, stop: int
 ) -> tuple[slice | NDArray[np.intp], NDArray[np.float32]]:
-    """Return the places (from ``start``) and values of a vector's elements between two positions."""
+    """Return a vector's elements between two positions: their places relative to ``start``, and values."""
     if vector.indices is None:
         return slice(None), vector.values[start:stop]
     # The bounds have the indices' own type; otherwise numpy would copy all indices into a wider one.
@@ -336,12 +336,12 @@ def _within(
 
 
 class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The algorithm of a run. A strategy is a subclass of this one, and its fields are its options.
+    """The algorithm of a run. Each strategy is a subclass, and its fields are its options.
 
     A range is part of the field's type, ``mu: Annotated[float, Meta(ge=0)] = 0.01``, and is checked when a
     run file is read. ``__post_init__`` checks constraints between options and raises ``ConfigError``. A
     strategy whose ``apply`` uses ``average_change``, and so follows ``Context.robust``, sets
-    ``coordinate_rules``; a run that combines such a rule with any other strategy is refused.
+    ``coordinate_rules``; a run that combines a coordinate-wise rule with any other strategy is refused.
     """
 
     name: ClassVar[str] = ""
@@ -359,17 +359,17 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def codec(self) -> Codec:
-        """Return how devices encode their updates by default, if the run file does not say."""
+        """Return how devices encode their updates unless the run file says otherwise."""
         return LARGEST_ELEMENTS
 
     @property
     def later_words(self) -> tuple[str, ...]:
-        """Return extensions that only orders after a device's first one use; a policy must allow them."""
+        """Return extensions that a device's orders use after the first one; a policy must allow them."""
         return ()
 
     @property
     def patch_values(self) -> ValueCoding:
-        """Return how patches and start vectors are encoded by default, if the run file does not say."""
+        """Return how patches and start vectors are encoded unless the run file says otherwise."""
         return ValueCoding.FP32
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
@@ -387,7 +387,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return State(context.theta)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Return one device's assignment in a round; by default it trains the global model."""
+        """Return one device's assignment for a round. By default, the device trains the global model."""
         return Assignment()
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:

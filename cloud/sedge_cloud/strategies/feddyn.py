@@ -77,7 +77,7 @@ class FedDyn(Strategy, frozen=True):
         return context.moved(change, {SHARED: _float32(shared)})
 
     def _correction(self, client: ClientModel) -> Theta | None:
-        """Return -g_k (n,) after a device's last update; None if it has sent none."""
+        """Return -g_k (n,) after a device's last update; None before its first."""
         last = client.arrays.get(CORRECTION)
         if client.trained is None or client.sent is None:
             return last

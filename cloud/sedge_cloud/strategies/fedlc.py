@@ -1,11 +1,11 @@
-"""FedLC (Zhang et al. 2022): FedAvg whose devices calibrate their logits by their numbers of examples.
+"""FedLC (Zhang et al. 2022): FedAvg in which each device calibrates its logits by its class counts.
 
 device     min over w of the mean cross entropy of f(x) - tau n^(-1/4),   n (C,) its examples of each class
 cloud      as FedAvg
 
-A class of which a device has no examples is left out of its softmax, so that it does not unlearn what
-others know. The counts stay on the device. Bundles must have the guided loss ``fedlc`` (``sedge-export
---guided fedlc``).
+A device leaves classes of which it has no examples out of its softmax, so that it does not unlearn what
+other devices know about them. The counts stay on the device. Bundles must have the guided loss ``fedlc``
+(``sedge-export --guided fedlc``).
 """
 
 from typing import Annotated, ClassVar

@@ -1,23 +1,23 @@
 """FedOBP: the few parameters in which a device's model differs most from the fleet's stay personal.
 
-For a device with last trained model th_i and the global model th_g, the server computes
+From a device's last trained model th_i and the global model th_g, the server computes
 
     I   = (th_i - th_g)^2                  importance of every scored element       (n,)
     K   = {k : I_k > quantile_q(I)}        the personal set, quantile by linear interpolation
     th~ = th_i on K, th_g elsewhere        where the device starts
 
-and the next th_g is the mean of all trained models by ``num_examples``, personal elements included, as in
-the authors' code. The scoring on the server follows arXiv 2604.16574. BatchNorm statistics are neither
-scored nor averaged: counters such as num_batches_tracked would outweigh every weight.
+and the next th_g is the mean of all trained models weighted by ``num_examples``, personal elements
+included, as in the authors' code. The scoring on the server follows arXiv 2604.16574. BatchNorm statistics
+are neither scored nor averaged: counters such as num_batches_tracked would outweigh every weight.
 
 With ``scoring = "device"`` each device scores its own model with the same functions and starts from its own
 elements; its update is the difference from th_g. In this mode planning reads no device's model, no patch is
 sent, and the positions in K never leave the device. Secure aggregation, in which the cloud learns only the
 sum, requires this. But the mode is not secure aggregation: each update arrives individually, and th_g +
-update is th_i. So by itself it hides nothing from the cloud.
+update is th_i. So the mode alone hides nothing from the cloud.
 
-Extensions beyond the papers are ``energy`` (thresholds.py) and ``holdout``; they are off by default, and
-for ``scoring = "cloud"`` only. n = parameters of the model, s = scored elements, k = personal ones.
+Extensions beyond the papers are ``energy`` (thresholds.py) and ``holdout``; both are off by default and
+need ``scoring = "cloud"``. The model has n parameters, of which s are scored and k are personal.
 """
 
 from collections.abc import Iterable, Sequence
@@ -64,11 +64,11 @@ PAPER_QUANTILE = 0.99993
 
 
 class FedOBP(Strategy, frozen=True):
-    """The options of FedOBP; the defaults are the paper's method with a quantile that suits any model size.
+    """The FedOBP strategy; by default, the paper's method with a quantile that suits any model size.
 
     ``product`` is |(th_i - th_g) th_i|, the score in the authors' released logs; ``gradient`` is |g| and
-    ``fisher`` is g^2, with the gradient g of the last batch. Raises ``ConfigError`` for options that
-    exclude each other.
+    ``fisher`` is g^2, with the gradient g of the last batch. Raises ``ConfigError`` if options exclude each
+    other.
     """
 
     name: ClassVar[str] = "fedobp"
@@ -142,7 +142,7 @@ class FedOBP(Strategy, frozen=True):
         return tuple(f"{self.name}: {text}" for text in said)
 
     def init(self, context: Context) -> State:
-        """Return the run's first model. Raises ``ConfigError`` for a bad name in ``classifier_only``."""
+        """Return the run's first model. Raises ``ConfigError`` if ``classifier_only`` has a bad name."""
         self.scored(context.layout)
         return super().init(context)
 
@@ -170,7 +170,10 @@ class FedOBP(Strategy, frozen=True):
         return context.moved(average_change(context, updates))
 
     def scored(self, layout: Layout) -> tuple[Tensor, ...]:
-        """Return the tensors that are scored. Raises ``ConfigError`` for a name that is no parameter."""
+        """Return the tensors that are scored.
+
+        Raises ``ConfigError`` if a name is not that of a parameter.
+        """
         parameters = {t.name: t for t in layout.tensors if t.role is Role.PARAMETER}
         if self.classifier_only is False:
             return tuple(parameters.values())
@@ -181,7 +184,7 @@ class FedOBP(Strategy, frozen=True):
         return tuple(t for t in parameters.values() if t.name in names)
 
     def _scoring(self, layout: Layout) -> DeviceScoring:
-        """Return the part of the order for a device that scores its own model."""
+        """Return the part of an order that tells a device how to score its own model."""
         names = () if self.classifier_only is False else tuple(t.name for t in self.scored(layout))
         size = sum(tensor.size for tensor in self.scored(layout))
         return DeviceScoring(self._share(size), self.score, self.norm, names)
@@ -193,7 +196,10 @@ class FedOBP(Strategy, frozen=True):
         return PAPER_QUANTILE if self.quantile == "paper" else self.quantile
 
     def _chosen(self, scores: Scores) -> NDArray[np.uint32]:
-        """Return K as sorted indices into the scores (s,). Raises ``LocalError`` if one is not finite."""
+        """Return K as sorted indices into the scores (s,).
+
+        Raises ``LocalError`` if a score is not finite.
+        """
         if self.energy > 0:
             return by_energy(scores, self.energy, self.most)
         return select(scores, self._share(scores.size))
@@ -212,7 +218,7 @@ class FedOBP(Strategy, frozen=True):
 def smooth(scores: Scores, past: Scores | None, ema: float) -> Scores:
     """Return E (s,) = (1 - ema) * scores + ema * past; without ``past``, the scores themselves.
 
-    ``past`` is the E of the device's last plan. Raises ``StrategyError`` when it has another shape.
+    ``past`` is the E of the device's last plan. Raises ``StrategyError`` if ``past`` has another shape.
     """
     if past is None:
         return scores

@@ -23,10 +23,7 @@ class FedPer(FedAvg, frozen=True):
     classifier."""
 
     def init(self, context: Context) -> State:
-        """Return the run's first model.
-
-        Raises ``ConfigError`` for a name in ``head`` that the model lacks.
-        """
+        """Return the run's first model. Raises ``ConfigError`` if the model lacks a name in ``head``."""
         head(context.layout, self.head)
         return super().init(context)
 

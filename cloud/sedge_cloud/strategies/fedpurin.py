@@ -1,4 +1,4 @@
-"""FedPURIN: devices send only the elements that their loss depends on, and share them with similar ones.
+"""FedPURIN: devices send only the elements that their loss depends on, and share them with similar devices.
 
 Algorithm 1 for device i in round t; th_i is its trained model, m_i the elements that it sent:
 
@@ -9,16 +9,17 @@ Algorithm 1 for device i in round t; th_i is its trained model, m_i the elements
     next start: d_i on m_i, G elsewhere; BatchNorm's tensors stay on the device (FedBN)
 
 g is the gradient of the last batch; ``gradient`` and ``hessian`` give the four rows of Table 2. After round
-beta nobody collaborates: d_i is th_i on m_i, which the device has kept and need not be sent. A device that
-has sent no elements yet starts from G. collaboration.py says how partial participation is handled.
+beta nobody collaborates: d_i is th_i on m_i, which the device has kept, so it need not be sent. A device
+that has sent no elements yet starts from G. collaboration.py says how partial participation is handled.
 
 The paper's averages take zero wherever a device did not send (``average = "shrunk"``): an element that
 nobody sends is zero in G. "counted" and "filled" are our own additions; coordinate-wise robust rules can
 only be used with "filled".
 
-The paper's accuracy "before aggregation" is that of th_i m_i, measured after training with all unsent
-elements set to zero: ``Report.sparse``. Its isLocal variant, in which the device's own dense model replaces
-G, has no global model and is not implemented. n = parameters, k = elements sent.
+The paper's accuracy "before aggregation" is the accuracy of th_i m_i, measured after training with all
+unsent elements set to zero: ``Report.sparse``. Its isLocal variant, in which the device's own dense model
+replaces G, has no global model and is not implemented. n is the number of parameters, k the number of
+elements sent.
 """
 
 from collections.abc import Iterable
@@ -47,7 +48,7 @@ Average = Literal["shrunk", "counted", "filled"]
 
 
 class FedPURIN(Grouped, frozen=True):
-    """The options of FedPURIN; the defaults are those of the paper's Table 1 on Fashion-MNIST."""
+    """The FedPURIN strategy, by default as in the paper's Table 1 on Fashion-MNIST."""
 
     name: ClassVar[str] = "fedpurin"
 
@@ -109,11 +110,11 @@ class FedPURIN(Grouped, frozen=True):
 
 
 def sparse_mean(updates: Iterable[Update], theta: Theta, counted: bool) -> Theta:
-    """Compute G (n,), the mean by ``num_examples`` of models that are known only where they were sent.
+    """Compute G (n,), the mean weighted by ``num_examples`` of models known only where they were sent.
 
-    An element that a device did not send counts as zero or, if ``counted``, is left out of the mean; in
-    that case an element that nobody sent keeps its value in ``theta``, the last G. Without updates G is a
-    copy of theta.
+    An element that a device did not send counts as zero or, if ``counted``, is left out of the mean. In the
+    latter case an element that nobody sent keeps its value from ``theta``, the last G. With no updates, G
+    is a copy of theta.
     """
     total = np.zeros(theta.size, np.float64)
     weight = np.zeros(theta.size, np.float64)
@@ -134,7 +135,7 @@ def sparse_mean(updates: Iterable[Update], theta: Theta, counted: bool) -> Theta
 
 
 class Accounted(NamedTuple):
-    """The bytes of one device in one round, as the paper counts them."""
+    """One device's bytes in one round, as the paper counts them."""
 
     up: float
     down: float
@@ -145,10 +146,10 @@ def accounted_bytes(
 ) -> Accounted:
     """Count the bytes of a device's update and of its next start, as the paper's Table 3 does.
 
-    The update is that of round ``context.round``. Up: 4 bytes for every parameter sent, and one bit for
-    every parameter. Down: 4 bytes for every nonzero element of the start, but after round beta only for
-    those outside the mask. Data that the device keeps does not count. The bytes that Sedge sends differ: G
-    is sent once for the whole fleet, and everything is encoded.
+    The update is the one from round ``context.round``. Up: 4 bytes for every parameter sent, and one bit
+    for every parameter. Down: 4 bytes for every nonzero element of the start, but after round beta only for
+    elements outside the mask. Data that the device keeps does not count. The bytes that Sedge sends differ:
+    G is sent once for the whole fleet, and everything is encoded.
     """
     layout = context.layout
     parameters = layout.mask(t.name for t in layout.tensors if t.role is Role.PARAMETER)

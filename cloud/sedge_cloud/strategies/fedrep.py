@@ -2,9 +2,9 @@
 
 FedRep (Collins et al. 2021, Algorithm 1) trains first the device's own head on the frozen global body, then
 the body under the frozen head; only the body is sent. In FedBABU (Oh et al. 2022, Algorithm 1) the fleet
-trains the body under a head that never changes; each device then fits a head of its own to the body. In
-both, the epochs of head and body add up to the run's ``local_epochs``, so a round costs as much as with
-other methods; each part gets at least one. The optimiser's state is reset between the parts.
+trains the body under a head that never changes; each device then fits its own head to the body. In both,
+the epochs of head and body add up to the run's ``local_epochs``, so a round costs as much as with other
+methods; each part gets at least one epoch. The optimiser's state is reset between the parts.
 """
 
 from collections.abc import Iterable
@@ -63,7 +63,7 @@ class FedBABU(FedPer, frozen=True):
 def phases(
     layout: Layout, names: tuple[str, ...], training: Training, body_epochs: int
 ) -> tuple[Training, Training]:
-    """Return the training of the head alone and that of the body alone, ``local_epochs`` together."""
+    """Return the training settings for the head alone and for the body alone, ``local_epochs`` in total."""
     head_epochs = max(1, training.local_epochs - body_epochs)
     frozen = training.freeze
     replace = msgspec.structs.replace

@@ -1,13 +1,14 @@
 """FedRolex: HeteroFL with a window of channels that advances by one in every round.
 
-Alam et al. 2022. Of an axis with c channels, a device that lacks the share rho of them trains, in round j
-(from 0), channels
+Alam et al. 2022. In round j (from 0), a device that lacks the share rho of an axis's c channels trains the
+channels
 
     (j mod c), (j mod c) + 1, ...   (mod c),   c - floor(rho c) of them
 
 So every channel is trained sooner or later, even if all devices are narrow. The window is the same for all
-devices of a width. BatchNorm's statistics stay on the device at their old positions. So after each move
-they belong to other channels, until some training steps have corrected them. GroupNorm has no statistics.
+devices with the same width. BatchNorm's statistics stay on the device at their old positions. So after each
+move they belong to other channels, until some training steps have corrected them. GroupNorm has no
+statistics.
 """
 
 from typing import ClassVar
@@ -19,7 +20,7 @@ from sedge_protocol.wire.work import Codec
 
 
 class FedRolex(HeteroFL, frozen=True):
-    """The options of FedRolex, which are those of HeteroFL."""
+    """The FedRolex strategy, with HeteroFL's options."""
 
     name: ClassVar[str] = "fedrolex"
 

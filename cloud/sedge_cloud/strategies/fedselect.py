@@ -11,7 +11,7 @@ Here the cloud does the selection, as it gets th+ - th in the update. As in the 
 by tensor, vectors (biases) stay shared, an element that nobody shares keeps its value, and the mask during
 the round decides which devices are averaged. Differences: personal and shared elements are trained
 together, not in turn; devices are weighted by ``num_examples``; a mask never exceeds its limit. Elements
-that a codec leaves out count as unchanged. n = parameters, b = 16-bit words.
+that a codec leaves out count as unchanged. n is the number of parameters, b the number of 16-bit words.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ MASK = "mask"
 
 
 class FedSelect(FedAvg, frozen=True):
-    """The options of FedSelect."""
+    """The FedSelect strategy."""
 
     name: ClassVar[str] = "fedselect"
 
@@ -50,7 +50,7 @@ class FedSelect(FedAvg, frozen=True):
     def coordinate_rules(self) -> bool:
         """Return False: only the devices that share an element are averaged.
 
-        A coordinate-wise rule would use the values of all devices for every element.
+        A coordinate-wise rule would use every device's value for every element.
         """
         return False
 
@@ -66,7 +66,7 @@ class FedSelect(FedAvg, frozen=True):
         )
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Return the device's own values on its mask, after adding the elements of its last change."""
+        """Return the device's own values on its mask, extended by the elements that changed most."""
         layout = context.layout
         if client.trained is None:
             return Assignment()
@@ -104,9 +104,9 @@ def write_mask(mask: Mask) -> NDArray[np.float32]:
 
 
 def read_mask(words: NDArray[np.float32] | None, size: int) -> Mask:
-    """Decode the mask (n,) from numbers (b,); an empty mask if there are none.
+    """Decode the mask (n,) from numbers (b,); an all-False mask if there are none.
 
-    Raises ``StrategyError`` if they encode a mask of another size.
+    Raises ``StrategyError`` if the numbers encode a mask of another size.
     """
     if words is None:
         return np.zeros(size, np.bool_)

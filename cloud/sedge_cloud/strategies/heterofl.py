@@ -5,10 +5,10 @@ Diao et al. 2021. A device that lacks the share rho of the channels starts from 
     theta_i = theta_g[: c - floor(rho c)] of every axis of c channels
     theta_g'[k] = mean of theta_i[k] over the devices that have the element k, otherwise theta_g[k]
 
-The start is the same vector for all devices of a width, and is sent once for all of them. The paper's
-scaler (activations times 1 / (1 - rho) in training) and masked loss would belong in the device's program,
-and are left out; with a normalisation layer the scaler has no effect. BatchNorm's statistics stay on the
-device. n = parameters, m = parameters of a width.
+The start is the same vector for all devices with the same width, and is sent once for all of them. The
+paper's scaler (activations times 1 / (1 - rho) in training) and masked loss would belong in the device's
+program, and are left out; with a normalisation layer the scaler has no effect. BatchNorm's statistics stay
+on the device. The model has n parameters, and a width m of them.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ Weighting = Literal["uniform", "examples"]
 
 
 class HeteroFL(WidthPolicy, frozen=True):
-    """The options of HeteroFL: the devices' widths (``WidthPolicy``) and weights."""
+    """The HeteroFL strategy; its options set the devices' widths (``WidthPolicy``) and weights."""
 
     name: ClassVar[str] = "heterofl"
 
@@ -38,7 +38,7 @@ class HeteroFL(WidthPolicy, frozen=True):
     FedAvg."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Return the device's sub-model of the global model, with its own statistics."""
+        """Return the device's sub-model, cut from the global model, with the device's own statistics."""
         width, arrays = self.width_of(context, client)
         start = context.theta[self.places(context, width)] if width else None
         return Assignment(arrays=arrays, start=start, width=width)
@@ -53,7 +53,7 @@ class HeteroFL(WidthPolicy, frozen=True):
         return context.moved(change)
 
     def places(self, context: Context, width: int) -> Places:
-        """Return the places in the global model of a width's elements (m,) in this round."""
+        """Return the places in the global model that a width's elements (m,) come from in this round."""
         return places_of(
             form_of(context, 0), form_of(context, width), self.channels(context, width)
         )

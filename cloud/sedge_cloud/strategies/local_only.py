@@ -13,9 +13,9 @@ class LocalOnly(Strategy, frozen=True):
     name: ClassVar[str] = "local_only"
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """Return the device's own last model, all of it, and no upload."""
+        """Return the device's entire last model as its start, and no upload."""
         return Assignment(work=Work(keep=tuple(context.layout.by_name), upload=False))
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Return the same model."""
+        """Return the global model unchanged."""
         return State(context.theta)

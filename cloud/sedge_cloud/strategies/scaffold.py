@@ -12,12 +12,12 @@ If the rate differs from step to step, K_i lr is the sum of the rates.
 
 So only s_i is sent up: the coordinator computes c_i' from it and from the d_i that it stores for the
 device. A device's first c_i is 0. BatchNorm's statistics stay on the device and have no variate. Two
-vectors are sent down where FedAvg sends one; d_i differs for each device and is sent exactly.
+vectors are sent down where FedAvg sends one; d_i differs from device to device and is sent exactly.
 
 A lossy codec's error is in s_i, so c_i' is off by that error over K_i lr. With error feedback s_i also
 contains remainders of earlier rounds, which the variate mistakes for gradient. For elements that a sparse
-upload leaves out, c_i' = -d_i. K_i is what the device reports. The outlier filter protects c and x from an
-extreme s_i, but not the device's own c_i. n = parameters.
+upload leaves out, c_i' = -d_i. K_i is the number that the device reports. The outlier filter protects c and
+x from an extreme s_i, but not the device's own c_i. n is the number of parameters.
 """
 
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Scaffold(Strategy, frozen=True):
-    """The option of SCAFFOLD."""
+    """The SCAFFOLD strategy, with its one option."""
 
     name: ClassVar[str] = "scaffold"
 
@@ -67,7 +67,7 @@ class Scaffold(Strategy, frozen=True):
         return EVERY_ELEMENT
 
     def init(self, context: Context) -> State:
-        """Return the run's first model. Raises ``ConfigError`` for an optimizer other than plain SGD."""
+        """Return the run's first model. Raises ``ConfigError`` unless the optimizer is plain SGD."""
         training = context.training
         why = "scaffold computes a device's mean gradient from its change"
         if training.momentum > 0:
@@ -106,7 +106,7 @@ class Scaffold(Strategy, frozen=True):
 
 
 def _variate(context: Context, client: ClientModel) -> NDArray[np.float64]:
-    """Return c_i (n,) after a device's last update; without an update 0, of shape ()."""
+    """Return c_i (n,) after a device's last update; before the first, a zero of shape ()."""
     if client.trained is None:
         return np.zeros(())
     rates = client.arrays.get(RATES, _rates(context.training))
@@ -115,7 +115,7 @@ def _variate(context: Context, client: ClientModel) -> NDArray[np.float64]:
 
 
 def _slope(sent: SparseVector | None, steps: int, rates: Theta) -> NDArray[np.float64]:
-    """Return s / (K lr) (n,), the negative mean gradient of a device that sent s; without s, a zero ()."""
+    """Return s / (K lr) (n,), the negative mean gradient of a device that sent s; a scalar 0 without s."""
     if sent is None:
         return np.zeros(())
     return sent.dense() / _rate_sum(max(steps, 1), rates)

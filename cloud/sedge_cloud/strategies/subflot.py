@@ -12,15 +12,15 @@ A device without history in its width, or with an untrusted one (``strategy.Clie
 first channels of W_G, as no W~_i may be derived from an unfiltered change. Where the notes leave choices
 open, this uses uniform marginals, plain distances, no transport of classes and inputs, and the ``mass``
 rule, without which a smaller model would not preserve the function. BatchNorm's statistics stay on the
-device, whose neurons keep their order. With ``assign``, channels of W_G that no device's channel became
-keep their values.
+device, whose neurons keep their order. With ``assign``, channels of W_G to which no device's channel was
+assigned keep their values.
 
 The effect of lambda depends on how far a round's steps can move a model, so the same value does not suit
 different training lengths. Instead, the option ``pull`` is the share of a model's distance from its start
 that the term alone would take back in a round: .11 for the paper's lambda of 1 in 59 steps of rate .001.
 ``prox_for`` computes the strength for the number of steps that the device took in its last round. Before a
-device's first update that number is unknown, and there is no pull. n = parameters, m = parameters of a
-width.
+device's first update that number is unknown, and there is no pull. The model has n parameters, and a width
+m of them.
 """
 
 from collections.abc import Iterable
@@ -52,10 +52,11 @@ Weighting = Literal["examples", "uniform", "width"]
 
 
 class SubFLOT(WidthPolicy, frozen=True):
-    """The options of SubFLOT: those of ``WidthPolicy``, and its own.
+    """The SubFLOT strategy, with the options of ``WidthPolicy`` and its own.
 
-    Without ``otp``, use ``literal`` or ``assign``, or turn ``ota`` off, too: the mass rule spreads a narrow
-    model's weights over all channels of W_G, of which a slice then gets only few.
+    Without ``otp``, use ``literal`` or ``assign``, or turn off ``ota`` as well: the mass rule spreads a
+    narrow model's weights over all channels of W_G, and a slice of these channels then gets only a few of
+    the weights.
     """
 
     name: ClassVar[str] = "subflot"
@@ -95,7 +96,7 @@ class SubFLOT(WidthPolicy, frozen=True):
         return ValueCoding.INT8
 
     def init(self, context: Context) -> State:
-        """Return the run's first model. Raises ``ConfigError`` if SciPy is needed and missing."""
+        """Return the run's first model. Raises ``ConfigError`` if SciPy is needed but missing."""
         if self.otp or self.ota:
             require_solver(self.solver)
         return super().init(context)
@@ -118,7 +119,7 @@ class SubFLOT(WidthPolicy, frozen=True):
         return Assignment(work=Work(training=pulled), arrays=arrays, start=start, width=width)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """Return the weighted mean of the trained models, aligned with the neurons of the global one."""
+        """Return the weighted mean of the trained models, each aligned with the global model's neurons."""
 
         def weight(update: Update) -> float:
             if self.weighting == "uniform":

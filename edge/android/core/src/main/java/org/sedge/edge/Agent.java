@@ -198,8 +198,8 @@ public final class Agent {
 
     /**
      * Leaves the fleet permanently: notifies the coordinator, which then ignores the device, and deletes everything in
-     * the state folder, including models. The caller must delete the secret. If another agent is just being stopped,
-     * this method waits for it.
+     * the state folder, including models. The caller must delete the secret. If another agent is still stopping, this
+     * method waits for it.
      *
      * @return true if the coordinator answered in time; otherwise its operator must revoke the device
      * @throws SedgeException if an agent still uses the folder, or the disk fails
@@ -240,7 +240,10 @@ public final class Agent {
         }
     }
 
-    /** Waits for a running training after an internal error, because it writes to the folder until its next step. */
+    /**
+     * After an internal error, waits for training that is still running, because it writes to the folder until its next
+     * step.
+     */
     private void abandonWorker() {
         boolean interrupted = false;
         while (worker != null && worker.isAlive()) {
@@ -437,7 +440,7 @@ public final class Agent {
             thread.start();
         }
 
-        /** Waits for room in the queue. Returns false if the download was stopped meanwhile. */
+        /** Waits for room in the queue. Returns false if the download has been stopped in the meantime. */
         private boolean hand(WebSpan begun, Runnable part) {
             try {
                 while (!begun.stopped()) {

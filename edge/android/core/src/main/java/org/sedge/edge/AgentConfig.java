@@ -23,7 +23,9 @@ public final class AgentConfig {
     public final String fleet;
     /** {@code mqtt://host[:port]} or {@code mqtts://host[:port]}. */
     public final String url;
-    /** The certificate authority of the broker, in PEM; null to trust the system's authorities. */
+    /**
+     * The certificate authority that signed the broker's certificate, in PEM; null to trust the system's authorities.
+     */
     public final @Nullable String caPem;
     /** The host, port and TLS setting, parsed from {@link #url}. */
     public final String host;
@@ -39,7 +41,7 @@ public final class AgentConfig {
     public final @Nullable ClientCertificate certificate;
     private final byte[] secret;
 
-    /** @throws ConfigError for an invalid value */
+    /** @throws ConfigError if a value is invalid */
     public AgentConfig(String device, String fleet, String url, byte[] secret, @Nullable String caPem)
             throws SedgeException {
         this(device, fleet, url, secret, caPem, Limits.DEFAULT, Downloads.ANY, PinnedKeys.NONE, null);
@@ -87,9 +89,9 @@ public final class AgentConfig {
     }
 
     /**
-     * Returns a copy of this configuration with the device's own certificate, DER or PEM.
+     * Returns a copy of this configuration with the device's own certificate, in DER or PEM.
      *
-     * @throws ConfigError if it is for another key
+     * @throws ConfigError if the certificate is for another key
      */
     public AgentConfig certified(byte[] coded) throws SedgeException {
         return new AgentConfig(
@@ -107,7 +109,7 @@ public final class AgentConfig {
     }
 
     /**
-     * Returns the certificates in {@link #caPem}, or null if it is null.
+     * Returns the certificates in {@link #caPem}, or null if that is null.
      *
      * @throws ConfigError if the text has no certificate
      */

@@ -31,7 +31,8 @@ public interface AgentListener {
     void finished(String run, int round, Metric metric, double before, double after, long bytesUp, long bytesDown);
 
     /**
-     * Called when the device declines an order or the coordinator rejects an update. Its operator sees the same reason.
+     * Called when the device declines an order or the coordinator rejects an update. The fleet's operator sees the same
+     * reason.
      */
     void declined(String run, int round, String reason);
 }

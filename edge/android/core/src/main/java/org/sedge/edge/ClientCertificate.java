@@ -26,8 +26,8 @@ import javax.net.ssl.KeyManager;
 import javax.net.ssl.KeyManagerFactory;
 
 /**
- * The certificate of a device or a token for the broker (protocol/spec/enrolment.md, E18). Its key follows from the secret,
- * so no file holds the key.
+ * A device's or a token's certificate for the broker (protocol/spec/enrolment.md, E18). The certificate's key is
+ * derived from the secret, so no file holds the key.
  */
 public final class ClientCertificate {
     private static final int NAME_BYTES = 16;
@@ -36,10 +36,10 @@ public final class ClientCertificate {
     private final PrivateKey key;
 
     /**
-     * Reads a certificate, DER or PEM.
+     * Reads a certificate in DER or PEM.
      *
-     * @param secret the device's 32 bytes
-     * @throws ConfigError unless it is a certificate for the key that follows from the secret
+     * @param secret the device's 32-byte secret
+     * @throws ConfigError unless it is a certificate for the key that is derived from the secret
      */
     ClientCertificate(byte[] coded, byte[] secret) throws ConfigError {
         try {
@@ -60,7 +60,7 @@ public final class ClientCertificate {
                 "certificate", "one for another key", "that of this device, with the key that follows from its secret");
     }
 
-    /** Signs something and verifies it, as Java computes no public key from a private one. */
+    /** Checks the key with a trial signature, as Java cannot compute a public key from a private one. */
     private boolean isOurs() throws GeneralSecurityException {
         Signature signature = Signature.getInstance("SHA256withECDSA");
         signature.initSign(key);
@@ -72,7 +72,7 @@ public final class ClientCertificate {
         return signature.verify(signed);
     }
 
-    /** Returns the certificate, DER. */
+    /** Returns the certificate in DER. */
     public byte[] der() {
         try {
             return made.getEncoded();
@@ -81,24 +81,27 @@ public final class ClientCertificate {
         }
     }
 
-    /** Returns the certificate, PEM. */
+    /** Returns the certificate in PEM. */
     String pem() {
         Base64.Encoder lines = Base64.getMimeEncoder(64, "\n".getBytes(StandardCharsets.US_ASCII));
         return "-----BEGIN CERTIFICATE-----\n" + lines.encodeToString(der()) + "\n-----END CERTIFICATE-----\n";
     }
 
-    /** Returns the 16 bytes by which a hello names it (E19). */
+    /** Returns the 16 bytes with which a hello names the certificate (E19). */
     byte[] name() {
         return Arrays.copyOf(Digests.sha256(der()), NAME_BYTES);
     }
 
-    /** Returns the option that makes the next token for the same device; empty if this is a token's certificate. */
+    /**
+     * Returns the command-line option that makes the next token one for the same device; empty if this is a token's
+     * certificate.
+     */
     private String option() {
         String holder = made.getSubjectX500Principal().getName().replace("CN=", "");
         return holder.startsWith("join-") ? "" : " --device " + holder;
     }
 
-    /** Returns what shows it in a TLS handshake. */
+    /** Returns the key managers that present the certificate in a TLS handshake. */
     public KeyManager[] managers() throws GeneralSecurityException, IOException {
         KeyStore store = KeyStore.getInstance(KeyStore.getDefaultType());
         store.load(null, null);
@@ -108,12 +111,12 @@ public final class ClientCertificate {
         return factory.getKeyManagers();
     }
 
-    /** Returns true if it is valid at this time. */
+    /** Returns true if the certificate is valid at this time. */
     public boolean isValid(Instant now) {
         return !now.isBefore(made.getNotBefore().toInstant()) && !now.isAfter(made.getNotAfter().toInstant());
     }
 
-    /** Says to a person how long it is valid, and what to do if it is not valid now. */
+    /** Returns a text for people: how long the certificate is valid, and what to do if it is not valid now. */
     public String said(Instant now) {
         if (now.isBefore(made.getNotBefore().toInstant())) {
             return "it is not valid yet, as this device's clock says " + now.atOffset(ZoneOffset.UTC).toLocalDate()

@@ -39,7 +39,7 @@ public final class Downloads {
      *
      * @param plain whether http is allowed in addition to https
      * @param hosts the servers' names; empty to allow any server
-     * @param caPem the authority of their certificates, in PEM; null to trust the system's authorities
+     * @param caPem the authority that signed their certificates, in PEM; null to trust the system's authorities
      * @throws SedgeException if {@code caPem} has no certificate
      */
     public static Downloads from(boolean plain, Collection<String> hosts, @Nullable String caPem) throws SedgeException {

@@ -29,8 +29,8 @@ public final class Examples {
     }
 
     /**
-     * Splits the examples into a training and a test part. Each part keeps the order of the examples, and has the same
-     * rows as with the Python agent.
+     * Splits the examples into a training and a test part. Each part keeps the order of the examples, and gets the same
+     * rows as in the Python agent.
      *
      * @param testFraction the share of the test part, which gets at least one example but never all
      */

@@ -25,7 +25,7 @@ public final class JoinText {
     /**
      * Parses the text of an enrolled device.
      *
-     * @throws ConfigError for an invalid text; the message never shows the secret
+     * @throws ConfigError if the text is invalid; the message never shows the secret
      */
     public static AgentConfig parse(String text) throws SedgeException {
         try {
@@ -45,7 +45,7 @@ public final class JoinText {
     /**
      * Parses the text of a token (E8). Returns null if the text enrols one particular device.
      *
-     * @throws ConfigError for an invalid text
+     * @throws ConfigError if the text is invalid
      */
     public static @Nullable JoinToken token(String text) throws SedgeException {
         try {

@@ -48,7 +48,7 @@ public final class Joining implements Link.Owner {
      * Prepares a join with the device's key pair. The caller keeps the pair until the device has joined, so that an
      * interrupted join can continue.
      *
-     * @throws ConfigError for an invalid token or id
+     * @throws ConfigError if the token or the id is invalid
      */
     public Joining(JoinToken token, String name, Agreement.Pair pair) throws SedgeException {
         AgentConfig account = token.account;

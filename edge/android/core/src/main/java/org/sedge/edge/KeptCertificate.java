@@ -6,15 +6,17 @@ import java.io.File;
 import java.util.Arrays;
 
 /**
- * The certificate that the coordinator has sent since, in the device's state folder (protocol/spec/enrolment.md, E19).
+ * The certificate that the coordinator has sent since the device joined, in the device's state folder
+ * (protocol/spec/enrolment.md, E19).
  *
- * <p>It is stored behind the name of the configuration's certificate: another one there takes its place.
+ * <p>The file begins with the name of the configuration's certificate. If the configuration gets another certificate,
+ * that one is used instead.
  */
 public final class KeptCertificate {
     private final AgentConfig given;
     private final File file;
 
-    /** @param given the configuration as it was joined with */
+    /** @param given the configuration with which the device joined */
     public KeptCertificate(AgentConfig given, File stateFolder) {
         this.given = given;
         file = new File(stateFolder, "certificate");
@@ -32,10 +34,10 @@ public final class KeptCertificate {
     }
 
     /**
-     * Stores a later certificate, DER.
+     * Stores a newer certificate, given in DER.
      *
-     * @return the configuration with it
-     * @throws SedgeException if it is not for the device's key, or the disk refuses
+     * @return the configuration with the newer certificate
+     * @throws SedgeException if the certificate is not for the device's key, or the disk fails
      */
     AgentConfig replace(byte[] der) throws SedgeException {
         AgentConfig renewed = given.certified(der);

@@ -90,7 +90,7 @@ final class Leaving implements Link.Owner {
         }
     }
 
-    /** Returns the device's current keys. If they cannot be read, returns those from its enrolment. */
+    /** Returns the device's current keys or, if they cannot be read, the keys from its enrolment. */
     private static DeviceKeys keys(AgentConfig config, File stateFolder) {
         try {
             return Agent.keyring(config, stateFolder).keys();
@@ -99,7 +99,9 @@ final class Leaving implements Link.Owner {
         }
     }
 
-    /** Returns the configuration with the newest certificate, or with that of its enrolment if the newest cannot be read. */
+    /**
+     * Returns the configuration with the newest certificate or, if that cannot be read, with the one from enrolment.
+     */
     private static AgentConfig newest(AgentConfig config, File stateFolder) {
         try {
             return new KeptCertificate(config, stateFolder).newest();

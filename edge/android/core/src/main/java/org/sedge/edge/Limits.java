@@ -1,6 +1,9 @@
 package org.sedge.edge;
 
-/** Upper limits on what a device does for a coordinator, whatever it orders. The defaults are those of edge.toml. */
+/**
+ * Upper limits on what a device does for a coordinator, whatever the coordinator orders. The defaults are the same as
+ * in edge.toml.
+ */
 public final class Limits {
     public static final Limits DEFAULT = new Limits(3600, 10_000, 16, 0.5);
 

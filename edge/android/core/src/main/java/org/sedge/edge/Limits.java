@@ -16,7 +16,7 @@ public final class Limits {
     /** The share of the disk that the state folder may use: of the free space plus the folder's own files. */
     public final double diskShare;
 
-    /** @throws IllegalArgumentException for a value out of bounds */
+    /** @throws IllegalArgumentException if a value is out of bounds */
     public Limits(int ordersPerHour, double megabytesPerDay, double trainingHoursPerDay, double diskShare) {
         boolean hours = trainingHoursPerDay > 0 && trainingHoursPerDay <= 24;
         if (ordersPerHour < 1 || !(megabytesPerDay > 0) || !hours || !(diskShare > 0 && diskShare <= 1)) {

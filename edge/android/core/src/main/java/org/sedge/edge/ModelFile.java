@@ -15,7 +15,8 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Writes a model to one file that other programs can read, in two of the formats of the protocol's host/model_files.py.
+ * Writes a model to one file that other programs can read, in two of the formats defined in the protocol's
+ * host/model_files.py.
  */
 final class ModelFile {
     private static final String PIXELS = "unsigned 8-bit values divided by 255";

@@ -34,7 +34,7 @@ public final class PersonalModel implements AutoCloseable {
      * @param backends the runtimes that may run it, in order of preference
      * @param sandbox tries out programs before they run in this process
      * @throws SedgeException {@code ConfigError} if there is no model, or no backend that runs it; {@code StorageError}
-     *     or {@code CodecError} if it cannot be read
+     *     or {@code CodecError} if the model cannot be read
      */
     public PersonalModel(File stateFolder, @Nullable String run, List<Backend> backends, Sandbox sandbox)
             throws SedgeException {
@@ -101,9 +101,7 @@ public final class PersonalModel implements AutoCloseable {
         }
     }
 
-    /**
-     * Returns true if this device has trained the model, and false if it is the one from which the device would start.
-     */
+    /** Returns true if this device has trained the model, and false if it would start its first training from it. */
     public boolean trained() {
         synchronized (open) {
             open.newest();

@@ -71,7 +71,7 @@ public abstract class SedgeException extends Exception {
         }
     }
 
-    /** Several starts of the agent began the same order, and the agent did not survive any of them. */
+    /** The agent began the same order in several starts, and survived none of them. */
     public static final class TooManyStarts extends SedgeException {
         public TooManyStarts(String message) {
             super("TooManyStarts", message, null);

@@ -18,8 +18,8 @@ public interface Backend {
     Program load(File file, String method) throws BackendException;
 
     /**
-     * Creates a backend by its class name. The class needs a public constructor without arguments, because the process
-     * of a trial creates its own instance.
+     * Creates a backend by its class name. The class needs a public constructor without arguments, because a trial's
+     * process creates its own instance.
      *
      * @throws ConfigError if the class is not a usable backend
      */

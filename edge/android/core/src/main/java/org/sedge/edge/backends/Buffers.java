@@ -39,8 +39,8 @@ final class Buffers {
     }
 
     /**
-     * Stores the additional inputs of a guided loss, by their names in its program. Memory for them is allocated only
-     * if there are any.
+     * Stores the additional inputs of a guided loss, keyed by their names in the loss's program. Memory for them is
+     * allocated only if there are any.
      */
     void put(Map<String, float[]> guidance) {
         for (Map.Entry<String, float[]> entry : guidance.entrySet()) {

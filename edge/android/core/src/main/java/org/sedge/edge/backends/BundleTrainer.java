@@ -20,7 +20,7 @@ import org.sedge.edge.wire.Signature;
 
 import java.util.function.BooleanSupplier;
 
-/** Trains with the programs of a bundle, on any runtime (spec/training.md, T4 to T8). */
+/** Trains with a bundle's programs, on any runtime (spec/training.md, T4 to T8). */
 final class BundleTrainer implements Trainer {
     private final Bundle bundle;
     /** The program "gradient", or "guided" if the order asks for the guided loss. */

@@ -32,7 +32,7 @@ public final class Programs implements Trainer.Opener {
     private final List<Backend> backends;
     private final Trials trials;
 
-    /** The folder holds the program files of the last job, and must not be used for anything else. */
+    /** The folder holds the program files from the last job, and must not be used for anything else. */
     public Programs(File folder, List<Backend> backends, Trials trials) {
         this.folder = folder;
         this.backends = backends;
@@ -40,8 +40,8 @@ public final class Programs implements Trainer.Opener {
     }
 
     /**
-     * Loads the programs for the job's training. They run in this process only after they passed a trial in another
-     * one.
+     * Loads the programs for the job's training. They run in this process only after they have passed a trial in
+     * another process.
      */
     @Override
     public Trainer open(Bundle bundle, Job job, BooleanSupplier stopped)
@@ -57,8 +57,8 @@ public final class Programs implements Trainer.Opener {
     }
 
     /**
-     * Loads the bundle's program {@code predict} from a file of this name in the folder. The file must exist as long as
-     * the predictor is open.
+     * Writes the bundle's program {@code predict} to a file of this name in the folder and loads it from there. The
+     * file must exist as long as the predictor is open.
      */
     public Predictor predictor(Bundle bundle, byte[] sha256, String file)
             throws CodecError, ConfigError, StorageError, JobStopped {

@@ -47,7 +47,7 @@ public final class Trials {
     private static final long TIMEOUT_MILLIS = 300_000;
     /** How often to check whether the trial must stop. */
     private static final long LOOK_MILLIS = 100;
-    /** The number of verdicts in the file. A device keeps the bundles of 16 runs, in a few widths each. */
+    /** The maximum number of verdicts in the file. A device keeps the bundles of 16 runs, in a few widths each. */
     static final int MAX_VERDICTS = 64;
 
     static final Schema<Record> VERDICTS = Record.schema();
@@ -81,7 +81,7 @@ public final class Trials {
      * Returns why this process must not run a bundle's programs for a backend, or "" if it may. The bundle is the blob
      * {@code sha256}. Among all processes that use the state folder, only one trial runs at a time.
      *
-     * @throws CodecError for a program that must not be given to a runtime
+     * @throws CodecError if a program must not be given to a runtime
      * @throws JobStopped once {@code stopped} returns true
      */
     String fault(Bundle bundle, byte[] sha256, Backend backend, BooleanSupplier stopped)

@@ -36,7 +36,7 @@ public enum Coding {
         return this == FP32 || this == BF16;
     }
 
-    /** Returns the length in bytes of a plane, for {@code count} values. */
+    /** Returns a plane's length in bytes for {@code count} values. */
     int planeBytes(int plane, int count) {
         if (plane > 0 && block > 0) {
             return (count + block - 1) / block;
@@ -45,7 +45,7 @@ public enum Coding {
     }
 
     /**
-     * Encodes and decodes the values, as the receiver will see them.
+     * Returns the values as the receiver will see them, that is, encoded and decoded again.
      *
      * @throws CodecError if a value would not be finite
      */
@@ -105,7 +105,7 @@ public enum Coding {
     /**
      * Decodes {@code count} values from planes, whose lengths must be right.
      *
-     * @throws CodecError for an invalid code, scale or value
+     * @throws CodecError if a code, scale or value is invalid
      */
     float[] fromPlanes(byte[][] coded, int count) throws CodecError {
         float[] values = read(coded, count);

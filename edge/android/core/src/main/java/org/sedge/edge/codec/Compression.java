@@ -8,14 +8,14 @@ import java.util.zip.Deflater;
 import java.util.zip.Inflater;
 
 /**
- * The compressions of a coded vector's sections, in the order of their codes. The protocol's next one, zstd, is not
- * supported here, so the device does not announce it.
+ * The compression methods for a coded vector's sections, in the order of their codes. The next code in the protocol
+ * stands for zstd, which is not supported here, so the device does not announce it.
  */
 public enum Compression {
     NONE,
     ZLIB;
 
-    /** Compresses the data. Returns it unchanged if that would not make it shorter. */
+    /** Compresses the data. Returns the data unchanged if compression would not make it shorter. */
     byte[] shrink(byte[] data) {
         byte[] packed = this == NONE || data.length == 0 ? data : deflated(data);
         return packed.length < data.length ? packed : data;

@@ -27,8 +27,8 @@ public final class Selection {
     }
 
     /**
-     * Returns the k elements with the largest magnitudes, leaving out magnitudes below {@code least}. Of equal
-     * magnitudes, those with the lowest indices are taken.
+     * Returns the k elements with the largest magnitudes, leaving out magnitudes below {@code least}. Among equal
+     * magnitudes, the lowest indices are taken.
      */
     private static SparseVector largest(float[] vector, int k, float least) throws CodecError {
         int[] magnitudes = new int[vector.length]; // the bits of the floats, which sort in the same order
@@ -58,7 +58,7 @@ public final class Selection {
     }
 
     /**
-     * Rounds the values to multiples of a spacing, and leaves out those that become 0. The spacing is derived from the
+     * Rounds the values to multiples of a spacing, and leaves out values that become 0. The spacing is derived from the
      * magnitude with this rank, counted from the largest.
      */
     private static SparseVector nearestMultiples(SparseVector chosen, int rank) {

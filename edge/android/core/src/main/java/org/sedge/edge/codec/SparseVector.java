@@ -15,10 +15,10 @@ public final class SparseVector {
     private static final int VERSION = 1;
     private static final int HEAD_BYTES = 12;
     private static final int MAX_PARAMETERS = 1 << 28;
-    /** The minimum number of values for sorting by exponent, which saves nothing for fewer. */
+    /** With fewer values than this, sorting by exponent saves nothing, so it is not done. */
     private static final int MIN_ORDERED = 512;
 
-    /** The number n of elements of the vector. */
+    /** The number n of elements in the vector. */
     public final int size;
     /** The positions of the values; null if there is a value at each of the n positions. */
     public final int[] indices;
@@ -86,7 +86,7 @@ public final class SparseVector {
      * Decodes a vector.
      *
      * @param expected the expected number n of elements
-     * @throws CodecError if the bytes break a rule; the message names the first one
+     * @throws CodecError if the bytes break a rule; the message names the first rule broken
      */
     public static SparseVector decode(byte[] data, int expected) throws CodecError {
         if (data.length > 0 && data[0] != VERSION) {
@@ -146,8 +146,8 @@ public final class SparseVector {
     }
 
     /**
-     * Sorts a plane by the exponents in the highest plane or, if {@code sort} is false, restores its original order.
-     * Equal exponents keep their order.
+     * Sorts a plane's values by the exponents in the highest plane or, if {@code sort} is false, restores its original
+     * order. Equal exponents keep their order.
      */
     private static byte[] moved(byte[] plane, byte[] highest, boolean sort) {
         int[] next = new int[129];

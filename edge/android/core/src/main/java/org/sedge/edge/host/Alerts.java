@@ -4,7 +4,7 @@ import org.jspecify.annotations.Nullable;
 
 import java.util.Locale;
 
-/** What a broker's TLS alerts about our certificate mean, in the Python agent's words. */
+/** Explains a broker's TLS alerts about our certificate, in the same words as the Python agent. */
 final class Alerts {
     private static final String OTHER_AUTHORITY = "our certificate is of another authority";
     private static final String[][] MEANINGS = {
@@ -19,8 +19,8 @@ final class Alerts {
     private Alerts() {}
 
     /**
-     * Returns the meaning of the alert in an error; null if it has none. A JVM says "Received fatal alert: unknown_ca", Android
-     * "TLSV1_ALERT_UNKNOWN_CA", or for some alerts of TLS 1.3 "TLSV1_CERTIFICATE_REQUIRED".
+     * Returns the meaning of the alert in an error; null if the error contains no alert. A JVM says "Received fatal
+     * alert: unknown_ca", Android "TLSV1_ALERT_UNKNOWN_CA", or for some alerts of TLS 1.3 "TLSV1_CERTIFICATE_REQUIRED".
      */
     static @Nullable String meaning(Throwable error) {
         String text = String.valueOf(error.getMessage()).toLowerCase(Locale.ROOT);

@@ -13,14 +13,14 @@ import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManager;
 import javax.net.ssl.TrustManagerFactory;
 
-/** Creates TLS contexts that trust chosen certificate authorities, and may show a certificate of our own. */
+/** Creates TLS contexts that trust chosen certificate authorities and may present our own certificate. */
 final class Authorities {
     private Authorities() {}
 
     /**
-     * Returns a TLS context that trusts only these authorities, or those of the system if {@code trusted} is null.
+     * Returns a TLS context that trusts only these authorities, or the system's authorities if {@code trusted} is null.
      *
-     * @param own the certificate to show to a server that asks for one
+     * @param own the certificate to present to a server that asks for one
      */
     static SSLContext context(@Nullable Collection<? extends Certificate> trusted, @Nullable ClientCertificate own)
             throws GeneralSecurityException, IOException {

@@ -13,9 +13,9 @@ import java.util.logging.Level;
 import java.util.logging.Logger;
 
 /**
- * The device's link to the broker, which makes one connection after another (WIRE.md, 1.2, 1.7 and 1.9).
+ * The device's link to the broker, which opens one connection after another (WIRE.md, 1.2, 1.7 and 1.9).
  *
- * <p>Everything runs on the owner's thread, to which a connection's events are passed as tasks.
+ * <p>All methods run on the owner's thread unless they say otherwise; a connection's events are passed to it as tasks.
  */
 public final class Link {
     private static final Logger LOG = Logger.getLogger("org.sedge.edge");
@@ -121,7 +121,9 @@ public final class Link {
         }
     }
 
-    /** Sends one message. Without a connection the message is dropped; callers must expect to lose any message. */
+    /**
+     * Sends one message. If there is no connection, the message is dropped; callers must expect to lose any message.
+     */
     public void send(String topic, byte[] payload) {
         if (up) {
             if (Double.isNaN(deafAt) && !heard) {
@@ -144,8 +146,8 @@ public final class Link {
     }
 
     /**
-     * Cuts a connection that accepts no bytes, because the owner's thread would wait for it. Call it from another
-     * thread.
+     * Cuts a connection that accepts no bytes, because the owner's thread would otherwise wait for that connection.
+     * Call it from another thread.
      */
     public void cutIfStuck() {
         MqttConnection stuck = connection;
@@ -196,7 +198,7 @@ public final class Link {
             }
         }
 
-        /** An event of one connection. It is ignored if the link has switched to another connection meanwhile. */
+        /** An event of one connection. It is ignored if the link has switched to another connection in the meantime. */
         private abstract class Event implements Runnable {
             abstract void happen();
 

@@ -18,8 +18,8 @@ public final class Machine {
     /**
      * Returns the machine's memory in MB, or 0 if it is unknown.
      *
-     * <p>The coordinator compares it with the memory that a runtime needs for a step, outside the Java heap. The heap
-     * holds about ten vectors of the model's size. A job for which it is too small is declined as OutOfMemory.
+     * <p>The coordinator compares this number with the memory that a runtime needs for a step, outside the Java heap.
+     * The heap holds about ten vectors of the model's size. A job that needs a larger heap is declined as OutOfMemory.
      */
     public static long memoryMb() {
         try (BufferedReader lines = new BufferedReader(new InputStreamReader(

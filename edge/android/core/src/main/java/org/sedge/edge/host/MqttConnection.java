@@ -31,8 +31,8 @@ import javax.net.ssl.SSLSocket;
  * One connection to the broker. It implements the part of MQTT 3.1.1 that the protocol uses: clean sessions, wills, and
  * QoS 0.
  *
- * <p>These need ten packet types. The only Java client in Debian 12 supports the others, too, but needs two further
- * libraries.
+ * <p>These features need ten packet types. The only Java client in Debian 12 supports all packet types, but needs two
+ * more libraries.
  */
 public final class MqttConnection {
     public static final int KEEPALIVE_S = 30;
@@ -43,7 +43,7 @@ public final class MqttConnection {
     private static final long STUCK_MS = 2000;
     private static final int CONNECT = 0x10;
     private static final int CONNACK = 2;
-    /** The meanings of the return codes in a CONNACK. The last one is used for all other codes. */
+    /** The meanings of the return codes in a CONNACK. The last text is used for all other codes. */
     private static final String[] REFUSALS = {"Success", "Unsupported protocol version", "Client identifier not valid",
         "Server unavailable", "Bad user name or password", "Not authorized", "Unspecified error"};
     static final String REFUSES_US = ": the broker refuses us: ";
@@ -77,8 +77,9 @@ public final class MqttConnection {
     }
 
     /**
-     * Until the broker has accepted us over TLS, a write that fails shows in the next read: a broker that refuses our
-     * certificate says so and closes, and a JVM would send the rest of its handshake before it reads that.
+     * A socket whose failed writes stay silent until the broker has accepted us over TLS, so that the next read shows
+     * why the connection ended. A broker that refuses our certificate says so and closes the connection, but a JVM
+     * sends the rest of its handshake before it reads that.
      */
     private final class ReadFirst extends Socket {
         @Override
@@ -179,8 +180,8 @@ public final class MqttConnection {
     }
 
     /**
-     * Classifies how a connection ended that has not brought a message, which determines how long to wait for the next
-     * one.
+     * Classifies the end of a connection on which no message arrived. The result determines how long to wait before the
+     * next connection.
      */
     private Ended ended(Throwable error) {
         if (accepted || error instanceof Refused) {
@@ -200,7 +201,7 @@ public final class MqttConnection {
                 : error.getMessage() == null ? error.toString() : error.getMessage();
     }
 
-    /** Sends one message. If the link is down the message is dropped; callers must expect to lose any message. */
+    /** Sends one message. If the link is down, the message is dropped; callers must expect to lose any message. */
     public void send(String topic, byte[] payload) {
         attempt(PUBLISH << 4, topic.getBytes(StandardCharsets.UTF_8), payload, false);
     }
@@ -237,7 +238,7 @@ public final class MqttConnection {
         hangUp();
     }
 
-    /** Returns true if a write has been waiting for longer than it could with a working broker. */
+    /** Returns true if a write has been waiting for longer than is possible with a working broker. */
     public boolean stuck() {
         long since = writingSince;
         return since != 0 && System.nanoTime() - since > STUCK_MS * 1_000_000;

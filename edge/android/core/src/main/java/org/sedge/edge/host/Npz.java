@@ -24,12 +24,12 @@ import java.util.zip.ZipEntry;
 import java.util.zip.ZipInputStream;
 import java.util.zip.ZipOutputStream;
 
-/** Reads examples from numpy's .npz files. The array x has shape (N, ...); the array y may be missing. */
+/** Reads examples from numpy's .npz files. The array x has shape (N, ...), and the array y may be missing. */
 public final class Npz {
     private static final Pattern HEADER = Pattern.compile(
             "'descr': *'([<|](?:f[48]|[iub][1248]))'.*'fortran_order': *False.*'shape': *\\(([0-9, ]*)\\)");
 
-    /** Names that people use instead of y. */
+    /** Names that people use for the array y. */
     private static final Pattern TARGET = Pattern.compile("(?im)^(?:y|y_.*|labels?|targets?)\\.npy$");
     private static final List<String> NOT_INPUTS = Arrays.asList("y", "group");
     private static final int IMAGES_NDIM = 4;
@@ -105,7 +105,7 @@ public final class Npz {
         }
     }
 
-    /** Returns an .npz file with the tensors of theta (n,) by name. */
+    /** Returns an .npz file that has the tensors of theta (n,), each under its name. */
     public static byte[] write(Layout layout, float[] theta) {
         ByteArrayOutputStream made = new ByteArrayOutputStream(4 * theta.length + (1 << 12));
         try (ZipOutputStream out = new ZipOutputStream(made)) {

@@ -69,7 +69,8 @@ public final class WebSpan {
     }
 
     /**
-     * Downloads the chunks one after another. Returns null if all have arrived, otherwise one line that says why not.
+     * Downloads the chunks one after another. Returns null if all have arrived, otherwise one line that says what went
+     * wrong.
      */
     public String fetch(Taker taker) {
         try {

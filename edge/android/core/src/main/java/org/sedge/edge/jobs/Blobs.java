@@ -7,7 +7,8 @@ import java.util.BitSet;
 import java.util.Set;
 
 /**
- * Stores complete, immutable blobs, each named by its SHA-256, and partly received ones. Whole vectors are blobs, too.
+ * Stores complete, immutable blobs, each named by its SHA-256, and blobs received only in part. Whole vectors are
+ * stored as blobs as well.
  */
 public interface Blobs {
     boolean has(byte[] sha256);

@@ -20,15 +20,15 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Obtains the global model of an order. It is already on disk, is rebuilt by applying steps to an older version, or is
- * downloaded whole (WIRE.md, 8.1, 8.2).
+ * Obtains the global model that an order names. The model may already be on disk; otherwise it is rebuilt by applying
+ * steps to an older version, or downloaded whole (WIRE.md, 8.1, 8.2).
  */
 public final class GlobalModel {
     private GlobalModel() {}
 
     /**
-     * Returns the steps to apply to the newest version on disk. The list is empty if that is the model itself; null
-     * means that there is no version on disk.
+     * Returns the steps to apply to the newest version on disk. The list is empty if that version is the order's model;
+     * null means that there is no version on disk.
      */
     private static List<Step> stepsLeft(Order order, Blobs blobs) {
         if (blobs.has(order.modelHash)) {
@@ -59,7 +59,7 @@ public final class GlobalModel {
         return found;
     }
 
-    /** Returns the order with chunk sizes and download locations taken from its repetition. */
+    /** Returns the order with the chunk sizes and download locations from a repetition of the order. */
     public static Order recut(Order order, Order repeated) {
         Map<String, Manifest> cut = new HashMap<>();
         List<Manifest> named = ownBlobs(repeated);
@@ -90,13 +90,9 @@ public final class GlobalModel {
         return Hex.encode(manifest.sha256) + " " + manifest.size;
     }
 
-    /** Returns the order's patch and correction, as far as it has them as blobs. */
-    public static List<Manifest> ownBlobs(Order order) {
-        List<Manifest> found = new ArrayList<>(
-                Arrays.asList(order.patchBlob, order.correction));
-        found.removeAll(Collections.singleton(null));
-        return found;
-    }
+    /** Returns the blobs of the order's patch and correction, if there are any. */ public static List<Manifest>
+    ownBlobs(Order order) { List<Manifest> found = new ArrayList<>( Arrays.asList(order.patchBlob, order.correction));
+    found.removeAll(Collections.singleton(null)); return found; }
 
     /** Returns the order's global model, shape (n,). */
     public static float[] read(Order order, Blobs blobs, int size) throws StorageError, CodecError {

@@ -9,7 +9,7 @@ public final class Outcome {
     /** The update's report. The device shows parts of it to people. */
     public final Report report;
     public final Metric metric;
-    /** The state to keep of the run: the names of its blobs. */
+    /** The state to keep for the run: the names of its blobs. */
     public final Kept kept;
 
     public Outcome(byte[] update, Report report, Metric metric, Kept kept) {

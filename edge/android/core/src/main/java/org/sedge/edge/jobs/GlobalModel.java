@@ -90,9 +90,13 @@ public final class GlobalModel {
         return Hex.encode(manifest.sha256) + " " + manifest.size;
     }
 
-    /** Returns the blobs of the order's patch and correction, if there are any. */ public static List<Manifest>
-    ownBlobs(Order order) { List<Manifest> found = new ArrayList<>( Arrays.asList(order.patchBlob, order.correction));
-    found.removeAll(Collections.singleton(null)); return found; }
+    /** Returns the blobs of the order's patch and correction, if there are any. */
+    public static List<Manifest> ownBlobs(Order order) {
+        List<Manifest> found = new ArrayList<>(
+                Arrays.asList(order.patchBlob, order.correction));
+        found.removeAll(Collections.singleton(null));
+        return found;
+    }
 
     /** Returns the order's global model, shape (n,). */
     public static float[] read(Order order, Blobs blobs, int size) throws StorageError, CodecError {

@@ -1,7 +1,7 @@
 """Backs up the whole state to one file, even while the service runs, and restores it.
 
     head.json       first line: SHA-256 of the rest; then the head as JSON
-    sedge.sqlite    a snapshot of a copy of all rows, from SQLite or a server; the head holds its digest
+    sedge.sqlite    a snapshot of all rows, from SQLite or a server; the head holds its digest
     blobs/<sha256>  every blob that the rows refer to, sorted by name
 
 A backup is a plain tar file with exactly these members in this order. While a backup is written, no process

@@ -1,7 +1,7 @@
 """Determines which devices `device add` enrols: one, several with numbers, or those listed in a CSV file.
 
-device,secret,site the id, the secret in 64 hex digits, and a column for each tag pi-1,,lab no secret: the
-device gets a new one, and a folder with its files
+device,secret,site    the id, the secret in 64 hex digits, and a column for each tag
+pi-1,,lab             no secret: the device gets a new one, and a folder with its files
 """
 
 import csv

@@ -1,11 +1,13 @@
 """``init --service``: writes a fleet's first files where the service and Debian's Mosquitto expect them.
 
-/etc/sedge/cloud.toml, ca.pem readable by everybody /etc/sedge/coordinator-password readable by the service
-/etc/sedge/ca.key readable by root only /etc/sedge/coordinator.crt, .key the service's own certificate and
-key, if clients need certificates /etc/mosquitto/sedge/ the broker's passwords, access list and certificates
-/etc/mosquitto/conf.d/00-sedge.conf a listener in Debian's own Mosquitto
-/etc/systemd/system/sedge-cloud-accounts.* units with which root creates devices' accounts
-/var/lib/sedge-cloud the service's state
+/etc/sedge/cloud.toml, ca.pem                readable by everybody
+/etc/sedge/coordinator-password              readable by the service
+/etc/sedge/ca.key                            readable by root only
+/etc/sedge/coordinator.crt, .key             the service's certificate and key, if clients need certificates
+/etc/mosquitto/sedge/                        the broker's passwords, access list and certificates
+/etc/mosquitto/conf.d/00-sedge.conf          a listener in Debian's own Mosquitto
+/etc/systemd/system/sedge-cloud-accounts.*   units with which root creates devices' accounts
+/var/lib/sedge-cloud                         the service's state
 """
 
 import os

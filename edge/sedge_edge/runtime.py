@@ -52,9 +52,9 @@ from sedge_protocol.wire.topics import down, hint, shard_of
 
 @dataclass
 class OpenBundles:
-    """Keeps the bundles that were opened last, by hash. Devices in one process may share them.
+    """Keeps the bundles opened most recently, keyed by hash. Devices in one process may share them.
 
-    The results of their programs' trials are stored in ``state_dir``.
+    The results of trials of the bundles' programs are stored in ``state_dir``.
     """
 
     backend: str
@@ -85,10 +85,11 @@ class OpenBundles:
 class Runtime:
     """One device in the event loop (``Station``).
 
-    ``work`` starts a job. Only one runs at a time; ``wake`` is called, from any thread, when it is done.
-    ``stop`` is called once, at the end, and tells the current job to stop. ``examples`` returns the
+    ``work`` starts a job. Only one job runs at a time. When it is done, ``wake`` is called, from any
+    thread. ``stop`` is called once, at the end, and tells the current job to stop. ``examples`` returns the
     training and test examples of the last job, if they may change. ``downloads`` handles downloads over
-    HTTP. ``diary`` records events for people. ``certificate`` is given if the coordinator renews it.
+    HTTP. ``diary`` records events for people. ``certificate`` is the device's certificate, if the
+    coordinator renews it.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class Runtime:
         self._do(self.agent.poll(time.monotonic()))
 
     def _try_other_password(self) -> None:
-        """Switch to the other of two successive secrets, because the broker may know only that one."""
+        """Switch to the other secret, current or next, because the broker may know only that one."""
         password = self.agent.other_password()
         if password is not None:
             self.link.settings = replace(self.link.settings, password=password)
@@ -191,7 +192,7 @@ class Runtime:
         self._job = None
         error = job.exception()
         now = time.monotonic()
-        self.agent.budget.passed(now)  # count the time of training
+        self.agent.budget.passed(now)  # count the training time
         if self._examples is not None:
             train, test = self._examples()
             self._do(self.agent.has_examples(len(train.targets), len(test.targets), now))
@@ -261,12 +262,12 @@ def open_agent(
 ) -> Agent:
     """Open the agent whose blobs and journal are in ``folder``. Its start counter is at least ``clock_s``.
 
-    ``keep`` says how much to keep of ended runs, and ``permits`` tells which URLs may be requested.
-    ``files`` are blobs that the device has as files, by SHA-256. If there are ``pinned`` keys, an order
-    needs a policy signed by one of them. Without ``keyring`` the device keeps its current keys.
-    ``settings`` consist of the device's own settings and its gates. The former limit its work, and its
-    coordinator may tighten them; the latter follow the settings in force. Without ``settings`` there are no
-    limits.
+    ``keep`` says how much to keep of ended runs, and ``permits`` says which URLs may be requested.
+    ``files`` contains the files of blobs that the device already has, keyed by SHA-256. If there are
+    ``pinned`` keys, every order needs a policy signed by one of them. Without ``keyring`` the device keeps
+    its current keys. ``settings`` consists of the device's own settings and its gates. The settings limit
+    the device's work, and the coordinator may tighten them. The gates follow the settings in force. Without
+    ``settings`` there are no limits.
     """
     share = 1.0 if settings is None else settings[0].limits.disk_share
     journal = Journal(folder / "journal", AgentState, SCHEMA)

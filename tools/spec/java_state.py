@@ -53,11 +53,11 @@ class Pending(msgspec.Struct, frozen=True):
     blob: Hash
     """The update."""
     metric: Metric
-    """The metric to show to a person."""
+    """The metric to show to the user."""
     before: float
-    """Its value before the training."""
+    """The metric's value before training."""
     after: float
-    """Its value after the training."""
+    """The metric's value after training."""
 
 
 class State(msgspec.Struct, frozen=True):
@@ -68,9 +68,9 @@ class State(msgspec.Struct, frozen=True):
     coordinator: Count = 0
     """The newest start count received from the coordinator."""
     key: Annotated[bytes, Meta(max_length=16)] = b""
-    """The fingerprint of the keys that both start counts belong to."""
+    """The fingerprint of the keys to which both start counts belong."""
     chunk_bytes: Annotated[int, Meta(ge=MIN_CHUNK_BYTES, le=MAX_CHUNK_BYTES)] = DEFAULT_CHUNK_BYTES
-    """The chunk size that the link last carried."""
+    """The last chunk size that the link could carry."""
     runs: Annotated[dict[str, Kept], Meta(max_length=_MAX_ENTRIES)] = msgspec.field(
         default_factory=dict[str, Kept]
     )
@@ -78,7 +78,7 @@ class State(msgspec.Struct, frozen=True):
     orders: Annotated[dict[str, Order], Meta(max_length=_MAX_ENTRIES)] = msgspec.field(
         default_factory=dict[str, Order]
     )
-    """The orders to work on, by run."""
+    """The orders to work on, keyed by run."""
     outbox: Annotated[tuple[Pending, ...], Meta(max_length=2**20)] = ()
     """The updates to send."""
     recent: Annotated[tuple[Id, ...], Meta(max_length=MAX_RUNS)] = ()
@@ -86,23 +86,23 @@ class State(msgspec.Struct, frozen=True):
     attempts: Annotated[dict[str, Attempt], Meta(max_length=_MAX_ENTRIES)] = msgspec.field(
         default_factory=dict[str, Attempt]
     )
-    """The unfinished jobs, by run."""
+    """The unfinished jobs, keyed by run."""
     stopped: Annotated[dict[str, Stopped], Meta(max_length=_MAX_ENTRIES)] = msgspec.field(
         default_factory=dict[str, Stopped]
     )
-    """The jobs that can continue from a checkpoint, by run."""
+    """The jobs that can continue from a checkpoint, keyed by run."""
     spent: Spent = Spent()
     """The usage that counts towards the device's limits."""
     policies: Annotated[dict[str, TakenPolicy], Meta(max_length=MAX_POLICIES)] = msgspec.field(
         default_factory=dict[str, TakenPolicy]
     )
-    """The policies of the last accepted orders, by run."""
+    """The policies of the last accepted orders, keyed by run."""
     settings: Annotated[bytes, Meta(max_length=MAX_SETTINGS_BYTES)] = b""
     """The settings from the coordinator, as it sent them."""
     replaced: Annotated[dict[str, Hash], Meta(max_length=MAX_REPLACED)] = msgspec.field(
         default_factory=dict[str, Hash]
     )
-    """The public keys in the place of replaced signing keys, by the ids of the latter."""
+    """The public keys that have replaced signing keys, keyed by the ids of the old keys."""
 
 
 # The classes nested in State.java.

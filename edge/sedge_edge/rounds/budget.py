@@ -2,12 +2,12 @@
 
 Each limit is a bucket. Spending fills it, and it drains at a constant rate: its whole capacity in an hour
 or a day. A full bucket stays closed until a tenth of it has drained. So at most twice the limit is spent in
-any one period, and at most the limit in each further one.
+any one period, and at most the limit in each later one.
 
 While the agent runs, time is monotonic. The amounts spent are committed with the rest of the state. At a
-new start they drain by the time since the last commit, according to the device's clock, but by a day at
-most. A clock without a battery starts in the past, so nothing drains then. So a coordinator gains nothing
-by making a device restart.
+new start, the buckets drain for the time that has passed since the last commit according to the device's
+clock, but for at most a day. Nothing drains if a clock without a battery starts in the past. A coordinator
+therefore gains nothing by making a device restart.
 """
 
 import msgspec
@@ -17,12 +17,12 @@ from sedge_protocol.errors import SedgeError
 from sedge_protocol.wire.settings import LimitsConfig
 
 HOUR_S, DAY_S = 3600.0, 86400.0
-# The maximum number of orders in a burst, twice the number of runs that a device keeps, and the seconds
-# after which another such burst is allowed. A round of a tiny model takes about 20 ms.
+# The maximum number of orders in a burst, and the seconds after which another such burst is allowed. The
+# maximum is twice the number of runs that a device keeps. A round of a tiny model takes about 20 ms.
 MOMENT, MOMENT_S = 32, 0.32
 # How many restarts of a coordinator are accepted per hour. They are limited because each costs a commit.
 STARTS = 60
-# Spending this many bytes or seconds triggers a commit, unless another commit has recorded them before.
+# Spending this many bytes or seconds triggers a commit, unless another commit has already recorded them.
 COMMIT_BYTES, COMMIT_S = 64e6, 600.0
 
 
@@ -31,16 +31,16 @@ class TooManyOrders(SedgeError):
 
 
 class Spent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The amounts of the device's limits that are spent and have not drained yet."""
+    """How much of each of the device's limits has been spent and has not drained yet."""
 
     orders: float = 0.0
-    """The orders that were accepted."""
+    """The number of orders accepted."""
     bytes: float = 0.0
-    """The bytes that were received."""
+    """The number of bytes received."""
     seconds: float = 0.0
-    """The seconds of training."""
+    """The number of seconds spent training."""
     at: int = 0
-    """The time of these amounts, in Unix seconds of the device's clock, or 0 if none were recorded."""
+    """When these amounts were recorded, in Unix seconds of the device's clock, or 0 if they never were."""
 
 
 class Bucket:
@@ -56,28 +56,31 @@ class Bucket:
         return self.limit / self._period_s
 
     def drain(self, seconds: float) -> None:
-        """Drain the bucket by the amount for ``seconds``."""
+        """Drain the bucket as much as it drains in ``seconds``."""
         self.spent = max(0.0, self.spent - self._rate * seconds)
 
     def take(self) -> bool:
-        """Spend 1 if there is room for it. Returns True if there was."""
+        """Spend 1 if there is room for it. Returns False if there is none."""
         if self.spent + 1 > self.limit:
             return False
         self.spent += 1
         return True
 
     def closed_s(self) -> float:
-        """Return the seconds until a full bucket opens, when a tenth has drained, or 0 if it is open."""
+        """Return the seconds until a full bucket opens, or 0 if it is open.
+
+        A full bucket opens when a tenth of it has drained.
+        """
         open_at = 0.9 * self.limit
         self._full = self.spent >= self.limit or (self._full and self.spent > open_at)
         return (self.spent - open_at) / self._rate if self._full else 0.0
 
 
 class Budget:
-    """Tracks how much of a device's limits is left. Without ``limits`` everything is allowed.
+    """Tracks how much of a device's limits is left. Without ``limits``, everything is allowed.
 
-    ``spent`` are the amounts in the last commit, and ``clock_s`` is the Unix time of this start. The clock
-    need not be right.
+    ``spent`` contains the amounts in the last commit, and ``clock_s`` is the Unix time of this start. The
+    clock need not be right.
     """
 
     def __init__(self, limits: LimitsConfig | None, spent: Spent, clock_s: int) -> None:
@@ -99,7 +102,7 @@ class Budget:
         self._drain(float(min(DAY_S, max(0, away_s))))
 
     def tighten(self, limits: LimitsConfig, own: LimitsConfig) -> None:
-        """Use these limits, which are the device's ``own`` or stricter ones."""
+        """Replace the limits with these, which are stricter than the device's ``own`` or equal to them."""
         self._orders.limit = limits.orders_per_hour
         self._bytes.limit = limits.megabytes_per_day * 1e6
         self._training.limit = limits.training_hours_per_day * HOUR_S
@@ -129,7 +132,7 @@ class Budget:
         self._new_bytes += size
 
     def works(self, working: bool) -> None:
-        """Record that a job begins or ends."""
+        """Record that a job has begun or ended."""
         self._working = working
 
     def start(self) -> bool:
@@ -164,7 +167,10 @@ class Budget:
         return "; ".join(found)
 
     def gate(self, other: Gate | None) -> Gate | None:
-        """Return a gate that is closed if ``other`` is or a limit is reached; None if neither exists."""
+        """Return a gate that is closed if ``other`` is closed or a limit is reached.
+
+        Returns None if there is neither another gate nor a limit.
+        """
         if not self._limited:
             return other
 
@@ -176,7 +182,7 @@ class Budget:
         return closed
 
     def must_stop(self, now: float) -> bool:
-        """Return True if the running job has used up the training time. Any thread may call it."""
+        """Return True if the running job has used up the day's training time. Any thread may call it."""
         since = 0.0 if self._now is None else now - self._now
         training = self._training
         spent = training.spent + since * (1 - training.limit / DAY_S)
@@ -197,7 +203,7 @@ class Budget:
 
     @property
     def owes(self) -> bool:
-        """Whether enough was spent since the last commit to justify another one."""
+        """Whether enough has been spent since the last commit to justify another one."""
         return self._limited and (self._new_bytes >= COMMIT_BYTES or self._new_s >= COMMIT_S)
 
     def commit(self) -> Spent:

@@ -11,9 +11,9 @@ from sedge_protocol.wire.effects import Note
 
 
 class Collecting:
-    """Deletes unneeded blobs whenever the set of needed ones has changed. Do not call it during a job.
+    """Deletes unneeded blobs whenever the set of needed ones has changed.
 
-    A running job may be writing blobs that the state does not name yet.
+    Do not call ``poll`` during a job, which may be writing blobs that the state does not name yet.
     """
 
     def __init__(

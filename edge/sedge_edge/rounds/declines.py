@@ -32,7 +32,7 @@ class Declines:
         self._blobs = blobs
         self._peer = peer
         self._why = why
-        self._possible: dict[str, Order] = {}  # orders that have been checked, by run
+        self._possible: dict[str, Order] = {}  # orders that have been checked, keyed by run
 
     def decline(self, order: Order | OrderName, error: SedgeError) -> list[Effect]:
         """Decline an order that has not been accepted."""
@@ -47,7 +47,7 @@ class Declines:
     def give_up(self, order: Order, error: SedgeError) -> list[Effect]:
         """Remove and decline an order that cannot be carried out.
 
-        If only its steps are broken, remove just these.
+        If only its steps are broken, remove only the steps.
         """
         text = f"run {order.run}, round {order.round}: {error}"
         if isinstance(error, BrokenSteps):
@@ -58,9 +58,9 @@ class Declines:
         return self.decline(order, error)
 
     def beyond_limits(self, order: Order, why: str, tells: bool) -> list[Effect]:
-        """Decline an order that exceeds the device's own limits, or drop it without ``why``.
+        """Decline an order that exceeds the device's own limits, or drop it if ``why`` is empty.
 
-        Log if ``tells``.
+        Logs a warning if ``tells`` is true.
         """
         effects: list[Effect] = []
         if tells:
@@ -69,7 +69,7 @@ class Declines:
         return [*effects, self.message(order, TooManyOrders(why))] if why else effects
 
     def impossible(self) -> list[Effect]:
-        """Remove and decline orders that cannot be carried out, which only their arrived bundles show."""
+        """Remove and decline orders whose bundles have arrived and show that they cannot be carried out."""
         effects: list[Effect] = []
         orders = self._store.state.orders
         self._possible = {run: order for run, order in self._possible.items() if run in orders}

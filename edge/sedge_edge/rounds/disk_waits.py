@@ -7,15 +7,15 @@ from sedge_edge.rounds.state import DISK_RETRY_S
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 
-# A job whose outcome cannot be stored has wasted hours of battery, so each wait is twice as long as the
-# last.
+# A job whose outcome cannot be stored has wasted hours of battery, so each wait is twice as long as the one
+# before.
 MAX_JOB_BACKOFF_S = 1800.0
 
 
 class DiskWaits:
-    """When to retry writes and jobs. ``why`` is the disk's error, until a write succeeds.
+    """When to retry writes and jobs. ``why`` is the disk's last error, or "" once writes succeed again.
 
-    ``disk_at`` and ``job_at`` are the times of the next tries. None means that there is no wait.
+    ``disk_at`` and ``job_at`` are the times at which a write and a job will be tried again, or None.
     """
 
     def __init__(self, counters: Counter[str]) -> None:
@@ -30,7 +30,10 @@ class DiskWaits:
         return self.disk_at is not None and now < self.disk_at
 
     def refused(self, error: StorageError, now: float) -> Note:
-        """Record that the disk refused a write. Nothing is lost; it is retried after ``DISK_RETRY_S``."""
+        """Record that the disk refused a write.
+
+        Nothing is lost; the write is retried after ``DISK_RETRY_S``.
+        """
         self.disk_at, self.why = now + DISK_RETRY_S, str(error)
         self._counters["storage_errors"] += 1
         return Note(logging.ERROR, self.why)
@@ -38,14 +41,14 @@ class DiskWaits:
     def refused_job(self, error: StorageError, now: float) -> Note:
         """Record that the disk refused a job's outcome or input, which wastes the job.
 
-        Waits grow each time.
+        Each wait is longer than the one before.
         """
         self._job_backoff_s = min(max(DISK_RETRY_S, 2 * self._job_backoff_s), MAX_JOB_BACKOFF_S)
         self.job_at = now + self._job_backoff_s
         return self.refused(error, now)
 
     def works(self, has_jobs: bool) -> None:
-        """Record that a write has succeeded. A waiting job may still need more room than that."""
+        """Record that a write has succeeded. A waiting job may still need more room than that write did."""
         self.disk_at = None
         if not has_jobs:
             self._job_backoff_s = 0.0
@@ -53,7 +56,7 @@ class DiskWaits:
             self.why = ""
 
     def job_begins(self) -> None:
-        """Record that a job is tried again."""
+        """Record that a job is being tried again."""
         self.why = ""
 
     def job_done(self) -> None:

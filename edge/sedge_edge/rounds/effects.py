@@ -1,4 +1,4 @@
-"""What the agent asks its shell to do, in addition to the effects that the coordinator also has."""
+"""What the agent asks its shell to do, beyond the effects that it shares with the coordinator."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -17,9 +17,10 @@ class StartJob:
 
 @dataclass(frozen=True)
 class FetchSpan:
-    """Request the chunks of a blob from ``first`` to ``end`` - 1. Pass each, and the end, to ``fetched``.
+    """Request the chunks of a blob from ``first`` to ``end`` - 1. Pass each to ``fetched``.
 
-    There is only one request at a time, unless the previous one was stopped. Answers repeat its ``number``.
+    At the end, also pass a ``SpanEnd`` to ``fetched``. Apart from stopped
+    requests, there is only one at a time. Answers repeat the ``number`` of their request.
     """
 
     number: int
@@ -31,7 +32,10 @@ class FetchSpan:
 
 @dataclass(frozen=True)
 class StopSpan:
-    """Stop requesting the span with this number. Anything that still arrives for it will be ignored."""
+    """Stop requesting the span with this number.
+
+    Anything that still arrives for the span will be ignored.
+    """
 
     number: int
 

@@ -29,9 +29,9 @@ FetchEffect: TypeAlias = Effect | SpanEffect
 class Fetches:
     """All downloads of the device. Methods raise ``StorageError`` if the disk refuses.
 
-    ``holds`` tells whether a vector, such as a version of the global model, is stored. Frozen data that
-    does not fit into ``memory_mb`` is not fetched, because the job will decline the order. ``permits``
-    tells which URLs may be requested over HTTP; None permits none.
+    ``holds`` says whether a vector, such as a version of the global model, is stored. Frozen data that does
+    not fit into ``memory_mb`` is not fetched, because the job will decline the order. ``permits`` says
+    whether a URL may be requested over HTTP; None permits none.
     """
 
     def __init__(
@@ -78,7 +78,10 @@ class Fetches:
             fetch.disconnected()
 
     def missing(self, order: Order) -> list[Manifest]:
-        """Return the missing blobs of an order, as far as they are known yet."""
+        """Return an order's blobs that are not on disk.
+
+        The list includes the frozen data only if the bundle has arrived and the data fits into memory.
+        """
         needed = needed_blobs(order, self._holds)
         facts = bundle_facts(order.bundle.sha256, self._blobs)
         if facts is not None and facts.frozen is not None and facts.frozen.fits(self._memory_mb):
@@ -124,7 +127,7 @@ class Fetches:
         return [*effects, *self._listen()]
 
     def _begin(self, transfer: bytes, manifest: Manifest, now: float) -> list[Effect]:
-        """Start a download. If there is no room, note that for later, so that other downloads can start."""
+        """Start a download. If there is no room, schedule a retry, so that other downloads can start."""
         try:
             fetch = Fetch(manifest, self._blobs.open_part(OWNER, manifest), self._rng)
         except StorageError as exc:
@@ -156,7 +159,7 @@ class Fetches:
         return [*self._complete(fetch.manifest.transfer, fetch, now), *self._listen()]
 
     def fetched(self, part: FetchedChunk | SpanEnd, now: float) -> list[FetchEffect]:
-        """Handle data that have arrived over HTTP. They are ignored if their span was stopped."""
+        """Handle data that have arrived over HTTP. The data are ignored if their span has been stopped."""
         span = self.places.asked
         fetch = None if span is None else self._active.get(span.manifest.transfer)
         if span is None or fetch is None or span.number != part.number:

@@ -1,4 +1,4 @@
-"""Reads facts from bundles that are needed before a job: the size of vectors, and frozen data.
+"""Reads from bundles what is needed before a job: the size of the vectors, and the frozen data.
 
 An order names the bundle, and the bundle's manifest names the blob with the frozen data. So a device learns
 of that blob only once it has the bundle, and then fetches it like any other. Bundles with the same values
@@ -23,7 +23,7 @@ class BundleFacts(NamedTuple):
     """Facts about a bundle: the ``size`` n of its vectors, and its frozen data, or the ``error`` in it.
 
     ``manifest_hash`` is the SHA-256 of the manifest, by which policies name the bundle, and ``layout_hash``
-    is that of the layout.
+    is the hash of the layout.
     """
 
     size: int = 0
@@ -57,13 +57,13 @@ def bundle_facts(bundle: bytes, blobs: ReadableBlobs) -> BundleFacts | None:
 
 
 def known_base(sha256: bytes) -> FrozenData | None:
-    """Return the frozen data that has this blob, or None if no bundle seen by this process has it."""
+    """Return the frozen data in this blob, or None if no bundle seen by this process names the blob."""
     named = (facts.frozen for facts in list(_known.values()))
     return next((one for one in named if one is not None and one.blob.sha256 == sha256), None)
 
 
 def frozen_names(bundles: Iterable[bytes], blobs: ReadableBlobs) -> set[bytes]:
-    """Return the names of these bundles' blobs of frozen data.
+    """Return the names of the blobs with these bundles' frozen data.
 
     This works even if a bundle has been damaged since it arrived.
     """
@@ -74,10 +74,11 @@ def frozen_names(bundles: Iterable[bytes], blobs: ReadableBlobs) -> set[bytes]:
 def read_bundle(
     blobs: ReadableBlobs, sha256: bytes, memory_mb: int = 0, others: Iterable[Bundle] = ()
 ) -> Bundle:
-    """Read a bundle with its frozen values, which are shared with any of ``others`` that has the same.
+    """Read a bundle with its frozen values, sharing them with any of ``others`` that has the same values.
 
     Raises ``StorageError`` for a missing or damaged blob, ``CodecError`` for an invalid bundle, and
-    ``OutOfMemory`` if the values take more than half of ``memory_mb``, unless that is 0.
+    ``OutOfMemory`` if the values take more than half of ``memory_mb``. If ``memory_mb`` is 0, there is no
+    limit.
     """
     bundle = unpack(blobs.read(sha256))
     frozen = bundle.manifest.frozen

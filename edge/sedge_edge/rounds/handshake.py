@@ -1,7 +1,7 @@
 """The handshake of each connection: repeats the hello until the coordinator welcomes the device.
 
-A last will is sealed when a connection begins, and a goodbye when it ends. Both have the nonce of the
-hello, which names their session.
+A last will is sealed when a connection begins, and a goodbye when it ends. Both contain the nonce of the
+hello, which identifies the session.
 """
 
 import logging
@@ -21,14 +21,15 @@ from sedge_protocol.wire.reconnect import HELLOS_A_SECOND
 from sedge_protocol.wire.transfer import SILENCE_S, backoff
 
 # Warn after this many unanswered hellos, which takes about 20 seconds. A running coordinator answers much
-# earlier.
+# sooner.
 WARN_AFTER_HELLOS = 6
-# Limits a warning that anyone who may publish on our topic can trigger, so that they cannot fill the log.
+# The minimum time between two warnings of a kind that anyone who may publish on our topic can trigger, so
+# that nobody can fill the log.
 WARN_EVERY_S = 3600.0
 # The nonce of a welcome that is not an answer, but asks one device to say hello.
 NO_NONCE = bytes(16)
-# A hint asks a whole shard of devices for hellos. Anyone can forge it, as it has no MAC, so only this many
-# are answered at once, and then one per minute.
+# A hint asks a whole shard of devices for hellos. Anyone can forge a hint, because it has no MAC, so only
+# this many are answered at once, and then one per minute.
 HINTS, HINT_EVERY_S = 3, 60.0
 
 
@@ -43,7 +44,7 @@ class Identity:
 
 
 class Handshake:
-    """Sends the hello, and repeats it until there is an answer."""
+    """Sends a hello on each connection, and repeats it until there is an answer."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class Handshake:
         rng: np.random.Generator,
         runs: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        self.ever_welcomed = False  # whether any hello was welcomed since the agent started
+        self.ever_welcomed = False  # whether any hello has been welcomed since the agent started
         self.fleet_devices = 0  # from the last welcome; 0 if unknown
         self._hello = hello
         self._peer = peer
@@ -62,8 +63,8 @@ class Handshake:
         self._due: float | None = None
         self._attempt = 0
         self._warn_at = 0.0
-        self._may_warn = True  # about another process under our name, once per connection
-        self._hinted_at: list[float] = []  # when recent hints were or will be answered
+        self._may_warn = True  # about another process under our name; at most once per connection
+        self._hinted_at: list[float] = []  # times at which recent hints were or will be answered
 
     @property
     def nonce(self) -> bytes:
@@ -76,7 +77,7 @@ class Handshake:
         return self._due is None
 
     def will(self) -> tuple[str, bytes]:
-        """Begin a session. Returns topic and payload of its goodbye.
+        """Begin a session. Returns the topic and the payload of its goodbye.
 
         The broker publishes the goodbye if the connection is lost.
         """
@@ -88,19 +89,23 @@ class Handshake:
         return self._peer.message(Goodbye(self._nonce))
 
     def connected(self, now: float, max_packet_bytes: int) -> None:
-        """Handle a new connection, to a broker that announces this limit: say hello."""
+        """Handle a new connection to a broker that announces this packet size: say hello."""
         limit = max_packet_bytes if max_packet_bytes < MAX_PACKET_BYTES else 0
         self._hello = msgspec.structs.replace(self._hello, max_packet=limit)
         self.begin(now)
 
     def begin(self, now: float) -> None:
-        """Say hello, because of a new connection or a restarted coordinator, which knows no devices."""
+        """Make a hello due at ``now``, on a new connection or after the coordinator has restarted.
+
+        A restarted coordinator knows no devices.
+        """
         self._due, self._attempt, self._may_warn = now, 0, True
 
     def hinted(self, now: float) -> None:
         """Handle a hint, with which the coordinator asks all devices of a shard for a hello.
 
-        The hello is due after a random delay, or later if too many hints have been answered recently.
+        The hello becomes due after a random delay, or later still if too many hints have been answered
+        recently.
         """
         if self._due is not None:  # a hello is already due
             return
@@ -138,7 +143,7 @@ class Handshake:
         return [Note(logging.INFO, f"{num_train} training and {num_test} test examples now")]
 
     def certified(self, certificate: bytes, now: float) -> None:
-        """Set the name of the certificate that the device has now, and announce it in another hello."""
+        """Set the name of the certificate that the device now has, and announce it in another hello."""
         self._hello = msgspec.structs.replace(self._hello, certificate=certificate)
         self.begin(now)
 
@@ -147,7 +152,7 @@ class Handshake:
         return self._due
 
     def poll(self, now: float) -> list[Effect]:
-        """Send the hello if it is due. Warn, once, if there has been no answer."""
+        """Send the hello if it is due. After many unanswered hellos, warn once."""
         if self._due is None or now < self._due:
             return []
         self._due = now + SILENCE_S + backoff(self._attempt, self._rng)
@@ -179,9 +184,9 @@ class Handshake:
     def welcome(self, message: Welcome, now: float) -> list[Effect]:
         """Handle a welcome, which answers our hello or announces that the coordinator has started.
 
-        A welcome with another nonce is a late answer to our last connection, or belongs to a second process
-        with our name. It is not answered by a hello, because two such processes would then alternate
-        forever.
+        A welcome with a different nonce is a late answer to our last connection, or is meant for a second
+        process under our name. It is not answered by a hello, because two such processes would then
+        alternate forever.
         """
         self.fleet_devices = message.devices
         if message.nonce == NO_NONCE:

@@ -31,7 +31,7 @@ class KeptKeys(msgspec.Struct, frozen=True):
 
 
 class Keyring:
-    """A device's current and next keys. ``secret`` is the one from its enrolment.
+    """A device's current and next keys. ``secret`` is the secret from the device's enrolment.
 
     ``draw`` returns the requested number of random bytes, which must be kept secret.
     """
@@ -64,9 +64,10 @@ class Keyring:
         return DeviceKeys.of(self._agreement().secret if self._is_next else self.secret)
 
     def answer(self, point: bytes, version: str) -> Join:
-        """Return the JOIN that answers a RENEW with this ``point``. The key pair is on disk by then.
+        """Return the JOIN that answers a RENEW containing this ``point``.
 
-        Raises ``FrameError`` for a point that is not on the curve, or ``StorageError``.
+        By the time this returns, the new key pair is on disk. Raises ``FrameError`` for a point that is not
+        on the curve, and ``StorageError`` if the disk refuses.
         """
         if self._kept.point != point:
             renewed = msgspec.structs.replace(
@@ -79,16 +80,18 @@ class Keyring:
         return Join(own, self._device, self._agreement().asks(self._device), version)
 
     def turn(self) -> bool:
-        """Switch to the other keys, because the broker refuses these. Returns False if there are none."""
+        """Switch to the device's other set of keys after the broker has refused the current set.
+
+        Returns False if there is no other set.
+        """
         self._is_next = bool(self._kept.seed) and not self._is_next
         return bool(self._kept.seed)
 
     def welcomed(self) -> None:
         """Record that the coordinator accepts the keys in use.
 
-        If they are the next ones, drop the current ones.
-
-        Raises ``StorageError``.
+        If those are the next keys, they replace the current ones. Raises ``StorageError`` if the disk
+        refuses.
         """
         if self._is_next:
             kept = KeptKeys(self._kept.base, self._agreement().secret)

@@ -1,7 +1,7 @@
 """Uploads updates. Each pending update is offered until its receipt arrives, and sent chunk by chunk.
 
-All of them are offered, so that the coordinator can reject at once those that it no longer wants. But per
-run only one update at a time sends its chunks. If an upload takes longer than a round, parallel uploads
+All updates are offered, so that the coordinator can immediately reject those that it no longer wants. But
+only one update per run sends its chunks at a time. If an upload takes longer than a round, parallel uploads
 would all be late.
 """
 
@@ -48,7 +48,10 @@ class Outbox:
         return fitting_chunk(self._max_packet, self._store.state.chunk_bytes)
 
     def connected(self, now: float, max_packet: int) -> None:
-        """Handle a new connection: offer all updates. ``max_packet`` is what the broker announces."""
+        """Handle a new connection: offer all updates.
+
+        ``max_packet`` is the packet size that the broker announces.
+        """
         self._connected = True
         self._announced = max_packet
         for upload in self._uploads.values():
@@ -61,7 +64,7 @@ class Outbox:
         self._cut_again()
 
     def _cut_again(self) -> None:
-        """Drop uploads whose chunks are now too large. ``poll`` recreates them with smaller ones."""
+        """Drop uploads whose chunks are now too large. ``poll`` recreates them with smaller chunks."""
         for waiting, upload in list(self._uploads.items()):
             manifest = upload.manifest
             if manifest.chunk_bytes > chunk_size(manifest.size, self._max_chunk_bytes):
@@ -121,8 +124,9 @@ class Outbox:
     def _sending(self) -> set[Pending]:
         """Return the update to send for each run: the one whose upload has begun, otherwise the newest.
 
-        Updates that are waiting for the disk are left out. Those that the coordinator has postponed come
-        last, because it may be waiting for the transfers of the others.
+        Updates that are waiting for the disk are left out. An update that the coordinator has postponed is
+        chosen only if its run has no other, because the coordinator may be waiting for one of the others to
+        be transferred.
         """
 
         def rank(waiting: Pending) -> tuple[bool, bool, int]:
@@ -138,7 +142,7 @@ class Outbox:
         return set(first.values())
 
     def _wait_for_disk(self, waiting: Pending, error: StorageError, now: float) -> list[Effect]:
-        """Try again later. Drop an update whose blob is lost, as it would block its round forever."""
+        """Try again later. Drop an update whose blob is lost, because it would block its round forever."""
         self._peer.counters["storage_errors"] += 1
         effects: list[Effect] = [Note(logging.ERROR, str(error))]
         try:
@@ -178,7 +182,7 @@ class Outbox:
         return 2 * DIGEST_BYTES * upload.manifest.count + OFFER_BYTES <= self._max_packet
 
     def _give_up(self, waiting: Pending, size: int, packet: int) -> list[Effect]:
-        """Drop an update for which no chunk size is small enough. Tell the coordinator and the log."""
+        """Drop an update for which no chunk size is small enough. Informs the coordinator and the log."""
         self._store.remove_update(waiting)
         del self._uploads[waiting]
         text = MESSAGE_TOO_LARGE.format(size=size, packet=packet, most=self._max_packet)

@@ -32,7 +32,7 @@ Permits: TypeAlias = Callable[[str], bool]
 
 
 class Places:
-    """The downloads over HTTP. ``permits`` tells whether a URL may be requested now; None permits none.
+    """The downloads over HTTP. ``permits`` says whether a URL may be requested now; None permits none.
 
     ``received`` is the number of bytes received but not yet reported.
     """
@@ -87,7 +87,7 @@ class Places:
         return [*effects, *self._next(active, now)] if connected else effects
 
     def _withdraw(self, now: float) -> None:
-        """Leave blobs to MQTT if their URLs are no longer permitted. The link may be metered now."""
+        """Leave blobs to MQTT if their URLs are no longer permitted. The link may have become metered."""
         if self._permits is not None and now >= self._look_at:
             self._look_at = now + CHECK_S
             self._chosen = {t: url for t, url in self._chosen.items() if self._permits(url)}
@@ -129,7 +129,7 @@ class Places:
         return [] if span is None else [StopSpan(span.number)]
 
     def failed(self, why: str, now: float) -> list[SpanEffect | Note]:
-        """Handle a failure of the server: fetch this blob over MQTT, and ask no server for a while."""
+        """Handle a failure of the server: fetch the blob over MQTT, and use no server for a while."""
         span = self._span
         if span is None:
             return []

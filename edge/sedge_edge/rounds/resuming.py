@@ -26,7 +26,7 @@ def job_for(
 
     kept = state.kept_for(order)
     for what, name in msgspec.structs.asdict(kept).items():
-        # If reading a vector finds a wrong hash, the vector is removed. So it may be missing here.
+        # Reading a vector whose hash is wrong removes the vector, so it may be missing here.
         if name is not None and not vectors.has(name):
             kept = msgspec.structs.replace(kept, **{what: None})
             lost(f"the device's own {what} is damaged; continuing without it")

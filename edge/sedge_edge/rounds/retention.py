@@ -1,4 +1,4 @@
-"""Chooses the runs to delete if a device keeps too much: the oldest ended ones, never its newest model.
+"""Chooses the runs to delete if a device keeps too much: the oldest ended runs, never its newest model.
 
 Deleted state cannot be restored (state.py), so nothing is deleted unless edge.toml says so.
 """
@@ -29,7 +29,7 @@ class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Retention:
     """Applies the settings in [keep] to a device's state.
 
-    ``sizes`` returns each file's size in bytes, by name.
+    ``sizes`` returns the size of each file in bytes, keyed by name.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class Retention:
 
         ``needed`` returns the names of the files that a state needs.
 
-        Runs with a waiting order or update are never deleted, nor is the newest one with a model. Raises
-        ``StorageError``.
+        Runs with a waiting order or update are never deleted, nor is the newest run with a model. Raises
+        ``StorageError`` if the disk cannot be read.
         """
         keep, gone = self._keep, list[str]()
         if keep == KeepConfig():

@@ -10,8 +10,9 @@ from sedge_protocol.wire.work import Step
 class RunState(msgspec.Struct, frozen=True):
     """One run on the device: its bundle, its global model ``base``, and the kept state.
 
-    Without ``steps`` the global model is stored as a vector. Otherwise it results from applying them to an
-    older one. ``origin`` is the first version of the bundle, and ``layout`` is the hash of its layout.
+    Without ``steps``, the global model is stored as a vector. Otherwise it results from applying ``steps``
+    to an older version of it. ``origin`` is the first version of the bundle, and ``layout`` is the hash of
+    its layout.
     """
 
     bundle: bytes
@@ -23,5 +24,5 @@ class RunState(msgspec.Struct, frozen=True):
     layout: bytes = b""
 
     def goes_on(self, order: Order) -> bool:
-        """Return True if an order of the run has the same bundle or another version of it."""
+        """Return True if an order of the run uses the same bundle or another version of it."""
         return self.bundle == order.bundle.sha256 or self.origin == order.first_bundle

@@ -3,9 +3,10 @@
 Each change is a new ``AgentState``, which is committed to disk before it takes effect in memory. If the
 disk refuses, the old state stays in force in both places.
 
-A device's state of a run cannot be restored: a head that never left the device, a residual, a model to
-predict with. So a run is evicted for another only if none of the device's last ``MAX_RUNS`` orders was for
-it, and the log says so. While there is no such run, orders of new runs are declined.
+The state that a device keeps for a run cannot be restored: a head that never left the device, a residual, a
+model to predict with. So a run is evicted to make room for another only if none of the device's last
+``MAX_RUNS`` orders was for it, and the log says so. If there is no such run, orders of new runs are
+declined.
 """
 
 from collections.abc import Callable, Collection
@@ -28,7 +29,8 @@ from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES
 from sedge_protocol.wire.work import Hash, Step
 
 SCHEMA = 3
-# The number of runs whose state is kept. Each has a bundle and up to six times the model's size.
+# The number of runs whose state is kept. Each takes the size of a bundle and up to six times that of the
+# model.
 MAX_RUNS = 16
 # How long to wait after the disk has refused a write.
 DISK_RETRY_S = 30.0
@@ -44,7 +46,7 @@ class TooManyRuns(SedgeError):
 
 
 class TooManyStarts(SedgeError):
-    """Several starts of the agent began the same order, and the agent did not survive any of them."""
+    """The agent has begun the same order in several starts, and survived none of them."""
 
     @classmethod
     def of(cls, order: Order) -> "TooManyStarts":
@@ -62,20 +64,20 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """How many starts of the agent have begun an order without finishing it."""
+    """Counts the starts of the agent that have begun an order without finishing it."""
 
     round: Round
     """The round of the order."""
     model_hash: Hash
     """The model hash of the order, because another coordinator may reuse the run's name."""
     starts: Count
-    """The number of these starts."""
+    """The number of starts that have begun the order."""
     incarnation: Count
-    """The start count of the last of them."""
+    """The start count of the last one that did."""
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """Where an order's job was stopped on purpose."""
+    """Where to continue an order's job that was stopped on purpose."""
 
     round: Round
     """The round of the order."""
@@ -87,13 +89,13 @@ class AgentState(msgspec.Struct, frozen=True):
     """Everything that must survive a restart, committed as a whole.
 
     ``incarnation`` and ``coordinator_incarnation`` prevent the replay of old frames. ``key`` is the
-    fingerprint of the keys that they belong to. ``orders`` (by run) and ``outbox`` are the pending work.
-    ``chunk_bytes`` is the last chunk size that the link could carry. ``recent`` are the runs of the last
-    ``MAX_RUNS`` orders, oldest first. ``attempts`` (by run) count unfinished jobs, of which those in
-    ``stopped`` can continue from a checkpoint. ``waits`` tells people why no work is being done, and
-    ``spent`` counts towards the device's limits. ``policies`` (by run) are those of the last accepted
-    orders, and ``settings`` those of the coordinator. ``replaced`` has the new public keys by the ids of
-    the old ones.
+    fingerprint of the keys to which they belong. The pending work consists of the ``orders``, keyed by run,
+    and the ``outbox``. ``chunk_bytes`` is the last chunk size that the link could carry. ``recent`` lists
+    the runs of the last ``MAX_RUNS`` orders, oldest first. ``attempts`` counts unfinished jobs, also keyed
+    by run; the jobs in ``stopped`` can continue from a checkpoint. ``waits`` tells people why no work is
+    being done, and ``spent`` counts towards the device's limits. ``policies`` are the ones that allowed
+    each run's last order, and ``settings`` are the coordinator's. ``replaced`` maps the ids of replaced
+    signing keys to the new public keys.
     """
 
     incarnation: int = 0
@@ -126,14 +128,14 @@ class AgentState(msgspec.Struct, frozen=True):
         return None
 
     def kept_for(self, order: Order) -> Kept:
-        """Return the kept state of the order's run, which is empty for another bundle."""
+        """Return the kept state of the order's run, which is empty if it belongs to a different bundle."""
         run = self.runs.get(order.run)
         return Kept() if run is None or not run.goes_on(order) else run.kept
 
     def still_wants(self, order: Order) -> bool:
         """Return True if the outcome of an order's job is still useful, even if only as a late update.
 
-        It is not if the run was cancelled, or has continued with another bundle.
+        The outcome is not useful if the run was cancelled, or has continued with a different bundle.
         """
         current = self.orders.get(order.run)
         if current is None or current.round < order.round:
@@ -141,7 +143,7 @@ class AgentState(msgspec.Struct, frozen=True):
         return current.round == order.round or current.first_bundle == order.first_bundle
 
     def attempt(self, order: Order) -> Attempt | None:
-        """Return the attempts at exactly this order, as other orders may reuse the name of its run."""
+        """Return the attempts at exactly this order, because other orders may reuse the name of its run."""
         last = self.attempts.get(order.run)
         if last is None or (last.round, last.model_hash) != (order.round, order.model_hash):
             return None
@@ -165,12 +167,12 @@ class AgentState(msgspec.Struct, frozen=True):
         return found
 
     def evictable(self) -> str | None:
-        """Return the least recently used of the runs that seem to be over, or None if there are none."""
+        """Return the least recently used run that seems to be over, or None if there is none."""
         used = {*self.recent, *self.orders}
         return next((run for run in self.runs if run not in used), None)
 
     def needed(self, blobs: ReadableBlobs) -> set[bytes]:
-        """Return the names of all blobs needed, with frozen data of the bundles in ``blobs``."""
+        """Return the names of all blobs needed, including the frozen data of the bundles in ``blobs``."""
         bundles = [order.bundle.sha256 for order in self.orders.values()]
         bundles += [run.bundle for run in self.runs.values()]
         return self.blobs() | frozen_names(bundles, blobs)
@@ -196,9 +198,10 @@ class AgentState(msgspec.Struct, frozen=True):
 class StateStore:
     """The state and its journal. A method that raises ``StorageError`` has changed nothing in memory.
 
-    ``settle`` makes the blobs durable that a commit may name. A commit that failed in its last step may be
+    ``settle`` makes all blobs durable that a commit may name. A commit that failed in its last step may be
     on disk nevertheless, and would take effect after a crash. So the blobs that it names are needed until
-    another commit succeeds. ``spent`` returns the amounts spent of the limits, which every commit records.
+    another commit succeeds. ``spent`` returns how much of the limits has been spent, which every commit
+    records.
     """
 
     def __init__(self, journal: DurableValue[AgentState], settle: Callable[[], None]) -> None:
@@ -218,9 +221,10 @@ class StateStore:
         return self.state.needed(blobs) | self._uncertain | declined
 
     def start(self, clock_s: int, key: bytes) -> None:
-        """Begin a new incarnation, above the last, and at least the clock's time if that is plausible.
+        """Begin a new incarnation.
 
-        With new keys both incarnations start over, because no old frame has a valid MAC under these.
+        It is above the last one, and at least the clock's time if that is plausible. With new keys both
+        incarnations start over, because no old frame has a valid MAC under the new keys.
         """
         state = self.state
         if state.key not in (b"", key):
@@ -234,7 +238,7 @@ class StateStore:
         )
 
     def heard_coordinator(self, coordinator_incarnation: int) -> None:
-        """Record the coordinator's incarnation. ``Peer`` has verified that a lower one is no replay."""
+        """Record the coordinator's incarnation. ``Peer`` has verified that a lower one is not a replay."""
         if coordinator_incarnation != self.state.coordinator_incarnation:
             self._save(coordinator_incarnation=coordinator_incarnation)
 
@@ -244,11 +248,11 @@ class StateStore:
             self._save(waits=why)
 
     def take_settings(self, coded: bytes) -> None:
-        """Record other settings from the coordinator."""
+        """Record new settings from the coordinator."""
         self._save(settings=coded)
 
     def replace_keys(self, replaced: dict[str, bytes]) -> None:
-        """Record replaced signing keys: the new public keys by the ids of the old ones."""
+        """Record replaced signing keys: the new public keys, keyed by the ids of the old ones."""
         if replaced != self.state.replaced:
             self._save(replaced=replaced)
 
@@ -259,8 +263,8 @@ class StateStore:
     def accept(self, order: Order, policy: TakenPolicy | None = None) -> str | None:
         """Accept an order in place of the run's older one. Returns the run that was evicted for it, if any.
 
-        ``policy`` is the one that allows it, if the device requires one. Raises ``TooManyRuns`` for a new
-        run while all kept runs are in use.
+        ``policy`` is the policy that allows the order, if the device requires one. Raises ``TooManyRuns``
+        for a new run while all kept runs are in use.
         """
         state, runs, evicted = self.state, self.state.runs, None
         recent = (*state.recent, order.run)[-MAX_RUNS:]
@@ -279,9 +283,9 @@ class StateStore:
         return evicted
 
     def recut(self, repeated: Order) -> None:
-        """Make a kept order use the chunk sizes of its repetition, but keep chunks that have arrived.
+        """Change the chunk sizes of a kept order to those of its repetition, but keep chunks that arrived.
 
-        The link may have changed since, so that it cannot carry the first chunks.
+        The link may have changed in the meantime, so that it cannot carry the first chunks.
         """
         order = self.state.orders.get(repeated.run)
         if order is None or order.round != repeated.round:
@@ -291,7 +295,7 @@ class StateStore:
             self._save(orders={**self.state.orders, order.run: again})
 
     def strike_steps(self, order: Order) -> None:
-        """Remove the steps of an order and those kept from its run, because some of them are wrong."""
+        """Remove an order's steps and the steps kept from its run, because some of them are wrong."""
         runs, entry = self.state.runs, self.state.runs.get(order.run)
         if entry is not None:
             runs = {**runs, order.run: msgspec.structs.replace(entry, steps=())}
@@ -299,7 +303,7 @@ class StateStore:
         self._save(orders={**self.state.orders, order.run: without}, runs=runs)
 
     def begin(self, order: Order) -> None:
-        """Record that an order's job begins, once per start of the agent."""
+        """Record that an order's job is beginning, once per start of the agent."""
         state, last = self.state, self.state.attempt(order)
         if last is not None and last.incarnation == state.incarnation:
             return
@@ -328,7 +332,7 @@ class StateStore:
         )
 
     def decline(self, order: Order) -> None:
-        """Remove an order that the device cannot do."""
+        """Remove an order that the device cannot carry out."""
         self.drop(order.run)
         self._declined = (order.bundle.sha256,)
 
@@ -339,8 +343,8 @@ class StateStore:
     def finish(self, order: Order, outcome: Outcome, steps: tuple[Step, ...] = ()) -> None:
         """Record that an order is done: store its outcome and queue its update. A newer order stays.
 
-        ``steps`` lead to its global model, unless the model itself is stored. The evaluation of another
-        bundle does not change the run's state, which belongs to the bundle trained last.
+        ``steps`` lead to the order's global model, unless the model itself is stored. Evaluating a
+        different bundle does not change the run's kept state, which belongs to the bundle trained last.
         """
         entry = self.state.runs.get(order.run)
         if order.task == EVALUATE and entry is not None and not entry.goes_on(order):
@@ -362,7 +366,7 @@ class StateStore:
         )
 
     def remove_update(self, waiting: Pending) -> None:
-        """Remove an update that has its receipt, or that is lost."""
+        """Remove an update whose receipt has arrived, or whose blob is lost."""
         self._save(outbox=tuple(p for p in self.state.outbox if p != waiting))
 
     def delete_runs(self, names: Collection[str]) -> None:
@@ -374,7 +378,7 @@ class StateStore:
         )
 
     def set_chunk_bytes(self, chunk_bytes: int) -> None:
-        """Set the chunk size from now on."""
+        """Set the chunk size to use from now on."""
         if chunk_bytes != self.state.chunk_bytes:
             self._save(chunk_bytes=chunk_bytes)
 

@@ -1,4 +1,4 @@
-"""Remembers on disk with which policies a device has accepted orders."""
+"""Remembers on disk the policies under which a device has accepted orders."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -14,20 +14,20 @@ MAX_POLICIES = 64
 
 
 class TakenPolicy(msgspec.Struct, frozen=True):
-    """The last policy of a run with which an order was accepted."""
+    """The last policy under which an order of a run was accepted."""
 
     version: Count
     """The version of the policy."""
     key: Annotated[bytes, Meta(max_length=KEY_ID_BYTES)]
-    """The id of the key that signed it."""
+    """The id of the key that signed the policy."""
 
 
 def remembered(
     before: Mapping[str, TakenPolicy], run: str, policy: TakenPolicy | None
 ) -> dict[str, TakenPolicy]:
-    """Return the remembered policies by run, including this one, with the most recently used last.
+    """Return the remembered policies keyed by run, with this one last, as the most recently used.
 
-    Those of the runs unused for longest are dropped.
+    Policies of the runs that have been unused for longest are dropped.
     """
     if policy is None:
         return dict(before)

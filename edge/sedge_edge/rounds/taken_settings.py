@@ -1,8 +1,9 @@
-"""Settings that a device accepts from its coordinator. They only tighten its own ones (spec/settings.md).
+"""Settings that a device accepts from its coordinator. They can only tighten its own (spec/settings.md).
 
     welcome with other settings  ->  on the disk  ->  in force  ->  a hello with their name
 
-They stay in force across restarts and lost connections, until a welcome has other settings or none.
+The settings stay in force across restarts and lost connections, until a welcome contains other settings or
+none.
 """
 
 import logging
@@ -18,7 +19,7 @@ from sedge_protocol.wire.settings import Settings, listed, name_of, tightened
 
 
 class OwnSettings(NamedTuple):
-    """The settings in edge.toml. ``apply`` is called with the settings in force whenever these change."""
+    """The settings in edge.toml. ``apply`` is called with the settings in force whenever they change."""
 
     own: Settings
     apply: Callable[[Settings], None]
@@ -43,7 +44,7 @@ class TakenSettings:
     def welcomed(self, message: Welcome, now: float) -> list[Effect]:
         """Accept the settings in a welcome, if they have changed and it answers this connection's hello.
 
-        Raises ``StorageError``, or ``BodyError`` for malformed settings.
+        Raises ``StorageError`` if the disk refuses, and ``BodyError`` for malformed settings.
         """
         own, coded = self._own, message.settings
         is_answer = message.nonce == self._handshake.nonce

@@ -1,7 +1,7 @@
-"""Decides whose orders a device accepts: those under a policy of a pinned key or its successor (policy.md).
+"""Decides whose orders a device accepts: those with a policy signed by a pinned key or its successor.
 
-Everything is checked before the version of a policy is committed. Otherwise the version of an invalid
-policy could be stored, and would exclude the next valid one.
+Policies are described in spec/policy.md. Everything is checked before the version of a policy is committed.
+Otherwise the version of an invalid policy could be stored, and would exclude the next valid one.
 """
 
 from collections.abc import Collection
@@ -30,14 +30,14 @@ class Trust:
         self._budget = budget
 
     def policy_of(self, order: Order) -> TakenPolicy | None:
-        """Return the policy of an order that ``refusal`` has passed, or None if no keys are pinned."""
+        """Return the policy of an order that passed ``refusal``, or None if no keys are pinned."""
         if self._pinned is None:
             return None
         sealed = unsealed(order.policy)
         return TakenPolicy(sealed.policy().version, sealed.key)
 
     def learn(self, order: Order) -> None:
-        """Commit the key replacements in the policy of an order that ``refusal`` has passed.
+        """Commit the key replacements in the policy of an order that passed ``refusal``.
 
         Raises ``StorageError`` if the disk refuses.
         """
@@ -46,9 +46,10 @@ class Trust:
             self._store.replace_keys(self._pinned.verified(order.policy, before))
 
     def refusal(self, order: Order) -> PolicyError | None:
-        """Return why the order is not allowed, as far as is known yet, or None.
+        """Return why the order is not allowed, or None.
 
-        More is known once its bundle has arrived. Raises ``StorageError`` if the disk refuses.
+        Before the order's bundle has arrived, some reasons cannot be known yet. Raises ``StorageError`` if
+        the disk refuses.
         """
         if self._pinned is None:
             return None
@@ -75,7 +76,8 @@ class Trust:
     def _require_current(self, run: str, policy: Policy, keys: Collection[bytes]) -> None:
         """Raise ``PolicyError`` if the policy has expired or is older than the run's last one."""
         last = self._store.state.policies.get(run)
-        # Policies of a replaced key do not count here, because that key may have been stolen.
+        # Policies signed by a key that has been replaced do not count here, because that key may have been
+        # stolen.
         if last is not None and last.key in keys and policy.version < last.version:
             raise PolicyError(OLD_POLICY.format(version=policy.version, taken=last.version))
         # A clock without a battery may start in the past, but the time cannot be before that of an earlier

@@ -1,4 +1,4 @@
-"""Tracks why a device does no work now: which gates are closed, and when to say so in a HELLO.
+"""Tracks why a device is not working: which gates are closed, and when to say so in a HELLO.
 
     a gate closes               nothing more is fetched or begun, nor sent if the gate limits the link
       -> closed for COUNTS_S    the device says so, and the coordinator no longer counts on it
@@ -23,7 +23,7 @@ COUNTS_S = 60.0
 
 @dataclass(frozen=True)
 class Closed:
-    """Why gates are closed, or "" if none is. ``link`` says whether one of them also holds back updates."""
+    """Why gates are closed; empty if none is. ``link`` says whether one of them also holds back updates."""
 
     why: str = ""
     link: bool = False
@@ -57,7 +57,7 @@ class Waiting:
         if not closed:
             self._said = ""
         elif now >= self._counts_at and without_numbers(closed.why) != without_numbers(self._said):
-            # Wait before reporting another reason.
+            # Wait before reporting the next reason.
             self._said, self._counts_at = closed.why, now + COUNTS_S
 
     def reason(self, disk: str) -> str:

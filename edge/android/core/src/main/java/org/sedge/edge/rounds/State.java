@@ -36,11 +36,11 @@ public final class State extends Struct<State> {
         public final long round;
         /** The update. */
         public final byte[] blob;
-        /** The metric to show to a person. */
+        /** The metric to show to the user. */
         public final Metric metric;
-        /** Its value before the training. */
+        /** The metric's value before training. */
         public final double before;
-        /** Its value after the training. */
+        /** The metric's value after training. */
         public final double after;
 
         private Pending(Object[] given) {
@@ -54,7 +54,7 @@ public final class State extends Struct<State> {
         }
     }
 
-    /** How many starts of the agent have begun an order without finishing it. */
+    /** Counts the starts of the agent that have begun an order without finishing it. */
     public static final class Attempt extends Struct<Attempt> {
         public static final Schema<Attempt> SCHEMA = new Schema<Attempt>(false) {
             @Override
@@ -71,9 +71,9 @@ public final class State extends Struct<State> {
         public final long round;
         /** The model hash of the order, because another coordinator may reuse the run's name. */
         public final byte[] modelHash;
-        /** The number of these starts. */
+        /** The number of starts that have begun the order. */
         public final long starts;
-        /** The start count of the last of them. */
+        /** The start count of the last one that did. */
         public final long incarnation;
 
         private Attempt(Object[] given) {
@@ -85,7 +85,7 @@ public final class State extends Struct<State> {
         }
     }
 
-    /** Where an order's job was stopped on purpose. */
+    /** Where to continue an order's job that was stopped on purpose. */
     public static final class Stopped extends Struct<Stopped> {
         public static final Schema<Stopped> SCHEMA = new Schema<Stopped>(false) {
             @Override
@@ -108,7 +108,7 @@ public final class State extends Struct<State> {
         }
     }
 
-    /** The amounts of the device's limits that are spent and have not drained yet. */
+    /** How much of each of the device's limits has been spent and has not drained yet. */
     public static final class Spent extends Struct<Spent> {
         public static final Schema<Spent> SCHEMA = new Schema<Spent>(true) {
             @Override
@@ -122,13 +122,13 @@ public final class State extends Struct<State> {
         public static final Field<Spent, Long> AT =
                 SCHEMA.optional("at", Type.integer(Long.MIN_VALUE, Long.MAX_VALUE), 0L);
 
-        /** The orders that were accepted. */
+        /** The number of orders accepted. */
         public final double orders;
-        /** The bytes that were received. */
+        /** The number of bytes received. */
         public final double bytes;
-        /** The seconds of training. */
+        /** The number of seconds spent training. */
         public final double seconds;
-        /** The time of these amounts, in Unix seconds of the device's clock, or 0 if none were recorded. */
+        /** When these amounts were recorded, in Unix seconds of the device's clock, or 0 if they never were. */
         public final long at;
 
         private Spent(Object[] given) {
@@ -140,7 +140,7 @@ public final class State extends Struct<State> {
         }
     }
 
-    /** The last policy of a run with which an order was accepted. */
+    /** The last policy under which an order of a run was accepted. */
     public static final class TakenPolicy extends Struct<TakenPolicy> {
         public static final Schema<TakenPolicy> SCHEMA = new Schema<TakenPolicy>(false) {
             @Override
@@ -153,7 +153,7 @@ public final class State extends Struct<State> {
 
         /** The version of the policy. */
         public final long version;
-        /** The id of the key that signed it. */
+        /** The id of the key that signed the policy. */
         public final byte[] key;
 
         private TakenPolicy(Object[] given) {
@@ -198,29 +198,29 @@ public final class State extends Struct<State> {
     public final long incarnation;
     /** The newest start count received from the coordinator. */
     public final long coordinator;
-    /** The fingerprint of the keys that both start counts belong to. */
+    /** The fingerprint of the keys to which both start counts belong. */
     public final byte[] key;
-    /** The chunk size that the link last carried. */
+    /** The last chunk size that the link could carry. */
     public final long chunkBytes;
     /** The state of each run. */
     public final Map<String, Kept> runs;
-    /** The orders to work on, by run. */
+    /** The orders to work on, keyed by run. */
     public final Map<String, Order> orders;
     /** The updates to send. */
     public final List<Pending> outbox;
     /** The runs of the last orders, oldest first. */
     public final List<String> recent;
-    /** The unfinished jobs, by run. */
+    /** The unfinished jobs, keyed by run. */
     public final Map<String, Attempt> attempts;
-    /** The jobs that can continue from a checkpoint, by run. */
+    /** The jobs that can continue from a checkpoint, keyed by run. */
     public final Map<String, Stopped> stopped;
     /** The usage that counts towards the device's limits. */
     public final Spent spent;
-    /** The policies of the last accepted orders, by run. */
+    /** The policies of the last accepted orders, keyed by run. */
     public final Map<String, TakenPolicy> policies;
     /** The settings from the coordinator, as it sent them. */
     public final byte[] settings;
-    /** The public keys in the place of replaced signing keys, by the ids of the latter. */
+    /** The public keys that have replaced signing keys, keyed by the ids of the old keys. */
     public final Map<String, byte[]> replaced;
 
     private State(Object[] given) {

@@ -2,15 +2,15 @@
 
     cohort    = devices * share               updates = cohort * rounds_per_day * days
     bytes     = first round of each device + (updates - newcomers) * a later round + keepalives
-    sent      = rounds * broadcast + updates * (down - broadcast), as a coordinator sends a broadcast once
+    sent      = rounds * broadcast + updates * (down - broadcast): a broadcast leaves a coordinator once
     CPU       = updates * CPU per update + processes * duration * idle share of a process
     broker    = connections * memory per connection
     rows      = devices * bytes per device + updates * bytes per update
 
-The cost of one device, one update and one connection was measured by benchmarks, which store it as JSON
+Benchmarks measured the costs of one device, one update and one connection, and stored them as JSON
 (``python -m tools.bench fleet_costs``, ``python -m tools.bench processes``). This module contains no
-measured figures. The user gives prices and the metering of a cloud broker. Effects of the fleet's size
-itself, such as a deeper database index, are not modelled: benchmarks of large stores measure them.
+measured figures. The user specifies prices and how a cloud broker meters. Effects that depend on the
+fleet's size, such as a deeper database index, are not modelled: benchmarks of large stores measure them.
 """
 
 import argparse
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """A device's traffic in one round: MQTT bytes up and down, and the sum of messages and 5 KB units."""
+    """A device's traffic in a round: MQTT bytes up and down; messages and 5 KB units in both directions."""
 
     up: float
     down: float
@@ -41,7 +41,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class DeviceCosts(msgspec.Struct, frozen=True):
-    """The costs of one device and of one broker connection, from ``fleet_costs.json``."""
+    """What one device and one broker connection cost, from ``fleet_costs.json``."""
 
     parameters: int
     first: Traffic
@@ -52,9 +52,9 @@ class DeviceCosts(msgspec.Struct, frozen=True):
 
 
 class ProcessCosts(msgspec.Struct, frozen=True):
-    """The processor time (ms) and the database bytes of one update, from ``processes.json``.
+    """The processor time (ms) and the database bytes that one update takes, from ``processes.json``.
 
-    ``idle`` is the share of a processor that an idle coordinator process takes.
+    ``idle`` is the share of a processor that a coordinator process uses while idle.
     """
 
     update_ms: float
@@ -63,7 +63,7 @@ class ProcessCosts(msgspec.Struct, frozen=True):
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's fleet: a ``share`` of the devices is in each round, and a share ``online`` is connected.
+    """The user's fleet. A ``share`` of the devices trains in each round; a share ``online`` is connected.
 
     ``processes`` is the number of coordinator processes.
     """
@@ -97,7 +97,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def planned(fleet: Fleet, device: DeviceCosts, cloud: ProcessCosts) -> Plan:
-    """Compute the plan. Each device that takes part has one first round."""
+    """Compute the plan. Every device that ever takes part has one first round."""
     rounds = fleet.rounds_per_day * fleet.days
     updates = fleet.devices * fleet.share * rounds
     newcomers = min(fleet.devices, updates)

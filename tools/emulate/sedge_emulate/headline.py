@@ -1,4 +1,4 @@
-"""The figures of the results tables: one row per strategy, with its bytes per device and round."""
+"""The figures for the tables of results: a row per strategy, with bytes per device and round."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from sedge_protocol.wire.objective import ACCURACY, Metric
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """Mean bytes in each direction; 0 where there was nothing to average."""
+    """Mean bytes in each direction, 0 if there was nothing to average."""
 
     up: float
     down: float
@@ -23,7 +23,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Mean bytes of a device's later rounds, of its first round, and of the coordinator's rounds."""
+    """Mean bytes in a device's later rounds, in its first round, and in the coordinator's rounds."""
 
     device: Rate
     newcomer: Rate
@@ -33,9 +33,9 @@ class Rates(msgspec.Struct, frozen=True):
 class Headline(msgspec.Struct, frozen=True, kw_only=True):
     """One strategy's figures in the table.
 
-    ``before`` and ``after`` count each device once; ``before_pooled`` and ``after_pooled`` are over all
-    test examples together, None if their numbers are unknown. ``of_dense`` is a device's bytes per round,
-    up and down, divided by two dense models.
+    ``before`` and ``after`` count each device once. ``before_pooled`` and ``after_pooled`` are over all
+    test examples together, or None if the numbers of test examples are unknown. ``of_dense`` is a device's
+    bytes per round, up and down, divided by the size of two dense models.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Headline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worst_first(devices: Sequence[DeviceResult], metric: Metric) -> list[DeviceResult]:
-    """Sort the devices from worst to best metric before training, then after training, then by name."""
+    """Sort the devices from worst to best by their metric before training, then after it, then by name."""
 
     def place(device: DeviceResult) -> tuple[float, float, str]:
         return -metric.badness(device.before), -metric.badness(device.after), device.device
@@ -78,8 +78,8 @@ def headline(strategy: StrategyResult, metric: Metric = ACCURACY) -> Headline:
 
 
 def rates_of(rounds: Sequence[RoundResult]) -> Rates:
-    """Compute the mean bytes of devices' later rounds, of their first rounds, and of the coordinator."""
-    # Bytes are unknown for rounds that closed before an emulation over a broker was resumed.
+    """Compute the mean bytes of devices' later rounds and first rounds, and of the coordinator's rounds."""
+    # If an emulation over a broker was resumed, the bytes of rounds that closed before are unknown.
     known = [r for r in rounds if r.bytes_up or r.bytes_down]
     newcomers = sum(r.newcomers for r in known)
     updates = sum(r.num_updates + r.late for r in known) - newcomers

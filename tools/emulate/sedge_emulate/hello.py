@@ -9,7 +9,7 @@ from sedge_protocol.wire.messages import Hello
 
 
 def announced(backend: str, base: Path) -> Hello:
-    """Build the hello of a device that trains with ``trainer.backend``; user code is looked up in ``base``.
+    """Build the hello of a device that trains with ``backend``. User code is looked up in ``base``.
 
     Raises ``ConfigError`` for a function that cannot be imported.
     """

@@ -1,7 +1,7 @@
-"""Counts the exact bytes of a virtual device's link, up and down: payload, overhead, and resent payload.
+"""Counts the exact bytes on a virtual device's link, up and down: payload, overhead, and resent payload.
 
-Everything on the device's connection is counted as MQTT 5 packets, with the sizes that they would have
-inside TCP: PUBLISH, SUBSCRIBE, UNSUBSCRIBE, CONNECT and CONNACK. A frame on a blob topic counts at every
+Everything on the device's connection is counted as MQTT 5 packets, with the sizes that they would have in
+TCP: PUBLISH, SUBSCRIBE, UNSUBSCRIBE, CONNECT and CONNACK. A frame on a blob topic is counted for every
 subscribed device. Payload is the content of blobs: models, deltas, bundles, patches, updates. Everything
 else is overhead: frame headers, control frames, MQTT's own bytes. Payload that was sent before is
 ``resent``. Keepalive packets (2 bytes each) are not counted.
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from sedge_protocol.wire.frame import HEADER, Kind
 from sedge_protocol.wire.messages import Offer, Order, decode_body
 
-# Sizes of MQTT 5 packets with fixed content; Mosquitto's CONNACK states three limits.
+# Sizes of MQTT 5 packets with fixed content. Mosquitto's CONNACK includes three limits.
 SUBACK = 6
 CONNACK = 22
 # The size of a keepalive packet: PINGREQ going up or PINGRESP coming down.
 PING_BYTES = 2
-# Cloud brokers bill each message in units of 5 KB, rounded up, once in each direction.
+# Cloud brokers bill a message in units of 5 KB, rounded up, both when it is sent and when it is delivered.
 UNIT_BYTES = 5 * 1024
 # The length of the suffix that the link appends to the client id: "-" and 128 random bits in hex.
 CLIENT_ID_END = 33
 _KIND, _BOOT_TO_TRANSFER, _INDEX = 3, slice(16, 32), slice(32, 36)
-# Chunks are remembered only for this many recent transfers; older ones are complete.
+# Chunks are remembered only for this many recent transfers; older transfers are complete.
 _REMEMBERED = 8
 
 
@@ -55,7 +55,7 @@ class Meter:
         self._count(self.up, topic, frame)
 
     def received(self, topic: str, frame: bytes) -> None:
-        """Count a frame that was delivered to the device, or was on its way to it."""
+        """Count a frame that was delivered to the device or lost on the way to it."""
         self._count(self.down, topic, frame)
 
     def subscribed(self, topic: str) -> None:
@@ -69,8 +69,8 @@ class Meter:
         self.down.overhead += SUBACK
 
     def connected(self, device: str, will_topic: str, will: bytes) -> None:
-        """Count the device's connection, whose will is the GOODBYE frame."""
-        session = 1 + 5  # the properties' length, and the maximum packet size
+        """Count the device's connection, which carries the GOODBYE frame as its will."""
+        session = 1 + 5  # the properties' length, and the maximum packet size property
         client_id = len(device) + CLIENT_ID_END
         will_part = 1 + 2 + len(will_topic) + 2 + len(will)
         self.up.overhead += _packet(10 + session + 2 + client_id + will_part)
@@ -88,7 +88,7 @@ class Meter:
         way.units += -(-size // UNIT_BYTES)
 
     def _content(self, frame: bytes) -> tuple[int, bool]:
-        """The number of blob bytes inside a frame, and whether they were sent before."""
+        """Return the number of blob bytes in a frame, and True if they were sent before."""
         kind = frame[_KIND]
         if kind == Kind.CHUNK:
             index = int.from_bytes(frame[_INDEX], "little")
@@ -110,12 +110,12 @@ class Meter:
 
 
 def packet_bytes(topic: str, frame: bytes) -> int:
-    """The size of the PUBLISH packet that carries a frame."""
+    """Return the size of the PUBLISH packet that carries a frame."""
     return _packet(2 + len(topic) + 1 + len(frame))
 
 
 def _packet(remaining: int) -> int:
-    """The size of an MQTT packet with this many bytes after its fixed header."""
+    """Return the size of an MQTT packet with this many bytes after its fixed header."""
     length_bytes = 1
     while remaining >> 7 * length_bytes:
         length_bytes += 1

@@ -1,4 +1,4 @@
-"""The fleet's model: built by name in any process, and exported once. Only building imports torch."""
+"""The fleet's model: built by name in any process, and exported once. Only building it imports torch."""
 
 import hashlib
 import importlib
@@ -34,10 +34,10 @@ AVGCNN, MLP, RESNET8 = "avgcnn", "mlp", "resnet8"
 class ModelSource:
     """How to build the model: from ``factory``, a "module:function" looked up in ``base``, or by ``name``.
 
-    ``shape`` and ``dtype`` (numpy's name) are those of one example's input, and ``outputs`` is the number
-    of outputs of a built-in model. ``config`` is the fleet file's [model], and ``target`` says what the
+    ``shape`` and ``dtype`` (numpy's name) describe one example's input, and ``outputs`` is the number of
+    outputs that a built-in model has. ``config`` is the fleet file's [model], and ``target`` says what the
     model predicts. ``labels`` is the shape of an example's labels if it has several. ``parts`` are the
-    model's inputs if a ``factory``'s model takes several.
+    inputs of a ``factory``'s model if it takes several.
     """
 
     name: str
@@ -53,7 +53,7 @@ class ModelSource:
 
     @classmethod
     def of(cls, config: ModelConfig, dataset: Dataset, base: Path) -> "ModelSource":
-        """The configured model; if none is configured, a model that suits the data."""
+        """Return the configured model or, if none is configured, one that suits the data."""
         shape = dataset.inputs.shape[1:]
         name = config.factory or config.name or (AVGCNN if shape == (1, 28, 28) else MLP)
         dtype, target = str(dataset.inputs.dtype), config.target or dataset.target
@@ -68,14 +68,14 @@ class ModelSource:
 
     @property
     def num_classes(self) -> int:
-        """The number of classes; 0 if the target is not a class."""
+        """The number of classes, or 0 if the target is not a class."""
         return self.outputs if self.target == "class" else 0
 
     def classes(self, row: tuple[int, ...]) -> int:
-        """The number of classes of a model whose output per example has the shape ``row``.
+        """Return the number of classes for a model whose output per example has the shape ``row``.
 
         Returns 0 if the target is not a class. If an example has several labels, the output's shape
-        decides, since the data need not contain every class: no text contains every token.
+        determines the number, because the data need not contain every class: no text contains every token.
         """
         if not self.labels or len(row) != len(self.labels) + 1:
             return self.num_classes
@@ -83,7 +83,7 @@ class ModelSource:
 
     @property
     def loss(self) -> Loss | None:
-        """The configured built-in loss; None for the target's usual one."""
+        """The configured built-in loss, or None for the target's usual loss."""
         config = self.config
         adjusted = bool(config.label_smoothing or config.class_weights)
         if not config.loss and not adjusted:
@@ -91,29 +91,38 @@ class ModelSource:
         return Loss(config.loss or "cross_entropy", config.label_smoothing, config.class_weights)
 
     def own_loss(self) -> "Rows | None":
-        """Import the user's loss; None if the config names none. Raises ``ConfigError`` if that fails."""
+        """Import the user's loss, or return None if the config names none.
+
+        Raises ``ConfigError`` if that fails.
+        """
         if ":" not in self.config.loss:
             return None
         return imported(self.config.loss, self.base, "model.loss")
 
     def guided(self) -> "GuidedLoss | None":
-        """Load the guided loss; None if none is configured. Raises ``ConfigError`` for an unknown one."""
+        """Load the guided loss, or return None if none is configured.
+
+        Raises ``ConfigError`` for an unknown one.
+        """
         from sedge_edge.backends.guided_losses import guided_loss
 
         return guided_loss(self.config.guided, self.base, "model.guided")
 
     def own_metric(self) -> "Rows | None":
-        """Import the user's metric; None if the config names none. Raises ``ConfigError`` if that fails."""
+        """Import the user's metric, or return None if the config names none.
+
+        Raises ``ConfigError`` if the import fails.
+        """
         metric = own_metric(self.config.metric)
         return None if metric is None else imported(metric.name, self.base, "model.metric")
 
     @property
     def code(self) -> str:
-        """A hash of the file that defines the user's model; empty for a built-in model."""
+        """A hash of the file that defines the user's model, or "" for a built-in model."""
         return code_hash(self.factory, self.base)
 
     def build(self, seed: int, dropped: float = 0.0) -> "nn.Module":
-        """Build the model with its initial weights, without the share ``dropped`` of its channels.
+        """Build the model with its initial weights, leaving out the share ``dropped`` of its channels.
 
         Raises ``ConfigError`` if the user's own model cannot be built.
         """
@@ -132,7 +141,10 @@ class ModelSource:
         return narrowed(module, sample, dropped)
 
     def bare(self, seed: int) -> "nn.Module":
-        """Build the model with all its channels; several inputs are not yet packed into one."""
+        """Build the model with all its channels.
+
+        If it has several inputs, they are not yet packed into one.
+        """
         import torch
 
         torch.manual_seed(seed)
@@ -149,7 +161,7 @@ class ModelSource:
         return mlp(math.prod(self.shape), 200, self.outputs)
 
     def _channels(self) -> int:
-        """The number of image channels. Raises ``ConfigError`` for examples that are not square images."""
+        """Return the number of image channels. Raises ``ConfigError`` if examples are not square images."""
         if len(self.shape) != 3 or self.shape[1] != self.shape[2]:
             raise ConfigError("model.name", self.name, f"mlp for examples of shape {self.shape}")
         return self.shape[0]
@@ -177,7 +189,10 @@ class ModelSource:
 
 
 def code_hash(name: str, base: Path) -> str:
-    """A hash of the file that defines ``name``, a "module:function" looked up in ``base``, or ""."""
+    """Hash the file that defines ``name``, a "module:function" looked up in ``base``.
+
+    Returns "" if none is found.
+    """
     if ":" not in name:
         return ""
     sys.path.insert(0, str(base))
@@ -196,7 +211,7 @@ def code_hash(name: str, base: Path) -> str:
 class Sample:
     """A batch ``rows`` (B, ...) of the data's first examples, for exporting the model.
 
-    ``doubtful`` is the data set's name if its float targets may really be labels; otherwise it is empty.
+    ``doubtful`` is the data set's name if its float targets might be meant as labels, otherwise "".
     """
 
     rows: Inputs
@@ -204,7 +219,7 @@ class Sample:
 
     @classmethod
     def of(cls, source: ModelSource, dataset: Dataset) -> "Sample":
-        """The first batch of ``dataset``."""
+        """Return the first batch of ``dataset``."""
         y = dataset.targets
         asked = not source.config.target and source.target == "float"
         doubtful = asked and bool((y == np.rint(y)).all())
@@ -217,8 +232,8 @@ def export_model(
 ) -> None:
     """Export the model into a bundle at ``folder``, verified on the sample's rows.
 
-    ``dropped`` is the share of channels to leave out. Raises ``DataError`` for doubtful data, unless the
-    model has one output and so must predict a number.
+    ``dropped`` is the share of channels to leave out. Raises ``DataError`` if the targets might be meant as
+    labels, unless the model has one output and so must predict a number.
     """
     import torch
 
@@ -261,7 +276,10 @@ def _require_numbers(source: ModelSource, sample: Sample, row: tuple[int, ...]) 
 
 
 def _outputs(module: "nn.Module", sample: "Given") -> tuple[int, ...]:
-    """The shape of the model's output per example; () if the model fails, which the export will report."""
+    """Return the shape of the model's output per example.
+
+    Returns () if the model fails, which the export will report.
+    """
     import torch
 
     module.eval()

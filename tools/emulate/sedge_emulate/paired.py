@@ -1,4 +1,4 @@
-"""Compares two strategies device by device: how much better the first one is, and how certainly.
+"""Compares two strategies device by device: how much better the first one is, and with what certainty.
 
 Devices differ far more from each other than strategies do. Therefore the difference is computed on each
 device first, and the standard error is that of these differences.
@@ -17,11 +17,11 @@ from sedge_emulate.result import DeviceResult, StrategyResult
 from sedge_protocol.wire.objective import Metric
 
 When: TypeAlias = Literal["before", "after"]
-# Differences are rounded to this many decimals: means over seeds that are equal may differ in their last
-# bit, and stored results were rounded to six decimals.
+# Differences are rounded to this many decimals. Equal means over seeds may differ in their last bit, and
+# stored results were rounded to six decimals.
 DECIMALS = 5
-# Up to this many differences, the test tries all combinations of signs: scipy's ``wilcoxon`` takes a
-# hundred times as long for the same result.
+# Up to this many differences, all combinations of signs are tried: scipy's ``wilcoxon`` takes a hundred
+# times as long for the same result.
 MAX_EXACT = 13
 
 
@@ -44,9 +44,9 @@ class Tested(msgspec.Struct, frozen=True):
 class Difference(msgspec.Struct, frozen=True):
     """The first strategy's metric minus the other's, on devices that both evaluated.
 
-    ``pooled`` weights the devices by their test examples (None if their numbers are unknown); ``tested``
-    counts each device once. ``error`` is the standard error of the mean in ``tested``, None for a single
-    device.
+    ``pooled`` weights the devices by their numbers of test examples, and is None if these are unknown.
+    ``tested`` counts each device once. ``error`` is the standard error of ``tested.mean``, or None for a
+    single device.
     """
 
     pooled: float | None
@@ -55,12 +55,12 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def pooled(devices: Sequence[DeviceResult], when: When) -> float | None:
-    """The metric over all test examples together; None if their numbers are unknown."""
+    """Return the metric over all test examples together, or None if the devices' numbers are unknown."""
     return weighted([(device, _value(device, when)) for device in devices])
 
 
 def weighted(values: Sequence[tuple[DeviceResult, float]]) -> float | None:
-    """The mean of the values, weighted by their devices' test examples; None if these are unknown."""
+    """Return the mean, weighted by the devices' numbers of test examples, or None if these are unknown."""
     total = sum(device.num_test for device, _ in values)
     if not total:
         return None
@@ -68,7 +68,7 @@ def weighted(values: Sequence[tuple[DeviceResult, float]]) -> float | None:
 
 
 def tested(pairs: Sequence[tuple[float, float]], metric: Metric) -> Tested:
-    """Test one or more pairs of values; the first strategy's value comes first."""
+    """Test the differences in one or more pairs of values, each with the first strategy's value first."""
     from scipy import stats  # type: ignore[import-untyped]  # a quarter of a second
 
     gains = [round(metric.badness(other) - metric.badness(one), DECIMALS) for one, other in pairs]
@@ -90,9 +90,9 @@ def tested(pairs: Sequence[tuple[float, float]], metric: Metric) -> Tested:
 
 
 def _exact_p(moved: NDArray[np.float64]) -> float:
-    """Wilcoxon's exact two-sided p-value for a few nonzero differences (m,).
+    """Return Wilcoxon's exact two-sided p-value for a few nonzero differences (m,).
 
-    Equal ones share a mean rank.
+    Equal differences share a mean rank.
     """
     from scipy import stats
 
@@ -107,7 +107,7 @@ def _exact_p(moved: NDArray[np.float64]) -> float:
 def difference(
     one: StrategyResult, other: StrategyResult, when: When, metric: Metric
 ) -> Difference | None:
-    """Compare two strategies' metrics; None if no device was evaluated under both."""
+    """Compare two strategies' metrics. Returns None if no device was evaluated under both."""
     others = {device.device: device for device in other.devices}
     pairs = [(found, others[found.device]) for found in one.devices if found.device in others]
     if not pairs:
@@ -126,7 +126,7 @@ def difference(
 def against_first(
     strategies: Sequence[StrategyResult], metric: Metric
 ) -> Iterator[tuple[str, Difference, Difference]]:
-    """Yield each other strategy's name, and how the first one differs from it before and after training."""
+    """Yield each other strategy's name, and how the first differs from it before and after training."""
     for other in strategies[1:]:
         before = difference(strategies[0], other, "before", metric)
         after = difference(strategies[0], other, "after", metric)

@@ -1,4 +1,4 @@
-"""Displays a running emulation: a live table in a terminal, one line per round anywhere else.
+"""Displays a running emulation: a live table in a terminal, elsewhere one line per round.
 
     with Progress(console) as progress:
         progress.strategy("fedobp", num_rounds=20)
@@ -7,8 +7,8 @@
         progress.round_closed(round_result)
         progress.finished()
 
-The methods are called from one thread. Another thread draws the live table and only reads. The time left
-is estimated from the rounds already done.
+The methods are called from one thread. Another thread draws the live table and only reads. The remaining
+time is estimated from the rounds done so far.
 """
 
 import time
@@ -28,8 +28,8 @@ from sedge_emulate.headline import Rate, rates_of
 from sedge_emulate.result import RoundResult
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
-# The time left is estimated from the latest rounds only: the first round also waits for devices to join,
-# and a fleet may slow down as it warms up.
+# The remaining time is estimated from the latest rounds only: the first round also waits for devices to
+# join, and a fleet may slow down as it warms up.
 _RECENT_ROUNDS = 5
 _BAR_WIDTH = 20
 _REDRAWS_PER_S = 4
@@ -37,10 +37,10 @@ _REDRAWS_PER_S = 4
 
 @dataclass
 class _Track:
-    """One strategy's progress so far. ``round`` is the number of the open round, 0 between rounds.
+    """One strategy's progress so far. ``round`` is the number of the open round, or 0 between rounds.
 
-    ``remembered`` counts the rounds that closed before this process started. Rounds are counted here
-    rather than taken from their numbers, because evaluation rounds have numbers, too.
+    ``remembered`` counts the rounds that closed before this process started. Training rounds are counted
+    here, because evaluation rounds are numbered, too.
     """
 
     name: str
@@ -68,8 +68,8 @@ class _Track:
 def time_left_s(round_s: Sequence[float], rounds_left: int, in_round_s: float) -> float | None:
     """Estimate the seconds until the last round closes from ``round_s``, the lengths of recent rounds.
 
-    Returns None if there are none yet. ``in_round_s`` is how long the open round has lasted; if that is
-    longer than usual, it is expected to close at once.
+    Returns None if no round has closed yet. ``in_round_s`` is how long the open round has lasted. If that
+    is longer than usual, the round is expected to close immediately.
     """
     if rounds_left <= 0:
         return 0.0
@@ -80,7 +80,7 @@ def time_left_s(round_s: Sequence[float], rounds_left: int, in_round_s: float) -
 
 
 class Progress:
-    """Shows an emulation's progress on ``console``, strategy after strategy."""
+    """Shows an emulation's progress on ``console``, one strategy after another."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
@@ -110,7 +110,7 @@ class Progress:
             self._live.stop()
 
     def strategy(self, name: str, num_rounds: int, metric: Metric = ACCURACY) -> None:
-        """Begin the next strategy."""
+        """Show that the next strategy has begun."""
         self.finished()
         self._tracks.append(_Track(name, num_rounds, self._clock(), metric))
         self._plain(f"{name}: {num_rounds} rounds")
@@ -122,7 +122,7 @@ class Progress:
         track.round_started_s = self._clock()
 
     def update_received(self, round: int, received: int, cohort: int) -> None:
-        """Show how many of the cohort's updates have arrived; ignored for a round that is not open."""
+        """Show how many of the cohort's updates have arrived. Ignored if this round is not open."""
         track = self._tracks[-1]
         if round == track.round:
             track.received, track.cohort = received, cohort
@@ -143,7 +143,7 @@ class Progress:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def finished(self) -> None:
-        """End the current strategy; does nothing if it has ended already."""
+        """Show that the current strategy has ended, unless that has already been shown."""
         if self._tracks and self._tracks[-1].ended_s is None:
             track = self._tracks[-1]
             track.round, track.ended_s = 0, self._clock()
@@ -159,7 +159,7 @@ class Progress:
         table = Table.grid(padding=(0, 2))
         for column in ("strategy", "bar", "round", "metric", "bytes", "elapsed", "left"):
             right = column in ("round", "bytes", "elapsed")
-            # the bar shrinks in a narrow terminal
+            # only the bar shrinks if the terminal is narrow
             table.add_column(
                 justify="right" if right else "left",
                 no_wrap=column != "bar",
@@ -191,7 +191,7 @@ def _row(track: _Track, now: float) -> tuple[RenderableType, ...]:
 
 
 def _doing(track: _Track) -> str:
-    """What the strategy is doing, and the bytes that the table leaves out."""
+    """Return what the strategy is doing, and the bytes that the table leaves out."""
     rates = rates_of(track.closed)
     first, own = _arrows(rates.newcomer), _arrows(rates.coordinator)
     moved = f"; a device's first round {first}, coordinator {own} a round" if track.closed else ""
@@ -208,8 +208,8 @@ def _state(track: _Track) -> str:
 
 def _line(track: _Track, left_s: float | None) -> str:
     last = track.closed[-1]
-    # Count the devices that this round closed without. If there were none, count the updates that came
-    # late from earlier rounds.
+    # Count the devices that this round did not wait for. If there were none, count the late updates from
+    # earlier rounds.
     num_late = len(last.late_devices) or last.late
     late = f", {num_late} late" if num_late else ""
     resent = f", {size(last.resent_bytes)} again" if last.resent_bytes else ""

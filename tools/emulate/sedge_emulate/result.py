@@ -9,10 +9,10 @@
                                                          ├ classes        ClassResult
                                                          └ central        CentralTest
 
-Shares lie in [0, 1], sizes are in bytes, times in seconds. ``before`` is the result's ``metric``, such as
-the accuracy, on a device's own test examples with the model it was sent, ``after`` the same once it
-has trained locally. Fields may be added within a format, with a default that fits older files; no field
-changes its meaning.
+Shares are in [0, 1], sizes in bytes, times in seconds. ``before`` is the result's ``metric``, such as
+accuracy, on a device's own test examples with the model that it was sent; ``after`` is the metric once the
+device has trained that model locally. Fields may be added within a format, with a default that fits older
+files; no field changes its meaning.
 
 Bytes are of three kinds that add up to the total: ``payload`` is the content of blobs (models, deltas,
 patches, updates), ``resent`` is payload that was sent before, and ``overhead`` is everything else. An
@@ -51,21 +51,21 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     """One round.
 
     The means and ``train_loss`` are over the devices whose update arrived in time (``num_updates``); the
-    ``worst`` means are over the worst tenth of these. ``late`` counts updates that came after the round had
-    closed. ``seconds`` are measured on this host. ``opened_s`` and ``closed_s`` are read from the
+    ``worst`` means are over the worst tenth of these devices. ``late`` counts updates that came after the
+    round had closed. ``seconds`` are measured on this host. ``opened_s`` and ``closed_s`` are read from the
     emulation's own clock, which is virtual if the link is memory, and count from the run's start.
-    ``late_devices`` of the cohort had sent no update by the close. ``distrusted`` maps devices that the
-    robust filter excluded or clipped to the share of their update that counted. ``personal`` is the mean
-    number of personal parameters that a device of the cohort was sent in each tensor; tensors without any
-    are left out.
+    ``late_devices`` are those in the cohort that had sent no update by the close. ``distrusted`` maps
+    devices that the robust filter excluded or clipped to the share of their update that counted.
+    ``personal`` is the mean number of personal parameters in each tensor that a device in the cohort was
+    sent; tensors without any are left out.
 
-    Bytes are counted from the round's opening to its close, headers included: ``bytes_up`` and
-    ``bytes_down`` at the sockets of all devices. Of these, ``newcomer_up`` and ``newcomer_down`` belong to
-    devices that had sent no update before the round, and are mostly bundle and whole model; ``newcomers``
+    Bytes are counted from the round's opening to its close, headers included. ``bytes_up`` and
+    ``bytes_down`` are counted at the sockets of all devices. ``newcomer_up`` and ``newcomer_down`` are the
+    part for devices that had sent no update before the round, mostly bundle and whole model; ``newcomers``
     counts the devices among them that then sent their first update. The coordinator sent
     ``coordinator_up``, in which a broadcast counts once, and received ``coordinator_down``. In virtual
-    time, ``messages`` counts the messages that devices send and receive, and ``units`` the started 5 KB of
-    each message; ``newcomer_messages`` and ``newcomer_units`` are the newcomers' parts of them.
+    time, ``messages`` counts the messages that devices send and receive, and ``units`` the 5 KB units,
+    rounded up, of each message; ``newcomer_messages`` and ``newcomer_units`` are the newcomers' shares.
     """
 
     round: Count
@@ -97,12 +97,12 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One device in the final evaluation. ``num_classes`` is the number of different labels that it has.
+    """One device in the final evaluation. ``num_classes`` is the number of different labels on the device.
 
-    ``class_name`` is its class in fleet.toml. ``late`` counts the rounds in which it was late,
-    ``reboots`` its restarts, ``cuts`` the interruptions of its link, and the byte fields its traffic, all
-    over the whole run. ``central`` is its metric on the central test set before and after training, if
-    there is such a set.
+    ``class_name`` is its class in fleet.toml. Over the whole run, ``late`` counts the rounds in which the
+    device was late, ``reboots`` its restarts, and ``cuts`` the interruptions of its link, and the byte
+    fields count its traffic. ``central`` is its metric on the central test set before and after training,
+    if there is such a set.
     """
 
     device: str
@@ -127,8 +127,8 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
 class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
     """All devices of one class, including those that missed the final evaluation.
 
-    ``before`` and ``after`` are means over the ``evaluated`` devices, 0 if there are none. All other
-    figures are sums over all ``devices`` of the class (see DeviceResult).
+    ``before`` and ``after`` are means over the ``evaluated`` devices, or 0 if there are none. All other
+    figures are sums over all ``devices`` in the class (see DeviceResult).
     """
 
     name: str
@@ -150,7 +150,7 @@ class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of one strategy's run from its start to its end.
 
-    The four totals are counted at the sockets of all devices together and of the coordinator.
+    The four totals are counted at the sockets of the devices, all together, and of the coordinator.
     ``update_payload_mean`` is the mean size of an encoded update, ``dense_update`` the size of one as plain
     float32. ``payload_up``, ``payload_down`` and ``resent`` (up and down) are parts of the devices' totals.
     """
@@ -166,7 +166,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     resent: Count = 0
 
 
-# Fields of a class that are sums over its devices.
+# The fields of ``ClassResult`` that are sums over the class's devices.
 _SUMMED = (
     "payload_up", "overhead_up", "resent_up", "payload_down", "overhead_down", "resent_down",
     "late", "reboots", "cuts",
@@ -174,7 +174,7 @@ _SUMMED = (
 
 
 class TensorShare(msgspec.Struct, frozen=True):
-    """The personal parameters in one tensor: mean number per device, and share of all of them."""
+    """The personal parameters in one tensor: mean number per device, and share among all tensors."""
 
     tensor: str
     elements: Annotated[float, Meta(ge=0)]
@@ -182,9 +182,9 @@ class TensorShare(msgspec.Struct, frozen=True):
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run used of this host.
+    """What a run used on this host.
 
-    ``train_s`` is the time that all ``workers`` together spent inside training and evaluation programs;
+    ``train_s`` is the time that all ``workers`` together spent in training and evaluation programs;
     ``overhead`` is the share of wall_s * workers that they spent elsewhere. ``device_rounds`` counts the
     jobs done, ``peak_rss_bytes`` is the peak memory of all processes together, and ``trainer`` names the
     backend.
@@ -200,7 +200,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CentralTest(msgspec.Struct, frozen=True, kw_only=True):
-    """The metric on the ``examples`` of the central test set, for devices' models and the global one."""
+    """The metric on the ``examples`` in the central test set, for devices' models and the global model."""
 
     examples: Count
     before: Spread
@@ -211,10 +211,10 @@ class CentralTest(msgspec.Struct, frozen=True, kw_only=True):
 class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     """One strategy's run. ``before`` and ``after`` come from the final evaluation over all devices.
 
-    ``remarks`` are the strategy's remarks, one sentence each, on its options with this model. ``epochs``
-    is the number of epochs that a device trains per round, over all of its trainings; 0 if unknown. For
-    strategies with groups, ``partners`` counts for each device the rounds in which it learned with each
-    other device.
+    ``remarks`` are the strategy's remarks, one sentence each, on its options with this model. ``epochs`` is
+    how many epochs a device trains per round, all its trainings together, or 0 if unknown. For strategies
+    with groups, ``partners`` counts, for each device, the rounds in which it learned with each other
+    device.
     """
 
     name: str
@@ -247,7 +247,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine that the emulation ran on. ``versions`` are those of the packages, by name."""
+    """The machine that the emulation ran on. ``versions`` maps packages to their versions."""
 
     cpus: Count
     platform: str
@@ -259,9 +259,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The result of an emulation, one fleet under each strategy, or runs of a real ``fleet`` (stored.py).
 
     ``created`` is an ISO 8601 date or time. ``link`` is "memory" for virtual time, otherwise the broker's
-    kind. ``settings`` are all keys of the fleet file with their values, defaults included, and null where
-    the strategy decides. ``data_sha256`` identifies the content of the data and of the file that splits
-    them. The result of a real fleet holds what its coordinator knows: ``before`` and ``after`` from each
+    kind. ``settings`` has all keys of the fleet file with their values, including defaults, and null where
+    the strategy decides. ``data_sha256`` identifies the content of the data and of the file that splits it.
+    The result of a real fleet has only what its coordinator knows: ``before`` and ``after`` from each
     device's last round, bytes as counted by the coordinator, and no machine. Unknown texts are empty and
     unknown counts are 0.
     """
@@ -284,7 +284,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def spread(values: Sequence[float], metric: Metric = ACCURACY) -> Spread:
-    """Summarise the devices' values. A tenth is rounded down to whole devices, but is at least one."""
+    """Summarise the devices' values. The worst tenth is rounded down to whole devices, but at least one."""
     if not values:
         raise LocalError("spread: no values, expected one for each device")
     ordered = sorted(values)
@@ -319,7 +319,7 @@ def class_results(
 
 
 def classes_of(strategy: StrategyResult) -> list[ClassResult]:
-    """The strategy's classes, computed from the evaluated devices if an older result lacks them."""
+    """Return the strategy's classes, computed from the evaluated devices if an older result lacks them."""
     return strategy.classes or class_results(strategy.devices)
 
 
@@ -329,7 +329,7 @@ def write_json(result: Result, path: Path) -> None:
 
 
 def read_json(path: Path) -> Result:
-    """Load the result at ``path``. Raises ``StorageError`` if the file does not hold one."""
+    """Load the result at ``path``. Raises ``StorageError`` if the file does not contain a result."""
     try:
         result = msgspec.json.decode(path.read_bytes(), type=Result)
     except OSError as exc:
@@ -342,7 +342,7 @@ def read_json(path: Path) -> Result:
 
 
 def write_whole(data: bytes, path: Path) -> None:
-    """Write ``data`` to a temporary file and rename it to ``path``, so that nobody reads half a file.
+    """Write ``data`` to a temporary file and rename that to ``path``: nobody reads an incomplete file.
 
     Raises ``StorageError``.
     """
@@ -356,5 +356,5 @@ def write_whole(data: bytes, path: Path) -> None:
 
 
 def _mean(values: Sequence[float]) -> float:
-    # Rounding could move a mean of ones above 1, so the mean is clipped to the extremes.
+    # Rounding could move a mean above 1 if all values are 1, so it is clipped to the extremes.
     return min(max(sum(values) / len(values), values[0]), values[-1])

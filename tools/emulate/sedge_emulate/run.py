@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         for seed in arguments.seeds
     ]
-    for one in each:  # so that no seed fails after the first has run for an hour
+    for one in each:  # before the first run, which may take an hour
         _require_free(one)
     for one in each:
         if not (arguments.resume and _has_ended(one.out)):
@@ -82,7 +82,7 @@ def _has_ended(out: Path) -> bool:
 def _run_one(arguments: argparse.Namespace, console: Console) -> None:
     whole = load_emulation(arguments.fleet)
     config = overridden(whole, arguments)
-    # The interrupted emulation may have had more strategies than --only selects now.
+    # The interrupted emulation may have had strategies that --only does not select now.
     run_fleet(config, arguments, console, whole.strategies if arguments.resume else ())
 
 
@@ -94,14 +94,14 @@ def run_fleet(
 ) -> Result:
     """Run a fleet, and write its result and report to ``arguments.out``.
 
-    The state for resuming is deleted once its strategies and ``others`` have finished.
+    The state for resuming is deleted once the fleet's strategies and ``others`` have finished.
     """
     if arguments.ray is not None and config.link != "memory":
         raise ConfigError(
             "link", config.link, "memory: --ray trains only for a fleet in virtual time"
         )
-    # In virtual time, the plan causes full disks and damaged frames. Only the emulated device should
-    # treat them as errors, so they are not logged.
+    # In virtual time, the plan deliberately fills disks and damages frames. Only the emulated devices need
+    # to notice, so this is not logged.
     quiet = logging.CRITICAL if config.link == "memory" else logging.ERROR
     level = logging.INFO if arguments.verbose else quiet
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -142,7 +142,7 @@ def emulate(
 
 
 def _workers(stage: Stage, ray: str | None) -> Workers:
-    """Start the processes that train: on this host or, if ``ray`` is given, on that cluster."""
+    """Start the training processes, on this host or, if ``ray`` is given, on that Ray cluster."""
     if ray is None:
         return LocalWorkers(stage.setup, stage.workers)
     return ClusterWorkers(stage.setup, ray, stage.workers)
@@ -186,7 +186,7 @@ def overridden(config: EmulationConfig, arguments: argparse.Namespace) -> Emulat
             raise ConfigError("--only", unknown[0], f"one of {', '.join(titles)}")
         changes["strategies"] = tuple(s for s in config.strategies if s.title in arguments.only)
     changed = msgspec.structs.replace(config, **changes)
-    # Values from the command line must respect the fleet file's limits, too.
+    # The fleet file's limits also apply to values from the command line.
     where = "command line"
     return converted(msgspec.to_builtins(changed), EmulationConfig, where).check(where)
 
@@ -194,7 +194,7 @@ def overridden(config: EmulationConfig, arguments: argparse.Namespace) -> Emulat
 def _link(
     config: EmulationConfig, stack: ExitStack, resumed: Path | None
 ) -> tuple[str | None, str]:
-    """Start the broker. Returns its URL (None in virtual time) and the name of the link.
+    """Start the broker, if there is one. Returns its URL (None in virtual time) and the name of the link.
 
     If the emulation in ``resumed`` invited real devices, its broker starts on the port that they were
     given.

@@ -9,7 +9,7 @@ import msgspec.inspect
 from sedge_emulate.config import EmulationConfig
 from sedge_emulate.result import Result
 
-# Settings that may differ between compared runs: seeds differ on purpose, workers do not affect the
+# Settings that may differ between compared runs: seeds are meant to differ, workers do not affect the
 # results, and each strategy is compared separately.
 _FREE = ("seed", "workers", "strategies")
 _WIDTHS = "model.widths"
@@ -37,7 +37,7 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def conditions(result: Result) -> dict[str, Any]:
-    """The settings that all compared runs must share, by dotted key."""
+    """Return the settings that all compared runs must share, by dotted key."""
     settings = of_this_version(result.settings)
     shared = {key: value for key, value in settings.items() if key not in _FREE}
     found = dict(flat(shared))
@@ -54,7 +54,7 @@ def conditions(result: Result) -> dict[str, Any]:
 
 
 def conditions_of(result: Result, strategy: str) -> dict[str, Any]:
-    """The settings that compared runs of this strategy must share, by dotted key."""
+    """Return the settings that compared runs of this strategy must share, by dotted key."""
     settings = of_this_version(result.settings)
     named = {found["label"] or found["name"]: found for found in settings["strategies"]}
     widths = settings.get("model", {}).get("widths")
@@ -62,7 +62,7 @@ def conditions_of(result: Result, strategy: str) -> dict[str, Any]:
 
 
 def differing(old: Mapping[str, Any], new: EmulationConfig) -> Iterator[tuple[str, object, object]]:
-    """Yield each setting whose value differs between a result and ``new``: its key and both values.
+    """Yield the key and both values of each setting that differs between a result and ``new``.
 
     ``workers`` is ignored, because it does not affect the results.
     """
@@ -88,7 +88,7 @@ def of_this_version(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _known(value: Any, kind: msgspec.inspect.Type) -> Any:
-    """A copy of ``value`` without the keys that its type ``kind`` does not have."""
+    """Return a copy of ``value`` without the keys that its type ``kind`` does not have."""
     match kind:
         case msgspec.inspect.StructType(fields=fields) if isinstance(value, Mapping):
             types = {field.encode_name: field.type for field in fields}

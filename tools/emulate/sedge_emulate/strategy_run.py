@@ -49,7 +49,10 @@ def result_of(
     url: str | None,
     progress: Progress,
 ) -> StrategyResult:
-    """Return a strategy's result. With ``resume``, an earlier start of the emulation may have saved it."""
+    """Return a strategy's result.
+
+    With ``resume``, it may have been saved before the emulation was interrupted.
+    """
     strategy_run = strategy_run_of(stage, strategy, resume)
     return finished(stage, strategy_run) or run_strategy(stage, strategy_run, pool, url, progress)
 
@@ -59,8 +62,8 @@ def run_strategy(
 ) -> StrategyResult:
     """Run one strategy over the broker at ``url``, or in virtual time if that is None.
 
-    Raises ``LinkError`` for a fleet that stays silent, and ``DataError`` if no device gave a result or
-    the run did not reach its end.
+    Raises ``LinkError`` if the fleet stays silent, and ``DataError`` if no device sent a result or the run
+    failed before its end.
     """
     began_s = time.monotonic()
     progress.strategy(strategy_run.title, strategy_run.config.num_rounds, stage.metric)
@@ -113,18 +116,18 @@ def _invite(stage: Stage, fleet: BrokerFleet, progress: Progress) -> None:
 
 
 def _last_context(store: Store) -> Context:
-    """The context that the strategy would get for the next round."""
+    """Return the context that the strategy would get for the next round."""
     run = Run(store.runs()[0], store)
     return RunStore(store).context(run)
 
 
 def _last_groups(store: Store) -> Groups:
-    """The groups of devices that would learn together in the next round."""
+    """Return the groups of devices that would learn together in the next round."""
     return RunStore(store).read_groups(state_of(store.runs()[0]).groups)
 
 
 def _epochs(strategy_run: StrategyRun, context: Context) -> int:
-    """The number of epochs that a device trains in the last round, over all of its trainings.
+    """Return how many epochs a device trains in the last round, all its trainings together.
 
     A mixture of two models counts twice, because it computes two gradients per batch. Returns 0 if the
     strategy raises an error: the run is over, and its result matters more than this figure.
@@ -145,7 +148,10 @@ def _epochs(strategy_run: StrategyRun, context: Context) -> int:
 def _remarks(
     stage: Stage, strategy_run: StrategyRun, personal: int | None = None
 ) -> tuple[str, ...]:
-    """The strategy's remarks on its options with this model; after the run, on ``personal``, too."""
+    """Return the strategy's remarks on its options with this model.
+
+    After the run, they also take the number of ``personal`` parameters sent into account.
+    """
     strategy = make_strategy(strategy_run.config.strategy, strategy_run.config.options)
     forms = (stage.bundle, *strategy_run.narrower)
     try:
@@ -215,7 +221,7 @@ def _result(
 def _central(
     stage: Stage, devices: Sequence[DeviceResult], judged: float | None
 ) -> CentralTest | None:
-    """Summarise the metrics on the central test set; None if there is none."""
+    """Summarise the metrics on the central test set. Returns None if there are none."""
     found = [device.central for device in devices if device.central is not None]
     if not found:
         return None

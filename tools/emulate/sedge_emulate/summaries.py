@@ -1,4 +1,4 @@
-"""Converts a closed round's summary to the result's fields."""
+"""Converts the summary of a closed round to fields of the result."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from sedge_emulate.result import RoundResult, TensorShare, spread
 
 
 def round_result(summary: Summary) -> RoundResult:
-    """Convert a summary to a round's result, with times and bytes still at 0."""
+    """Convert a summary to a round's result, in which times and bytes are still 0."""
     before = [device.before for device in summary.devices]
     after = [device.after for device in summary.devices]
     return RoundResult(
@@ -28,12 +28,12 @@ def round_result(summary: Summary) -> RoundResult:
 
 
 def personal_elements(summaries: Iterable[Summary]) -> int:
-    """The number of personal parameters that devices were sent, over all rounds."""
+    """Return how many personal parameters devices were sent over all rounds."""
     return sum(sum(summary.personal.values()) for summary in summaries)
 
 
 def personal_shares(summary: Summary) -> list[TensorShare]:
-    """How the personal parameters of the round's devices are spread over the tensors."""
+    """Return how the personal parameters of a round's devices are spread over the tensors."""
     total = sum(summary.personal.values())
     return [
         TensorShare(tensor, count / max(1, summary.cohort), count / total)

@@ -1,1 +1,1 @@
-"""The report of an emulation: a table in the terminal, and one HTML page from templates."""
+"""The report of an emulation: a table in the terminal, and one HTML page made from templates."""

@@ -1,7 +1,7 @@
 """The report as one HTML file, without scripts or links to other files.
 
-``templates/report.html`` lays out a ``Result``; this module prepares what a template cannot compute
-simply. The templates' environment escapes all text. The page stays small however many devices there are.
+``templates/report.html`` lays out a ``Result``; this module prepares what a template cannot compute easily.
+The templates' environment escapes all text. The page stays small even for a large fleet.
 """
 
 from collections import Counter
@@ -60,7 +60,7 @@ def page(result: Result) -> str:
 
 
 def _part_of(part: float, whole: float) -> str:
-    """A part as a percentage; empty if ``whole`` is 0."""
+    """Return a part as a percentage, or "" if ``whole`` is 0."""
     return percent_text(part / whole) if whole else ""
 
 
@@ -71,7 +71,7 @@ def _heads_of(names: Sequence[str], heads: Sequence[str]) -> list[tuple[str, Seq
 
 @cache
 def environment() -> Environment:
-    """The template environment, with the filters that format numbers."""
+    """Return the template environment, with the filters that format numbers."""
     names = {
         "ENDS": ENDS, "MAX_ROWS": MAX_ROWS, "plots": plots, "classes_of": classes_of,
         "heads_of": _heads_of, "flat": flat,
@@ -89,10 +89,10 @@ def _ends(
     worst: Sequence[str],
     metric: Metric,
 ) -> list[str]:
-    """Choose which devices a large fleet's table shows, worst first.
+    """Choose which devices the table for a large fleet shows, and sort them, worst first.
 
-    They are those with the worst and best metric before training, averaged over the strategies, and each
-    strategy's worst device.
+    The table shows the devices with the worst and the best metric before training, averaged over the
+    strategies, and each strategy's worst device.
     """
 
     def served(name: str) -> float:

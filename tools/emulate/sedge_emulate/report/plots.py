@@ -1,4 +1,4 @@
-"""The report's plots: metric by round, over time, by device and against bytes; personal parameters."""
+"""The report's plots: the metric by round, over time, by device and by bytes; personal parameters."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -32,11 +32,11 @@ _HUNDREDTHS = 100
 _MARKED_ROUNDS = 40
 # With more rounds than this, the labels with numbers of late devices would overlap and are left out.
 _NUMBERED_ROUNDS = 30
-# The height of a round's strip, and the greatest height of all strips together, in pixels.
+# The height of one round's strip, and the maximum total height of all strips, in pixels.
 _STRIP, _MAX_STRIPS = 16.0, 420.0
-# Below this accuracy, a label does not fit below its dot.
+# Below this accuracy, a dot is too low for a label below it.
 _LOW = 0.05
-# For before and after training: a title, a round's mean and, if known, the mean of its worst tenth.
+# Before and after training: a title, a round's mean and, if known, the mean of the round's worst tenth.
 _MOMENTS: tuple[
     tuple[str, Callable[[RoundResult], float], Callable[[RoundResult], float | None]], ...
 ] = (
@@ -53,9 +53,9 @@ def curve(plot: Plot, i: int, x: Sequence[float], y: Sequence[float]) -> None:
 
 
 def metric_plots(result: Result, x: Axis, at: Callable[[RoundResult], float]) -> list[Plot]:
-    """Plots of the metric before and after local training, with one line per strategy.
+    """Plot the metric before and after local training, with one line per strategy.
 
-    ``at`` gives a round's position on the axis ``x``. A pale line shows the mean of the worst tenth.
+    ``at`` returns a round's position on the axis ``x``. A pale line shows the mean of the worst tenth.
     """
     plots: list[Plot] = []
     for title, mean, worst in _MOMENTS:
@@ -72,14 +72,14 @@ def metric_plots(result: Result, x: Axis, at: Callable[[RoundResult], float]) ->
 
 
 def by_round(result: Result) -> list[Plot]:
-    """Plots of the metric by round number."""
+    """Plot the metric by round number."""
     return metric_plots(result, _rounds(result), lambda r: r.round)
 
 
 def over_time(result: Result) -> list[Plot]:
-    """Plots of the metric by closing time, then of each strategy's rounds as strips.
+    """Plot the metric by closing time, then each strategy's rounds as strips.
 
-    Empty if no times are known.
+    Returns no plots if no times are known.
     """
     result = replace(result, strategies=[_timed(s) for s in result.strategies])
     longest_s = max((r.closed_s for s in result.strategies for r in s.rounds), default=0.0)
@@ -92,14 +92,14 @@ def over_time(result: Result) -> list[Plot]:
 
 
 def _timed(strategy: StrategyResult) -> StrategyResult:
-    """A copy of the result that has only the rounds whose times are known."""
+    """Return a copy of the result with only the rounds whose times are known."""
     return replace(strategy, rounds=[r for r in strategy.rounds if r.closed_s])
 
 
 def of_devices(result: Result) -> list[Plot]:
-    """One plot per strategy of the devices' final metrics, from before to after training, worst first.
+    """Plot the devices' final metrics before and after training for each strategy, worst device first.
 
-    With more than ``MAX_STROKES`` devices, it shows the distribution of their metrics instead.
+    With more than ``MAX_STROKES`` devices, plot the distribution of their metrics instead.
     """
     metric = result.metric
     values = [v for s in result.strategies for d in s.devices for v in (d.before, d.after)]
@@ -121,7 +121,10 @@ def of_devices(result: Result) -> list[Plot]:
 
 
 def of_bytes(result: Result) -> list[Plot]:
-    """Logarithmic plots of a device's bytes per later round, up and down, compared with a dense model."""
+    """Plot a device's bytes per later round on logarithmic axes, next to the size of a dense model.
+
+    There is one plot for each direction.
+    """
     dense = max(result.model.dense_bytes, 1)
     plots: list[Plot] = []
     for title, way in (("Device to coordinator", "up"), ("Coordinator to device", "down")):
@@ -143,7 +146,7 @@ def of_bytes(result: Result) -> list[Plot]:
 
 
 def of_cost(result: Result) -> list[Plot]:
-    """Plots of the metric against the total bytes of all devices; a dot marks the final evaluation."""
+    """Plot the metric against the total bytes of all devices. A dot marks the final evaluation."""
     totals = [
         list(accumulate(r.bytes_up + r.bytes_down for r in s.rounds)) for s in result.strategies
     ]
@@ -172,7 +175,7 @@ def of_cost(result: Result) -> list[Plot]:
 
 
 def of_personal(result: Result) -> list[Plot]:
-    """Stacked plots of how many personal parameters a device has in each tensor, by round."""
+    """Plot how many personal parameters a device has in each tensor, stacked, by round."""
     plots: list[Plot] = []
     for strategy in result.strategies:
         title = f"{strategy.name}: personal parameters of a device, by round"
@@ -188,7 +191,7 @@ def _rounds(result: Result) -> Axis:
 
 
 def _each(plot: Plot, colour: str, devices: list[DeviceResult], metric: Metric) -> None:
-    """Draw one stroke per device, from its metric before training to that after it."""
+    """Draw one stroke per device, from its metric before training to its metric after training."""
     # Strokes and dots are wide for 10 devices and fine for hundreds.
     step = min(WIDTH / max(len(devices), 1), 14)
     x = np.arange(1.0, len(devices) + 1)
@@ -225,7 +228,10 @@ def _name_worst(plot: Plot, worst: DeviceResult, metric: Metric) -> None:
 
 
 def _strips(i: int, strategy: StrategyResult, x: Axis, most: int) -> Plot:
-    """Plot each round from opening to close, first on top, with a red mark if devices were late."""
+    """Plot each round as a strip from opening to close, the first at the top.
+
+    A red mark shows that devices were late.
+    """
     rounds = strategy.rounds
     height = min(70 + min(_STRIP * most, _MAX_STRIPS), 2 * HEIGHT)
     numbers = [r.round for r in rounds] or [1]

@@ -1,9 +1,9 @@
-"""``sedge-emulate report``: shows real runs from their coordinator's store in the report of an emulation.
+"""``sedge-emulate report``: shows real runs, read from their coordinator's store, in an emulation's report.
 
-Several runs are shown side by side, like an emulation's strategies. The store is only read, and the
-service may be running meanwhile. The report leaves out what the coordinator does not know: data splits,
+Several runs are shown side by side, like an emulation's strategies. The store is only read, so the service
+may be running at the same time. The report leaves out what the coordinator does not know: data splits,
 devices' labels, MQTT's overhead, and retransmissions. Figures of rounds remain even if ``[keep]`` has
-deleted their updates.
+deleted the rounds' updates.
 """
 
 import argparse
@@ -57,8 +57,8 @@ def report(arguments: argparse.Namespace) -> int:
 def stored_result(reader: Reader, names: Sequence[str], command: str) -> Result:
     """Collect the named runs into one result.
 
-    Raises ``ConfigError`` for a run that does not exist or has no update yet, or whose model or metric
-    differs from that of the first run.
+    Raises ``ConfigError`` if a run does not exist or has no update yet, or if its model or metric differs
+    from those of the first run.
     """
     fleet = reader.read()
     runs = [_StoredRun.read(reader.store, fleet.run(name), name) for name in names]
@@ -89,7 +89,7 @@ def stored_result(reader: Reader, names: Sequence[str], command: str) -> Result:
 
 @dataclass(frozen=True)
 class _StoredRun:
-    """A run's facts and the summaries of its closed rounds, by number."""
+    """A run's facts, and the summaries of its closed rounds, keyed by the round's number."""
 
     facts: RunFacts
     config: RunConfig
@@ -110,7 +110,7 @@ class _StoredRun:
 
     @property
     def same(self) -> object:
-        """What all runs of one report must have in common: tensors and metric."""
+        """What all runs in a report must have in common: tensors and metric."""
         tensors = [(tensor.name, tensor.shape) for tensor in self.manifest.layout.tensors]
         return tensors, self.manifest.metric
 
@@ -152,7 +152,7 @@ def _strategy(store: Store, run: _StoredRun) -> StrategyResult:
 
 
 def _rounds(store: Store, run: _StoredRun) -> list[RoundResult]:
-    """The closed training rounds that have an update."""
+    """Return the closed training rounds that have an update."""
     closed = [(facts, summary) for facts, summary in run.closed if summary.task == TRAIN]
     return [_round(store, run, facts, summary) for facts, summary in closed]
 
@@ -178,7 +178,7 @@ def _round(store: Store, run: _StoredRun, facts: RoundFacts, summary: Summary) -
 
 
 def _devices(store: Store, run: _StoredRun, late: Counter[str]) -> list[DeviceResult]:
-    """Every device that has sent an update, with the values of its last one."""
+    """Return every device that has sent an update, with the values from its last update."""
     last: dict[str, tuple[int, DeviceSummary]] = {}
     for facts, summary in run.closed:
         last.update((device.device, (facts.round, device)) for device in summary.devices)
@@ -201,10 +201,10 @@ def _devices(store: Store, run: _StoredRun, late: Counter[str]) -> list[DeviceRe
 
 
 def _dense_bytes(run: _StoredRun) -> int:
-    """The size of the model as plain float32."""
+    """Return the size in bytes of the model as plain float32."""
     return 4 * run.manifest.layout.size
 
 
 def _seconds(begin: datetime | None, end: datetime | None) -> float:
-    """The time between the two, in seconds; 0 if either is unknown."""
+    """Return the seconds from ``begin`` to ``end``, or 0 if either is unknown."""
     return max((end - begin).total_seconds(), 0.0) if begin and end else 0.0

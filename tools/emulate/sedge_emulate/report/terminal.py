@@ -65,7 +65,7 @@ def _measured(pooled: float | None, found: Spread, metric: Metric) -> tuple[str,
 
 
 def _differences(result: Result) -> Iterator[str]:
-    """Yield a line per other strategy on how the first one differs from it, device by device."""
+    """Yield, for each other strategy, a line on how the first one differs from it, device by device."""
     metric = result.metric
     for name, before, after in against_first(result.strategies, metric):
         words = f"before {_difference(before, metric)}; after {_difference(after, metric)}"
@@ -73,7 +73,7 @@ def _differences(result: Result) -> Iterator[str]:
 
 
 def _difference(found: Difference, metric: Metric) -> str:
-    """The pooled difference, then the mean over devices with its standard error."""
+    """Format the pooled difference, then the mean over devices with its standard error."""
     pooled = "" if found.pooled is None else f"{change(found.pooled, metric)} pooled, "
     error = "" if found.error is None else f" ± {change(found.error, metric, sign='')}"
     mean = f"{change(found.tested.mean, metric)}{error} mean"
@@ -81,19 +81,19 @@ def _difference(found: Difference, metric: Metric) -> str:
 
 
 def _tested(result: Result) -> str:
-    """A note with the smallest number of test examples on any device; empty if it is unknown."""
+    """Return a note with the smallest number of test examples on any device, or "" if it is unknown."""
     fewest = min((d.num_test for s in result.strategies for d in s.devices), default=0)
     return f" ({fewest:,} test examples or more each)" if fewest else ""
 
 
 def _bytes(row: Headline) -> tuple[str, ...]:
-    """The cells with a device's bytes per later round; "-" if no device had a later round."""
+    """Format the cells with a device's bytes per later round, or "-" if no device had a later round."""
     device = row.rates.device
     return (size(device.up), size(device.down)) if device.both else ("-", "-")
 
 
 def _links(row: Headline) -> str:
-    """A line with the share of a dense exchange, and the bytes of newcomers and of the coordinator."""
+    """Format a line with the share of a dense exchange, and the newcomers' and coordinator's bytes."""
     new, own = row.rates.newcomer, row.rates.coordinator
     dense = f"{percent(row.of_dense)} of dense both ways; " if row.rates.device.both else ""
     return (
@@ -110,7 +110,7 @@ def _worst(row: Headline, metric: Metric) -> str:
 
 
 def _central(name: str, found: CentralTest, metric: Metric) -> str:
-    """A line with the models' metrics on the central test set."""
+    """Format a line with the models' metrics on the central test set."""
     before, after = (measured(one.mean, metric) for one in (found.before, found.after))
     one = "" if found.global_model is None else f", global {measured(found.global_model, metric)}"
     return (
@@ -120,7 +120,7 @@ def _central(name: str, found: CentralTest, metric: Metric) -> str:
 
 
 def _course(strategy: StrategyResult) -> str:
-    """A line with the virtual time that the rounds took, and the late updates and retransmissions."""
+    """Format a line with the rounds' virtual time, the late updates and the retransmissions."""
     rounds = strategy.rounds
     words = [f"{duration(max((r.closed_s for r in rounds), default=0.0))} of virtual time"]
     late = sum(len(r.late_devices) for r in rounds)

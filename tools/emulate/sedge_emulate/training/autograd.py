@@ -1,7 +1,7 @@
-"""Trains one device after another by autograd, on one core: the default for convolutions on a CPU.
+"""Trains one device after another with autograd, on one core: the default for convolutions on a CPU.
 
-Batches are trimmed to their rows of weight one. So padding is never computed, and the mean over the other
-rows is the weighted mean that a device's program computes.
+Batches are trimmed to the rows whose weight is one, so padding is never computed, and the mean over the
+remaining rows is the weighted mean that a device's program computes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,12 +28,12 @@ from sedge_emulate.training.tasks import Precision, Task, each
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import Metrics
 
-# The batch size of an evaluation: large enough for efficient kernels, small enough for the cache.
+# The batch size for evaluations: large enough for efficient kernels, small enough for the cache.
 EVALUATION_ROWS = 128
 
 
 class AutogradTrainer:
-    """A ``FleetTrainer`` that runs one task after the other."""
+    """A ``FleetTrainer`` that runs one task after another."""
 
     name = "autograd"
     width = 1
@@ -47,14 +47,14 @@ class AutogradTrainer:
         keep_memory()
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
-        """Train each task, in order. Returns its result, or ``TrainingDiverged`` if it diverged."""
+        """Train the tasks in order. Returns each one's result, or ``TrainingDiverged`` if it diverged."""
         with torch.no_grad(), repeatable(self._device, self._tf32):
             return each(self._train, tasks)
 
     def evaluate(
         self, models: Sequence[tuple[Theta, Examples]]
     ) -> list[Metrics | TrainingDiverged]:
-        """Compute the mean loss and metric of each model theta (n,) on its examples, in order."""
+        """Compute the mean loss and metric of each theta (n,) on the examples paired with it, in order."""
         with torch.no_grad(), repeatable(self._device, self._tf32):
             return each(lambda model: self._evaluate(*model), models)
 
@@ -76,9 +76,9 @@ class AutogradTrainer:
         )  # fmt: skip
 
     def _given(self, guidance: Guidance | None) -> dict[str, Tensor] | None:
-        """The inputs of a guided loss, on the device; None without one.
+        """Return the inputs of a guided loss on the device, or None if there is no guided loss.
 
-        Its models are stored there already.
+        The models among them have already been copied there.
         """
         if guidance is None:
             return None
@@ -86,7 +86,7 @@ class AutogradTrainer:
         return {**cast(dict[str, Tensor], guidance.models), **arrays}
 
     def _noise(self, seed: int, step: int) -> Tensor:
-        """The random numbers (K,) of one step, on the device."""
+        """Return the random numbers (K,) of one step, on the device."""
         if not (count := self._problem.noise):
             return torch.empty(0, device=self._device)
         return torch.from_numpy(noise(seed, step, count)).to(self._device)

@@ -1,8 +1,8 @@
-"""Trains many devices side by side: the same step of each, in tensors of one fixed shape.
+"""Trains many devices side by side: the same step for each, in tensors of one fixed shape.
 
-Devices are sorted by their number of steps, so that those in one block end at about the same time. Unused
-places of a block have weight zero. A device's results are taken after its own last step, and later steps
-of its place are ignored.
+Devices are sorted by their number of steps, so that the devices in one block end at about the same time.
+Unused places in a block have weight zero. A device's results are taken after its own last step, and later
+steps at its place are ignored.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +50,7 @@ class Resident:
     def batches(
         self, examples: Examples, rows: Sequence[NDArray[np.int64]]
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the inputs and targets (B, ...) of each batch, given the rows (B,) of each."""
+        """Yield each batch's inputs and targets (B, ...), given its ``rows`` (B,)."""
         x, y = examples.inputs, examples.targets
         if self._device.type == "cpu":
             for chosen in rows:
@@ -72,9 +72,9 @@ class Resident:
 class Block:
     """The batches of up to D devices: S steps of B examples for each of D places.
 
-    ``x`` and ``y`` (N, ...) hold the examples of all devices; ``rows`` (S, D, B) are indices into them,
-    and ``weights`` (S, D, B) are 0 for padding. ``steps`` (d,) is the number of steps of each device, d
-    <= D.
+    ``x`` and ``y`` (N, ...) hold the examples of all devices; ``rows`` (S, D, B) are indices into them, and
+    ``weights`` (S, D, B) are 0 for padding. ``steps`` (d,) has the number of steps of each of the d <= D
+    devices.
     """
 
     x: Tensor
@@ -93,7 +93,7 @@ class Block:
         rows = np.zeros((max(steps), width, batch_size), np.int64)
         weights = np.zeros((max(steps), width, batch_size), np.float32)
         starts, count = dict[int, int](), 0
-        once: list[Examples] = []  # each once: several devices may be tested on the same examples
+        once: list[Examples] = []  # no repeats: devices may share test examples
         for place, (examples, found) in enumerate(parts):
             if id(examples) not in starts:
                 starts[id(examples)], count = count, count + len(examples.targets)
@@ -107,7 +107,7 @@ class Block:
         return cls(x, y, torch.from_numpy(rows).to(on), torch.from_numpy(weights).to(on), steps)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The inputs and targets (D, B, ...) and the weights (D, B) of one step."""
+        """Return the inputs and targets (D, B, ...) and the weights (D, B) of one step."""
         rows = self.rows[step]
         chosen = rows.flatten()
         x, y = (
@@ -117,7 +117,7 @@ class Block:
         return x, y, self.weights[step]
 
     def ending(self, step: int) -> list[int]:
-        """The places of the devices for which ``step`` is the last one."""
+        """Return the places of the devices whose last step is ``step``."""
         return [place for place, steps in enumerate(self.steps) if steps == step + 1]
 
 
@@ -127,15 +127,16 @@ def stacked_thetas(thetas: Sequence[Theta], width: int, device: torch.device) ->
     return torch.from_numpy(np.stack(filled)).to(device)
 
 
-# The final theta (n,), the loss of every step, and, if requested, a gradient (n,) and the models' mean
-# (n,).
+# A device's final theta (n,), the loss of every step and, if requested, a gradient (n,) and the models'
+# mean (n,).
 End: TypeAlias = tuple[Theta, list[float], Theta | None, Theta | None]
 
 
 class Ends:
     """Collects the results of a block's devices, each after its own last step.
 
-    They stay on the training device until ``read``: copying them to the host after a step would stall it.
+    The results stay on the training device until ``read``: copying them to the host after a step would
+    stall the device.
     """
 
     def __init__(self, block: Block) -> None:
@@ -148,7 +149,7 @@ class Ends:
     def add(
         self, values: Tensor, losses: Tensor, gradients: Tensor | None, means: Tensor | None
     ) -> None:
-        """Add a step: models (D, n) after it, losses (D,), and optional gradients and means (D, n)."""
+        """Add a step: its models (D, n) and losses (D,), and optional gradients and means (D, n)."""
         places = self._block.ending(len(self._losses))
         self._losses.append(losses)
         self._thetas = _kept(self._thetas, values, places)
@@ -188,14 +189,14 @@ def _read(kept: Tensor | None) -> Theta | None:
 
 # Trains one block of tasks of the same kind, which differ only in their vectors, seeds and examples.
 RunBlock = Callable[[Sequence[Task], Block], Ends]
-# What all tasks of a block must share: the training settings, and whether a gradient is requested.
+# What all tasks in a block have in common: the training settings, and whether a gradient is requested.
 _Kind: TypeAlias = tuple[bytes, bool]
 
 
 def train_in_blocks(
     problem: Problem, tasks: Sequence[Task], width: int, resident: Resident, run: RunBlock
 ) -> list[Trained | TrainingDiverged]:
-    """Train the tasks in blocks of up to ``width``. Returns each one's result, in the same order."""
+    """Train the tasks in blocks of up to ``width``. Returns their results in the same order."""
     batches = [list(problem.batches(task)) for task in tasks]
 
     def kind(place: int) -> _Kind:
@@ -231,7 +232,8 @@ def _trained(epochs: int, batches: Sequence[Batch], end: End) -> Trained:
     return Trained(theta, losses.mean, len(values), gradient, mean=mean)
 
 
-# Evaluates a block for each theta. Returns for each device the sums of losses, metric and weights.
+# Evaluates each device's theta on its examples in a block. Returns each device's sums of losses, metric and
+# weights.
 EvaluateBlock = Callable[[Sequence[Theta], Block], list[list[float]]]
 
 
@@ -245,7 +247,7 @@ def evaluate_in_blocks(
 ) -> list[Metrics | TrainingDiverged]:
     """Compute the mean loss and metric of each theta (n,) on its examples, in the order of ``models``.
 
-    ``rows`` is the batch size of the evaluation.
+    ``rows`` is the batch size.
     """
     counts = [len(examples.targets) for _, examples in models]
     found: dict[int, Metrics | TrainingDiverged] = {}

@@ -1,11 +1,11 @@
 """Checks what every trainer must compute correctly before it trains anything else.
 
 The gradient check lets the trainer do one step of plain SGD on a batch, either full or partly padded. The
-change of the model reveals the gradient, which is compared by the exporter's yardstick
-(``sedge_export.verification.yardstick``) with that of the user's own model: in float64, and in float32 in
-either memory format, as torch's channels-last batch norm is 30 times less exact than the contiguous one.
-A gradient that is lost, doubled or in the wrong place gives an error of the order of 1. How gradients are
-applied is not checked here: all trainers share one loop of steppers, which has its own tests.
+change of the model reveals the gradient, which the exporter's yardstick
+(``sedge_export.verification.yardstick``) compares with that of the user's own model: in float64, and in
+float32 in both memory formats, because torch's channels-last batch norm is 30 times less exact than its
+contiguous one. A gradient that is lost, doubled or in the wrong place gives an error on the order of 1. How
+gradients are applied is not checked here: all trainers share one loop of steppers, which has its own tests.
 
 The composition check trains devices with different numbers of examples, with plain SGD and with momentum
 and prox. Then it trains them again in other groups, and requires bit-identical results.
@@ -36,25 +36,25 @@ from sedge_protocol.wire.update import Metrics
 
 # How far a trainer's gradient may be off beyond the error of eager float32, as a share of the largest
 # gradient in the tensor. TF32 has a 10-bit mantissa. In bf16, single elements may be off by half of the
-# largest gradient; a lost or misplaced gradient is off by all of it.
+# largest gradient; an element of a lost or misplaced gradient is off by all of it.
 TOLERANCE: dict[Precision, float] = {"fp32": 2e-3, "bf16": 0.6}
 # The rounding error of a gradient that is recovered from a float32 change of the model, as a share of the
-# largest gradient of all. A gradient that should be 0 has this error, too, such as that of a bias before
-# a normalisation.
+# largest gradient of all. Even a gradient that should be 0 has this error, for example that of a bias
+# before a normalisation.
 _KEPT = 1e-5
 _CASES = 3
-# The number of cases that may be discarded because the loss has a kink there.
+# The number of cases that may be discarded because the loss has a kink at their model.
 _MAX_RETRIES = 8
 # How far the steepest parameter moves from one case to the next, as a share of the largest parameter.
 _MOVE = 0.02
 _FORMATS = (torch.contiguous_format, torch.channels_last)
-_SIZES = (2.25, 1.0, 0.4)  # devices' numbers of examples, in batches
+_SIZES = (2.25, 1.0, 0.4)  # the devices' numbers of examples, in batches
 _PLAIN = Training(local_epochs=1, learning_rate=0.05)
 _PULLED = Training(local_epochs=1, learning_rate=0.02, momentum=0.7, prox=0.1)
 
 
 class Wrong(SedgeError):
-    """Raised if a trainer computes something different from torch."""
+    """A trainer computes something different from torch."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class References:
     _made: list[_Case] = field(default_factory=list["_Case"])
 
     def cases(self) -> Iterator[_Case]:
-        """Yield an endless series of cases. Each is computed once and reused for the next trainer."""
+        """Yield cases without end. Each is computed once and reused for the next trainer."""
         for index in count():
             if index == len(self._made):
                 self._made.append(self._next())
@@ -90,7 +90,7 @@ class References:
             theta = before.task.request.theta
             self.yardstick.gradient(
                 theta, before.batch
-            )  # a search for a kink may have moved the model
+            )  # for ``descend``: a search for a kink may have moved the yardstick's model
             theta = self.yardstick.descend(_MOVE * _rate(theta, before.truth))
         examples = self._devices[index % len(self._devices)]
         task = Task(TrainRequest(theta, _PLAIN, index), examples)
@@ -101,7 +101,7 @@ class References:
 
 
 def _rate(theta: Theta, truth: Truth) -> float:
-    """The learning rate at which the steepest parameter moves by the size of the largest parameter."""
+    """Return the learning rate at which the steepest parameter moves by the size of the largest one."""
     return max(largest(theta), 1e-3) / truth.steepest
 
 
@@ -129,7 +129,7 @@ def references(problem: Problem) -> References:
 
 
 def _first_batch(problem: Problem, task: Task) -> Batch:
-    """The first batch of the task, as tensors and with its random numbers."""
+    """Return the task's first batch, as tensors and with its random numbers."""
     batch = next(problem.batches(task))
     rows, weights = torch.from_numpy(batch.indices), torch.from_numpy(batch.weights)
     x, y = torch.from_numpy(task.examples.inputs), torch.from_numpy(task.examples.targets)
@@ -189,7 +189,7 @@ def _check_evaluation(
 
 
 def _pool(problem: Problem) -> Samples:
-    """Examples to draw from: random ones, or the sample's if the model does not accept random inputs."""
+    """Return examples to draw from: random ones, or the sample's if the model rejects random inputs."""
     row, rng = problem.input, torch.Generator().manual_seed(0)
     sample = torch.zeros(2, *row.shape) if row.dtype == "float32" else _tokens(row.shape)
     if problem.sample is not None:
@@ -203,7 +203,7 @@ def _pool(problem: Problem) -> Samples:
 
 
 def _tokens(shape: tuple[int, ...]) -> torch.Tensor:
-    """Two rows, of zeros and of ones: token ids that are in every vocabulary."""
+    """Return two rows, of zeros and of ones: token ids that are in every vocabulary."""
     return torch.stack(
         [torch.zeros(shape, dtype=torch.int64), torch.ones(shape, dtype=torch.int64)]
     )
@@ -236,6 +236,6 @@ def _check_grouping(trainer: FleetTrainer, tasks: Sequence[Task]) -> None:
 
 
 def _ends(trainer: FleetTrainer, tasks: Sequence[Task]) -> list[bytes | None]:
-    """The final theta of each training as bytes; None if it diverged, which it may do in torch as well."""
+    """Return each training's final theta as bytes, or None if it diverged, as it may in torch as well."""
     ends = trainer.train(tasks)
     return [None if isinstance(end, TrainingDiverged) else end.theta.tobytes() for end in ends]

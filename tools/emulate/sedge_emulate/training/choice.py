@@ -6,11 +6,11 @@
     auto                 cuda      any                    vectorised    ``fitting.fitting_width``
     a name               either    any                    that one      as above
 
-So a run's exact results depend only on settings that its result file names. The device "auto" means CUDA
-if it can be used for the model, otherwise the CPU and a line that says why. A tensor of three or more
-axes counts as a convolution. autograd replaces onnx if there are no exported programs, or if a replay
-shuffles differently from devices. tools/bench/RESULTS.md compares each trainer with autograd on the
-shipped examples.
+A run's exact results thus depend only on settings that its result file names. The device "auto" means CUDA
+if it can be used for the model, otherwise the CPU, and a line says why. A tensor with three or more axes
+counts as a convolution. autograd replaces onnx if there are no exported programs, or if a replay shuffles
+differently from devices. tools/bench/RESULTS.md compares each trainer with autograd on the shipped
+examples.
 """
 
 import warnings
@@ -61,19 +61,17 @@ def open_trainer(
 ) -> FleetTrainer:
     """Open the named trainer or the one that the rule chooses, and check it.
 
-    ``input`` and ``target`` are the type and shape of one example's input and target, ``parts`` the
-    model's inputs if it takes several. ``bundle`` holds the model's exported programs, for "onnx".
-    ``sample`` are some real inputs. ``name`` is the fleet file's ``backend``; ``precision``, ``device``,
-    ``tf32``, ``graphs`` and ``convolutions`` are as described there
-    (``sedge_emulate.config.TrainerConfig``). ``processes`` processes share a GPU. torch's number of
-    threads is left unchanged; several single-threaded processes are faster than one process with several
-    threads.
+    ``input`` and ``target`` are the type and shape of one example's input and target, ``parts`` the model's
+    inputs if it takes several. ``bundle`` has the model's exported programs, for "onnx". ``sample`` has
+    some real inputs. ``name`` is the fleet file's ``backend``; ``precision``, ``device``, ``tf32``,
+    ``graphs`` and ``convolutions`` are described in ``sedge_emulate.config.TrainerConfig``. ``processes``
+    processes share a GPU. torch's number of threads is left unchanged; several single-threaded processes
+    are faster than one process with several threads.
 
-    ``checked`` says that the trainer has passed its checks before, so they are skipped. If ``device`` is
+    If ``checked`` is true, the trainer has passed its checks before, and they are skipped. If ``device`` is
     "auto" and the GPU cannot be used, ``note`` is called with the reason and the CPU is used. Raises
-    ``ConfigError`` for an unknown name or device, or for an option that does not suit this model or
-    device, ``Wrong`` if the trainer fails its checks, and ``ExportError`` for a model that no device can
-    train.
+    ``ConfigError`` for an unknown name or device, or for an option that does not suit this model or device,
+    ``Wrong`` if the trainer fails its checks, and ``ExportError`` for a model that no device can train.
     """
     if name not in (AUTO, *NAMES):
         raise ConfigError("trainer", name, f"one of {AUTO}, {', '.join(NAMES)}")

@@ -86,7 +86,7 @@ class Sensors:
         return None if available is None else (available + (own or 0.0)) * 1024 / 1e6
 
     def _supplies(self) -> Iterator[Path]:
-        """Yield the power supplies of the device itself, but not those of peripherals such as a mouse."""
+        """Yield the device's own power supplies, as opposed to, say, a mouse's battery."""
         for supply in sorted(self._root.glob("sys/class/power_supply/*")):
             if _text(supply / "scope") != "Device":
                 yield supply

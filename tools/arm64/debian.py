@@ -1,9 +1,9 @@
 """Builds an arm64 Debian: debootstrap downloads and verifies the packages, then they are unpacked.
 
 No arm64 program runs in the process, so the packages' maintainer scripts do not run either: there are no
-accounts except those below, no initramfs and no ld.so.cache. Neither Python nor systemd as the first
-process needs them. Python's standard library is compiled here, as its package would do; otherwise every
-process would compile what it imports.
+accounts except the ones created below, no initramfs and no ld.so.cache. Neither Python nor systemd as the
+first process needs them. Python's standard library is compiled here, as its package would do; otherwise
+every process would compile what it imports.
 """
 
 import os

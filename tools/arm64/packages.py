@@ -11,7 +11,7 @@ from tools.deb.__main__ import build
 from tools.wheels import target
 
 EXTRAS = {"onnxruntime": "onnx", "executorch": "executorch"}
-# The agent's own tests need these, too; they build programs with the onnx package.
+# The agent's own tests need these as well; they build programs with the onnx package.
 _TESTS = ("pytest", "onnx")
 _PROJECT = ("pyproject.toml", "constraints.txt")
 _SOURCES = ("cloud", "edge", "protocol", "tools/conformance", "tools/emulate", "tools/export")

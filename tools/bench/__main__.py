@@ -19,8 +19,8 @@ from pathlib import Path
 from tools.bench.harness import PAGE, RESULTS, benchmark
 
 HERE = Path(__file__).parent
-# The benchmarks that the pages need: those in RESULTS.md and two more. The GPU benchmark has its own
-# command.
+# The benchmarks that the pages need: two, and the ones in RESULTS.md except the GPU benchmark, which has a
+# command of its own.
 KEPT = ("machine", "fleet_costs", *(name for name in PAGE if name != "gpu"))
 
 

@@ -4,7 +4,7 @@ There are two models, trained on handwritten digits by ten devices: the transfor
 adapters of rank 8, and a ResNet-8 whose body is frozen. Each base was trained on the digits 0 to 4 of 600
 other images; the fleet trains on all ten. Every run uses FedAvg, sends the largest 4 % of the elements in
 bf16, and has its own folder; an existing run is not repeated. Accuracies are before and after local
-training. The bytes of a device's first round are listed separately from those of later rounds.
+training. The bytes of a device's first round and of its later rounds are listed separately.
 """
 
 from pathlib import Path

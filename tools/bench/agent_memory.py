@@ -1,4 +1,4 @@
-"""Measures what the agent costs a device: its installation's size, and its memory in and after a job.
+"""Measures what the agent costs a device: its installation's size, and its memory during and after a job.
 
 The bundle is the 4-layer CNN, in batches of 32. For each backend, or only the named ones, this repository
 is installed with the backend's extra into a new environment, at the versions of constraints.txt. A process

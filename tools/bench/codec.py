@@ -157,7 +157,7 @@ def patches(training: Training, device: int) -> Iterator[Sent]:
 
 
 def selections(training: Training, device: int, layout: Layout) -> Iterator[tuple[Sent, Sent]]:
-    """Yield pairs: the selected elements that a device sends, and the patch with which it is answered."""
+    """Yield pairs: the selected elements that a device sends, and the patch that answers them."""
     context: bytes | None = None
     for number in range(1, training.rounds + 1):
         own, shared = training.own(device, number), training.shared(number)

@@ -1,10 +1,10 @@
 """Measures the cost of a device and of an idle connection, to plan a fleet (``sedge-emulate cost``).
 
-Traffic is that of ``examples/fashion_mnist.toml`` under FedOBP, counted at the emulator's link: a device's
-first round, with everything that a newcomer downloads, and a later round. A broadcast reaches all devices
-but leaves the coordinator only once, so it is counted separately from bytes for single devices. A device's
-row is the growth of the database per enrolled device. A connection is the growth of Mosquitto's memory per
-silent client that is subscribed like a device.
+Traffic is measured in ``examples/fashion_mnist.toml`` under FedOBP, counted at the emulator's link: a
+device's first round, with everything that a newcomer downloads, and a later round. A broadcast reaches all
+devices but leaves the coordinator only once, so it is counted separately from bytes for single devices. A
+device's row is the growth of the database per enrolled device. A connection is the growth of Mosquitto's
+memory per silent client that is subscribed like a device.
 """
 
 import resource

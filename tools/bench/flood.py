@@ -432,7 +432,7 @@ class Bench:
         return sum(device.repeated for device in self._honest)
 
     def _lines(self) -> int:
-        """Count the lines of the log, except those that every round writes."""
+        """Count the lines of the log, except the INFO lines that every round writes."""
         lines = self._log.read_text().splitlines()
         return sum(" INFO " not in line for line in lines)
 

@@ -1,8 +1,8 @@
 """Draws docs/gains-*.svg from tools/bench/results/gains.json: one figure for each split.
 
-It plots, for every strategy but the first, the pooled gain over the first in percentage points against the
-examples per device: after training and, in a paler colour, before it. A line connects the means over the
-seeds, and a vertical line extends from the worst seed to the best.
+For every strategy but the first, it plots the pooled gain over the first strategy, in percentage points,
+against the examples per device: after training and, in a paler colour, before training. A line connects the
+means over the seeds, and a vertical line extends from the worst seed to the best.
 """
 
 from collections.abc import Iterator

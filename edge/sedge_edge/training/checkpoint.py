@@ -67,7 +67,7 @@ class Attempt:
 
     @property
     def seconds(self) -> float:
-        """The time spent so far, including that of earlier attempts."""
+        """The seconds spent so far, including earlier attempts."""
         return self._earlier.seconds + self._clock() - self._began
 
     def answer(self, request: Request) -> Answer:

@@ -63,7 +63,7 @@ class Losses:
                 raise TrainingDiverged(f"{place}: {count} parameters are not finite")
 
     def place(self, step: int) -> str:
-        """Return the name of a step in messages."""
+        """Return the name that messages use for a step."""
         return f"epoch {self._steps[step][0] + 1} of {self._epochs}, step {step + 1}"
 
     @property

@@ -1,7 +1,7 @@
 """The random numbers of a training step, such as those for dropout. They are the same on every platform.
 
 This is rule T12 of protocol/spec/training.md. A step's numbers depend only on the training's seed and on
-the step, so a training can continue from any step.
+the step, so training can continue from any step.
 """
 
 import numpy as np

@@ -14,7 +14,8 @@ Vectors are (..., n); any leading axes hold several models.
 The caller sets the rate of each step: one number, or (..., 1) for several models in one array.
 
 Sources: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2; torch.optim for the order
-of the operations and for Nesterov's form. The state is 0 at the beginning of every training phase.
+of the operations and for Nesterov's form. The state is 0 at the beginning of a training phase, unless it
+was kept from an earlier one.
 """
 
 import math
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.training import Training
 
-# A step's learning rate, or those of several models in one array, (..., 1).
+# A step's learning rate, or an array (..., 1) with one rate for each of several models.
 Rate: TypeAlias = float | NDArray[np.float64]
 
 # torch.nn.utils.clip_grad_norm_ adds this number to the norm.

@@ -90,7 +90,7 @@ class Guidance:
         return {**self.models, **self.arrays}
 
     def moved(self, move: Move) -> "Guidance":
-        """Return a copy in which ``move`` was applied to every model (n,)."""
+        """Return a copy with ``move`` applied to every model (n,)."""
         return replace(self, models={name: move(theta) for name, theta in self.models.items()})
 
 
@@ -125,7 +125,7 @@ class TrainRequest:
         return [vector for vector in vectors if vector is not None]
 
     def moved(self, move: Move) -> "TrainRequest":
-        """Return a copy in which ``move`` was applied to every vector (n,)."""
+        """Return a copy with ``move`` applied to every vector (n,)."""
         return replace(
             self,
             theta=move(self.theta),
@@ -165,7 +165,7 @@ class Trained:
         return self.theta if self.mean is None else self.mean
 
     def moved(self, move: Move) -> "Trained":
-        """Return a copy in which ``move`` was applied to every vector (n,)."""
+        """Return a copy with ``move`` applied to every vector (n,)."""
         return replace(
             self,
             theta=move(self.theta),

@@ -2,7 +2,7 @@
 
 Values sent should be too small as often as too large, so elements are rounded to the nearest multiple, some
 up and some down. Without rounding, an element is sent only once it is among the largest, so all elements
-lag behind: by about two rounds of change if 3 % of them are sent.
+lag behind, by about two rounds of change if 3 % of them are sent.
 """
 
 import math

@@ -42,7 +42,7 @@ Section = tuple[MaskForm, Compression, bytes]
 
 
 def max_mask_bytes(size: int) -> int:
-    """Return the maximum length of a mask section for n = ``size``: that of a plain bitmap."""
+    """Return the maximum length of a mask section for n = ``size``: the length of a plain bitmap."""
     return bitmap_bytes(size)
 
 

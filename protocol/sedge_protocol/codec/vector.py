@@ -48,8 +48,8 @@ _CODINGS = (
 # In these codings the exponent extends into the second-highest plane, so that plane can be sorted by
 # exponent.
 _BY_EXPONENT = (ValueCoding.FP32, ValueCoding.BF16)
-# If all n elements are sent, a coded vector takes at most this many bytes more than 4 per element: its head
-# and five lengths.
+# If all n elements are sent, a coded vector exceeds 4 bytes per element by at most its head and five
+# lengths.
 MAX_DENSE_OVERHEAD = _HEAD.size + 4 * 5
 # Sorting fewer values than this saves nothing.
 _MIN_ORDERED = 512

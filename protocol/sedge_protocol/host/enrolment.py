@@ -76,7 +76,10 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
             parse_public(key)
 
     def join_text(self) -> str:
-        """Return the join line of rule E7. It contains the device's secret, so keep it secret, too."""
+        """Return the join line of rule E7.
+
+        It contains the device's secret, so keep the line secret as well.
+        """
         return _line(self)
 
     def public_files(self, places: Places = BESIDE, remark: str = "") -> dict[str, str]:

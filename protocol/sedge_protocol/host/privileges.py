@@ -20,9 +20,9 @@ def act_as_owner(folder: Path, for_good: bool = False) -> Path:
     """Take the identity of a state folder's owner, if we are root and the owner is not.
 
     A missing folder counts as owned by the owner of its nearest existing parent. ``for_good`` gives up root
-    permanently, for long-running processes and those that run other people's code. Returns a path by which
-    the owner can reach the folder, because with systemd's DynamicUser only root may enter its parent.
-    Raises ``StorageError``.
+    permanently, for processes that are long-running or run other people's code. Returns a path by which the
+    owner can reach the folder, because with systemd's DynamicUser only root may enter its parent. Raises
+    ``StorageError``.
     """
     if os.geteuid() != 0:
         return folder

@@ -61,7 +61,7 @@ def fields(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
 
 
 def _sentences(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
-    """Yield the string below each field, from the class or the class that it extends."""
+    """Yield each field's name and the string below it, from the class and the classes that it extends."""
     own = (cls for cls in struct.__mro__ if not cls.__module__.startswith(("msgspec", "builtins")))
     for cls in reversed(list(own)):
         tree = ast.parse(textwrap.dedent(source.getsource(cls))).body[0]

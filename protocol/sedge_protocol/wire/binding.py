@@ -1,7 +1,7 @@
 """Turns an input of an ONNX program into a constant.
 
 onnxruntime can then do at load time whatever depends on that value alone, such as splitting theta into
-tensors. The field numbers are those of onnx.proto.
+tensors. The field numbers come from onnx.proto.
 """
 
 from collections.abc import Mapping

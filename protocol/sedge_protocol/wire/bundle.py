@@ -107,9 +107,9 @@ class BundleManifest(msgspec.Struct, frozen=True):
     None if every tensor is in ``layout``. ``verification`` is None for a bundle without programs. ``noise``
     is how many random numbers a step uses. If ``target`` is None, the input is the target. ``labels`` are
     human-readable names of the classes: one for each, or none. ``parts`` lists the inputs of a model that
-    has several, in their order within a row of ``input``; it is empty for a single input. Integers in x are
-    from 0 to ``vocabulary`` - 1; a ``vocabulary`` of 0 means unknown. ``guide`` describes the guided loss,
-    if the bundle has one.
+    has several, in their order within a row of ``input``; it is empty for a single input. Integers in x lie
+    between 0 and ``vocabulary`` - 1; a ``vocabulary`` of 0 means unknown. ``guide`` describes the guided
+    loss, if the bundle has one.
     """
 
     format: int
@@ -145,7 +145,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All tensors of the model: first those of ``layout``, then the frozen ones."""
+        """All tensors of the model: the tensors in ``layout``, followed by the frozen ones."""
         frozen = () if self.frozen is None else self.frozen.layout.tensors
         return (*self.layout.tensors, *frozen)
 
@@ -194,7 +194,7 @@ class Bundle(msgspec.Struct, frozen=True):
         raise CodecError(f"bundle {self.manifest.name!r}: no program {name!r} for {backend}")
 
     def views(self, theta: Theta) -> dict[str, NDArray[np.float32]]:
-        """Return every tensor by name and in its shape: first those in theta (n,), then the frozen ones."""
+        """Return every tensor by name, in its shape: the tensors in theta (n,), then the frozen ones."""
         views = self.manifest.layout.views(theta)
         if self.manifest.frozen is not None and self.frozen is not None:
             views |= self.manifest.frozen.layout.views(self.frozen)

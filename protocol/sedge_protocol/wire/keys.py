@@ -22,7 +22,10 @@ def derive(secret: bytes, purpose: str) -> bytes:
 
 @dataclass(frozen=True)
 class DeviceKeys:
-    """The keys of one device: ``up`` authenticates the frames that it sends, ``down`` those it receives."""
+    """The keys of one device.
+
+    ``up`` authenticates frames that it sends, and ``down`` frames that it receives.
+    """
 
     up: bytes = field(repr=False)
     down: bytes = field(repr=False)

@@ -24,7 +24,7 @@ SMALL = 256
 FAILURES = 2
 BELIEVED_S = 3600.0
 SILENCE_S, MOST_SILENCE_S = 5.0, 60.0
-# If this many small messages do not come back, none ever will.
+# After this many small messages that did not come back, assume that none ever will.
 DEAF_TRIES = 4
 
 

@@ -254,7 +254,7 @@ class Committed(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Reject(msgspec.Struct, frozen=True):
-    """The blob will never be accepted, and why."""
+    """The blob will never be accepted, for this reason."""
 
     run: Id
     """The offer's run."""

@@ -53,7 +53,7 @@ class Guide(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The inputs of the ``guided`` program beyond those of ``gradient``, in order."""
+        """The inputs of the ``guided`` program that ``gradient`` does not have, in order."""
         constants = (CONSTANTS,) if self.constants else ()
         return (*self.models, *constants, *((COUNTS,) if self.counts else ()))
 

@@ -53,7 +53,7 @@ NUMBERS = {
     "transB": ("i", 0, 1),
 }
 OTHER_ATTRIBUTES = frozenset(["alpha", "approximate", "body", "epsilon", "reduction", "value"])
-# The index of the first input that must be a constant; all later ones must be constants, too.
+# The index of the first input that must be a constant. All later inputs must be constants as well.
 CONSTANT_FROM = {
     "ConstantOfShape": 0,
     "CumSum": 1,
@@ -87,7 +87,7 @@ class Attribute(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node of a graph, with its names and attributes."""
+    """A node in a graph, with its names and attributes."""
 
     where: str
     operator: str
@@ -197,7 +197,7 @@ def _check_divisor(node: Node, names: Names) -> None:
 
 
 def output_kinds(node: Node, kinds: list[int]) -> list[int]:
-    """Return the element types of the outputs of a node without a body, given those of its inputs."""
+    """Return the element types of a node's outputs, given those of its inputs. It must not have a body."""
     kind = kinds[0]
     if node.operator in BOOLEAN:
         kind = BOOL

@@ -86,8 +86,8 @@ def arranged(
 ) -> Rows:
     """Rearrange packed rows (N, K) into the order that a model expects.
 
-    Raises ``DataError`` if a part is missing or has the wrong shape. A part of another element type is
-    accepted if no value changes.
+    Raises ``DataError`` if a part is missing or has the wrong shape. A part with another element type is
+    accepted if converting it changes no value.
     """
     if tuple(found) == tuple(wanted):
         return rows

@@ -85,7 +85,10 @@ class Sealed(NamedTuple):
     signed: bytes
 
     def bytes(self) -> bytes:
-        """Return the bytes for an order. Raises ``PolicyError`` for a policy that is too large for one."""
+        """Return the policy as an order carries it.
+
+        Raises ``PolicyError`` if it is too large for an order.
+        """
         sealed = self.key + self.signature + self.signed.removeprefix(CONTEXT)
         if len(sealed) > MAX_POLICY_BYTES:
             raise PolicyError(f"a policy of {len(sealed)} bytes, expected {MAX_POLICY_BYTES}")

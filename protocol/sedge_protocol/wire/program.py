@@ -46,7 +46,7 @@ _INTEGERS, _FLOATS = (VARINT, BYTES), (FIXED32, BYTES)  # either one by one or p
 
 
 class Message(NamedTuple):
-    """A message of onnx.proto: its allowed fields with their wire types, and the names of forbidden ones.
+    """A message type in onnx.proto: its allowed fields and their wire types, and its forbidden fields.
 
     A field whose name ends in ``*`` may repeat.
     """

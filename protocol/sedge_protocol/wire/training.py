@@ -106,7 +106,7 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def vectors(self) -> int:
-        """The most vectors of the model's size that training has in memory, besides its start vector.
+        """The most vectors of the model's size that training has in memory, not counting its start vector.
 
         They are the model, the optimizer's state, the gradient, a vector derived from it, and the mean
         model.

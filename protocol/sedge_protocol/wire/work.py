@@ -85,8 +85,8 @@ class UpdateSelection(msgspec.Struct, frozen=True, omit_defaults=True):
 class DeviceScoring(msgspec.Struct, frozen=True, omit_defaults=True):
     """The device finds its personal elements itself, by scoring the model that it trained last.
 
-    FedOBP uses it with ``scoring = "device"``: the update is then coded against the global model. The
-    scores are those of ``importance.py``.
+    FedOBP uses it with ``scoring = "device"``: the update is then coded against the global model.
+    ``importance.py`` computes the scores.
     """
 
     quantile: Share

@@ -1,4 +1,4 @@
-"""Measures the agent in and after a job; agent_memory.py runs it where only the agent is installed.
+"""Measures the agent during and after a job; agent_memory.py runs it where only the agent is installed.
 
     python tools/bench/elsewhere/agent.py BUNDLE BACKEND EPOCHS EXAMPLES
 
@@ -27,7 +27,7 @@ def memory() -> dict[str, float]:
 def train(folder: Path, backend: str, epochs: int, num_examples: int) -> dict[str, object]:
     """Load everything, train, and return time and memory. This runs inside the new environment."""
     row: dict[str, object] = {"interpreter_mib": memory()["now"]}
-    # Imported one by one, because the memory of the imports is measured, too.
+    # Imported one by one, because the memory that the imports take is measured as well.
     import numpy as np
 
     from sedge_edge.backends import open_trainer

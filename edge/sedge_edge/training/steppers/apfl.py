@@ -24,7 +24,7 @@ from sedge_protocol.layout import Layout, Theta
 
 
 class Mixture:
-    """A ``Stepper`` of two models: the one that is sent and the device's own."""
+    """A ``Stepper`` for two models: the one that is sent and the device's own."""
 
     def __init__(
         self, differentiate: Differentiate, layout: Layout, request: TrainRequest,
@@ -64,7 +64,7 @@ class Mixture:
         return [*self.sent.vectors, *self.own.vectors]
 
     def resume(self, state: TrainingState) -> None:
-        """Restore a state of the same training."""
+        """Restore a state that the same training saved."""
         half = len(state.vectors) // 2
         self.sent.resume(state.steps, state.vectors[:half])
         self.own.resume(state.steps, state.vectors[half:])

@@ -10,7 +10,7 @@ from sedge_protocol.layout import Layout, Theta
 
 
 class Single:
-    """A ``Stepper`` of one model."""
+    """A ``Stepper`` for one model."""
 
     def __init__(
         self, differentiate: Differentiate, layout: Layout, request: TrainRequest, xp: Any = np
@@ -41,7 +41,7 @@ class Single:
         return self.model.vectors
 
     def resume(self, state: TrainingState) -> None:
-        """Restore a state of the same training."""
+        """Restore a state that the same training saved."""
         self.model.resume(self._earlier + state.steps, state.vectors)
 
     def trained(self, loss: float, steps: int) -> Trained:

@@ -1,4 +1,4 @@
-"""Steppers hold the models that training changes, and make its steps."""
+"""Steppers hold the models being trained, and make the training steps."""
 
 from typing import Any, Protocol
 
@@ -32,11 +32,11 @@ class Stepper(Protocol):
         ...
 
     def resume(self, state: TrainingState) -> None:
-        """Restore a state of the same training."""
+        """Restore a state that the same training saved."""
         ...
 
     def trained(self, loss: float, steps: int) -> Trained:
-        """Return the training's result, after this many steps with this loss."""
+        """Return the training's result, given its mean loss and number of steps."""
         ...
 
 

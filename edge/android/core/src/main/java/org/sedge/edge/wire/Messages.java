@@ -863,7 +863,7 @@ public final class Messages {
         }
     }
 
-    /** The blob will never be accepted, and why. */
+    /** The blob will never be accepted, for this reason. */
     public static final class Reject extends Struct<Reject> {
         public static final Schema<Reject> SCHEMA = new Schema<Reject>(false) {
             @Override

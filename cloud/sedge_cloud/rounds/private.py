@@ -1,4 +1,4 @@
-"""Rounds with [privacy]: merges a round's updates into a single clipped and noised one for the strategy."""
+"""Rounds with [privacy]: merges a round's updates into one clipped and noised update for the strategy."""
 
 import hashlib
 

@@ -2,7 +2,7 @@
 
 These rollouts belong to the fleet, not to a run. A device has succeeded while it is online and its hello
 names the settings. It has failed if it is online but has not applied the settings, if it applied them and
-has gone offline, or if it has declined an order since. The failure rate is compared with that of the
+has gone offline, or if it has declined an order since. The failure rate is compared with the rate among
 devices with other settings.
 """
 

@@ -98,8 +98,8 @@ class Database:
     def serving(self, *, shared: bool = False) -> Generator[None]:
         """Lock the store for serving during a ``with`` block.
 
-        No other process may serve the store meanwhile; if ``shared``, processes that also share it may.
-        Raises ``StorageError`` if another process is serving it already.
+        No other process may serve the store in the meantime; if ``shared``, processes that also share it
+        may. Raises ``StorageError`` if another process is serving it already.
         """
         with self._db.lock(SERVING, shared=shared) as is_held:
             if not is_held:

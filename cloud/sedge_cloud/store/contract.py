@@ -1,8 +1,8 @@
 """The interfaces of a store's parts: a SQL dialect for rows, blobs, and upload parts on disk.
 
 The queries are written once (database.py), in SQL that both SQLite and PostgreSQL accept: ``?`` and
-``:name`` for values, ``FOR UPDATE`` and ``FOR SHARE`` for rows that nobody may change meanwhile. A
-``Dialect`` covers the differences. To support a third store, add a ``Dialect`` or a ``Blobs``, and a line
+``:name`` for values, ``FOR UPDATE`` and ``FOR SHARE`` for rows that no one else may change in the meantime.
+A ``Dialect`` covers the differences. To support a third store, add a ``Dialect`` or a ``Blobs``, and a line
 in opening.py.
 """
 
@@ -64,7 +64,7 @@ class Dialect(Protocol):
         ...
 
     def begin(self, *, alone: bool = False, flush: bool = True) -> None:
-        """Begin a transaction that writes; if ``alone``, no other transaction can write meanwhile.
+        """Begin a transaction that writes; if ``alone``, no other transaction can write at that time.
 
         Without ``flush`` its commit does not wait for the disk: a power cut may undo it, but only as a
         whole.
@@ -176,7 +176,7 @@ class Blobs(Protocol):
 
         Returns the bytes freed.
 
-        The age protects blobs that no row names yet. Upload parts may have a minimum age of their own.
+        The age protects blobs that no row names yet. Upload parts may have their own minimum age.
         """
         ...
 

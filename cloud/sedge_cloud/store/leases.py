@@ -29,7 +29,7 @@ IDLE_S = 5.0
 
 
 class ProcessRow(msgspec.Struct, frozen=True):
-    """A process that serves the fleet. Its ``token`` is higher than those of all earlier processes.
+    """A process that serves the fleet. Its ``token`` is higher than any earlier process's.
 
     ``boot`` identifies the host's boot and the namespace in which ``pid`` is valid, and ``started`` is when
     the process started, in the host's ticks. ``joined`` and ``expires`` are times on the database's clock.

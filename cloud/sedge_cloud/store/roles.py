@@ -211,7 +211,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def close_round(self, closed: ClosedRound) -> bool:
-        """Close a round in one transaction. Returns False if receipts have come meanwhile.
+        """Close a round in one transaction. Returns False if receipts have arrived in the meantime.
 
         Also returns False if another leader has closed the round. In both cases nothing is written.
         """

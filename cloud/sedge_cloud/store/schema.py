@@ -189,7 +189,7 @@ MIGRATIONS: Mapping[int, str] = {
     8: f"ALTER TABLE devices ADD COLUMN {_ENROLLED}",
     9: ";".join(OBJECTS[n] for n in ("certificates", "certified", "ending_certificates")),
 }  # fmt: skip
-# Selects the updates that client models build on, and those of open rounds. The cross join makes SQLite
+# Selects the updates that client models build on, and updates in open rounds. The cross join makes SQLite
 # look up rounds first; otherwise it would scan all updates ever received.
 NAMED_UPDATES = (
     "SELECT blob FROM client_models UNION SELECT u.blob FROM rounds r"

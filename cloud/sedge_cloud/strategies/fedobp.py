@@ -172,7 +172,7 @@ class FedOBP(Strategy, frozen=True):
     def scored(self, layout: Layout) -> tuple[Tensor, ...]:
         """Return the tensors that are scored.
 
-        Raises ``ConfigError`` if a name is not that of a parameter.
+        Raises ``ConfigError`` if a name is not a parameter's.
         """
         parameters = {t.name: t for t in layout.tensors if t.role is Role.PARAMETER}
         if self.classifier_only is False:

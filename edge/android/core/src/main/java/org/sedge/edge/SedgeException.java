@@ -3,7 +3,7 @@ package org.sedge.edge;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The base class of all errors that the agent throws on purpose. The hierarchy is that of the Python agent:
+ * The base class of all errors that the agent throws on purpose. The hierarchy is the same as in the Python agent:
  *
  * <pre>
  * ConfigError, DataError, StorageError, OutOfMemory, TrainingDiverged, TooManyRuns, TooManyStarts

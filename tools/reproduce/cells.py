@@ -1,6 +1,6 @@
 """The tables to reproduce: each cell is a published figure and the run that should reproduce it.
 
-They are read from tables.toml. Accuracies are in per cent.
+They are read from tables.toml. Accuracies are percentages.
 """
 
 import tomllib

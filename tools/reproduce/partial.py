@@ -51,7 +51,10 @@ def share_out(
 
 
 def draw(run: Run, number: int, task: str, online: Sequence[str]) -> list[str]:
-    """Choose a round's devices (``rounds.Draw``): ten, the same for every method, or all to evaluate."""
+    """Choose a round's devices (``rounds.Draw``): all for an evaluation, otherwise ten.
+
+    The ten are the same for every method.
+    """
     if len(online) < DEVICES:
         return []
     if task != TRAIN:

@@ -23,7 +23,7 @@ public final class Refusals {{
 
 
 def _method(name: str, text: str) -> str:
-    """Return the method for one text. Its parameters are the placeholders, in their order."""
+    """Return the Java method for one message. Its parameters are the message's placeholders, in order."""
     names: list[str] = []
     parts: list[str] = []
     for words, parameter, _, _ in string.Formatter().parse(text):

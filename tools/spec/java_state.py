@@ -23,7 +23,7 @@ _MAX_ENTRIES = 4 * MAX_RUNS
 
 
 class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the device keeps of one run: the hashes of its blobs."""
+    """The hashes of the blobs that the device keeps for one run."""
 
     bundle: Hash
     """The bundle."""

@@ -12,7 +12,7 @@ Program: TypeAlias = Callable[[Mapping[str, Array]], dict[str, NDArray[np.float3
 
 
 class File(NamedTuple):
-    """A file of a bundle: its name and content."""
+    """A file in a bundle: its name and content."""
 
     name: str
     data: bytes

@@ -7,7 +7,7 @@ order.
     Inspected    (inspect)           the model to export, and what was found by running it eagerly
     Traced       (trace_programs)    a graph of ATen operators for each program
     Lowered      (lower)             the files for each runtime
-    Verification (verify)            how far these are from eager torch
+    Verification (verify)            how far the programs are from eager torch
 """
 
 from collections.abc import Callable, Mapping

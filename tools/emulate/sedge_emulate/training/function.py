@@ -20,7 +20,7 @@ class FunctionFleet:
     """A ``FleetTrainer`` that calls the user's function "module:function", looked up in ``folder``.
 
     If the function fails for a device, that device declines and the others continue. Raises
-    ``ConfigError`` for a function that cannot be imported.
+    ``ConfigError`` if the function cannot be imported.
     """
 
     width = 1

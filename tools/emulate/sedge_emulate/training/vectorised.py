@@ -1,4 +1,4 @@
-"""Trains many devices at once: torch.func's vmap over stacked thetas, for any model and torch device.
+"""Trains many devices at once by torch.func's vmap over stacked thetas, for any model and torch device.
 
 The traced step is the exporter's own (``sedge_export.subject.network``), so models, momentum, prox and
 running statistics are exactly what devices run. vmap turns convolutions into grouped ones and matrix
@@ -133,7 +133,10 @@ class VectorisedTrainer:
         )
 
     def _fitting(self, work: Callable[[], _Answer]) -> _Answer:
-        """Call ``work`` in the configured precision. Raises ``Unsupported`` if memory runs out."""
+        """Call ``work`` in the configured precision.
+
+        Raises ``Unsupported`` if the device runs out of memory.
+        """
         half = torch.autocast(
             self._device.type,
             torch.bfloat16,

@@ -1,7 +1,7 @@
 """Runs one strategy in virtual time: the real cores, an in-memory broker, and worker processes that train.
 
-The whole run is a function of its description and keeps no state of its own. If it is killed at any point
-and replayed, it finds the finished jobs in the cache and ends with the same bytes.
+The whole run is a function of its description and keeps no state of its own. If it is killed at any
+point and replayed, it finds the finished jobs in the cache, and its result is the same, byte for byte.
 """
 
 import gc
@@ -123,7 +123,7 @@ class VirtualFleet:
         Raises ``LinkError`` if nothing has happened for too long, and ``StorageError`` if this host's
         disk is full.
         """
-        gc.freeze()  # keeps the collector away from torch's modules
+        gc.freeze()  # keeps the garbage collector away from torch's modules
         forms, budget = self._strategy_run.narrower, budget_of(self._run, len(self._shares))
         start_run(self.store, "run", self._bundle, self._run, forms, budget=budget)
         identities = [self._identity(number) for number in range(len(self._shares))]

@@ -68,7 +68,10 @@ class Port:
 
 
 class MemoryBroker:
-    """All connections of one fleet. ``to_cloud`` delivers frames to the coordinator without delay."""
+    """The broker for all connections of a fleet.
+
+    ``to_cloud`` delivers frames to the coordinator immediately.
+    """
 
     def __init__(self, clock: Clock, fleet: str, to_cloud: Receive) -> None:
         self._clock = clock

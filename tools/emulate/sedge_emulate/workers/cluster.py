@@ -103,7 +103,7 @@ class ClusterWorkers:
         )
 
     def close(self) -> None:
-        """Disconnect from the cluster and cancel what it is doing for this process."""
+        """Disconnect from the cluster and cancel the work that it is doing for this process."""
         self._ray.shutdown()
         for future in list(self._pending):
             future.cancel()

@@ -186,7 +186,7 @@ class WorkerPool:
         return taken
 
     def _take(self, group: list["_Waiting"], done: "Future[Answers]") -> None:
-        """Handle a group that a worker has finished. Called in a thread of the executor."""
+        """Handle a group that a worker has finished. Called in one of the executor's threads."""
         try:
             answers = done.result()
         except BaseException as exc:  # raised when the result is read

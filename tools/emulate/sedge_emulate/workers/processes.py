@@ -1,9 +1,9 @@
 """Starts processes for computations, through loky.
 
-On Linux, each is forked from one server process, which has imported torch but has computed nothing. So
-the 1.5 s of processor time for importing torch are spent only once, and all processes share the memory of
-its code. On other systems each process is a fresh interpreter: forks are not safe on macOS, and Windows
-has none.
+On Linux, each process is forked from one server process, which has imported torch but has computed
+nothing. So the import, which takes 1.5 s of processor time, happens only once, and all processes share
+the memory of torch's code. On other systems each process is a fresh interpreter: forks are not safe on
+macOS, and Windows has none.
 """
 
 import multiprocessing
@@ -110,7 +110,7 @@ def _environment() -> Generator[None]:
 def _begin(
     ended: Connection, begin: Callable[..., object] | None, arguments: tuple[object, ...]
 ) -> None:
-    """Initialise a process. It ends when the other end of the pipe ``ended`` is closed."""
+    """Initialise a process. The process exits when the other end of the pipe ``ended`` is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     Thread(target=_follow, args=(ended,), daemon=True).start()
     if begin is not None:

@@ -131,7 +131,7 @@ class Worker:
                 took = train_s / len(ready) if seconds is None else seconds
                 outcome = self._completed(one, result, took)
                 if isinstance(one.there.blobs, BlobFolder):
-                    one.there.blobs.settle()  # the agent has not opened this file
+                    one.there.blobs.settle()  # the agent would not flush this blob
                 update = one.there.blobs.read(outcome.update)
                 answers[one.place] = Finished(outcome, update, central)
             except SedgeError as exc:
@@ -221,7 +221,7 @@ class Worker:
         return outcome
 
     def _knowledge(self, one: "_Ready", attack: Attack, learned: LocalResult) -> Knowledge:
-        """Train on other devices' and on falsified examples to get a hostile device's knowledge."""
+        """Train on other devices' examples and on falsified ones, to get what a hostile device knows."""
         prepared, number, manifest = one.prepared, one.request.device, one.prepared.manifest
         lessons = attack.lessons(number, self._examples_of, manifest.num_classes)
         row, held = rows_of(prepared.test, np.arange(1)), prepared.held_out  # no test is requested

@@ -35,7 +35,7 @@ from sedge_protocol.wire.objective import IGNORED
 TOLERANCE = 1e-4
 # The quality check needs at least this many held-out rows, whatever loss is allowed.
 MIN_HELD_OUT = 20
-# More rows would take long and hardly change the ranges of activations.
+# More rows would take longer and hardly change the ranges of activations.
 MAX_CALIBRATION_ROWS = 512
 # The reported time per batch is the median over this many batches.
 TIMED_BATCHES = 20

@@ -1,4 +1,4 @@
-"""Static int8 quantisation by each runtime's own tools, with a scale for each channel of the weights.
+"""Static int8 quantisation with each runtime's own tools and a scale for each channel of the weights.
 
 In an ONNX file, these tools leave some weights in float32, such as those within a recurrent layer's loop.
 Such weights are stored in int8 here, but still computed in float32.

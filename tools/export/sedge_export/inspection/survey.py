@@ -73,7 +73,7 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Generator[None]:
-        """Also detect calls of Python's own generators, as they happen within the ``with`` block."""
+        """Within a ``with`` block, also detect calls to Python's own generators as they happen."""
         before = sys.getprofile()
         sys.setprofile(self._called)
         try:

@@ -67,7 +67,7 @@ class _Onnx:
         signatures: Mapping[str, Signature],
         where: Where,
     ) -> dict[str, File]:
-        """Compile each graph to a file of its own, such as ``gradient.onnx``."""
+        """Compile each graph to its own file, such as ``gradient.onnx``."""
         return {
             name: File(f"{name}.onnx", to_onnx(graph, *signatures[name], where))
             for name, graph in graphs.items()

@@ -1,4 +1,4 @@
-"""Exports models of several inputs as models of one packed row (``sedge_protocol.wire.parts``)."""
+"""Exports models with several inputs as models with one packed input (``sedge_protocol.wire.parts``)."""
 
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -18,11 +18,11 @@ Given: TypeAlias = Tensor | Mapping[str, Tensor]
 
 
 def one_input(model: nn.Module, sample: Given) -> tuple[nn.Module, Tensor, tuple[InputPart, ...]]:
-    """Turn a model of several inputs into one with a single packed input.
+    """Turn a model with several inputs into a model with a single packed input.
 
-    Returns the model, a sample (N, ...) of its input, and the parts of that input; a model of one input
-    is returned unchanged, without parts. Raises ``ExportError`` for inputs that cannot be represented as
-    float32.
+    Returns the model, a sample (N, ...) of its input, and the parts of that input; a model with one
+    input is returned unchanged, without parts. Raises ``ExportError`` if an input cannot be represented
+    as float32.
     """
     if not isinstance(sample, Mapping):
         return model, sample, ()
@@ -35,7 +35,7 @@ def one_input(model: nn.Module, sample: Given) -> tuple[nn.Module, Tensor, tuple
 def packed(given: Mapping[str, Tensor], where: str) -> tuple[tuple[InputPart, ...], Tensor]:
     """Pack named inputs into one. Returns the parts and the rows (N, K).
 
-    Raises ``ExportError`` if one is empty, not a tensor of rows, or neither float32 nor int64.
+    Raises ``ExportError`` if an input is empty, not a tensor of rows, or neither float32 nor int64.
     """
     arrays: dict[str, NDArray[np.float32 | np.int64]] = {}
     for name, rows in given.items():

@@ -24,7 +24,7 @@ aten = torch.ops.aten
 _private: Any = torch
 
 
-# The user's line that first called each operator, such as ``net.py:31``.
+# The line of user code that first called each operator, such as ``net.py:31``.
 Origins: TypeAlias = dict[OpOverload, str]
 
 
@@ -61,7 +61,7 @@ _INDEXED = {aten.index.Tensor, aten.index_put.default}
 
 
 def _places(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Replace masks with known values by the indices of their true elements."""
+    """Replace masks whose values are known with the indices of their true elements."""
     found: list[Tensor | None] = []
     for index in indices:
         if index is None or index.dtype != torch.bool or _is_fake(index):

@@ -35,9 +35,9 @@ def trace(
 ) -> fx.GraphModule:
     """Trace function(*inputs) to an ATen graph with static shapes, no in-place operators and no dead code.
 
-    The user's line that first called each operator is added to ``origins``. An operator is decomposed
-    only if the table has no lowering for it. Raises ``ExportError`` if the function cannot run on tensors
-    without data, because its control flow or shapes depend on their values.
+    The line of user code that first called each operator is added to ``origins``. An operator is
+    decomposed only if the table has no lowering for it. Raises ``ExportError`` if the function cannot
+    run on tensors without data, because its control flow or shapes depend on their values.
     """
     with plain_kernels():
         traced = _traced(function, inputs, {} if origins is None else origins)

@@ -189,7 +189,8 @@ def found(exact: Eager, plain: Eager, batch: Batch) -> str | None:
         if name != other or right.shape != rounded.shape or not right.numel():
             return None
         rounding = (right - rounded).abs().max()
-        # A tie that is exact in both comes from the model itself, such as the 0 that a ReLU passes on.
+        # A tie that is exact in both precisions comes from the model itself, such as the 0 that a ReLU
+        # passes on.
         near = (right.abs() <= NEAR * rounding) & ~((right == 0) & (rounded == 0))
         if bool(near.any()):
             return name

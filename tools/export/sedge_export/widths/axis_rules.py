@@ -39,7 +39,7 @@ RULES: dict[OpOverload, Rule] = {}
 
 @dataclass(frozen=True)
 class Step:
-    """One operator of the traced graph: its name, the model's streams, and the shapes of its results."""
+    """One operator in the traced graph: its name, the model's streams, and the shapes of its results."""
 
     name: str
     streams: Streams

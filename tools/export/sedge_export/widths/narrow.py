@@ -54,7 +54,7 @@ def _first_reasons(reasons: tuple[str, ...]) -> str:
 
 
 def _cut_tensors(model: nn.Module, layout: Layout, axes: Axes, dropped: float) -> None:
-    """Replace every tensor by its slice, under each name that refers to it."""
+    """Replace every tensor with its slice, under each name that refers to it."""
     narrower = axes.layout(layout, axes.narrowed(dropped))
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     slices: dict[int, Tensor] = {}

@@ -1,4 +1,4 @@
-"""Updates the width attributes of torch's layers after their tensors were cut.
+"""Updates the width attributes of torch's layers after their tensors have been cut.
 
 A torch layer that is not in the table is never narrowed. The user's own modules have no such attributes.
 """
@@ -72,7 +72,7 @@ def _instance_norm(_name: str, module: nn.Module) -> None:
 
 
 def _group_norm(name: str, module: nn.Module) -> None:
-    """Keep the group size if it divides the channels; otherwise use the fewest smaller groups."""
+    """Use the fewest groups no larger than before. Raises ``ExportError`` if they would be unequal."""
     layer = cast(nn.GroupNorm, module)
     if not layer.affine:
         return

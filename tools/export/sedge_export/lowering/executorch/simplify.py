@@ -1,4 +1,4 @@
-"""The second pass over a graph: transposes that cancel, copies instead of views, XNNPACK's limits.
+"""The second pass over a graph: cancels transposes, replaces views with copies, respects XNNPACK's limits.
 
 ExecuTorch has no strides: each view, transpose and slice copies its input, and every tensor is
 contiguous. So a transpose is moved behind the element-wise operators and sums that follow it, until it

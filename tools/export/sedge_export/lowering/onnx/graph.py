@@ -148,7 +148,7 @@ class Graph:
 
     def _broadcasting(self, kind: str, x: Value, y: Value, dtype: ElementType) -> Value:
         shape = np.broadcast_shapes(x.shape, y.shape)
-        # If one operand already has the whole shape, the other need not be expanded to it.
+        # If one operand already has the full shape, the other does not have to be expanded to it.
         if y.shape == shape:
             x = self._broadcasts.get(x.name, x)
         if x.shape == shape:
@@ -212,7 +212,7 @@ class Graph:
         return self._transposes.get(x.name, (x, tuple(range(x.rank))))
 
     def reduce(self, kind: str, x: Value, axes: Sequence[int], keep: bool = False) -> Value:
-        """Reduce x over some axes by ReduceSum, ReduceMean, ReduceMax or ReduceMin."""
+        """Reduce x over some axes with ReduceSum, ReduceMean, ReduceMax or ReduceMin."""
         over = {axis % x.rank for axis in axes}
         if not over:
             return x

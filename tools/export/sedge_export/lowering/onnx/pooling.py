@@ -1,4 +1,4 @@
-"""Pooling by ONNX's own operators; the gradients of pooling are in ``rules``."""
+"""Pooling with ONNX's own operators; the gradients of pooling are in ``rules``."""
 
 import math
 from collections.abc import Sequence

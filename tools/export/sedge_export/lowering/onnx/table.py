@@ -1,4 +1,4 @@
-"""The table that maps ATen operators to their lowerings; the other modules of this package fill it.
+"""The table that maps ATen operators to their lowerings; the other modules in this package fill it.
 
 A lowering is a function ``(graph, *arguments) -> Value | tuple[Value | None, ...]``. Its arguments are
 those of the ATen schema, with tensors as ``Value``. It raises ``ExportError`` with only the reason if

@@ -64,7 +64,7 @@ def _written(x: Tensor, source: Tensor, ranges: Sequence[Range], axis: int) -> T
 def _as_slices(
     shape: Sequence[int], size: Sequence[int], stride: Sequence[int], offset: int
 ) -> list[Range] | None:
-    """Express a view of contiguous memory as one slice per axis; None if that is impossible."""
+    """Express a view of contiguous memory as one slice per axis. Returns None if that is impossible."""
     wanted = [(e, s) for e, s in zip(size, stride, strict=True) if e != 1]
     ranges: list[Range] = []
     for axis, extent in enumerate(shape):

@@ -1,4 +1,4 @@
-"""The table that maps ATen operators to rules that replace them; the modules of this package fill it.
+"""The table that maps ATen operators to rules that replace them; the modules in this package fill it.
 
 A rule has its ATen operator's arguments and computes the same result with simpler tensor operators. It is
 only traced, never run on a device. It raises ``ExportError`` with only the reason if it does not support

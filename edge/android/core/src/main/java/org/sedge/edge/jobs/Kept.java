@@ -6,7 +6,7 @@ import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Type;
 
-/** What the device keeps of one run: the hashes of its blobs. */
+/** The hashes of the blobs that the device keeps for one run. */
 public final class Kept extends Struct<Kept> {
     public static final Schema<Kept> SCHEMA = new Schema<Kept>(true) {
         @Override

@@ -1,6 +1,6 @@
 """Gates decide whether a device may work now. All are off unless edge.toml configures them.
 
-While any gate is closed, nothing is fetched and no training starts. A training in progress stops, and
+While any gate is closed, nothing is fetched and no training starts. Training in progress stops, and
 continues once all gates are open. Finished updates are still sent, unless a gate that limits the use of the
 link (``unmetered``) is closed.
 

@@ -1,4 +1,4 @@
-"""Guided losses in torch. They see the model's features, those of reference models, and constants.
+"""Guided losses in torch. They see the features of the model and of reference models, and constants.
 
 The features of a row are the inputs of the model's last layer that has parameters, flattened: (B, d). A
 reference model runs in evaluation mode and has no gradient. The exporter, the backend ``torch`` and the

@@ -90,7 +90,7 @@ def absolute_error(output: Tensor, y: Tensor) -> Tensor:
 
 
 def accuracy(logits: Tensor, y: Tensor) -> Tensor:
-    """Return 1 for each row whose largest logit is that of its label, and 0 for the others.
+    """Return 1 for each row whose largest logit belongs to its label, and 0 for the others.
 
     Of equal logits, the first counts as the largest. For several labels, the result is the share of correct
     ones among those that count.

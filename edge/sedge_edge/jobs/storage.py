@@ -102,7 +102,7 @@ class Vectors(Protocol):
         ...
 
     def read(self, name: bytes, layout: Layout) -> Theta:
-        """Return a vector (n,), read-only. Raises ``CodecError`` if its size is not that of the layout."""
+        """Return a vector (n,), read-only. Raises ``CodecError`` if its size does not match the layout."""
         ...
 
     def keep(self, theta: Theta) -> bytes:
@@ -136,7 +136,7 @@ class FolderVectors:
         return self._blobs.has(name)
 
     def read(self, name: bytes, layout: Layout) -> Theta:
-        """Return a vector (n,), read-only. Raises ``CodecError`` if its size is not that of the layout."""
+        """Return a vector (n,), read-only. Raises ``CodecError`` if its size does not match the layout."""
         data = self._blobs.read(name)
         if len(data) != 4 * layout.size:
             # A malformed order may name any blob as its base version.

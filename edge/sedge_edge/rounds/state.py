@@ -29,8 +29,8 @@ from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES
 from sedge_protocol.wire.work import Hash, Step
 
 SCHEMA = 3
-# The number of runs whose state is kept. Each takes the size of a bundle and up to six times that of the
-# model.
+# The number of runs whose state is kept. Each takes the size of a bundle plus up to six times the model's
+# size.
 MAX_RUNS = 16
 # How long to wait after the disk has refused a write.
 DISK_RETRY_S = 30.0

@@ -80,7 +80,7 @@ class Trust:
         # stolen.
         if last is not None and last.key in keys and policy.version < last.version:
             raise PolicyError(OLD_POLICY.format(version=policy.version, taken=last.version))
-        # A clock without a battery may start in the past, but the time cannot be before that of an earlier
+        # A clock without a battery may start in the past, but the current time cannot precede an earlier
         # start.
         clock_s = max(self._budget.clock_s, self._store.state.incarnation)
         if policy.expires and clock_s >= policy.expires:

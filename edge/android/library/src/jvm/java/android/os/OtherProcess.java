@@ -74,7 +74,7 @@ public final class OtherProcess implements IBinder {
         return process.isAlive();
     }
 
-    /** Ends the service, because nobody is bound to it any more. */
+    /** Ends the service, because nobody is bound to it any longer. */
     public void unbind() throws IOException {
         process.getOutputStream().close();
     }

@@ -9,7 +9,7 @@ import java.nio.IntBuffer;
 import java.nio.LongBuffer;
 
 /**
- * Replaces the AAR's class for tests on a JVM. It accepts only direct buffers whose whole size is that of the tensor.
+ * Replaces the AAR's class for tests on a JVM. It accepts only direct buffers that are exactly as large as the tensor.
  */
 public class Tensor {
     final org.sedge.edge.backends.Tensor content;

@@ -73,7 +73,7 @@ public final class Conditions {
                 .build());
     }
 
-    /** Stops training until it is scheduled again. A running training stops at its next step. */
+    /** Stops training until it is scheduled again. A running job stops at its next training step. */
     public static void cancel(Context context) {
         scheduler(context).cancel(REGULAR);
         scheduler(context).cancel(AT_ONCE);

@@ -18,7 +18,7 @@ import java.util.concurrent.atomic.AtomicReference;
  *
  * <p>An app subclasses it to provide the examples, and declares the subclass in its manifest with the permission
  * {@code android.permission.BIND_JOB_SERVICE}. {@link Conditions} decide when it runs. Android gives a job about ten
- * minutes. A longer training continues from its last checkpoint in the next job.
+ * minutes. Training that takes longer continues from its last checkpoint in the next job.
  */
 public abstract class TrainingService extends JobService {
     private static final long LONGEST_MILLIS = 9 * 60 * 1000;

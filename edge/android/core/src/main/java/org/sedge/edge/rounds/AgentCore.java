@@ -344,7 +344,7 @@ public final class AgentCore {
 
     /**
      * Call this when the current job is done. Commits its outcome and offers the update. If a newer order has arrived
-     * meanwhile, the update is late but still sent.
+     * in the meantime, the update is late but still sent.
      */
     public void finished(Outcome outcome, double now) {
         Order order = jobEnded();

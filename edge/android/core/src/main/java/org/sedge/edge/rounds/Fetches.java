@@ -145,7 +145,7 @@ final class Fetches {
             if (connected) {
                 fetch.connected(now);
             }
-        } catch (StorageError error) { // a download without room must not hold back those of other orders
+        } catch (StorageError error) { // a download without room must not hold back downloads for other orders
             retryAt.put(transfer, now + DiskWaits.RETRY_S);
             refused.put(transfer, error.getMessage());
             effects.note(Level.SEVERE, error.getMessage());

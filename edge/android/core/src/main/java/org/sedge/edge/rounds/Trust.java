@@ -132,7 +132,7 @@ final class Trust {
         if (last != null && counting.has(Hex.encode(last.key)) && policy.version < last.version) {
             throw new PolicyError(Refusals.oldPolicy(policy.version, last.version));
         }
-        // A clock without a battery may start in the past, but the time cannot be before that of an earlier start.
+        // A clock without a battery may start in the past, but the current time cannot precede an earlier start.
         long clockS = Math.max((long) budget.clockS(), store.state().incarnation);
         if (policy.expires > 0 && clockS >= policy.expires) {
             throw new PolicyError(Refusals.expiredPolicy(clockS - policy.expires));

@@ -85,7 +85,7 @@ final class LocalTraining {
     }
 
     /**
-     * Returns the checkpoint of a stopped training.
+     * Returns the checkpoint of a stopped training phase.
      *
      * @param job the hash of its job
      */

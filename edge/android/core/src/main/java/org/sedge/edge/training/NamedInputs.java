@@ -12,8 +12,8 @@ import java.util.Locale;
 import java.util.Map;
 
 /**
- * Packs several named inputs into the single row that programs take. Its behaviour and its error messages are the same
- * as those of the protocol's wire/parts.py.
+ * Packs several named inputs into the single row that programs take. It works like the protocol's wire/parts.py, with
+ * the same error messages.
  */
 public final class NamedInputs {
     private NamedInputs() {}

@@ -29,8 +29,8 @@ public interface Trainer extends AutoCloseable {
     /**
      * Trains on the examples. Calls {@code stopped} before every step.
      *
-     * @param resume the state of the same training when it was stopped, or null to start at the beginning; the result
-     *     is bit-identical to that of an uninterrupted training
+     * @param resume the state in which the same training phase was stopped, or null to start at the beginning; the
+     *     result is bit-identical to that of uninterrupted training
      */
     Trained train(TrainRequest request, Examples examples, BooleanSupplier stopped, TrainingState resume)
             throws CodecError, TrainingDiverged, TrainingStopped;

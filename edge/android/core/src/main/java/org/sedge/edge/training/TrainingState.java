@@ -2,7 +2,10 @@ package org.sedge.edge.training;
 
 import java.util.List;
 
-/** The state of a stopped training: the number of steps taken, the losses of the unfinished epoch, and the vectors. */
+/**
+ * The state of a stopped training phase: the number of steps taken, the losses of the unfinished epoch, and the
+ * vectors.
+ */
 public final class TrainingState {
     public final long steps;
     final List<Double> losses;

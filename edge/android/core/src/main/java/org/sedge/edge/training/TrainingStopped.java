@@ -1,6 +1,6 @@
 package org.sedge.edge.training;
 
-/** A training was stopped on purpose. It can continue from {@link #state}. */
+/** A training phase was stopped on purpose. It can continue from {@link #state}. */
 @SuppressWarnings("serial")
 public final class TrainingStopped extends Exception {
     final transient TrainingState state;

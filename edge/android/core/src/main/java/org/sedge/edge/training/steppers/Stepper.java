@@ -6,7 +6,7 @@ import org.sedge.edge.training.TrainingState;
 
 import java.util.List;
 
-/** Holds the models that a training changes, and takes the training's steps. */
+/** Holds the models that training changes, and takes the training steps. */
 public interface Stepper {
     /** Takes one step on the batch that was fed last. Returns the batch's loss. */
     double step(double rate) throws CodecError;
@@ -17,7 +17,7 @@ public interface Stepper {
     /** Returns the live models and their optimizers' state, (n,) each. The next step changes them. */
     List<float[]> vectors();
 
-    /** Restores a state of the same training. */
+    /** Restores a state of the same training phase. */
     void resume(TrainingState state);
 
     /**

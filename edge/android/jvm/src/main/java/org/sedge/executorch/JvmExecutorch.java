@@ -33,18 +33,18 @@ public final class JvmExecutorch implements Backend {
     public JvmExecutorch() throws BackendException {
         // The limit makes a program that needs more memory fail without affecting others, as in the Python agent.
         this(new File(System.getProperty(LIBRARY, "libsedge_executorch_jni.so")), 1,
-                /**
-                 * hine.memoryMb() * 1_000_000 * 3 / 4); }
-                 *
-                 * /** Loads the library if it is not loaded yet.
-                 *
-                 * @param library libsedge_executorch_jni.so, which {@code edge/android/build.py --jni} builds
-                 * @param threads the number of threads, the same in all calls
-                 * @param maxBytes the maximum memory that a program may plan for its intermediate results; 0 for no
-                 *     limit
-                 * @throws BackendException if the library cannot be loaded, or if an earlier call used a different
-                 *     library or number of threads
-                 */
+                Machine.memoryMb() * 1_000_000 * 3 / 4);
+    }
+
+    /**
+     * Loads the library if it is not loaded yet.
+     *
+     * @param library libsedge_executorch_jni.so, which {@code edge/android/build.py --jni} builds
+     * @param threads the number of threads, the same in all calls
+     * @param maxBytes the maximum memory that a program may plan for its intermediate results; 0 for no limit
+     * @throws BackendException if the library cannot be loaded, or if an earlier call used a different library or
+     *     number of threads
+     */
     public JvmExecutorch(File library, int threads, long maxBytes) throws BackendException {
         begin(library.getAbsoluteFile(), threads);
         this.maxBytes = maxBytes;

@@ -84,7 +84,7 @@ class Model:
     def classify(self, inputs: Given) -> Classified:
         """Return the class of each input and the probabilities of all classes.
 
-        Raises the same as ``predict``.
+        Raises the same errors as ``predict``.
         """
         manifest, outputs = self._predicted(inputs)
         if not manifest.num_classes:

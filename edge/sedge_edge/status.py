@@ -23,7 +23,7 @@ MOST_LINES = 5
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A run that the device has taken part in; ``round`` is the last round in which it did."""
+    """A run that the device has taken part in. ``round`` is the last round that it took part in."""
 
     run: str
     round: int

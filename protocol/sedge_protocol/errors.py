@@ -42,7 +42,7 @@ class Words(str):
 
 
 class ConfigError(SedgeError):
-    """A configuration value is unknown, missing (None), of a wrong type or out of range."""
+    """A configuration value is unknown, missing (None), of the wrong type or out of range."""
 
     exit_status = 2
 

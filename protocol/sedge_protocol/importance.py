@@ -78,7 +78,7 @@ def quantile_for(number: int, size: int) -> float:
 
 
 def select(scores: NDArray[np.float32], quantile: float) -> NDArray[np.uint32]:
-    """Return the sorted indices of the k largest scores (s,), without those equal to the (k+1)-th.
+    """Return the sorted indices of the k largest scores (s,), except any that equal the (k+1)-th.
 
     That is ``scores > quantile`` with linear interpolation. All scores that tie with the (k+1)-th are left
     out, so the set depends on values only; if all scores are equal it is empty. Raises ``LocalError`` for a

@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def commands() -> dict[str, Path]:
-    """Return every module that has a benchmark or a command line of its own, by name."""
+    """Return every module that has a benchmark or a command line of its own, keyed by name."""
     found: dict[str, Path] = {}
     for path in sorted([*HERE.glob("*.py"), *HERE.glob("*/__main__.py")]):
         if path != HERE / "__main__.py":

@@ -32,7 +32,7 @@ def start_s(fleet: Path, folder: Path, *words: str) -> float:
 
 
 def processor_s(root: int) -> float:
-    """Return processor seconds of a process and all its descendants so far."""
+    """Return the processor seconds that a process and all its descendants have used so far."""
     ticks, children = dict[int, int](), dict[int, list[int]]()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # the process has ended since the folder was listed

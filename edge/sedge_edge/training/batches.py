@@ -21,7 +21,7 @@ from sedge_edge.training.counter_stream import Purpose, stream_key, words
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.training import LastBatch
 
-# Maps (seed, num_examples, epochs) to a permutation (num_examples,), or a part of one, for each epoch.
+# Maps (seed, num_examples, epochs) to one permutation (num_examples,) per epoch, or to a part of one.
 Permutations: TypeAlias = Callable[[int, int, int], Iterator[NDArray[np.int64]]]
 
 

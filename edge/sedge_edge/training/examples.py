@@ -19,7 +19,7 @@ Inputs: TypeAlias = NDArray[np.float32 | np.int64]
 
 @dataclass(frozen=True)
 class Places:
-    """Where in a ``file`` each of N examples is: its line in a table, or its row in arrays, (N,)."""
+    """Where each of N examples is in a ``file``: its line in a table, or its row in arrays, (N,)."""
 
     file: str
     kind: Literal["line", "row"]
@@ -214,7 +214,7 @@ def _check_rows(rows: Inputs, expected: TensorSpec, name: str) -> None:
 
 
 def require_finite(inputs: Inputs, name: str) -> None:
-    """Raise ``DataError`` if the inputs (N, ...) have NaN or inf. The message calls them ``name``."""
+    """Raise ``DataError`` if the inputs (N, ...) contain NaN or inf. The message calls them ``name``."""
     # Check only each row's extremes, because one boolean per element would take a quarter of the memory
     # that the data take.
     flat = inputs.reshape(len(inputs), -1)

@@ -218,7 +218,7 @@ def _further_trainings(
 
 
 def run_to_end(training: LocalTraining, answer: Callable[[Request], Answer]) -> LocalResult:
-    """Run a local training to its end. Raises the exceptions of ``answer``, which answers its requests."""
+    """Run a local training to its end. ``answer`` answers its requests; whatever it raises is passed on."""
     request = next(training)
     while True:
         try:

@@ -56,7 +56,7 @@ def assemble(
 ) -> Start:
     """Return the global model with the patch or the device's own elements, then with the kept tensors.
 
-    ``model`` and ``gradient`` name the device's vectors of its last round. Raises ``CodecError`` if the
+    ``model`` and ``gradient`` name the device's vectors from its last round. Raises ``CodecError`` if the
     global model or the patch does not match the order.
     """
     shared = global_model(order, blobs, vectors, layout)

@@ -30,7 +30,7 @@ _ZSTD: dict[int, int] = {
     zstd.CompressionParameter.search_log: 1,
     zstd.CompressionParameter.target_length: 0,
     zstd.CompressionParameter.window_log: 18,
-    # No checksum: the frame around a coded vector has a MAC and each chunk a hash.
+    # No checksum: the frame around a coded vector has a MAC, and each chunk has a hash.
     zstd.CompressionParameter.checksum_flag: 0,
 }
 # RFC 8878 recommends that every decoder support a window of at least 8 MiB.

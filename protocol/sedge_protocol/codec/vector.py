@@ -30,8 +30,8 @@ from sedge_protocol.errors import CodecError, LocalError, Unencodable
 from sedge_protocol.layout import MAX_PARAMETERS, Theta
 
 VERSION = 1
-# The head: version, mask tag, value tag, order, n, k. After it come the lengths of the mask section and of
-# each plane.
+# The head: version, mask tag, value tag, order, n, k. The lengths of the mask section and of each plane
+# follow it.
 _HEAD = struct.Struct("<BBBBII")
 HEAD_BYTES = _HEAD.size
 # The low four bits of a tag are the mask's form or the values' coding, and the high four bits are the
@@ -168,7 +168,7 @@ def decode(data: bytes | memoryview, size: int, context: bytes | None = None) ->
     """Decode a coded vector, which must have n = ``size``.
 
     ``context`` is used only if the coded vector needs it. Raises ``CodecError`` unless ``data`` is a
-    complete, valid, finite vector of that size, and if a required context is missing or not a bitmap of n
+    complete, valid, finite vector of that size, or if a required context is missing or is not a bitmap of n
     bits.
     """
     header, sections = _sections(memoryview(data), size)

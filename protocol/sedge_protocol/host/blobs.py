@@ -129,7 +129,7 @@ class BlobFolder:
             return os.stat(path).st_size
 
     def sizes(self) -> dict[bytes, int]:
-        """Return the size of every complete blob on disk, in bytes, by its SHA-256."""
+        """Return the size in bytes of every complete blob on disk, keyed by SHA-256."""
         found: dict[bytes, int] = {}
         with translated("look through", self._blobs):
             for path in self._blobs.iterdir():

@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
     def words(self) -> Mapping[tuple[str, ...], Sequence[str]]:
-        """Return for each chain of commands the words that may follow: commands, choices and options."""
+        """Return the words that may follow each chain of commands: commands, choices and options."""
         table: dict[tuple[str, ...], Sequence[str]] = {}
         own: list[str] = []
         for action in self._actions:

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-# Replacements for characters that we print and some encodings lack. Any other character becomes its base
-# letter or "?".
+# Replacements for characters that we print but that some encodings lack. Any other such character becomes
+# its base letter or "?".
 _WORDS = {
     "↑": "up",
     "↓": "down",

@@ -52,7 +52,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder that only its owner can access, and missing parents. All are durable on return.
+    """Create a folder that only its owner can access, and any missing parents. All are durable on return.
 
     Raises ``StorageError`` if it cannot be created or written to.
     """
@@ -65,7 +65,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
-    """Write all of ``data`` at ``offset``, in several calls if need be. Raises ``OSError``."""
+    """Write all of ``data`` at ``offset``, in several calls if necessary. Raises ``OSError``."""
     view = memoryview(data)
     while view:
         written = _pwrite(descriptor, view, offset)

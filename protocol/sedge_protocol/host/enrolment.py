@@ -1,6 +1,6 @@
 """A device's enrolment data, as the files in its folder or as one line of text (spec/enrolment.md).
 
-The coordinator writes either. A device that gets the line writes the files itself.
+The coordinator can write either form. A device that gets the line writes the files itself.
 """
 
 import base64
@@ -100,7 +100,7 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
         return {**files, CONFIG: text}
 
     def write(self, folder: Path, files: Mapping[str, str]) -> None:
-        """Write these files, then the secret, whose file must not exist yet. Raises ``OSError``."""
+        """Write ``files``, then the secret, whose file must not exist yet. Raises ``OSError``."""
         for name, text in files.items():
             (folder / name).write_text(text)
             (folder / name).chmod(0o644)

@@ -83,8 +83,8 @@ def _limits(own: Path, root: Path) -> Iterator[int]:
 def _upwards(root: Path, path: str, name: str) -> Iterator[int]:
     """Yield the limits of a group and its parents up to ``root``, skipping "max" and unreadable files.
 
-    In a container the path may be the host's, so it may not exist here or may begin above the root. The
-    root's limit is then the container's.
+    In a container, the path may be the one on the host, so it may not exist here or may begin above the
+    root. The root's limit is then the container's.
     """
     group = root if ".." in path else root / path.strip("/")
     for folder in (group, *group.parents):

@@ -52,7 +52,7 @@ def write_model(bundle: Bundle, theta: Theta, path: Path) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, NDArray[np.generic]]:
-    """Return the arrays of a .npz file by name. Raises ``DataError`` for any other file."""
+    """Return the arrays in a .npz file, keyed by name. Raises ``DataError`` for any other file."""
     try:
         with path.open("rb") as file:
             found = read_arrays(file, str(path), ".npz")

@@ -1,4 +1,4 @@
-"""Loads onnxruntime and opens programs in it. No other module does.
+"""Loads onnxruntime and opens programs in it. No other module imports it.
 
 Since 1.29 the package sends telemetry to its vendor, even on Linux: it looks up a telemetry host and writes
 a device id and a queue of events to the user's cache folder. Only the environment variable set here, before
@@ -22,7 +22,7 @@ def library() -> ModuleType:
 
 
 def open_session(program: bytes, options: Any) -> Any:
-    """Open an ``InferenceSession`` for a program on the CPU, with these ``SessionOptions``.
+    """Open an ``InferenceSession`` for a program on the CPU, with the given ``SessionOptions``.
 
     Raises ``CodecError`` for a program that ``check_program`` refuses, and whatever onnxruntime raises.
     """

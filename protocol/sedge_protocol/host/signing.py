@@ -82,7 +82,7 @@ def read_key(path: Path) -> "Ed25519PrivateKey":
 
 
 def public_hex(key: "Ed25519PrivateKey") -> str:
-    """Return the public key as 64 hex digits, as in [trust] of edge.toml and cloud.toml."""
+    """Return the public key as 64 hex digits, as used in [trust] in edge.toml and cloud.toml."""
     return key.public_key().public_bytes_raw().hex()
 
 
@@ -112,7 +112,10 @@ def replace_key(old: Path, new: Path) -> Path:
 
 
 def read_chain(key: Path) -> tuple[bytes, ...]:
-    """Read the chain of statements next to a key's file, empty if there is none. Raises ``ConfigError``."""
+    """Read the chain of statements next to a key's file. Without a chain, the result is empty.
+
+    Raises ``ConfigError``.
+    """
     path = _chain_path(key)
     if not path.exists():
         return ()
@@ -142,7 +145,7 @@ def verifiers(keys: Iterable[str]) -> SigningKeys:
 
 
 def parse_public(text: str) -> bytes:
-    """Parse a public key of 64 hex digits to its 32 bytes. Raises ``ConfigError``."""
+    """Parse a public key of 64 hex digits into its 32 bytes. Raises ``ConfigError``."""
     try:
         public = bytes.fromhex(text)
     except ValueError:

@@ -44,8 +44,8 @@ FUNCTION = "function"
 WITHOUT_PROGRAMS = frozenset({TORCH, FUNCTION})
 # The memory in bytes that an agent takes once it has loaded a runtime's library, on x86-64.
 AGENT_BYTES = {ONNXRUNTIME: 70 * 10**6, EXECUTORCH: 52 * 10**6}
-# A training program for ResNet-8 takes only 0.2 MB, because weights are inputs, not constants. 64 MiB leave
-# room for programs with delegated blobs and still fit the smallest device.
+# A training program for ResNet-8 takes only 0.2 MB, because weights are inputs, not constants. 64 MiB
+# leaves room for programs with delegated blobs and still fits the smallest device.
 MAX_BUNDLE_BYTES = 64 * 2**20
 
 
@@ -176,7 +176,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """A manifest, the bytes of its programs by file name, and the frozen values (m,) if they are loaded.
+    """A manifest, its programs' bytes keyed by file name, and the frozen values (m,) if they are loaded.
 
     ``manifest_hash`` is the SHA-256 of the manifest's bytes if the bundle was unpacked from a blob.
     """
@@ -187,7 +187,7 @@ class Bundle(msgspec.Struct, frozen=True):
     manifest_hash: bytes = b""
 
     def program(self, name: str, backend: str) -> bytes:
-        """Return the bytes of a program. Raises ``CodecError`` if the bundle does not have it."""
+        """Return the bytes of a program. Raises ``CodecError`` if the bundle lacks it."""
         for program in self.manifest.programs:
             if program.name == name and program.backend == backend:
                 return self.files[program.file]
@@ -274,7 +274,7 @@ def _check_files(manifest: BundleManifest, files: Mapping[str, bytes], where: st
 
 
 def save(folder: Path, bundle: Bundle, init: Theta) -> None:
-    """Write a bundle and its initial theta (n,) to a folder, the manifest last.
+    """Write a bundle and its initial theta (n,) to a folder. The manifest is written last.
 
     Raises ``StorageError`` if the disk fails.
     """

@@ -32,7 +32,8 @@ MAGIC = b"SG"
 # The protocol versions that this code speaks. HELLO and WELCOME list the versions of the two sides, which
 # then use the highest common one.
 VERSIONS: tuple[int, ...] = (2,)
-# The version of frames that may be sent before the two sides agree on one. Their format never changes.
+# The version of frames that may be sent before the two sides agree on one. The format of such frames never
+# changes.
 FIRST_VERSION = 1
 HEADER = struct.Struct("<2sBBHHII16sIIQ16s")
 MAC_OFFSET = 48
@@ -220,7 +221,7 @@ def start_time(incarnation: int) -> str:
 
 
 class ReplayWindow:
-    """Accepts each control frame of one sender once, by (incarnation, seq).
+    """Accepts each control frame from one sender once. (incarnation, seq) identifies a frame.
 
     The window has 64 frames, as in IPsec (RFC 4303), because a broker may slightly reorder frames. Chunks
     are idempotent and need no window. Frames of older incarnations are refused until ``restart``.

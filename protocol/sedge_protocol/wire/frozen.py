@@ -38,7 +38,7 @@ class FrozenData(msgspec.Struct, frozen=True):
         return not memory_mb or 2 * self.memory_bytes <= memory_mb * 10**6
 
     def cut_as(self, manifest: Manifest | None) -> Manifest:
-        """Return the blob's manifest: the order's if it describes the same blob, otherwise the bundle's."""
+        """Return ``manifest``, which an order names, if it describes the same blob, otherwise our own."""
         if manifest is None or (manifest.sha256, manifest.size) != (
             self.blob.sha256,
             self.blob.size,
@@ -49,8 +49,8 @@ class FrozenData(msgspec.Struct, frozen=True):
     def values(self, data: bytes) -> Theta:
         """Decode the vector (m,) in the blob.
 
-        Raises ``CodecError`` unless there are m values, coded as X14 says. A wrong header is rejected
-        before any value is decoded.
+        Raises ``CodecError`` unless there are m values, coded as rule X14 requires. A wrong header is
+        rejected before any value is decoded.
         """
         self._check_header(data)
         try:

@@ -182,7 +182,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class OrderName(msgspec.Struct, frozen=True):
-    """The run and round of an order: all that can be read if the order has an unknown value."""
+    """The run and round of an order, the only parts that can be read if the order has an unknown value."""
 
     run: Id
     """The order's run."""
@@ -230,7 +230,7 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Have(msgspec.Struct, frozen=True):
-    """Which chunks the receiver has, and how many it wants in flight at once."""
+    """Says which chunks the receiver has, and how many it wants in flight at once."""
 
     number: Count
     """The number of the offer that it answers; 0: none."""

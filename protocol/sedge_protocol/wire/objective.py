@@ -74,7 +74,7 @@ class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.name.replace("_", " ")
 
     def reported(self, mean: float) -> float:
-        """Return the value to report for this mean over the rows; inf if it exceeds float64."""
+        """Return the value to report for this mean over the rows, or inf if it exceeds float64."""
         if self != PERPLEXITY:
             return mean
         return math.exp(mean) if mean < math.log(sys.float_info.max) else math.inf

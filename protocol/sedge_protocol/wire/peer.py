@@ -1,4 +1,4 @@
-"""One end of a device's control channel: seals frames to send, and opens and checks received ones.
+"""One end of a device's control channel: seals outgoing frames, and opens and checks incoming ones.
 
 The coordinator and the agent both use it, with keys and topics swapped.
 """
@@ -122,7 +122,7 @@ class Peer:
     def peek(self, payload: bytes, topic: str) -> Frame:
         """Open an authentic frame from our peer, even an old one, without changing state.
 
-        Raises ``FrameError`` for any other.
+        Raises ``FrameError`` for any other frame.
         """
         return open_frame(payload, topic, self._receive_key, self.versions)
 

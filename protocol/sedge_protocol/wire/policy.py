@@ -95,7 +95,10 @@ class Sealed(NamedTuple):
         return sealed
 
     def policy(self) -> Policy:
-        """Decode the policy, without verifying the signature. Raises ``PolicyError``."""
+        """Decode the policy, without verifying the signature.
+
+        Raises ``PolicyError`` if it is unreadable.
+        """
         try:
             return msgspec.msgpack.decode(self.signed.removeprefix(CONTEXT), type=Policy)
         except (ValueError, RecursionError) as exc:

@@ -277,7 +277,10 @@ class _Check:
         return bytes(value["name"].data), found["elem_type"].value
 
     def _held(self, message: Message, data: memoryview, where: str) -> dict[str, Field]:
-        """Return the fields of a message by name. None may repeat; a missing field reads as empty."""
+        """Return the fields of a message, keyed by name.
+
+        No field may repeat; a missing one reads as empty.
+        """
         found: dict[str, Field] = defaultdict(lambda: _NOTHING)
         found.update((name, field) for name, field, _ in self._read(message, data, where))
         return found

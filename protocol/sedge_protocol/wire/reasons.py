@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-# The meaning of each code, by message kind. This is the table of WIRE.md, rule 10.1.
+# The meaning of each code, grouped by message kind. This is the table of WIRE.md, rule 10.1.
 REASONS: Mapping[str, Mapping[str, str]] = {
     "REJECT": {
         "unknown-run": "There is no such run.",

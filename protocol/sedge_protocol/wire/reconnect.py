@@ -61,7 +61,7 @@ CEILINGS_S = {
 def longest_s(ended: Ended, failures: int, away_s: float, devices: int) -> float:
     """Return the longest wait after ``failures`` connections in a row that brought no message.
 
-    The outage has lasted ``away_s`` seconds so far. ``devices`` is the size of the fleet, 0 if unknown.
+    The outage has lasted ``away_s`` seconds so far. ``devices`` is the size of the fleet, or 0 if unknown.
     """
     devices = devices or UNKNOWN_DEVICES
     most, doublings = CEILINGS_S[ended], 2.0 ** min(failures, 9)

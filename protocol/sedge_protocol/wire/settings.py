@@ -85,7 +85,10 @@ def name_of(coded: bytes) -> bytes:
 
 
 def read_settings(coded: bytes) -> dict[str, Value]:
-    """Decode settings to keys and values. Raises ``BodyError`` for any other bytes."""
+    """Decode settings into a dict of keys and values.
+
+    Raises ``BodyError`` if the bytes are not settings.
+    """
     try:
         return msgspec.json.decode(coded, type=dict[str, Value]) if coded else {}
     except (ValueError, RecursionError) as exc:
@@ -100,8 +103,8 @@ def listed(coded: bytes) -> str:
 def tightened(own: Settings, coded: bytes) -> tuple[Settings, list[str]]:
     """Return the stricter of a device's own settings and a coordinator's, key by key.
 
-    Also returns, for people, which keys are ignored and why. Raises ``BodyError`` for bytes that are not
-    settings.
+    Also returns a line for each key that is ignored, which tells people why. Raises ``BodyError`` for bytes
+    that are not settings.
     """
     ignored = list[str]()
     for key, value in read_settings(coded).items():

@@ -31,7 +31,7 @@ SHARD_NAMES = tuple(f"{shard:02x}" for shard in range(SHARDS))
 
 
 def check_id(value: str, key: str) -> str:
-    """Return the id. Raises ``ConfigError`` unless it is 1 to 48 of a-z, 0-9 and -."""
+    """Return the id. Raises ``ConfigError`` unless it is 1 to 48 characters out of a-z, 0-9 and -."""
     if not _ID.match(value):
         raise ConfigError(key, value, "1 to 48 of a-z, 0-9 and '-', not starting with '-'")
     return value

@@ -31,7 +31,7 @@ DEFAULT_CHUNK_BYTES = 2**16
 MAX_CHUNK_BYTES = 2**18
 # The maximum size of the topic, the MQTT properties and our own header in a chunk's packet.
 PACKET_OVERHEAD = HEADER.size + 4096
-# With 4096 chunks, a manifest has 64 KiB of digests, and a blob in chunks of 256 KiB can have 1 GiB.
+# With 4096 chunks, a manifest has 64 KiB of digests, and a blob in chunks of 256 KiB can be 1 GiB long.
 MAX_CHUNKS = 4096
 # A blob of up to this size may be sent inside its offer, and a patch inside its order. Below half a chunk,
 # another round trip costs more than sending the bytes.
@@ -128,7 +128,7 @@ def describe(blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:
 
 
 def to_bitmap(indices: Iterable[int], count: int) -> bytes:
-    """Return a bitmap of ``count`` bits, least significant bit first, with these bits set."""
+    """Return a bitmap of ``count`` bits, least significant bit first, in which ``indices`` are set."""
     return bitmaps.to_bitmap(np.array(sorted(indices), np.uint32), count)
 
 

@@ -110,7 +110,7 @@ def decode_update(blob: bytes) -> tuple[Report, memoryview]:
 
 
 def decode_arrays(blob: bytes) -> dict[str, NDArray[np.float32]]:
-    """Return the named arrays (m,) of an update.
+    """Return the named arrays (m,) in an update.
 
     Raises ``CodecError`` for a malformed blob, NaN or infinity.
     """

@@ -46,7 +46,7 @@ class Term(Protocol):
 def tensor_slices(
     layout: Layout, names: Iterable[str], key: str = "training.freeze"
 ) -> tuple[slice, ...]:
-    """Return the slices of the tensors that ``key`` names, merging neighbours.
+    """Return the slices of the tensors that ``key`` names, merging adjacent ones.
 
     Raises ``CodecError`` if one is missing.
     """

@@ -805,7 +805,7 @@ public final class Messages {
         }
     }
 
-    /** Which chunks the receiver has, and how many it wants in flight at once. */
+    /** Says which chunks the receiver has, and how many it wants in flight at once. */
     public static final class Have extends Struct<Have> {
         public static final Schema<Have> SCHEMA = new Schema<Have>(false) {
             @Override
@@ -1098,7 +1098,7 @@ public final class Messages {
         }
     }
 
-    /** The run and round of an order: all that can be read if the order has an unknown value. */
+    /** The run and round of an order, the only parts that can be read if the order has an unknown value. */
     public static final class OrderName extends Struct<OrderName> {
         public static final Schema<OrderName> SCHEMA = new Schema<OrderName>(false) {
             @Override

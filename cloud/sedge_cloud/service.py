@@ -112,8 +112,8 @@ class Service:
                     self._log.info("connected to %s", self.link.settings.url)
                     if self._recorder is not None:
                         self._recorder.link(True, now)
-                    # The message comes back unless the broker withholds messages. A second coordinator
-                    # receives it, too.
+                    # The message comes back unless the broker withholds messages. A second coordinator also
+                    # receives it.
                     self.link.send(self._itself, self._token)
                     self._probe.connected(event.max_packet_bytes, now)
                 case Disconnected():

@@ -40,11 +40,9 @@ from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.transfer import MAX_INLINE_BYTES
 from sedge_protocol.wire.work import Work
 
-# If a device has kept a patch, only the patch's hash is sent, unless the patch itself has at most this many
-# bytes.
+# A patch that the device has kept is sent only as a hash, unless it has at most this many bytes.
 NAMED_BYTES = 256
-# The id of a hypothetical device with no history. It cannot clash with a real id, as real ids contain no
-# spaces.
+# The id of a hypothetical device with no history. Its spaces keep it from clashing with a real id.
 NEWCOMER = "a new device"
 
 
@@ -261,7 +259,7 @@ def _held_in(wanted: ValueCoding, values: Theta) -> ValueCoding:
 
 
 def _same(patch: SparseVector, sent: SparseVector | None, trained: Theta) -> bool:
-    """Return True if a patch has the indices of ``sent`` and the values of ``trained`` (n,) at them."""
+    """Return True if a patch has the indices of ``sent`` and, there, the values of ``trained`` (n,)."""
     if sent is None or sent.count != patch.count:
         return False
     if patch.indices is None or sent.indices is None:

@@ -71,7 +71,7 @@ class Group(msgspec.Struct):
 
 
 class Tally(msgspec.Struct):
-    """The outcomes since a rollout's first round, of devices with the new bundle and of the others."""
+    """The outcomes of devices with the new bundle, and of other devices, since a rollout's first round."""
 
     new: Group = msgspec.field(default_factory=Group)
     others: Group = msgspec.field(default_factory=Group)

@@ -215,7 +215,7 @@ class Scheduler:
         return self._refresh_presence(current)
 
     def _refresh_presence(self, current: OpenRound) -> list[Note]:
-        """Look up which devices of a round are online and which are waiting; decline for revoked ones."""
+        """Look up which devices of a round are online or waiting, and decline for the revoked ones."""
         revoked = current.look(self._devices.presence)
         return [self._decline(current, name, "revoked") for name in revoked]
 
@@ -293,7 +293,7 @@ class Scheduler:
         return _warning(current, f"{device} declines: {reason!r}")
 
     def _reject_lost(self, run: Run, current: OpenRound) -> Iterator[Note]:
-        """Reject the updates of the round that the disk has lost."""
+        """Reject the round's updates that the disk has lost."""
         since = counts_late_since(run.config, current.row)
         received = self._store.received(run.name, current.row.round, since)
         rows = counted_updates(received, since is not None)

@@ -29,7 +29,7 @@ from sedge_protocol.wire.messages import TRAIN
 
 
 def serving_run(rows: Sequence[RunRow]) -> RunRow | None:
-    """Return the most recently finished of these runs, given oldest first; None while a run is running."""
+    """Return the most recently finished run in ``rows`` (oldest first); None while a run is running."""
     if not all(row.has_ended for row in rows):
         return None
     return next((row for row in reversed(rows) if row.status == FINISHED), None)

@@ -61,8 +61,8 @@ def tally_of(row: RolloutRow, store: Rows, names: dict[str, bytes], at: float) -
         elif seen.since > row.created and is_late:
             group.fail(device, GONE)
     if not tally.others.succeeded and not tally.others.failed:
-        # Devices also go offline for other reasons. With no device left for comparison, these cannot be
-        # told from a fault in the settings, so going offline does not count.
+        # Devices also go offline for other reasons. With no device left for comparison, such reasons cannot
+        # be told apart from a fault in the settings, so going offline does not count.
         tally.new.failed = {name: why for name, why in tally.new.failed.items() if why != GONE}
     return tally
 

@@ -65,7 +65,7 @@ def _sorted(names: Collection[str]) -> tuple[str, ...]:
 
 
 def memory_of(run: Run, width: int, work: Work = PLAIN_WORK) -> dict[str, int]:
-    """Return the memory for work with one of the run's forms, as MB per backend; 0 if unknown."""
+    """Return the memory for work with one of the run's forms, in MB per backend; 0 if unknown."""
     form = run.manifests[width]
     backends = {program.backend for program in form.programs if program.name == work.program}
     vectors = work.vectors(run.config.training)
@@ -100,7 +100,7 @@ def widest(run: Run, hello: Hello) -> int:
 
 
 def codec_for(codec: Codec, hello: Hello | None) -> Codec:
-    """Return the run's codec, replacing what the device does not support by the nearest alternative."""
+    """Return the run's codec, with the nearest alternative to anything the device does not support."""
     if hello is None:
         return codec
     is_known = codec.compression is not Compression.ZSTD or Compression.ZSTD in hello.compressions

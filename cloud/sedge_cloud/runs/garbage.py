@@ -1,6 +1,6 @@
 """Deletes ended runs that ``[keep]`` does not keep, and blobs that nothing refers to.
 
-Runs are deleted completely, old rounds only lose their per-device rows. A running run is never deleted, nor
+Runs are deleted completely; old rounds only lose their per-device rows. A running run is never deleted, nor
 is the run that finished last, which newcomers still get their model from.
 """
 

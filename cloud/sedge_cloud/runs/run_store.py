@@ -90,7 +90,7 @@ class RunStore(Vectors):
         """Store a strategy's ``State``. Returns it with blobs in place of vectors.
 
         If the broadcast is lossy, the next global model is the one that the devices decode (versions.py).
-        If ``state.is_change``, elements that are left out are owed. Otherwise only some of the elements
+        If ``state.is_change``, elements that are left out are owed. Otherwise, some of the elements alone
         would not make a usable model, so every element of the change is sent. The result depends only on
         ``run.state`` and ``state``. Raises ``Unencodable`` for a model that is not finite.
         """

@@ -48,7 +48,7 @@ class Certificates(Devices):
                 db.execute("UPDATE certificates SET state = 'revoked' WHERE name = ?", (name,))
 
     def revoked_serials(self, now: float) -> list[bytes]:
-        """Return the serial numbers of revoked certificates that are not expired ``now`` (wall clock)."""
+        """Return the serial numbers of revoked, unexpired certificates; ``now`` is on the wall clock."""
         sql = "SELECT * FROM certificates WHERE state = 'revoked' AND until > ? ORDER BY serial"
         return [row.serial for row in self._rows(CertificateRow, sql, now)]
 

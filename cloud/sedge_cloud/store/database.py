@@ -275,7 +275,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
         return next(iter(self._rows(ClientModelRow, sql, run, device)), None)
 
     def client_models(self, run: str, devices: Collection[str]) -> dict[str, ClientModelRow]:
-        """Return these devices' last models, if they have one, as references to blobs."""
+        """Return these devices' last models, if there are any, as references to blobs."""
         sql = "SELECT * FROM client_models WHERE run = ? AND device IN ({})"
         rows = [
             row

@@ -1,6 +1,6 @@
 """The registry of enrolled devices: their secrets and their last hellos.
 
-A fleet may have a million devices: so a query about all of them is one statement with a short result, and
+A fleet may have a million devices, so a query about all of them is one statement with a short result, and
 rows are read by name or in batches.
 """
 

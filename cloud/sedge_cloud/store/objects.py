@@ -287,7 +287,7 @@ class ObjectBlobs:
 
     @contextmanager
     def _errors(self, doing: str, sha256: bytes = b"") -> Generator[None]:
-        """Turn obstore's errors into one-line ``StorageError``, with a cause for ``missing_reason``."""
+        """Turn an obstore error into a one-line ``StorageError`` with a cause for ``missing_reason``."""
         try:
             yield
         except (BaseError, FileNotFoundError, OSError, ValueError) as exc:

@@ -273,7 +273,7 @@ class Postgres:
     def _connect(self) -> psycopg.Connection[Any]:
         """Open a connection.
 
-        Raises ``psycopg.Error``; for a while after a failure, it is raised again at once.
+        Raises ``psycopg.Error``, for a while after a failure without another attempt.
         """
         if self._failed is not None and time.monotonic() - self._failed[0] < RECONNECT_S:
             raise psycopg.OperationalError(str(self._failed[1])) from self._failed[1]
@@ -286,8 +286,7 @@ class Postgres:
         db.adapters.register_dumper(bool, _Truth)
         db.adapters.register_dumper(str, _Text)
         db.execute(_text(f"SET lock_timeout = {int(1000 * BUSY_S)}"))
-        # The server must also notice soon when a power cut ends this process, as it keeps our locks until
-        # then.
+        # If a power cut ends this process, the server must notice soon, as it keeps our locks until then.
         for name, value in ENDS.items():
             db.execute(_text(f"SET {name} = {value}"))
         if self._idle_s is not None:

@@ -144,7 +144,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def client_models(self, run: str, devices: Collection[str]) -> dict[str, ClientModelRow]:
-        """Return these devices' last models, if they have one, as references to blobs."""
+        """Return these devices' last models, if there are any, as references to blobs."""
         ...
 
     def delete_run(self, run: str) -> None:
@@ -201,7 +201,7 @@ class Rows(Seen, RolloutRows, RenewalQueries, Protocol):
         ...
 
     def used_bytes(self) -> int:
-        """Return the size of the database in bytes, not counting free space."""
+        """Return the size of the database in bytes; only SQLite leaves out free space."""
         ...
 
     # The leader

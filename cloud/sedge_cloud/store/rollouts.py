@@ -229,5 +229,5 @@ def read(row: RolloutRow, coded: bytes, kind: type[T]) -> T:
     """Decode a part of a rollout's row. Raises ``StorageError`` when it cannot be read."""
     try:
         return msgspec.msgpack.decode(coded, type=kind)
-    except ValueError as exc:  # msgspec raises ValueErrors
+    except ValueError as exc:  # msgspec's errors are ValueErrors
         raise StorageError(f"run {row.run}, rollout {row.number}: {exc}") from exc

@@ -39,7 +39,7 @@ class DeviceRow(msgspec.Struct, frozen=True):
         """Decode the device's last hello; None if there is none, or if it cannot be read."""
         try:
             return None if self.hello is None else msgspec.msgpack.decode(self.hello, type=Hello)
-        except ValueError:  # msgspec raises ValueErrors
+        except ValueError:  # msgspec's errors are ValueErrors
             return None
 
 
@@ -75,7 +75,7 @@ class RunRow(msgspec.Struct, frozen=True):
         """Return the blob of each width's bundle, the whole model's first. Raises ``StorageError``."""
         try:
             narrower = msgspec.msgpack.decode(self.narrower, type=tuple[bytes, ...])
-        except ValueError as exc:  # msgspec raises ValueErrors
+        except ValueError as exc:  # msgspec's errors are ValueErrors
             if self.narrower:
                 raise StorageError(f"run {self.run}: its bundles cannot be read: {exc}") from exc
             narrower = ()
@@ -170,7 +170,7 @@ class OrderRow(msgspec.Struct, frozen=True, dict=True):
         """Decode ``work``. Raises ``StorageError`` when it cannot be read."""
         try:
             return _work(self.work) if self.work else Work()
-        except ValueError as exc:  # msgspec raises ValueErrors
+        except ValueError as exc:  # msgspec's errors are ValueErrors
             text = f"run {self.run}, round {self.round}, order of {self.device}: {exc}"
             raise StorageError(text) from exc
 
@@ -261,7 +261,7 @@ Arrival: TypeAlias = tuple[UpdateRow, ClientModelRow | None, bytes]
 
 
 class TokenRow(msgspec.Struct, frozen=True):
-    """A token, also the name of an account, with a 32-byte ``secret``. ``uses`` devices may join with it.
+    """A token with a 32-byte ``secret`` and a broker account of its name; ``uses`` devices may use it.
 
     ``device`` is the id of the only device that may use it, or empty, and ``tags`` is MessagePack of the
     tags that devices get. With ``accepts``, they join without anyone's approval. ``expires`` is on the

@@ -11,8 +11,8 @@ import msgspec
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.topics import SHARD_NAMES
 
-# The schema version, which grows with every change to the tables. ``MIGRATIONS`` migrates each schema to
-# the next.
+# The schema version, which grows with every change to the tables. ``MIGRATIONS`` has the
+# statements that lead from each schema to the next.
 SCHEMA = 10
 _DEVICES_8 = """CREATE TABLE devices (
     device TEXT PRIMARY KEY, secret BLOB NOT NULL, revoked INTEGER NOT NULL DEFAULT 0,
@@ -84,8 +84,7 @@ OBJECTS: Mapping[str, str] = {
     "silent_devices": "CREATE INDEX silent_devices ON devices (device)"
     " WHERE hello IS NULL AND revoked = 0",
     "online_sessions": "CREATE INDEX online_sessions ON sessions (device, waits) WHERE online = 1",
-    # Attributes from devices' hellos, for use in conditions; each name in ``backends`` is enclosed in
-    # spaces.
+    # Attributes from hellos, for use in conditions; each name in ``backends`` is enclosed in spaces.
     "abilities": """CREATE TABLE abilities (
     device TEXT PRIMARY KEY, version TEXT NOT NULL, backends TEXT NOT NULL,
     memory_mb INTEGER NOT NULL, num_train INTEGER NOT NULL, num_test INTEGER NOT NULL,
@@ -244,5 +243,5 @@ def steps_of(coded: bytes) -> tuple[StepRow, ...]:
     """Decode the steps in ``RoundRow.steps``. Raises ``StorageError`` when they cannot be read."""
     try:
         return msgspec.msgpack.decode(coded, type=tuple[StepRow, ...]) if coded else ()
-    except ValueError as exc:  # msgspec raises ValueErrors
+    except ValueError as exc:  # msgspec's errors are ValueErrors
         raise StorageError(f"a round's steps cannot be read: {exc}") from exc

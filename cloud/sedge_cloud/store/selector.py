@@ -62,8 +62,7 @@ class Condition:
         """Return a SELECT of the devices in a table's matching rows ``d``, and its values."""
         if self.tag is None or not self.values:
             return self.query("d.device", table, where)
-        # Without MATERIALIZED, PostgreSQL would join the attributes of all devices before it filters the
-        # rows.
+        # Without MATERIALIZED, PostgreSQL would join all devices' attributes before it filters the rows.
         few = f"WITH d AS MATERIALIZED ({_tagged('d.device', table, where)})"
         return f"{few} SELECT d.device FROM d WHERE {self.sql}", (*self.tag, *self.values)
 

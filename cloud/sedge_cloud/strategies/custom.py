@@ -1,6 +1,6 @@
 """Guards a user's own strategy, so that its mistakes can end its run but do no other harm.
 
-A coordinator serves other runs, too, and a strategy that fails once would fail again after every restart.
+A coordinator also serves other runs, and a strategy that fails once would fail again after every restart.
 Anything its code raises becomes a ``StrategyError`` that names the strategy and the step, and the run fails
 with that text. Anything its code returns is fully checked against the annotations of ``State`` and
 ``Assignment``, as a value of another type would otherwise fail only later, when it is stored or sent. n is

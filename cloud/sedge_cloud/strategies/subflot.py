@@ -92,7 +92,7 @@ class SubFLOT(WidthPolicy, frozen=True):
 
     @property
     def patch_values(self) -> ValueCoding:
-        """Return int8, as every device's start is its own model."""
+        """Return int8, as every device gets its own start."""
         return ValueCoding.INT8
 
     def init(self, context: Context) -> State:

@@ -17,7 +17,7 @@ from sedge_protocol.wire.settings import Value, read_settings
 class Phase(msgspec.Struct, frozen=True):
     """The current phase of a rollout: how many devices it adds, and how many of them have succeeded.
 
-    ``absent`` counts the devices that are offline, paused or not invited to rounds.
+    ``absent`` counts the devices that are offline, paused or without an order in the last rounds.
     """
 
     number: int

@@ -133,7 +133,7 @@ def _begin(
 def _past(store: Store, run: Run, source: str) -> list[ClientModelRow]:
     """Return the client models of the run ``source``, as rows of this run that predate its first round.
 
-    The rows omit which patch each device has cached, because patches belong to the other run.
+    The rows omit what each device keeps cached, because that belongs to the other run.
     """
     other = Run(find_run(store, source), store)
     if [width.layout for width in other.widths] != [width.layout for width in run.widths]:

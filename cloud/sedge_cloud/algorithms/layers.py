@@ -1,6 +1,6 @@
 """Finds the parts of a network that methods treat differently: head, body and normalisation layers.
 
-A layout has only names, shapes and roles, so these must tell the parts apart. A tensor's module is its name
+A layout has only names, shapes and roles, so these must identify the parts. A tensor's module is its name
 up to the last dot: ``fc.weight`` and ``fc.bias`` are in the module ``fc``.
 """
 

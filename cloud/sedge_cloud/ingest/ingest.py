@@ -51,7 +51,7 @@ from sedge_protocol.wire.frame import Frame, asks, latest_incarnation
 from sedge_protocol.wire.messages import Hello, Message
 from sedge_protocol.wire.transfer import from_bitmap
 
-# Sent after a disk error; the device then asks again
+# Sent after a disk error; the device then asks again.
 BUSY = messages.Busy(RETRY_MS, "storage")
 # The ingest's effects, and its hints to the leader.
 Effects: TypeAlias = list[CloudEffect | hints.Hint]

@@ -369,7 +369,7 @@ class Fleet:
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
         """Return the sorted ids of devices that are online, are not waiting, and meet a run's terms.
 
-        Only devices that the run selects are considered and, if ``among`` is not empty, that are in it.
+        Only devices that the run selects are considered; if ``among`` is not empty, only the ones it lists.
         """
         online = self._kept.online
         names: Iterable[str] = among or online

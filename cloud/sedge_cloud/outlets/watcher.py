@@ -33,7 +33,7 @@ def watch(reader: Reader, name: str | None) -> None:
 
 
 def follow(reader: Reader, name: str | None, show: Callable[[Fleet], object]) -> None:
-    """Call ``show`` with the facts every second until no run, or not the one named, is running."""
+    """Call ``show`` with the facts every second until no run, or no run called ``name``, is running."""
     while True:
         facts = reader.read()
         show(facts)

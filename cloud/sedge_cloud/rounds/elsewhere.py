@@ -114,7 +114,7 @@ class Everywhere:
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
         """Return the sorted ids of devices that are online, are not waiting, and meet a run's terms.
 
-        Only devices that the run selects are considered and, if ``among`` is not empty, that are in it.
+        Only devices that the run selects are considered; if ``among`` is not empty, only the ones it lists.
         """
         names = self._ours.able(terms, among)
         wanted = set(among or self._online)

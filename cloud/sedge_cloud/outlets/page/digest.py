@@ -61,7 +61,7 @@ def direction(run: RunFacts) -> Direction | None:
 
 
 def month_bytes(facts: Fleet) -> tuple[int, bool]:
-    """Return the bytes that all devices moved in rounds closed in the last 30 days, and if that is all."""
+    """Return all devices' bytes in rounds closed in the last 30 days, and whether the sum is complete."""
     since = facts.at - MONTH
     total = sum(run.sums.up + run.sums.down for run in facts.runs if _began(run, since))
     older = [_recent(run, since) for run in facts.runs if not _began(run, since)]

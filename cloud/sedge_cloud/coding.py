@@ -8,8 +8,8 @@ from msgspec import Meta
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.wire.work import Codec
 
-# A device sends at least this many elements by default. A small model is thus sent in full, in about 20 kB,
-# the size of a large model's update.
+# A device sends at least this many elements by default. A small model is therefore sent in full. This takes
+# about 20 kB, as much as a large model's update.
 FEWEST_ELEMENTS = 10_000
 # The default fraction of a change's elements that a broadcast sends.
 _BROADCAST = 0.05
@@ -49,7 +49,7 @@ class CodecConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-# The codec with which a device sends every element of its change, exactly.
+# The codec for a device that sends every element of its change, exactly.
 EXACT = CodecConfig(values=ValueCoding.FP32, fraction=1.0)
 
 

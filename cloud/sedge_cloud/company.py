@@ -23,8 +23,8 @@ from sedge_protocol.wire.topics import ITSELF, cloud, first_version_up, shard_in
 # The maximum number of frames kept for arriving shards. When there are more, the oldest are lost and
 # devices send them again.
 MAX_EARLY = 1000
-# A planned stop waits up to RETIRE_S for the processes that take over, and checks every
-# STEP_S whether they have.
+# A planned stop waits up to RETIRE_S for other processes to take over, and checks every STEP_S whether they
+# have.
 RETIRE_S, STEP_S = 10.0, 0.02
 
 
@@ -45,7 +45,7 @@ class Link(Protocol):
 
 
 class Recorder(Protocol):
-    """The method of the recorder that this module needs."""
+    """The recorder's method that this module needs."""
 
     def flush(self, now: float) -> None:
         """Write all changes now."""
@@ -91,7 +91,7 @@ class Company:
         return self._members.timer()
 
     def poll(self, now: float) -> list[CloudEffect]:
-        """Check the leases, and proceed with arriving and departing shards."""
+        """Check the leases, and continue moving shards that arrive or depart."""
         effects: list[CloudEffect] = []
         is_new = self._members.poll(now)
         if self._alone:
@@ -137,7 +137,7 @@ class Company:
         return isinstance(signal, Changed), []
 
     def retire(self, step: Callable[[], None]) -> None:
-        """Hand all shards over if there are other processes, calling ``step`` while waiting."""
+        """Hand over all shards if there are other processes, calling ``step`` while waiting for them."""
         if self._members.is_alone:
             return
         self._members.retire(True)
@@ -194,7 +194,7 @@ class Company:
         return effects
 
     def _rest(self, now: float) -> None:
-        """Give all shards to other processes while this one has no connection to the broker."""
+        """Hand all shards to other processes for as long as this one has no connection to the broker."""
         rests = self._down_since is not None and now > self._down_since + LEASE_S
         # When connected again, it takes shards even if others serve them: during an outage of the broker,
         # all processes may have given them up.

@@ -30,7 +30,7 @@ def connected_ray(address: str, key: str, processors: int) -> ModuleType:
     """Return Ray, connected to the cluster at ``address`` (host:port), or to a new local one for "local".
 
     ``processors`` is the size of a local cluster, and ``key`` the setting that named the address. Raises
-    ``ConfigError`` if Ray is not installed, if nothing answers at the address, and for a cluster with
+    ``ConfigError`` if Ray is not installed, if nothing answers at the address, or if the cluster has
     another version of Ray or Python.
     """
     # Ray, and a cluster that it starts, report usage to Ray's makers unless told otherwise.
@@ -47,7 +47,7 @@ def connected_ray(address: str, key: str, processors: int) -> ModuleType:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except (RuntimeError, OSError, ValueError, RayError) as exc:
-        # Joined into one line, as Ray's error about a wrong version of Ray or Python spans several.
+        # Ray's error about a wrong version of Ray or Python spans several lines; join them.
         expected = f"a Ray cluster that takes this process ({' '.join(str(exc).split())})"
         raise ConfigError(key, address, expected) from exc
     finally:
@@ -86,7 +86,7 @@ class ComputeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     used."""
 
     def compute(self) -> Compute:
-        """Return a slice computer. Raises ``ConfigError`` if Ray is configured but missing."""
+        """Return what computes slices. Raises ``ConfigError`` if Ray is configured but missing."""
         if self.ray is None:
             return IN_PLACE
         require_ray(self.ray, KEY)
@@ -128,7 +128,7 @@ def _mapped(
     is_warned = False
 
     def attempt(step: Callable[..., Any], *given: object) -> Any:
-        """Return the result of a call to Ray; None if it raises anything."""
+        """Return the result of a call to Ray, or None if the call raises anything."""
         nonlocal is_warned
         try:
             return step(*given)

@@ -30,7 +30,7 @@ _PATHS = ("_file", "_dir")
 # Characters that need no escaping in a TOML string. Spaces are excluded, as no host name has them.
 _PLAIN = re.compile(r"[!#-\[\]-~]+")
 
-# A late update only changes its device's client model, or also counts in a later round.
+# What a late update does: it changes only its device's client model, or also counts in a later round.
 LateUpdates = Literal["remember", "count"]
 T = TypeVar("T", bound=msgspec.Struct)
 Option = bool | int | float | str | list[bool | int | float | str]
@@ -45,9 +45,9 @@ class RobustConfig(Robust, frozen=True, forbid_unknown_fields=True):
 
 
 class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[schedule]: the learning rate of each training round, as a share of ``training.learning_rate``.
+    """[schedule]: the learning rate of each training round, as a fraction of ``training.learning_rate``.
 
-    The half cosine is SGDR's (arXiv 1608.03983, equation 5, without restarts).
+    The half cosine is the one in SGDR (arXiv 1608.03983, equation 5, without restarts).
     """
 
     kind: Literal["constant", "cosine", "linear", "exponential"] = "constant"
@@ -155,7 +155,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A run as it is stored: the contents of its file, and the stages before it was resumed, if any.
+    """A run as it is stored: the contents of its file and, if it was resumed, the stages before that.
 
     Evaluation rounds are counted from the beginning of each stage.
     """
@@ -286,17 +286,17 @@ class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """Return the coordinator's client name at the broker."""
+        """Return the client name that the coordinator uses at the broker."""
         return f"{COORDINATOR}{self.fleet}"
 
     @property
     def username(self) -> str:
-        """Return the coordinator's user name at the broker."""
+        """Return the user name that the coordinator uses at the broker."""
         return self.broker.username or self.name
 
 
 def load_cloud(path: Path) -> CloudConfig:
-    """Read cloud.toml, and resolve its relative paths from its own folder. Raises ``ConfigError``."""
+    """Read cloud.toml, resolving its relative paths from its own folder. Raises ``ConfigError``."""
     cloud, where = config.load(path, CloudConfig), str(path)
     for key in ("url", "device_url"):
         _require_url(f"broker.{key}", getattr(cloud.broker, key), path)

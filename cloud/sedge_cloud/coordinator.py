@@ -87,7 +87,7 @@ class Coordinator:
 
     @property
     def devices(self) -> Fleet:
-        """Return the devices of this process."""
+        """Return the devices that belong to this process."""
         return self.ingest.devices
 
     @property
@@ -191,7 +191,7 @@ class Coordinator:
         return self._passed_on(self.ingest.receive(topic, payload, now), now)
 
     def commit(self, now: float) -> list[CloudEffect]:
-        """End a turn: store the updates that ``receive`` accepted, and only then answer them."""
+        """End a turn: store the updates that ``receive`` accepted, and only then send the answers."""
         return self._passed_on(self.ingest.commit(now), now)
 
     def _new_leader(self, devices: Reach, traffic: Meter) -> Leader:
@@ -211,7 +211,7 @@ class Coordinator:
         return shard_of(device) in self.devices.shards
 
     def wanted(self, asker: int, wanted: Wanted, now: float) -> list[CloudEffect]:
-        """Queue chunks of a broadcast that devices of another process lack."""
+        """Queue chunks of a broadcast blob that another process's devices lack."""
         lacking = Lacking(f"process {asker}", wanted.sha256, wanted.chunk_bytes, wanted.missing)
         try:
             self.ingest.broadcast.want(lacking, now)

@@ -1,4 +1,4 @@
-"""Progress reports of the coordinator, for logs, status pages and the emulator."""
+"""The coordinator's progress reports, for logs, status pages and the emulator."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -10,7 +10,7 @@ from sedge_protocol.wire.update import Report
 
 @dataclass(frozen=True)
 class RoundOpened:
-    """A round was opened with this cohort."""
+    """A round has been opened with this cohort."""
 
     run: str
     round: int
@@ -20,7 +20,7 @@ class RoundOpened:
 
 @dataclass(frozen=True)
 class UpdateReceived:
-    """An update was stored; ``size`` is its size in bytes before framing."""
+    """An update has been stored. ``size`` is its size in bytes before framing."""
 
     run: str
     round: int
@@ -32,7 +32,7 @@ class UpdateReceived:
 
 @dataclass(frozen=True)
 class RoundClosed:
-    """A round was closed."""
+    """A round has been closed."""
 
     summary: Summary
 

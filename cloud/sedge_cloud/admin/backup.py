@@ -184,7 +184,7 @@ def _write_blobs(members: Members, blobs: Blobs) -> None:
 
 @contextmanager
 def _loaded(members: Members, work: Path) -> Generator[Store]:
-    """Write the first member, the database, into ``work`` and open it with all the usual checks."""
+    """Write the first member, the database, into ``work`` and open it, with all the usual checks."""
     shutil.rmtree(work, ignore_errors=True)
     try:
         _, database = next(members)

@@ -27,7 +27,8 @@ RENEW_SHARE = 1 / 3
 def authority_of(cloud: CloudConfig) -> Authority | None:
     """Return the certificate authority whose key is on this machine; None if none is configured.
 
-    Raises ``ConfigError`` if key and certificate do not match, ``StorageError`` if a file cannot be read.
+    Raises ``ConfigError`` if its key and certificate do not match, and ``StorageError`` if a file cannot be
+    read.
     """
     key, own = cloud.broker.authority_key_file, cloud.broker.ca_file
     if key is None:

@@ -222,10 +222,7 @@ def _set_aside(arguments: argparse.Namespace) -> int:
 
 
 def _condition(store: Store, text: str) -> Condition:
-    """Parse the condition of --where.
-
-    Raises ``ConfigError`` for bad syntax, and for a tag that no device has.
-    """
+    """Parse the --where condition. Raises ``ConfigError`` for bad syntax, or a tag no device has."""
     condition = parse(text, "--where")
     store.require_known(condition, "--where")
     return condition

@@ -1,4 +1,4 @@
-"""``sedge-cloud doctor``: checks the coordinator's setup, and names what is wrong."""
+"""``sedge-cloud doctor``: checks the coordinator's setup, and reports what is wrong."""
 
 import secrets
 import shlex
@@ -33,7 +33,7 @@ from sedge_protocol.wire.transfer import describe
 SERVICE_CONFIG, SERVICE_STATE = Path("/etc/sedge"), Path("/var/lib/sedge-cloud")
 # A coordinator that is closing a large fleet's round does not answer until it has finished.
 ANSWER_S = 30.0
-# The advice for a broker whose limit is too low.
+# The advice given when the broker's limit is too low.
 LIMITS = "raise message_size_limit or max_packet_size (Mosquitto), or the like"
 
 
@@ -101,7 +101,7 @@ def _store(cloud: CloudConfig) -> str:
 
 
 def _public(cloud: CloudConfig) -> str:
-    """Check that the URL given to devices serves a range of the newest run's model."""
+    """Check that the URL given to devices serves the newest run's model, and whether it supports ranges."""
     with closing(open_store(cloud)) as store:
         names = _models(store)
         if not names or store.public is None:

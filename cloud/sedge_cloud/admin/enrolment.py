@@ -183,7 +183,7 @@ def _issue(
 
 
 def _are_enrolled(store: Store, secrets: Mapping[str, bytes]) -> bool:
-    """Return True if the store has these devices with these secrets."""
+    """Return True if these devices are in the store with these secrets."""
     try:
         rows = store.devices_named(secrets)
     except StorageError:
@@ -225,7 +225,7 @@ def _write_device(
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read; durable on return. Raises ``OSError``."""
+    """Write a file that only its owner can read. It is durable on return. Raises ``OSError``."""
     replace_file(path, text.encode(), path.with_name(path.name + ".tmp"))
 
 

@@ -34,7 +34,7 @@ from sedge_protocol.wire.joining import TOKEN_PREFIX, fleet_key, public_key
 from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
 from sedge_protocol.wire.topics import check_id
 
-# The service touches this file in its state folder to have root run ``settle``.
+# The service touches this file in its state folder to make root run ``settle``.
 WANTED = "accounts-wanted"
 MAX_USES = 100_000
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -60,7 +60,7 @@ def make_token(
 ) -> TokenRow:
     """Create a token and its broker account. The caller must reload the broker.
 
-    Raises ``ConfigError`` for bad values, and ``StorageError``.
+    Raises ``ConfigError`` for invalid values, and ``StorageError``.
     """
     if not 1 <= uses <= (1 if device else MAX_USES):
         raise ConfigError("--count", uses, "1 with --device" if device else f"1 to {MAX_USES}")

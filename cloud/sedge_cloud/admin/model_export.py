@@ -1,4 +1,4 @@
-"""``sedge-cloud run export``: a run's models as files for other programs, and its history as a table."""
+"""``sedge-cloud run export``: writes a run's models for other programs, and its history as a table."""
 
 import csv
 import io
@@ -56,7 +56,7 @@ def export_device(store: Store, name: str, device: str, path: Path) -> str:
 
 
 def export_devices(store: Store, name: str, folder: Path, suffix: str) -> Iterator[tuple[str, str]]:
-    """Write every device's model into a folder. Yields each device and ``export_device``'s note."""
+    """Write every device's model to a folder. Yields each device with the note from ``export_device``."""
     devices = store.client_devices(find_run(store, name).run)
     with as_caller(), translated("make folder", folder):
         folder.mkdir(parents=True, exist_ok=True)

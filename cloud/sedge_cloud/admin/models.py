@@ -26,7 +26,7 @@ def find_run(store: Store, name: str) -> RunRow:
 
 
 def read_bundle(store: Store, row: RunRow, width: int = 0) -> Bundle:
-    """Read a run's bundle of this width, with the values of its frozen tensors."""
+    """Read a run's bundle for this width, with the values of its frozen tensors."""
     bundle = unpack(store.blobs.read(row.bundles[width]))
     frozen = bundle.manifest.frozen
     if frozen is None:

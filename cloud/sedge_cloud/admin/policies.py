@@ -55,7 +55,7 @@ def make_policy(
 ) -> Policy:
     """Derive the policy for a run of these bundles, widest first. It allows no more than the run needs.
 
-    To find out what the run needs, it is started briefly in a temporary store. Raises the errors of
+    The run is started briefly in a temporary store, to find out what it needs. Raises the errors of
     ``start_run``, and ``ConfigError`` for an invalid ``extent``.
     """
     _check_extent(extent)
@@ -114,7 +114,7 @@ def described(policy: Policy) -> str:
 
 
 def read_policy(path: Path | None, trust: TrustConfig, name: str) -> bytes:
-    """Read a sealed policy; returns b"" without a path. Raises ``ConfigError``.
+    """Read a sealed policy. Returns b"" if ``path`` is None. Raises ``ConfigError``.
 
     If ``trust`` pins keys, the policy is required, and must be signed with one of them or with its
     successor.

@@ -24,7 +24,7 @@ _OPEN = "An open connection lasts until the broker or the device closes it."
 
 @dataclass(frozen=True)
 class Revocation:
-    """The result of a revocation: what was ``done``, and the steps ``left`` to the operator.
+    """The result of a revocation: what was ``done``, and the steps ``left`` for the operator.
 
     ``failure`` says why the broker could not be updated; in that case ``command`` completes the revocation.
     """
@@ -43,8 +43,8 @@ class Revocation:
 def revoke_device(store: Store, cloud: CloudConfig, device: str) -> Revocation:
     """Ignore a device until it is reissued, and remove it from the broker's password file.
 
-    If ``[broker] reload`` is set, the broker then closes the device's connection; a running coordinator
-    gets time to notify the device before that. Raises ``ConfigError`` when there is no such device.
+    If ``[broker] reload`` is set, the broker then closes the device's connection; a running coordinator is
+    given time to notify the device first. Raises ``ConfigError`` when there is no such device.
     """
     store.revoke_device(device)
     done, broker = _REVOKED.format(device), cloud.broker

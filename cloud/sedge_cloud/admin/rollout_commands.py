@@ -73,7 +73,7 @@ def add_rollout_commands(commands: Commands) -> None:
 
 
 def phases_of(text: str) -> tuple[float, ...]:
-    """Parse percentages into shares.
+    """Parse percentages into fractions.
 
     Raises ``ConfigError`` unless they rise, start above 0 and end at 100 or less.
     """
@@ -96,7 +96,7 @@ def seconds_of(text: str) -> float:
 
 
 def percent_of(key: str, value: float) -> float:
-    """Parse a percentage into a share from 0 to 1. Raises ``ConfigError``."""
+    """Parse a percentage into a fraction from 0 to 1. Raises ``ConfigError``."""
     if not 0 <= value <= 100:
         raise ConfigError(key, value, "a number from 0 to 100")
     return value / 100

@@ -16,7 +16,7 @@ from sedge_protocol.wire.joining import RENEWS
 
 
 def add_rotate_command(commands: Commands) -> None:
-    """Add the command."""
+    """Add ``device rotate``."""
     rotate = commands.add_parser(
         "rotate", help="give devices new secrets, over the connections that they have",
         examples=[

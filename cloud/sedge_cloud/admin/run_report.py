@@ -80,7 +80,7 @@ def run_report(reader: Reader, name: str, as_json: bool, width: int | None = Non
 
 
 def run_remarks(store: Store, run: RunFacts) -> tuple[str, ...]:
-    """Return the strategy's remarks on its options and its run; empty if it cannot be imported here."""
+    """Return the strategy's remarks on its options and its run; empty if it cannot be imported."""
     rows = [row.summary for row in store.rounds(run.run) if row.summary is not None]
     summaries = [msgspec.msgpack.decode(row, type=Summary) for row in rows]
     trained = [summary for summary in summaries if summary.devices]
@@ -119,14 +119,14 @@ def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:
 
 
 def _privacy(store: Store, name: str) -> Iterator[str]:
-    """Yield a line on the privacy budget that a run has spent; nothing for a run without one."""
+    """Yield a line on how much privacy budget a run has spent, or nothing if it has none."""
     run = Run(find_run(store, name), store)
     if run.config.privacy is not None and run.state.budget is not None:
         yield spent_line(run.config.privacy, run.config.fraction_train, run.state.budget)
 
 
 def _dense(store: Store, name: str) -> int:
-    """Return the bytes of a run's model as float32, upload and download together."""
+    """Return the size of a run's model as float32, in bytes, for upload and download together."""
     return 8 * Run(find_run(store, name), store).manifest.layout.size
 
 

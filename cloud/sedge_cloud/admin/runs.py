@@ -170,7 +170,7 @@ def _first_state(run: Run, run_store: RunStore, exact: bool) -> RunState:
 
 
 def _require_fit(config: RunConfig, layout: Layout, narrower: int) -> None:
-    """Raise ``ConfigError`` if the run file's settings do not suit its bundles."""
+    """Raise ``ConfigError`` if the run file's settings do not fit its bundles."""
     for name in config.training.freeze:
         if name not in layout.by_name:
             expected = f"one of the model's tensors: {list(layout.by_name)}"

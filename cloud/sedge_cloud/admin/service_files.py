@@ -39,16 +39,16 @@ certfile {broker}/broker.crt
 keyfile {broker}/broker.key
 tls_version tlsv1.2
 """
-# Every client must show a certificate of the fleet's authority, or the broker rejects its connection. The
-# client still identifies itself by its password: without passwords, revoking a device would not close its
-# connection at once.
+# Every client must present a certificate from the fleet's authority, or the broker rejects its connection.
+# The client still identifies itself by its password: without passwords, revoking a device would not close
+# its connection at once.
 CLIENT_CERTIFICATES = """\
 cafile {etc}/ca.pem
 crlfile {broker}/{revoked}
 require_certificate true
 """
-# The service may not write the broker's files. When devices that joined by a token need accounts, it
-# touches a file, and a unit that runs as root then creates them.
+# The service may not write the broker's files. When devices that joined with a token need accounts, the
+# service touches a file, and a unit that runs as root then creates them.
 UNITS = {
     "sedge-cloud-accounts.path": """\
 [Unit]
@@ -101,10 +101,10 @@ def write_service_files(
 ) -> str:
     """Write all files of a coordinator that runs as a service. Returns the broker's URL for devices.
 
-    ``hosts`` are the broker's names for TLS, None for no TLS. ``url`` is where devices reach the broker; by
-    default the first of ``hosts``, or this machine's name. With ``client_certificates``, which need TLS,
-    every client must have a certificate. Existing files are never replaced. Raises ``ConfigError`` for bad
-    values, a missing user and existing files, and ``StorageError``.
+    ``hosts`` are the broker's host names for TLS; None means no TLS. ``url`` is where devices reach the
+    broker; by default the first of ``hosts``, or this machine's name. With ``client_certificates``, which
+    need TLS, every client must have a certificate. Existing files are never replaced. Raises
+    ``ConfigError`` for invalid values, a missing user or existing files, and ``StorageError``.
     """
     check_id(fleet, "fleet")
     check_hosts(hosts or ())
@@ -153,7 +153,7 @@ def write_service_files(
         }
         write_units(places, str(Path(sys.argv[0]).absolute()))
         cloud = cloud_toml(fleet, str(places.state), broker, under=", under sedge-cloud.service")
-        # last, as its presence means that the setup is complete
+        # comes last, as its presence means that the setup is complete
         write_public(places.etc / "cloud.toml", cloud.encode())
     return device_url
 

@@ -30,7 +30,7 @@ state_dir = "{state}"
 {broker}"""
 
 # The limits that every Sedge broker sets for its clients; cloud/mosquitto.conf and the emulator's
-# configuration have the same ones. Sedge sends at QoS 0 only, so the queue limits bound how many packets
+# configuration have the same limits. Sedge sends at QoS 0 only, so the queue limits bound how many packets
 # may wait for a slow client before the broker drops some.
 LIMITS_OF_ALL = """\
 # the largest frame is 256 KiB and 64 bytes
@@ -110,7 +110,7 @@ def cloud_toml(fleet: str, state: str, broker: Mapping[str, str], under: str = "
 def write_account(fleet: str, password_file: Path, passwords: Path, acl: Path) -> None:
     """Create the coordinator's broker account in the files ``passwords`` and ``acl``.
 
-    ``password_file`` gets the coordinator's own copy of the password. Raises ``StorageError`` and
+    The coordinator's own copy of the password goes into ``password_file``. Raises ``StorageError`` and
     ``OSError``.
     """
     password = os.urandom(24).hex()

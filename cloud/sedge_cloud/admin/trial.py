@@ -40,12 +40,12 @@ _ELSEWHERE = "192.0.2.1", 9
 
 @contextmanager
 def trial(folder: Path, url: str | None) -> Generator[str]:
-    """Run the trial's broker for the duration of a ``with`` block, which gets the greeting.
+    """Run the trial's broker for the duration of a ``with`` block. Yields the greeting.
 
-    A folder without a cloud.toml gets its first files, with the folder's name as the fleet's, and a fleet
-    without devices gets a first device. ``url`` is where devices reach the broker, by default this
-    machine's address and a free port. Raises ``ConfigError`` if Mosquitto is missing, the folder is a copy,
-    or another program uses the port.
+    A folder without a cloud.toml gets its initial files and a fleet named after the folder. A fleet without
+    devices gets a first device. ``url`` is where devices reach the broker, by default this machine's
+    address and a free port. Raises ``ConfigError`` if Mosquitto is missing, the folder is a copy, or
+    another program uses the port.
     """
     mosquitto = find_mosquitto()
     if mosquitto is None:
@@ -109,7 +109,7 @@ def _require_free(port: int, folder: Path) -> None:
 
 
 def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
-    """Return the fleet's address, and the next commands to type."""
+    """Return a greeting that shows the fleet's address and the commands to type next."""
     command, broker = f"sedge-cloud -c {folder / 'cloud.toml'}", cloud.broker
     lines = [
         f"Fleet {cloud.fleet}: its devices reach the broker at {broker.device_url or broker.url}"

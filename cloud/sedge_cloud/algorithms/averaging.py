@@ -73,7 +73,7 @@ def shared_mean_change(updates: Iterable[Update], theta: Theta) -> Change:
 
 
 def robust_change(updates: Iterable[Update], theta: Theta, robust: Robust) -> Change:
-    """Compute the change (n,) by a coordinate-wise rule, block by block. All devices have equal weight.
+    """Compute the change (n,) by a coordinate-wise rule, block by block, with equal weight for all devices.
 
     Raises ``StrategyError`` as ``average_change`` does.
     """

@@ -39,7 +39,8 @@ from sedge_protocol.wire.work import Codec
 Places: TypeAlias = NDArray[np.intp]
 Words: TypeAlias = NDArray[np.uint64]
 
-# Words of each mask compared at once: 4 MB with 1000 devices, which fits in a processor's cache.
+# The number of words of each mask to compare at once: 4 MB with 1000 devices, which fits in a processor's
+# cache.
 _BLOCK = 512
 # A cluster pays off once the number of pairs times words reaches _LARGE (tools/bench/overlaps.py). _SLICES
 # is the number of slices to divide the work into.
@@ -49,7 +50,7 @@ _SEED = 5
 
 
 class Grouped(Strategy, frozen=True):
-    """The options of strategies that form groups; the defaults are those of the papers' authors."""
+    """The options of strategies that form groups; the defaults are those that the papers use."""
 
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.5
     """Share of each tensor that is critical; the paper's tau."""
@@ -85,7 +86,7 @@ class Masks:
         self._drawn = sampled_places(self.size, self.sample)
 
     def add(self, device: str, critical: Places) -> None:
-        """Add a device's critical elements."""
+        """Add a device's mask, given the places of its critical elements."""
         bits = np.zeros(self.size, np.bool_)
         bits[critical] = True
         self.words[device] = packed(bits if self._drawn is None else bits[self._drawn])
@@ -205,7 +206,7 @@ def next_groups(context: Context, masks: Masks, beta: int) -> Groups:
 
 
 def places(vector: SparseVector) -> Places:
-    """Return the places of a vector's elements, ascending."""
+    """Return the places of a vector's elements, in ascending order."""
     where = vector.where
     return np.arange(vector.size, dtype=np.intp) if isinstance(where, slice) else where
 

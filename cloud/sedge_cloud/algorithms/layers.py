@@ -38,7 +38,7 @@ def body(layout: Layout, names: Sequence[str] = ()) -> Names:
 
 
 def parameters(layout: Layout) -> Names:
-    """Return the names of the tensors that are not statistics."""
+    """Return the names of all tensors except statistics."""
     return tuple(t.name for t in layout.tensors if t.role is Role.PARAMETER)
 
 

@@ -35,7 +35,7 @@ from sedge_protocol.layout import Role, Theta
 Normalisation = Literal["mass", "literal"]
 Values: TypeAlias = NDArray[np.float32]
 
-# Stands for the dimension in a tensor that outputs no channels.
+# Stands in for the dimension of a tensor that outputs no channels.
 NONE = -1
 
 
@@ -183,7 +183,7 @@ class _Alignment:
 
 
 def distances(sources: Values, targets: Values) -> Matrix:
-    """Compute the Euclidean distances (M, m) between the rows of (M, f) and those of (m, f)."""
+    """Compute the Euclidean distances (M, m) between rows of ``sources`` (M, f) and ``targets`` (m, f)."""
     left, right = sources.astype(np.float64), targets.astype(np.float64)
     squares = np.square(left).sum(axis=1)[:, None] + np.square(right).sum(axis=1)
     result: Matrix = np.sqrt(np.maximum(squares - 2 * (left @ right.T), 0))

@@ -99,6 +99,6 @@ def drawn(secret: bytes, share: float, number: int, able: Iterable[str]) -> list
 
 
 def _coin(secret: bytes, what: str) -> float:
-    """Derive a number from the secret that is uniform in [0, 1)."""
+    """Derive from the secret a number that is uniform in [0, 1)."""
     digest = hashlib.blake2b(what.encode(), key=secret, digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 11) * 2.0**-53

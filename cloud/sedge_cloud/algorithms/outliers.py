@@ -184,7 +184,10 @@ def _centres(
 
 
 def _along(update: Update, length: float, centre: NDArray[np.float64]) -> float:
-    """Compute the inner product of an update's direction and the centre (n,); ``length`` is the delta's."""
+    """Compute the inner product of an update's direction and the centre (n,).
+
+    ``length`` is the length of the update's delta.
+    """
     if update.delta is None:
         return 0.0
     # BLAS is avoided because its rounding depends on the number of threads, and its threads stall on a busy

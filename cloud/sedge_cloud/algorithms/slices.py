@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 class Compute(Protocol):
-    """Computes slices, in this process or elsewhere."""
+    """Computes the slices of a task, in this process or elsewhere."""
 
     def map(self, function: Callable[[S, T], R], shared: S, slices: Iterable[T]) -> Iterator[R]:
         """Yield ``function(shared, slice)`` for each slice, in order; each host gets ``shared`` once."""
@@ -21,7 +21,7 @@ class Compute(Protocol):
 
 
 class InPlace:
-    """Computes slices in this process, one after another."""
+    """Computes the slices of a task in this process, one after another."""
 
     def map(self, function: Callable[[S, T], R], shared: S, slices: Iterable[T]) -> Iterator[R]:
         """Yield ``function(shared, slice)`` for each slice, in order."""

@@ -107,7 +107,7 @@ class ElementMean:
         self._weights[places] += weights
 
     def change(self) -> NDArray[np.float64]:
-        """Return theta' - theta (n,)."""
+        """Return theta' - theta (n,), which is 0 for elements that no device has."""
         np.divide(self._total, self._weights, out=self._total, where=self._weights > 0)
         return self._total
 

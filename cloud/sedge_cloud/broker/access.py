@@ -29,7 +29,7 @@ user {token}
 topic deny sedge/1/{fleet}/blob/#
 topic deny sedge/1/{fleet}/shard/+
 """
-# The names that ``init`` gives the file, with and without --service. It is in the password file's folder.
+# The names that ``init`` gives the file, with and without --service. The file is next to the password file.
 NAMES = ("acl", "broker-acl")
 
 

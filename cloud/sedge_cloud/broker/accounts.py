@@ -31,7 +31,7 @@ def add_passwords(path: Path, passwords: Mapping[str, str]) -> list[str]:
 
 
 def put_back(path: Path, users: Collection[str], lines: list[str]) -> None:
-    """Restore the lines that ``add_passwords`` replaced; users without an old line lose theirs."""
+    """Restore the lines that ``add_passwords`` replaced; users who had no line before lose theirs."""
     with translated("put passwords back into", path):
         _replace_lines(path, users, lines)
 

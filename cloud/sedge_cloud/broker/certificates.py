@@ -21,8 +21,8 @@ if TYPE_CHECKING:
         EllipticCurvePublicKey,
     )
 
-# The lifetime of the authority's, the broker's and the coordinator's certificates, long because nothing
-# renews them. Replacing the authority means replacing ca.pem on every device.
+# The lifetime of the authority's, the broker's and the coordinator's certificates. It is long because
+# nothing renews them. Replacing the authority means replacing ca.pem on every device.
 DAYS = 3650
 HERE = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")

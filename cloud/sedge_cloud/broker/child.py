@@ -1,4 +1,4 @@
-"""A broker as a child process, which is ready once constructed, and always ends when its parent does."""
+"""A broker as a child process. It is ready once constructed, and always ends when its parent does."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ HOW_TO_INSTALL = (
     "Mosquitto (Debian, Ubuntu, Raspberry Pi OS: apt-get install mosquitto; "
     "macOS: brew install mosquitto)"
 )
-# The folders where packages install the daemon; most users' PATH does not have them.
+# The folders where packages install the daemon, which most users' PATH does not include.
 _FOLDERS = (
     "/usr/sbin",
     "/usr/local/sbin",

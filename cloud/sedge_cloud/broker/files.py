@@ -30,7 +30,7 @@ def change_lines(path: Path, change: Callable[[list[str]], list[str]]) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Generator[None]:
-    """Hold a lock on the folder, so that one process at a time changes its files. Raises ``OSError``."""
+    """Hold a lock on the folder, so that only one process at a time changes files. Raises ``OSError``."""
     with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         lock(descriptor)
         yield

@@ -1,1 +1,1 @@
-"""The state of a fleet as facts, shared by commands, status page, JSON, metrics and notices."""
+"""The facts about a fleet's state, shared by commands, status page, JSON, metrics and notices."""

@@ -49,7 +49,7 @@ class KnownDevice:
         self.row, self.hello = row, row.read_hello()
 
     def take_history(self, row: HistoryRow) -> None:
-        """Update the device's history in a run."""
+        """Add or replace the device's history in a run."""
         self.pasts.pop(row.run, None)
         self.pasts[row.run] = msgspec.msgpack.decode(row.past, type=DevicePast)
 
@@ -123,7 +123,7 @@ class KnownDevice:
 
 
 def versions_of(counts: Mapping[str, int]) -> tuple[AgentVersion, ...]:
-    """Return the agents' versions with the number of devices that have each, most common first."""
+    """Return the agent versions and the number of devices that have each, most common first."""
     order = sorted(counts, key=lambda version: (-counts[version], version))
     return tuple(
         AgentVersion(version=printable(one), devices=counts[one], behind=_is_behind(one))
@@ -154,7 +154,7 @@ def states_of(census: Census, running: bool) -> dict[DeviceState, int]:
 
 
 def read_devices(store: Seen, names: Collection[str]) -> dict[str, KnownDevice]:
-    """Read the rows of these devices. Returns those that exist, by id."""
+    """Read the rows of these devices. Returns the devices that exist, by id."""
     known = {name: KnownDevice(row) for name, row in store.devices_named(names).items()}
     paused = store.paused() if known else dict[str, float]()
     for device in known.values():
@@ -226,5 +226,5 @@ def refusals(
 
 
 def counted(factor: float) -> str:
-    """Format how much a distrusted update counted."""
+    """Format the extent to which a distrusted update counted."""
     return f"{factor:.2g} times" if factor >= 0.001 else "next to nothing"

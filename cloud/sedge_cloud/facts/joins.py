@@ -1,4 +1,4 @@
-"""Problems with joining and certificates: waiting devices, refused tokens, and expiring certificates."""
+"""Finds problems with joining and certificates: waiting devices, refused tokens, expiring certificates."""
 
 import time
 from collections.abc import Iterator

@@ -56,14 +56,14 @@ _MILD: frozenset[Code] = frozenset({"device_waits", "device_slow"})
 
 
 def problems(facts: Fleet, of_devices: Iterable[Problem] | None = None) -> tuple[Problem, ...]:
-    """Return all problems: errors first, then the longest-lasting first.
+    """Return all problems: errors first, and the longest-lasting first among equals.
 
     ``of_devices`` is the result of ``device_problems``, if it is known.
     """
     found = [*_of_coordinator(facts), *_of_disk(facts)]
     named = set[tuple[str, str]]()
     found += _of_rollout(facts.settings, "settings")
-    for run in reversed(facts.runs):  # newest first, as only the newest run's failure is reported
+    for run in reversed(facts.runs):  # newest first: only the newest run's failure is reported
         found += _of_run(facts, run, newest=run is facts.runs[-1])
     for problem in found:
         named.add((problem.subject, problem.code))
@@ -73,7 +73,7 @@ def problems(facts: Fleet, of_devices: Iterable[Problem] | None = None) -> tuple
 
 
 def health(found: Sequence[Problem]) -> str:
-    """Sum up the problems: ``Everything works``, ``1 error, 3 warnings``."""
+    """Summarise the problems: ``Everything works``, ``1 error, 3 warnings``."""
     errors = sum(problem.severity == "error" for problem in found)
     counts = ((errors, "error"), (len(found) - errors, "warning"))
     words = [quantity(n, what) for n, what in counts if n]
@@ -188,7 +188,7 @@ def _of_waiting(it: RoundFacts, waiting: Waiting) -> Iterator[Problem]:
 
 
 def device_problems(facts: Fleet) -> Iterator[Problem]:
-    """Yield the problems of devices, whether or not a round waits for them."""
+    """Yield the problems that concern devices, whether or not a round waits for them."""
     running = [run for run in facts.runs if run.status == "running"]
     if running:
         yield from _never_connected(facts)
@@ -222,7 +222,7 @@ def _trouble(facts: Fleet, device: DeviceFacts, running: Container[str]) -> Iter
         return
     if it.run in running:
         yield it
-    elif facts.runs and it.run == facts.runs[-1].run:  # nothing waits for the device any more
+    elif facts.runs and it.run == facts.runs[-1].run:  # nothing waits for the device now
         yield msgspec.structs.replace(it, severity="warning")
 
 

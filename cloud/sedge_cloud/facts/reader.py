@@ -56,7 +56,7 @@ from sedge_protocol.errors import StorageError
 
 # Problems with devices also change as time passes, so they are recomputed after this long.
 AGAIN_S = 60.0
-# By default, this many of a run's most recent closed rounds are read.
+# How many of a run's most recent closed rounds are read by default.
 LAST_ROUNDS = 400
 # The usual duration of a round is derived from this many recent rounds.
 _USUAL = 9
@@ -185,7 +185,7 @@ class Reader:
         return [device for device in facts.devices if device.device in names]
 
     def _count(self, running: bool, now: float) -> dict[DeviceState, int]:
-        """Count the devices in each state, and update the numbers by version."""
+        """Count the devices in each state and, in ``_versions``, by agent version."""
         if len(self._devices) < MAX_DEVICES:
             states: Counter[DeviceState] = Counter(device.state for device in self._all)
             self._states = {state: states[state] for state in get_args(DeviceState)}
@@ -201,7 +201,7 @@ class Reader:
         return self._states
 
     def _device_problems(self, facts: Fleet) -> tuple[Problem, ...]:
-        """Return the problems of devices, recomputed when a device has changed or some time has passed."""
+        """Return devices' problems, recomputed if a device has changed or some time has passed."""
         at, last = facts.at.timestamp(), self._wrong
         runs = [(run.run, run.status, bool(run.why)) for run in facts.runs]
         is_new = last is None or last.devices is not facts.devices or last.runs != runs
@@ -240,7 +240,7 @@ class Reader:
         for history in accounted:
             if history.device in self._devices:
                 self._devices[history.device].take_history(history)
-        for name in drawn:  # moved to the end, as the first ones are evicted first
+        for name in drawn:  # moved to the end, because the first ones are evicted first
             if name in self._devices:
                 self._devices[name] = self._devices.pop(name)
         changed = set(names) | self._take(fresh[-MAX_DEVICES:])
@@ -293,8 +293,8 @@ class Reader:
             current = Waits(terms, self._facts_of, unable, now).open_round(self.store, row, opened)
             current = msgspec.structs.replace(current, usual_s=_usual(known.closed))
         if running and current is None:
-            # A run that selects by tags is checked every time, as a new tag does not
-            # change a device's facts.
+            # A run that selects by tags is checked every time, since a new tag does not change a device's
+            # facts.
             if terms.select or known.waits[0] is not self._all:
                 known.waits = self._all, run_waits(terms, self._all, unable, self.store)
             why = known.waits[1]

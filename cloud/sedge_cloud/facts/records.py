@@ -146,10 +146,10 @@ class PrivacyFacts(msgspec.Struct, frozen=True, kw_only=True):
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One run. ``why`` says why it failed, or what it waits for while no round is open.
 
-    Of its ``total_rounds``, ``training_rounds`` train and the others evaluate. ``rounds`` are its last
-    closed rounds, and ``sums`` the totals of all closed rounds. ``groups`` lists the devices that learn
-    from each other, if the strategy forms groups. ``unable`` lists devices that cannot do its work, and
-    what they lack. ``tensors`` gives the size of each tensor of the model.
+    Of its ``total_rounds``, ``training_rounds`` are for training, the others for evaluation. ``rounds`` are
+    its last closed rounds, and ``sums`` the totals of all closed rounds. ``groups`` lists the devices that
+    learn from each other, if the strategy forms groups. ``unable`` lists devices that cannot do its work,
+    and what they lack. ``tensors`` gives the size of each tensor of the model.
     """
 
     run: str
@@ -346,5 +346,5 @@ def printable(text: str) -> str:
 
 
 def when(epoch_s: float) -> datetime | None:
-    """Convert a time to a datetime, to the millisecond; None for 0, which means unknown."""
+    """Convert a time to a datetime with millisecond precision. Returns None for 0, which means unknown."""
     return datetime.fromtimestamp(round(epoch_s, 3), UTC) if epoch_s > 0 else None

@@ -1,4 +1,4 @@
-"""The newest rollout of a run or of settings as facts, and which bundle or settings a device has."""
+"""Reads the newest rollout of a run or of settings, and which bundle or settings a device has."""
 
 from sedge_cloud.facts.records import RolloutFacts, RunFacts, printable, when
 from sedge_cloud.store.database import Store

@@ -22,7 +22,7 @@ SHARE, STALE_S = 0.005, 3.0
 class Snapshot:
     """Caches the facts of a fleet and counts how often they have changed. It is thread-safe.
 
-    The first thread that asks calls ``open_reader``; any thread may then use its store.
+    The first thread that asks for facts calls ``open_reader``; after that, any thread may use its store.
     """
 
     def __init__(self, open_reader: Callable[[], Reader]) -> None:

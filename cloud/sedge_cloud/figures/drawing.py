@@ -1,4 +1,4 @@
-"""Draws plots as SVG paths in pixels from data; ``templates/macros.html`` writes the elements.
+"""Draws data as SVG paths, in pixels; ``templates/macros.html`` writes the elements.
 
 Colours are names of classes in ``templates/style.css``, so that the page has one palette, in light and dark
 mode.
@@ -18,7 +18,7 @@ from sedge_protocol.wire.objective import ACCURACY, Metric
 
 Floats: TypeAlias = NDArray[np.float64]
 
-# The style sheet has the colours s1 to s6; a seventh strategy gets s1 again.
+# The style sheet defines the colours s1 to s6; a seventh strategy is drawn in s1 again.
 NUM_SERIES = 6
 GREY, RED = "grey", "red"
 WIDTH, HEIGHT = 500.0, 280.0

@@ -97,7 +97,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def some_of(names: Sequence[str], count: int) -> str:
-    """Return the ``names`` of a few out of ``count``: ``a, b and 3 more``."""
+    """List a few ``names`` out of ``count``: ``a, b and 3 more``."""
     more = count - len(names)
     return listed([*names, *([f"{more:,} more"] if more > 0 else [])])
 

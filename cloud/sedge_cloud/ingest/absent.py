@@ -25,7 +25,7 @@ class Absent:
     def __init__(self, devices: Fleet) -> None:
         self._devices = devices
         self._names: list[str] = []
-        self._is_listed = False  # whether all other devices have been added to the names
+        self._is_listed = False  # whether the names already include all other devices
         self._asked = 0
         self._at = math.inf
 

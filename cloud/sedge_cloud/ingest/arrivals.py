@@ -61,7 +61,7 @@ class Answer:
 
 
 def reported(answer: Answer, counters: Counter[str]) -> list[UpdateReceived | Note]:
-    """Return the effects that report a receipt that was just written."""
+    """Return the effects that report a receipt which was just written."""
     row = answer.row
     if row is None:
         return []

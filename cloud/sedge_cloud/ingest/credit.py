@@ -56,7 +56,7 @@ class Credit:
         return True
 
     def hear(self, key: Key, now: float) -> None:
-        """Record that a chunk of an upload has arrived, which prolongs its turn; repeated offers do not."""
+        """Record that a chunk of an upload has arrived. Chunks prolong its turn; repeated offers do not."""
         grant = self._granted.get(key)
         if grant is not None:
             self._granted[key] = grant._replace(heard=now)
@@ -70,7 +70,7 @@ class Credit:
             self._bytes -= grant.size
 
     def poll(self, now: float) -> list[Key]:
-        """Return the uploads that waited and may send now."""
+        """Return the uploads that were waiting and may send now."""
         if self._waiting:
             for key in [key for key, it in self._granted.items() if now >= _over(it)]:
                 self.end(key)

@@ -24,7 +24,7 @@ class Downloads:
         self._blobs = blobs
         self._gather_s = gather_s
         self._active: dict[Key, Serving] = {}
-        # Blobs with chunks to send, oldest request first. Only few blobs are shared.
+        # Blobs that have chunks to send, oldest request first. Only a few blobs are shared.
         self._shared: OrderedDict[Key, Serving] = OrderedDict()
         self._private: OrderedDict[Key, Serving] = OrderedDict()
 

@@ -79,7 +79,7 @@ class Ingest:
         self._settings = Settings(self.devices, self.store)
         self.traffic = Traffic()
         self.outage, self._absent = Outage(), Absent(self.devices)
-        self._gave_up_at = self.outage.back_at  # end of the last outage that was handled
+        self._gave_up_at = self.outage.back_at  # the end of the last outage that was handled
         self._runs = Runs(self.store)
         self.open = OpenOrders(self.store, self._runs, self.devices, manifests.of, counters)
         self._downloads = Downloads(self.store.blobs, gather_s)
@@ -245,7 +245,7 @@ class Ingest:
             device = self.devices[name]
             if isinstance(answer, StorageError):
                 effects.append(device.peer.message(BUSY, transfer))
-                if answer is not failed:  # log once if all failed for the same reason
+                if answer is not failed:  # logged once if all failed for the same reason
                     effects += self._failed(answer)
                 failed = answer
             else:
@@ -260,7 +260,7 @@ class Ingest:
         return self._counted(effects)
 
     def _counted(self, effects: Iterable[CloudEffect | hints.Hint]) -> Effects:
-        """Count the bytes in these effects for every device. Returns the effects."""
+        """Count the bytes that these effects send to each device. Returns the effects."""
         counted = list(effects)
         for effect in counted:
             if isinstance(effect, Send):

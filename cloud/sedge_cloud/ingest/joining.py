@@ -25,7 +25,7 @@ from sedge_protocol.wire.messages import Join, Joined, decode_body, encode_body
 
 
 class Joining:
-    """The tokens of a fleet. All devices with the same token share one rate limit."""
+    """A fleet's tokens, and the answers on their topics. All devices with one token share a rate limit."""
 
     def __init__(self, fleet: str, kept: Kept, store: Rows, wall: Wall) -> None:
         self._fleet, self._kept, self._store, self._wall = fleet, kept, store, wall

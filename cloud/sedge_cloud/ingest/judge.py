@@ -62,7 +62,7 @@ class Judged(NamedTuple):
 
 
 def order_context(run_store: RunStore, run: Run, round_: RoundRow, order: OrderRow) -> OrderContext:
-    """Read an order with its vectors, from the store or its caches. Raises ``StorageError``."""
+    """Read an order and its vectors, from the store or its caches. Raises ``StorageError``."""
     work = order.read_work()
     if round_.task != TRAIN or not work.upload:
         return OrderContext(run, round_, order, None)
@@ -129,7 +129,7 @@ def _judged(given: OrderContext, report: Report, delta: SparseVector | None, blo
     if report.patched is False:  # the device chose to start without the patch
         patch = patch_blob = patch_context = b""
     mask, named = b"", b""
-    # The device keeps the mask of its last update in which some, but not all, elements were sent.
+    # The device keeps the mask of its last update that sent some elements but not all.
     if work.select is not None:
         is_part = delta is not None and 0 < delta.count < delta.size
         mask = mask_bitmap(delta) if delta is not None and is_part else b""

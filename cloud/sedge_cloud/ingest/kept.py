@@ -55,7 +55,7 @@ class Kept:
         self._by_topic: dict[str, Device] = {}
         # the ids of offline devices, the most recently used last
         self._idle: OrderedDict[str, None] = OrderedDict()
-        self._strangers: OrderedDict[str, None] = OrderedDict()  # ids that were not found
+        self._strangers: OrderedDict[str, None] = OrderedDict()  # ids for which no device was found
         self._sent = 0  # the highest frame number sent to any device that was evicted
 
     def find(self, name: str) -> Device | None:
@@ -149,7 +149,7 @@ class Kept:
         self._make_room()
 
     def lose(self, shards: Collection[str]) -> None:
-        """Drop every device of these shards, online or not, as they now belong to another process."""
+        """Drop every device in these shards, online or not, because they now belong to another process."""
         self.shards = self.shards.difference(shards)
         for name in [*self._devices, *self._strangers]:
             if topics.shard_of(name) in shards:

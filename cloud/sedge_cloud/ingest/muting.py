@@ -41,12 +41,12 @@ class Muting:
         self._able_at = -math.inf
 
     def listen(self, shards: frozenset[str], now: float) -> None:
-        """Serve exactly these shards; the link's next connection subscribes to ``wildcards``."""
+        """Serve exactly these shards. The link's next connection subscribes to ``wildcards``."""
         if shards != self.shards:
             self.shards, self._look_at = shards, now
 
     def wildcards(self) -> set[str]:
-        """Return the wildcard topics for all devices of the shards."""
+        """Return the wildcard topics that cover all devices in the shards."""
         if len(self.shards) == topics.SHARDS:
             return {topics.all_up(self._fleet)}
         return {topics.all_up(self._fleet, shard) for shard in self.shards}
@@ -71,7 +71,7 @@ class Muting:
         return None if math.isinf(self._look_at) else self._look_at
 
     def poll(self, now: float) -> list[Effect]:
-        """Return the changes of subscriptions, additions first, so that no frame is missed."""
+        """Return the changes to subscriptions, additions first so that no frame is missed."""
         self._now = now
         if now < self._look_at:
             return []

@@ -149,7 +149,7 @@ class OpenOrders:
             current.present.clear()
 
     def answered(self, run: str, number: int, device: str, counts: bool) -> None:
-        """Record a device's receipt for an order; ``counts`` says whether its update was accepted."""
+        """Record that a device has a receipt for its order; ``counts`` says if its update was accepted."""
         current = self._open.get(run)
         if current is not None and current.row.round == number:
             current.answered(device, counts)

@@ -26,7 +26,7 @@ QUIET_S, REPEATED_QUIET_S = 2 * SILENCE_S + 1, RETRY_MAX_S + 2 * SILENCE_S
 
 @dataclass(frozen=True)
 class _Asked:
-    """A device's last request. ``is_all`` says that it named all missing chunks of the transfer."""
+    """A device's last request. ``is_all`` is True if it named all missing chunks of the transfer."""
 
     run: str
     round: int
@@ -37,7 +37,7 @@ class _Asked:
 
 
 class Progress:
-    """Tracks how far devices are with their orders, and writes it into their sessions."""
+    """Tracks how far devices are with their orders, and records it in their sessions."""
 
     def __init__(self, devices: Fleet) -> None:
         self._devices = devices

@@ -18,8 +18,8 @@ from sedge_protocol.wire.frame import HEADER, Kind, asks
 
 E = TypeVar("E")
 
-RATE = 500.0  # messages per second, sustained
-BURST = 2000.0  # messages at once
+RATE = 500.0  # sustained messages per second
+BURST = 2000.0  # messages in a burst
 # This many body bytes cost as much as one message: checking their MAC takes as long.
 UNIT_BYTES = 2**16
 # A HELLO may take a transaction and is answered with the open orders, and one per connection is enough. An

@@ -46,7 +46,7 @@ class Refusals:
         self._failed = failed
 
     def may_refuse(self, topic: str, payload: bytes, now: float) -> bool:
-        """Return True if ``refuse`` may have an answer to a frame whose sender is not an active device."""
+        """Return True if ``refuse`` may answer a frame whose sender is not an active device."""
         outdated = self._outdated(topic)
         device = outdated or self._kept.sender(topic)
         is_doctor = outdated is None and asks(payload)

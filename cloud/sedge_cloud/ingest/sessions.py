@@ -227,7 +227,7 @@ class Fleet:
         return [device.peer.message(request) for device in known if not device.row.revoked]
 
     def listed(self) -> Collection[str]:
-        """Return the ids of all devices; in a large fleet only of those that are online."""
+        """Return the ids of all devices or, in a large fleet, of those that are online."""
         is_large = self.num_active > MAX_LISTED
         return self._kept.online if is_large else self._store.names(MAX_LISTED)
 

@@ -41,7 +41,7 @@ class Traffic:
         self._link = Link(self._link.up, self._link.down + len(payload))
 
     def sent(self, send: Send) -> None:
-        """Count a frame sent to one device, or to all devices that fetch its blob."""
+        """Count a frame sent to one device, or to all devices that are fetching its blob."""
         self._link = Link(self._link.up + len(send.payload), self._link.down)
         *_, name, last = send.topic.split("/")
         if last == "down":
@@ -78,7 +78,7 @@ class Traffic:
         return is_new
 
     def disconnected(self) -> None:
-        """Handle the loss of the connection: no device is fetching any more."""
+        """Handle the loss of the connection: no device is fetching anything now."""
         self._missing.clear()
 
     def opened(self, run: str, cohort: Iterable[str]) -> None:

@@ -228,7 +228,7 @@ class Uploads:
         return Answer(Have(offer.number, upload.intake.bitmap(), CREDIT))
 
     def _whole(self, device: str, transfer: bytes, offer: Offer, run: Run) -> Answer:
-        """Receive a new update that is contained in its offer."""
+        """Receive a new update whose data is contained in its offer."""
         manifest = offer.manifest
         for index in range(manifest.count):
             offset, length = manifest.span(index)
@@ -289,7 +289,7 @@ class Uploads:
         if upload.intake.chunk(index, data, now):
             self._credit.hear((device, transfer), now)
             if manifest.count == 1 and manifest.size <= MAX_ROW_BYTES:
-                upload.data = data  # complete in one chunk, so no file is needed
+                upload.data = data  # complete after one chunk, so no file is needed
             else:
                 self._parts.write_part(device, manifest, index, data)
         self._fresh[device, transfer] = upload.intake

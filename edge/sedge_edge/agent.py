@@ -207,7 +207,7 @@ class Agent:
         return self.state.continued_orders(self.blobs.has)
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[AgentEffect]:
-        """Handle a message from the broker. Malformed ones are counted and logged, but change nothing."""
+        """Handle a message from the broker. Malformed ones are counted and logged but change nothing."""
         self.budget.passed(now)
         self.budget.received(len(payload))
         effects: list[AgentEffect] = []

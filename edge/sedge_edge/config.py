@@ -177,13 +177,19 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return parse_secret(text, str(self.secret_file))
 
     def keys(self) -> DeviceKeys:
-        """Return the device's current keys. Raises ``ConfigError`` or ``StorageError``."""
+        """Return the device's current keys.
+
+        Raises ``ConfigError`` if the secret's file is invalid, and ``StorageError`` if the disk fails.
+        """
         if not os.path.exists(self.state_dir / KEYS):
             return DeviceKeys.of(self.secret())
         return self.keyring(self.state_dir).keys
 
     def keyring(self, folder: Path) -> Keyring:
-        """Return the keyring in the state ``folder``. Raises ``ConfigError`` or ``StorageError``."""
+        """Return the keyring in the state ``folder``.
+
+        Raises ``ConfigError`` if the secret's file is invalid, and ``StorageError`` if the disk fails.
+        """
         durable = Journal(folder / KEYS, KeptKeys, SCHEMA)
         return Keyring(self.secret(), self.fleet, self.device, durable, os.urandom)
 
@@ -209,7 +215,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the certificate whose key is derived from the secret, or None if there is none.
 
         Prefers the renewed certificate issued by the coordinator, if one is stored in the state ``folder``.
-        Raises ``ConfigError`` or ``StorageError``.
+        Raises ``ConfigError`` if a file is invalid, and ``StorageError`` if the disk fails.
         """
         path, key = self.broker.cert_file, "broker.cert_file"
         if path is None or not self.is_certified:
@@ -223,7 +229,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def broker_settings(self) -> BrokerSettings:
         """Return the settings for the link to the broker, including the password.
 
-        Raises ``ConfigError``.
+        Raises ``ConfigError`` if a file that they name is invalid, and ``StorageError`` if the disk fails.
         """
         broker = self.broker
         if broker.password_file is None:
@@ -244,7 +250,10 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_config(path: Path) -> EdgeConfig:
-    """Load and check the configuration of one device. Its paths become absolute. Raises ``ConfigError``."""
+    """Load and check the configuration of one device. Its paths become absolute.
+
+    Raises ``ConfigError`` if the configuration or a file that it names is invalid.
+    """
     try:
         edge = _resolved(config.load(path, EdgeConfig), path.absolute().parent)
         check_id(edge.device, "device")

@@ -81,7 +81,7 @@ def bundled(
 
 @contextmanager
 def loading(bundle: Bundle, program: str) -> Generator[None]:
-    """Turn any error of the runtime about a program into a ``CodecError`` that names the program."""
+    """Turn any error that a runtime raises for a program into a ``CodecError`` that names the program."""
     try:
         yield
     except (ImportError, ConfigError, LocalError):

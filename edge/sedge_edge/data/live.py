@@ -30,7 +30,8 @@ class LiveData:
         if stamps != self._seen:
             try:
                 self._examples = load_data(self._data, self._base)
-                # not updated after an error, to try again: finishing an image changes no folder
+                # Not updated after an error, so that the data are read again next time: completing a
+                # half-written image does not change its folder.
                 self._seen = stamps
             except DataError as exc:
                 if stamps != self._refused:  # log each error once

@@ -53,7 +53,7 @@ class Raw:
     def groups(self) -> NDArray[np.generic] | None:
         """Return the group of each example, (N,), if the source has groups.
 
-        Raises ``DataError`` if it is malformed.
+        Raises ``DataError`` if the groups are malformed.
         """
         if self.group is None:
             return None

@@ -112,7 +112,7 @@ class Vectors(Protocol):
     def keep_version(self, theta: Theta, sha256: bytes, steps: Sequence[Step]) -> None:
         """Store a global model (n,) under the SHA-256 of its float32 bytes, which the caller has checked.
 
-        If ``steps`` lead to it from a stored model, an implementation may store only these.
+        If ``steps`` lead to it from a stored model, an implementation may store only the steps.
         """
         ...
 

@@ -18,7 +18,7 @@ class Declines:
     """Declines orders.
 
     Methods that remove an accepted order raise ``StorageError`` if the disk write fails. ``why`` returns
-    why an order whose bundle has arrived cannot be carried out; None if it can.
+    why an order whose bundle has arrived cannot be carried out, or None if it can.
     """
 
     def __init__(

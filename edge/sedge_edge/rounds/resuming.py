@@ -17,7 +17,7 @@ def job_for(
 ) -> tuple[Job, list[Note]]:
     """Return the order's job, and a note for everything that the disk has lost.
 
-    If a vector is lost, the job continues without it. If a checkpoint is lost, the training starts over.
+    If a vector is lost, the job continues without it. If a checkpoint is lost, training starts over.
     """
     notes: list[Note] = []
 

@@ -283,7 +283,7 @@ class StateStore:
         return evicted
 
     def recut(self, repeated: Order) -> None:
-        """Change the chunk sizes of a kept order to those of its repetition, but keep chunks that arrived.
+        """Give a kept order the chunk sizes of the repeated order, but keep chunks that have arrived.
 
         The link may have changed in the meantime, so that it cannot carry the first chunks.
         """

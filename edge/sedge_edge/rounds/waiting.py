@@ -23,7 +23,10 @@ COUNTS_S = 60.0
 
 @dataclass(frozen=True)
 class Closed:
-    """Why gates are closed; empty if none is. ``link`` says whether one of them also holds back updates."""
+    """Why gates are closed; empty if they are all open.
+
+    ``link`` says whether one of them also holds back updates.
+    """
 
     why: str = ""
     link: bool = False

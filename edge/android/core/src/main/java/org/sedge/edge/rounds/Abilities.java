@@ -11,7 +11,7 @@ import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
 
-/** The extensions of spec/extensions.md that this device supports. */
+/** The extensions defined in spec/extensions.md that this device supports. */
 public final class Abilities {
     /** The names of the extensions that the device announces in HELLO. */
     public static final List<String> CODECS = Collections.unmodifiableList(

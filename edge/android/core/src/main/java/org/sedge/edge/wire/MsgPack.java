@@ -30,8 +30,8 @@ public final class MsgPack {
     }
 
     /**
-     * Decodes the bytes. Values for which the type has no place are dropped, because lists and maps of one byte each
-     * would take thirty times as much memory.
+     * Decodes the bytes. Values for which the type has no place are dropped, because lists and maps encoded as one byte
+     * each would take thirty times as much memory.
      *
      * @throws IllegalArgumentException unless the bytes are exactly one value
      */

@@ -95,7 +95,7 @@ def _rates(rows: Sequence[Row]) -> str:
 
 
 def _with_form(row: Row, words: str) -> str:
-    """Append the row's setting, but for the model and precision, which are in its title."""
+    """Append the row's setting, except for its model and precision, which the title already names."""
     form = {key: value for key, value in row.setting.items() if key not in ("model", "precision")}
     return f"{words} ({named(form)})" if form else words
 

@@ -1,8 +1,9 @@
 """Runs a benchmark: a function that measures, and one that turns the result into figures.
 
 ``python -m tools.bench NAME`` runs the module of tools.bench whose function is decorated by ``bench``. The
-function's parameters become the options. Its result is printed as JSON on the last line and can be kept in
-``results``. The figures are printed and become rows in RESULTS.md; their targets determine the exit status.
+function's parameters become the options. The function's result is printed as JSON on the last line and can
+be kept in ``results``. The figures are printed and become rows in RESULTS.md; their targets determine the
+exit status.
 """
 
 import argparse
@@ -59,7 +60,7 @@ class Benchmark:
     figures: Callable[[Result], Iterable[Figure]]
 
     def run(self, words: Sequence[str]) -> int:
-        """Measure, and print the figures and a line of JSON.
+        """Measure, then print the figures and a line of JSON.
 
         Returns 1 if a target is missed, else 0.
         """

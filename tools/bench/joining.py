@@ -203,7 +203,7 @@ def with_other_certificates(fleet: RealFleet, name: str) -> Iterator[tuple[str, 
         ("without TLS", replace(good, url=plain, ca_file=None, client_pem=None), "expect TLS"),
     ):
         yield f"connect as a device {what}", reason in refusal(settings)
-    assert not refusal(showing(ours, now + 600))  # so the certificates alone were the reason
+    assert not refusal(showing(ours, now + 600))  # a valid certificate is accepted
 
 
 def forgeries(fleet: RealFleet, master: MqttLink) -> Iterator[tuple[str, bool]]:

@@ -19,7 +19,7 @@ from sedge_cloud.figures.numbers import percent
 from sedge_emulate.paired import pooled
 
 DIGITS, FASHION = "digits", "fashion-mnist"
-# Maps a model's number of parameters to the widths of its layers, without the last layer of ten classes.
+# Maps a model's number of parameters to the widths of its layers, except the output layer's ten classes.
 MODELS: Mapping[str, Mapping[int, str]] = {
     DIGITS: {
         650: "layers(64)",

@@ -27,7 +27,7 @@ from sedge_emulate.config import EmulationConfig, load_emulation
 from sedge_emulate.emulation import slug
 from sedge_protocol.wire.objective import Metric
 
-# How many of the pairs of devices that learned together most often to list.
+# This many pairs of devices are listed, those that learned together most often.
 _PAIRS = 3
 # The data sets' titles, which are also the heads of their columns.
 TITLES = {

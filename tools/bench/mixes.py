@@ -36,7 +36,7 @@ LABEL = "Blended"
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """The metric on one data set for each share, pooled over the devices, before and after training."""
+    """A data set's metric for each share, pooled over the devices, before and after training."""
 
     metric: Metric
     rate: float

@@ -202,7 +202,10 @@ class Trees:
             self.free.put(Path(shutil.copytree(root, folder / str(number), ignore=ignored)))
 
     def killer(self, mutant: Mutant) -> str:
-        """Run all stages on a mutant, each with a time limit. Return the failed test, "" if all passed."""
+        """Run all stages on a mutant, each with a time limit.
+
+        Return the failed test, or "" if all passed.
+        """
         for tests in stages_of(self._root, mutant.path):
             limit_s = 30 + 4 * self._unchanged_s(tests)
             if failure := self._failure(mutant, tests, limit_s):

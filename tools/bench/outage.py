@@ -1,14 +1,15 @@
-"""Measures how soon a fleet is back after its broker or coordinator fails, and what devices send meanwhile.
+"""Measures how soon a fleet is back after its broker or coordinator fails, and what an outage costs.
 
 The first part simulates fleets in virtual time, with the waits of a real link: all devices lose their
-broker at once, and each is back with its first attempt after the outage. Of 20 simulated fleets (3 of the
-largest), the slowest counts. The second part uses real processes, Mosquitto, ``sedge-cloud serve`` and
-agents, during a run: first the broker is killed and restarted, then the coordinator. The time is measured
-from when the broker accepts connections, or the coordinator is connected, until the last device is
-welcomed, and until the open round has closed, which needs an update from every device.
+broker at once, and each is back with its first attempt after the outage. For each size 20 fleets are
+simulated (3 of the largest), and the slowest counts. The second part uses real processes, Mosquitto,
+``sedge-cloud serve`` and agents, during a run: first the broker is killed and restarted, then the
+coordinator. The time is measured from when the broker accepts connections, or the coordinator is connected,
+until the last device is welcomed, and until the open round has closed, which needs an update from every
+device.
 
-The bytes of an hour are those of a device's attempts in the second hour of an outage: 100 bytes each if the
-network refuses the connection, 240 if nobody answers, and 5,000 if a broker refuses the device after a TLS
+The bytes are those of a device's attempts in the second hour of an outage: 100 bytes each if the network
+refuses the connection, 240 if nobody answers, and 5,000 if a broker refuses the device after a TLS
 handshake.
 """
 
@@ -29,8 +30,7 @@ from sedge_export.models import mlp
 from sedge_protocol.wire.reconnect import Ended, Reconnect
 
 SEEDS = 20
-# How many devices lose their broker, the outage in seconds, and the limit in seconds for the last to be
-# back.
+# How many devices lose their broker, for how many seconds, and the limit in seconds until all are back.
 FLEETS = ((8, 60, 10.0), (8, 180, 10.0), (300, 120, 45.0), (3000, 120, 45.0), (8, 3600, 45.0))
 # The maximum number of devices that come back within one second.
 MOST_A_SECOND = 300
@@ -80,7 +80,7 @@ def fleet_is_back(devices: int, outage_s: float, most_s: float) -> list[Row]:
 
 
 def alone() -> Row:
-    """Simulate a single device that was offline for six minutes, in which nobody answered its attempts."""
+    """Simulate a single device whose attempts nobody answered for six minutes."""
     links = [Reconnect(np.random.default_rng(seed), devices=8) for seed in range(SEEDS)]
     last_s = max(next_try(link, Ended.UNANSWERED, 360.0) for link in links) - 360.0
     return Row("one device cut off for 360 s: back after", round(last_s, 1), "s", 10.0)
@@ -99,7 +99,7 @@ def cost(ended: Ended) -> Row:
 
 
 class Timed(RealFleet):
-    """A real fleet, with the time until all devices are back."""
+    """A real fleet that measures how soon all its devices are back."""
 
     def back(self, devices: list[str], returned: Callable[[], None]) -> tuple[float, float]:
         """Call ``returned``, which restarts a process.

@@ -45,7 +45,7 @@ COUNTS = (1, 2, 4)
 PATIENCE_S = 300.0
 # After a run has been stopped, the devices and coordinators need this long to become idle.
 REST_S, IDLE_S = 3.0, 15.0
-# The most seconds for a coordinator to shut down, because it hands over its shards first.
+# A coordinator hands over its shards before it shuts down, which may take this long.
 STOP_S = 30.0
 # The targets, as multiples of what a single process uses.
 MOST_CPU, MOST_BYTES = 1.25, 1.05
@@ -138,7 +138,7 @@ class Measured:
 
 
 def measure(fleet: Fleet, bundle: Path, rounds: int) -> Row:
-    """Measure a fleet, whose number of hosts is the number of coordinators."""
+    """Measure a fleet that has one coordinator on each of its hosts."""
     few, hosts = max(1, fleet.count // 4), len(fleet.hosts)
     with closing(Measured(fleet)) as it:
         some, whole = (it.used(bundle, asked, rounds) for asked in (few, fleet.count))

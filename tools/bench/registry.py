@@ -3,11 +3,11 @@
     python -m tools.bench registry [--devices 10000,100000,1000000] [--postgres]
 
 The product's command enrols the devices from a CSV file with secrets and two tags. A tenth of them, at most
-100,000, say hello and are online. What is measured then, in separate processes: a coordinator's start until
-the facts have been read, and its idle load; drawing a cohort of 1,000 from the devices that a condition
-selects; and the first page of ``device list``. Seconds are processor time, which excludes a database
-server. With ``--postgres``, which starts a server for the rows, the import and the cohort are measured in
-wall time. The last line is JSON.
+100,000, say hello and are online. Separate processes then measure a coordinator's start until the facts
+have been read, and its idle load; drawing a cohort of 1,000 from the devices that a condition selects; and
+the first page of ``device list``. Seconds are processor time, which excludes a database server. With
+``--postgres``, which starts a server for the rows, the import and the cohort are measured in wall time. The
+last line is JSON.
 """
 
 import argparse
@@ -53,7 +53,7 @@ NAME = "device-{:07}"
 
 @dataclass(frozen=True)
 class Row:
-    """What one number of devices costs.
+    """The costs of having ``devices`` devices enrolled.
 
     ``cohort`` maps a condition to the number of matching devices and the milliseconds to draw from them.
     """
@@ -134,7 +134,7 @@ def peak_mb() -> float:
 
 
 def start(config: Path) -> None:
-    """Start a coordinator as the service does, let it idle, and print what both cost as JSON."""
+    """Start a coordinator as the service does, let it idle, and print the costs of both as JSON."""
     cloud = load_cloud(config)
     with closing(open_store(cloud)) as store, closing(open_store(cloud)) as beside:
         core = Coordinator(cloud.fleet, store, 1.0, int(time.time()), wall=on_the_wall)

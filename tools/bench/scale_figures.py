@@ -1,4 +1,4 @@
-"""Makes figures of coordinators: the update rate of one, faults among several, and what several cost."""
+"""Makes the figures for coordinators: one's update rate, faults among several, and what several cost."""
 
 from typing import Any
 

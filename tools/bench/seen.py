@@ -3,12 +3,12 @@
 It starts real processes, Mosquitto, ``sedge-cloud serve`` and agents, in three fleets. In the first, things
 break during a run; in the second, each bad device starts next to five good ones; in the third, disks fill
 up (small file systems in tmpfs, which need root). There are twelve faults, and the death of the coordinator
-itself. Of these places, only the command line can report that death; systemd's message is then in the
-journal, and Prometheus has its metric ``up``.
+itself. Of the places in watched_fleet.py, only the command line can report that death; systemd's message is
+then in the journal, and Prometheus has its metric ``up``.
 
-The clock starts just before the fault and stops, for each place in watched_fleet.py, when that place has
-the problem with its subject and its reason. For a bad device it starts before the device's agent, so the
-time includes the rounds until the fault shows. tests/system/test_seen.py does the same without the clock.
+The clock starts just before the fault and stops, for each place, when that place shows the problem with its
+subject and its reason. For a bad device it starts before the device's agent, so the time includes the
+rounds until the fault shows. tests/system/test_seen.py does the same without the clock.
 """
 
 import os

@@ -62,7 +62,7 @@ BESIDE = ("status page", "problem log")
 
 
 class Fleet:
-    """A coordinator and simulated devices, whose messages it gets without a broker."""
+    """A coordinator and simulated devices, whose messages reach it without a broker."""
 
     def __init__(self, folder: Path, devices: int) -> None:
         self.state = folder / "state"
@@ -125,7 +125,7 @@ def news(names: Sequence[str]) -> Iterator[tuple[str, Hello]]:
 def read(port: int, readers: int, stop: Event, changes: "Synchronized[int]") -> None:
     """Act as several browsers, which hold the stream open and fetch the page at every change.
 
-    ``changes`` is increased by each change that a browser receives.
+    ``changes`` counts the changes that the browsers receive.
     """
     threads = [threading.Thread(target=_browse, args=(port, stop, changes)) for _ in range(readers)]
     for thread in threads:

@@ -29,8 +29,8 @@ CELLS = RESULTS / "cells"
 # The modules of the data sets' models.
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SEEDS = (42, 43, 44)
-# The rates to choose from, as multiples of the fleet file's, and the share of training examples held out to
-# compare them.
+# The rates to choose from, as multiples of the fleet file's, and the share of training examples on which
+# they are compared.
 FACTORS, VALIDATION = (0.3, 1.0, 3.0), 0.2
 
 
@@ -108,7 +108,7 @@ def tuning_fleet(fleet: EmulationConfig) -> EmulationConfig:
 def chosen_rate(
     fleet: EmulationConfig, strategy: StrategyConfig, home: Path, out: Path, kept: Path, console: Console,
 ) -> float:  # fmt: skip
-    """Return a method's learning rate: the stored choice, or one that is made and stored now."""
+    """Return a method's learning rate: the stored choice, or a new one, which is then stored."""
     rate = (strategy.training or fleet.training).learning_rate
     tuning, path = tuning_fleet(fleet), kept / home / "rate.json"
     config = cell_config(tuning, strategy, fleet.seed, rate)

@@ -3,11 +3,11 @@
 A real coordinator with a real store and FedOBP receives the frames of a few devices. The second round is
 traced, because every device then has a client model. The result has for each step:
 
-    calls        how many Python functions of Sedge were entered, without comprehensions and resumed
+    calls        how many times Python functions in Sedge were entered, without comprehensions and resumed
                  generators
     files        how many source files these functions are in
     switches     how many of the calls go from one file into another
-    statements   how many SQL statements ran, without those that begin or end a transaction
+    statements   how many SQL statements ran, excluding those that begin or end a transaction
     commits      how many transactions were committed
     fsyncs       how many files and folders Python synced, plus one for each commit (SQLite's log,
                  synchronous=FULL)
@@ -78,7 +78,7 @@ class Tracer:
 
     @contextmanager
     def step(self, name: str) -> Generator[None]:
-        """Count from zero, as part of this step, the work done within this context."""
+        """Reset the counts of this step, and count the work done within this context."""
         self.steps[name] = Counts()
         self._open.append(self.steps[name])
         sys.setprofile(self._profile)
@@ -89,7 +89,7 @@ class Tracer:
             sys.setprofile(self._profile if self._open else None)
 
     def within(self, owner: object, method: str, name: str) -> None:
-        """Make later calls of a method count as the step ``name`` while another step is open."""
+        """Count later calls of a method as the step ``name`` if they happen during another step."""
         call: Callable[..., object] = getattr(owner, method)
 
         def counted(*args: object, **kwargs: object) -> object:
@@ -111,7 +111,7 @@ class Tracer:
         counts.statements += not is_commit
 
     def fsync(self, descriptor: int) -> None:
-        """Count a call of ``os.fsync``, which this replaces, and make it."""
+        """Stand in for ``os.fsync``: count the call, then sync the file."""
         if self._open:
             self._open[-1].fsyncs += 1
         self._fsync(descriptor)
@@ -174,7 +174,8 @@ class Bench(Online):
     def _answer(self, offer: str = "", chunk: str = "") -> None:
         """Let every device send its update.
 
-        The first device's offer and last chunk are traced as the steps ``offer`` and ``chunk``, unless "".
+        The first device's offer and last chunk are traced as the steps ``offer`` and ``chunk``; "" traces
+        nothing.
         """
         for number, device in enumerate(self.devices):
             delta = synthetic_delta("random", SIZE, number)
@@ -205,7 +206,7 @@ def trace(folder: Path, devices: int) -> dict[str, Counts]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return a figure for each step, and one for each function of the step that was asked for."""
+    """Return a figure for each step, and one for each function in the requested step."""
     steps = [
         Figure(step, ", ".join(f"{count} {name}" for name, count in row.items()))
         for step, row in found["steps"].items()

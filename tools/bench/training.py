@@ -48,7 +48,7 @@ from sedge_protocol.wire.training import Training
 LEARNING_RATE = 0.01
 MEAN, STD = 0.286, 0.3205
 CORES = 2
-# The most seconds for a case; on a busy machine it gets fewer rounds than requested.
+# A case starts no more rounds after this long, so on a busy machine it gets fewer than requested.
 LONGEST_S = 35.0
 
 
@@ -85,7 +85,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Example:
-    """A shipped example's model, row shape, batch size and training, its devices, and the rows of each."""
+    """A shipped example: model, row shape, batch size, training settings, devices, and rows per device."""
 
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
@@ -331,7 +331,7 @@ def beside_autograd(example: Example, rounds: int) -> dict[str, float]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return the trainer's speed relative to a simulator's loop, and other trainers' to autograd."""
+    """Compare the trainer's speed with a simulator's loop, and each trainer's speed with autograd."""
     written: list[Figure] = []
     for name, row in found["training"].items():
         if name == BESIDE:

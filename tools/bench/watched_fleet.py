@@ -58,7 +58,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Sighting:
-    """A fault, and the seconds until each place reported it, without places that cannot report it."""
+    """A fault, and the seconds until each place reported it. Places that cannot report it are left out."""
 
     fault: str
     code: str
@@ -77,7 +77,7 @@ class Watched(RealFleet):
             config.write(f'\n[http]\nlisten = "127.0.0.1:{self._http}"\n')
 
     def start_cloud(self) -> None:
-        """Start the coordinator with a standard error that it believes to be connected to the journal."""
+        """Start the coordinator, and make it believe that its standard error goes to the journal."""
         log = self.folder / "cloud.log"
         log.touch()
         found = log.stat()

@@ -31,7 +31,7 @@ RECOMMENDS = {
     "cloud": "mosquitto, ca-certificates",
     "edge": "systemd-timesyncd | time-daemon",
 }
-# The modules that each package starts; each command has its module's name, with hyphens.
+# The modules that each package's commands run. A command is named after its module, with hyphens.
 COMMANDS = {
     "cloud": ("sedge_cloud", "sedge_conformance", "sedge_export"),
     "edge": ("sedge_edge",),

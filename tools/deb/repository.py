@@ -14,7 +14,7 @@ _INDEX = ("Packages", "Packages.gz", "Packages.xz", "Release", "InRelease", "sed
 def lacks(key: str | None) -> str:
     """Return one line that says why ``publish`` would fail, or "".
 
-    It fails if a program is missing, or if gpg has no such secret ``key``.
+    Publishing fails if a program is missing, or if gpg has no secret key ``key``.
     """
     lacking = [_FROM[name] for name in _FROM if (key or name != "gpg") and not shutil.which(name)]
     if lacking:

@@ -22,7 +22,9 @@ Fields = Mapping[str, Field]
 
 
 def commented(text: str, struct: type[msgspec.Struct], *, with_tables: bool) -> str:
-    """Regenerate a file's comments. Each key's goes above the key's first occurrence. Values do not change.
+    """Regenerate a file's comments.
+
+    Each key's comment goes above its first occurrence. Values do not change.
 
     If ``with_tables`` is false, nothing is written below the headers. Raises ``KeyError`` for a table that
     the struct does not have.

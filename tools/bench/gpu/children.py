@@ -27,8 +27,8 @@ UNUSABLE = 2
 _MARGIN = 0.9
 # How long a process may take to exit.
 _ENDING_S = 10.0
-# One thread on a CPU, as in an emulation's worker. Several threads wait for each other, so the figures
-# would depend on the machine's other load.
+# Use one thread on a CPU, as an emulation's worker does: several threads wait for each other, so their
+# figures would depend on the machine's other load.
 _ENVIRONMENT = {"cpu": {"OMP_NUM_THREADS": "1"}, "cuda": {}}
 
 

@@ -26,7 +26,10 @@ _AHEAD_S = 0.2
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Return two cells for each number of processes: the loop and the trainer, with the first model."""
+    """Return two cells for each number of processes, one for the loop and one for the trainer.
+
+    All use the first model.
+    """
     size = SIZES[settings.size]
     return [
         Cell(
@@ -55,7 +58,7 @@ def measured(settings: Settings, way: str, count: int) -> Figures:
         return {"examples_s": sum(rate.result() for rate in rates)}
 
 
-# Run in each process, which builds its work once for given arguments.
+# The functions below run in each process, which builds its work only once for given arguments.
 
 
 def _once(settings: Settings, way: str, count: int) -> None:

@@ -39,7 +39,7 @@ def encoded(result: GpuResult) -> str:
 
 
 def decoded(text: str | bytes) -> GpuResult:
-    """Decode a line of ``encoded``. Raises ``msgspec.ValidationError`` for any other text."""
+    """Decode a line made by ``encoded``. Raises ``msgspec.ValidationError`` for any other text."""
     return msgspec.json.decode(text, type=_Line).gpu
 
 

@@ -17,7 +17,10 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Size:
-    """The sizes of a run. A rate is measured for ``seconds``; the other fields are for certain stages."""
+    """The sizes of a run.
+
+    A rate is measured for ``seconds``; each other field is used in certain stages.
+    """
 
     matrix: int
     copied_bytes: int

@@ -29,7 +29,7 @@ class ConvNet1D(nn.Module):
         self.classifier = nn.Linear(112, 6)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, 6) of signals (B, 9, 128)."""
+        """Return logits (B, 6) for signals (B, 9, 128)."""
         x = torch.max_pool1d(torch.relu(self.conv1(x)), 2)  # shape (B, 64, 62)
         x = torch.max_pool1d(torch.relu(self.conv2(x)), 2)  # shape (B, 64, 29)
         x = torch.relu(self.conv3(x)).mean(2)

@@ -1,9 +1,9 @@
 """Measures every form of the emulator's vectorised trainer, which trains many devices at once.
 
-As in an emulation, each form is checked against float64 before it is timed; if it is wrong, its row says
-so. The timed call is ``FleetTrainer.train``: it copies thetas to the device, runs all steps, and copies
-thetas back. A form is a set of choices. Cells with the fewest choices that differ from the first cell come
-first, so that each choice is measured separately before time runs out.
+A form is a set of choices. As in an emulation, each form is checked against float64 before it is timed; if
+it is wrong, its row says so. The timed call is ``FleetTrainer.train``: it copies thetas to the device, runs
+all steps, and copies thetas back. Cells are sorted by how many of their choices differ from the first
+cell's, so that each choice is measured on its own before time runs out.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from sedge_emulate.training.tasks import Convolutions, Precision, Task
 from sedge_emulate.training.vectorised import VectorisedTrainer
 
 GRAPHS, EAGER = "graphs", "no graphs"
-# The model without convolutions.
+# The models that have no convolutions.
 _PLAIN = ("mlp",)
 # The number of devices in the trainer that is checked, the fewest that the check needs.
 _CHECKED = 4

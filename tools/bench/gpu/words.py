@@ -31,7 +31,7 @@ def told(row: Row) -> str:
 
 
 def figures(found: Mapping[str, float]) -> list[str]:
-    """Return the figures formatted as in ``_WORDS`` and in its order."""
+    """Return the figures as text, formatted and ordered as in ``_WORDS``."""
     hidden = _RAW if "examples_s" in found else set[str]()
     return [
         text.format(factor * found[key])

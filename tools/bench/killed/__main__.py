@@ -91,7 +91,7 @@ os._exit(0)  # a session's threads would go on
 
 @dataclass(frozen=True)
 class Row:
-    """A framework's result: its run's state and closed rounds, and the seconds until the next closed."""
+    """A framework's result: run state, closed rounds, and seconds until the next round closed."""
 
     name: str
     version: str
@@ -101,7 +101,7 @@ class Row:
 
 
 class Processes:
-    """Processes in separate process groups, in one folder."""
+    """Processes started from one folder, each in its own process group."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder = folder

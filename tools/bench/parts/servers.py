@@ -1,6 +1,6 @@
 """Starts a PostgreSQL and an S3 server (SeaweedFS), as a user other than root.
 
-The kernel kills both when the process that started them ends in any way.
+The kernel kills both servers when the process that started them ends, however it ends.
 """
 
 import http.client
@@ -114,8 +114,8 @@ class _Server:
 class PostgresServer(_Server):
     """A PostgreSQL server, started by the constructor.
 
-    ``most_bytes`` limits the size of each file, as a full disk would. Without ``fsync``, data survives if
-    processes are killed, but not a power cut.
+    ``most_bytes`` limits the size of each file, as a full disk would. Without ``fsync``, data survives the
+    death of processes but not a power cut.
     """
 
     def __init__(
@@ -212,8 +212,8 @@ class ObjectServer(_Server):
         deadline, error = time.monotonic() + START_S, None
         while time.monotonic() < deadline:
             try:
-                # Creating SeaweedFS's bucket only creates a folder on its file server; the put checks that
-                # S3 works.
+                # In SeaweedFS, creating a bucket only creates a folder on its file server; the put checks
+                # that S3 itself works.
                 with closing(http.client.HTTPConnection(host, filer)) as asked:
                     asked.request("POST", f"/buckets/{BUCKET}/")
                     asked.getresponse().read()

@@ -128,7 +128,7 @@ def judged(
     fleet: Fleet, fault: str, seed: int, seconds: float | None, wrong: str,
     expected: dict[str, checks.Course],
 ) -> Row:  # fmt: skip
-    """Check what a fleet has left after its runs have stopped, and return the fault's row."""
+    """Check a fleet's store and logs after its runs have stopped, and return the fault's row."""
     received, found = checks.receipts(fleet.log(AGENTS)), checks.courses(fleet.config)
     lost = [one for run, course in found.items() for one in checks.lost(received, run, course)]
     twice = [one for course in found.values() for one in checks.twice(course)]
@@ -162,7 +162,7 @@ def attempted(
     network: Network, place: Path, options: argparse.Namespace, bundle: Path, fault: str, seed: int,
     expected: dict[str, checks.Course],
 ) -> Row:  # fmt: skip
-    """Test one fault with its own servers, and return its row, which describes any exception."""
+    """Test one fault on newly started servers, and return its row, which describes any exception."""
     try:
         hosts = HOSTS[: options.hosts]
         with (

@@ -1,6 +1,6 @@
 """Checks what must hold after a fault, in the store's rows and the devices' logs.
 
-lost    an update with a receipt, but without a row, or not counted by its round, which has closed
+lost    an update that has a receipt but no row, or that its closed round did not count
 twice   an update that counted twice, in one round or in two
 differ  the first round whose bytes differ from those of the undisturbed process
 """
@@ -60,7 +60,7 @@ def refusals(log: Path) -> list[str]:
 def longest_silence(log: Path, since: float, until: float) -> float:
     """Return the longest time in seconds in which a device had neither an order nor a receipt.
 
-    ``since`` and ``until``, on the wall clock, limit the time that is searched.
+    Only the time from ``since`` to ``until``, on the wall clock, counts.
     """
     heard: defaultdict[str, list[float]] = defaultdict(lambda: [since])
     for at, device, *_ in _SAID.findall(log.read_text()):

@@ -135,11 +135,17 @@ class Fleet:
         return load_cloud(self.admin / "cloud.toml")
 
     def home(self, host: str) -> Path:
-        """Return the folder that has a host's copy of cloud.toml. Without servers it also has the state."""
+        """Return the folder that has a host's copy of cloud.toml.
+
+        Without servers, it also has the state.
+        """
         return self.admin if self.servers is None else self.folder / host
 
     def cloud(self, *words: str) -> str:
-        """Run a ``sedge-cloud`` command, and return its output. Fails if the command fails."""
+        """Run a ``sedge-cloud`` command, and return its output.
+
+        Raises ``AssertionError`` if the command fails.
+        """
         return command("sedge_cloud", "-c", str(self.admin / "cloud.toml"), *words)
 
     def begin(self, bundle: Path) -> None:

@@ -54,7 +54,7 @@ class Watch(threading.Thread):
     def after(self, since: float, devices: Collection[str]) -> float | None:
         """Return the seconds from ``since`` to the next accepted update from one of these devices, or None.
 
-        Updates seen by the first poll after ``since`` do not count, because they may be older than it.
+        Updates seen by the first poll after ``since`` do not count: they may have been accepted before it.
         """
         first = since + LOOK_S
         times = [at for update, at in self.accepted.items() if update[2] in devices and at > first]

@@ -1,4 +1,4 @@
-"""Small models of many kinds, for the table of what exports (``tools/bench/models.py``) and its tests."""
+"""Small models of many kinds, for docs/models.md (``tools/bench/models.py``) and the exporter's tests."""
 
 from collections.abc import Callable
 from functools import partial
@@ -37,7 +37,7 @@ def _activated(act: nn.Module) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(nn.Linear(16, 32), act, nn.Linear(32, 5))
 
 
-# Networks whose programs are correct but differ from float32 by more than an absolute tolerance.
+# Networks whose programs are correct but would fail a check with an absolute tolerance.
 DEEP: dict[str, Case] = {
     "ResNet-18": Case("vision", deep.resnet18, _CIFAR),
     "MobileNetV2, half width": Case("vision", partial(deep.mobilenet_v2, 0.5), _IMAGE),

@@ -1,4 +1,4 @@
-"""A model in the table of what exports."""
+"""A model for the tables in docs/models.md."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -227,7 +227,7 @@ class Dense(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """Append the new features: (B, C, H, W) to (B, C + growth, H, W)."""
+        """Map (B, C, H, W) to (B, C + growth, H, W)."""
         return torch.cat([x, self.body(x)], 1)
 
 

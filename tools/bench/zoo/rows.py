@@ -134,7 +134,7 @@ class PointNet(nn.Module):
 
 
 class Siamese(nn.Module):
-    """A Siamese network: one network for both halves of the input, and a classifier of their difference."""
+    """A Siamese network: a classifier of the difference between one network's outputs for two inputs."""
 
     def __init__(self) -> None:
         super().__init__()

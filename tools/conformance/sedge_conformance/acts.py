@@ -49,7 +49,7 @@ def play(model: Model, with_cut: bool = True) -> Callable[[Stage], Act]:
     """
 
     def acts(stage: Stage) -> Act:
-        # Use new blobs and versions, so that none is on the device from an earlier play.
+        # Use new blobs and versions, so that the device has none of them from an earlier play.
         salt, fresh = stage.incarnation, model.salted(stage.incarnation)
         chosen = [act for act in ACTS if with_cut or act is not cut]
         for number, act in enumerate(chosen):
@@ -176,7 +176,7 @@ def patched(run: Run) -> Act:
 
 
 def kept(run: Run) -> Act:
-    """Check that the device starts from a tensor of its own last model, and sends no change to it."""
+    """Check that the device keeps a tensor of its own last model, and sends no change to it."""
     stage, theta = run.stage, run.model.theta
     uploaded = yield from run.worked(run.order(1, theta))
     own = theta.copy()
@@ -302,7 +302,7 @@ def repeated(run: Run) -> Act:
 
 
 def mismatched(run: Run) -> Act:
-    """Send orders whose model or patch does not match, and orders that need an unannounced extension."""
+    """Send orders whose model or patch does not match its hash, or that need an unannounced extension."""
     stage, theta = run.stage, run.model.theta
     first = SparseVector(theta.size, np.zeros(1, np.uint32), theta[:1])
     patch = encode(first, ValueCoding.FP32, Compression.ZLIB)

@@ -113,7 +113,7 @@ class Shelf:
         return manifest
 
     def asked_for(self, manifest: Manifest) -> list[frozenset[int]]:
-        """Return the chunks that each request for a blob named, oldest request first."""
+        """Return the chunks that each GET of a blob asked for, oldest first."""
         return [chunks for transfer, chunks in self.asked if transfer == manifest.transfer]
 
 
@@ -198,7 +198,7 @@ class Stage:
         return self.peer.message(message, transfer)
 
     def hint(self) -> Send:
-        """Return the effect that sends the hint, which calls all devices in the client's shard."""
+        """Return the effect that sends a hint, which calls all devices in the client's shard."""
         return Send(self._hint, b"")
 
     def raw(self, payload: bytes) -> Send:

@@ -2,7 +2,7 @@
 
 In all other respects they are ordinary devices: the agent's own code builds, encodes and sends their
 updates. They know the run's [robust] table, the number of devices, each other's data and, if the fleet file
-says so, every device's data. They train on those data to learn what the others would send (``Knowledge``).
+says so, every device's data. They train on that data to learn what the others would send (``Knowledge``).
 An attack is a function from ``Knowledge`` to a change. ``ATTACKS`` maps names to these functions, and
 ``AttackConfig`` describes them. n is the number of parameters, k the number of devices whose data the
 attackers know, and h the number of hostile devices.

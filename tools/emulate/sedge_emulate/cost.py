@@ -4,8 +4,8 @@
     link bytes = MQTT bytes + header_bytes * (messages + MQTT bytes / 1400), keepalives included
     airtime = 8 * link bytes / rate          energy = airtime * radio_w + rounds * train_s * train_w
 
-Bytes and messages are means over the devices, as counted by meter.py. Evaluation rounds are not included. A
-message is billed in units of 5 KB, the last one in full, in either direction; keepalives cost no units.
+Bytes and messages are means over the devices, as counted by meter.py. Evaluation rounds are not included.
+Each message is billed in units of 5 KB, rounded up, in either direction; keepalives cost no units.
 """
 
 import argparse

@@ -67,7 +67,10 @@ class StrategyRun:
 
 @dataclass(frozen=True)
 class Stage:
-    """What all strategies in an emulation share. It takes no more memory for more devices."""
+    """What all strategies in an emulation share.
+
+    Its memory use does not grow with the number of devices.
+    """
 
     config: EmulationConfig
     dataset_name: str

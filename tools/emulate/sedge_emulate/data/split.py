@@ -223,7 +223,7 @@ def last_of_each(
 def subsample(dataset: Dataset, num_examples: int, rng: Generator) -> Dataset:
     """Draw a random subset of the data set that keeps the class proportions (to within one example).
 
-    Raises ``ConfigError`` unless ``num_examples`` is between the number of classes and that of all
+    Raises ``ConfigError`` unless ``num_examples`` is between the number of classes and the number of
     examples.
     """
     size = len(dataset.targets)

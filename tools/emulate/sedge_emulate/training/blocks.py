@@ -127,8 +127,8 @@ def stacked_thetas(thetas: Sequence[Theta], width: int, device: torch.device) ->
     return torch.from_numpy(np.stack(filled)).to(device)
 
 
-# A device's final theta (n,), the loss of every step and, if requested, a gradient (n,) and the models'
-# mean (n,).
+# A device's final theta (n,), the loss of every step, a gradient (n,) if it is requested, and the mean (n,)
+# of the models if that is requested.
 End: TypeAlias = tuple[Theta, list[float], Theta | None, Theta | None]
 
 
@@ -232,8 +232,8 @@ def _trained(epochs: int, batches: Sequence[Batch], end: End) -> Trained:
     return Trained(theta, losses.mean, len(values), gradient, mean=mean)
 
 
-# Evaluates each device's theta on its examples in a block. Returns each device's sums of losses, metric and
-# weights.
+# Evaluates each device's theta on its examples in a block. Returns the sums of losses, metric and weights
+# for each device.
 EvaluateBlock = Callable[[Sequence[Theta], Block], list[list[float]]]
 
 

@@ -181,7 +181,7 @@ class Run:
     def started_from(self, uploaded: Uploaded, theta: Theta, text: str) -> Act:
         """Check that an update started from theta (n,) by comparing losses.
 
-        The loss that it reports from before training must equal that of an evaluation of theta.
+        The update's loss before training must equal the loss of theta in an evaluation.
         """
         order = self.order(uploaded.offer.round + 1, theta, task=messages.EVALUATE)
         loss = (yield from self.worked(order)).report.before.loss

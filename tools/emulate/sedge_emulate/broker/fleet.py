@@ -40,8 +40,8 @@ GATHER_S = 1.0
 RUN = "run"
 # The run fails if nothing has happened for this long after a round's deadline.
 SILENT_S = 120.0
-# Matches the address in a device's edge.toml if it is that of a broker that an emulation started. That
-# broker's port changes at every start unless one is requested.
+# Matches the address of an emulation's own broker in a device's edge.toml. That broker's port changes at
+# every start unless one is requested.
 _OURS = re.compile(r'^url = "mqtt://127\.0\.0\.1:(\d{1,5})"$', re.MULTILINE)
 
 

@@ -1,7 +1,7 @@
 """Assigns examples to devices: one data set, in memory or mapped from disk, and indices into it.
 
 A device's examples are copied when it trains and freed afterwards, so memory does not grow with the fleet.
-N is the number of examples, d that of devices.
+N is the number of examples, d the number of devices.
 """
 
 import hashlib

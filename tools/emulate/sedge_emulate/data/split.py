@@ -10,7 +10,7 @@
 
 Every split except ``natural``, which may leave groups out, uses each example exactly once. The results
 depend only on the targets and on ``rng``. Index arrays are int64 and ascending. In shapes, N is the number
-of examples, C that of classes, and d that of devices.
+of examples, C the number of classes, and d the number of devices.
 """
 
 from dataclasses import replace

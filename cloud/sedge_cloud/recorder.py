@@ -1,8 +1,8 @@
 """Records the running coordinator's observations of devices, rounds, broker and disk as rows.
 
 It writes only changes, at most once a second and in one transaction, so an idle fleet costs only
-heartbeats. Nothing waits for these rows, and they are not flushed. If the disk refuses them, that is not an
-error; status displays are just out of date.
+heartbeats. Nothing waits for these rows, and they are not flushed. If the disk refuses them, this is not
+treated as an error; status displays are merely out of date.
 """
 
 import os
@@ -22,7 +22,7 @@ from sedge_protocol.errors import StorageError
 # The maximum number of sessions per write: when a large fleet comes or goes, recording it must not hold up
 # the loop.
 MIN_S, MOST_SESSIONS = 1.0, 5000
-# How often to write a heartbeat, to measure the size of the state, and to keep a measurement.
+# How often to write a heartbeat, to measure the size of the state, and to keep a measurement, in seconds.
 SIGN_S, MEASURE_S, KEEP_S = 2.0, 60.0, 3600.0
 # Phase ends that differ by less than this count as equal, because the offset between the two clocks varies.
 SAME_S = 1.0

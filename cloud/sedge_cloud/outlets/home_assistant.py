@@ -28,7 +28,7 @@ from sedge_protocol.wire.objective import ACCURACY, Metric
 from sedge_protocol.wire.topics import ROOT
 
 STEP_S, READ_S = 0.1, 10.0
-# Home Assistant shows a state with more characters as unknown.
+# Home Assistant shows a state that has more characters than this as unknown.
 MAX_STATE = 255
 ONLINE, OFFLINE = b"online", b"offline"
 _log = logging.getLogger("sedge.home_assistant")
@@ -206,7 +206,7 @@ class HomeAssistant:
         self._thread.start()
 
     def close(self) -> None:
-        """Publish the status "offline", and end the thread."""
+        """Publish the status "offline" and end the thread."""
         self._thread.close()
 
     def _turn(self) -> None:
@@ -227,7 +227,7 @@ class HomeAssistant:
             match event:
                 case Connected():  # the broker may have lost the retained messages
                     self._sent.clear()
-                case Received(payload=b"offline"):  # the will of our previous connection
+                case Received(payload=b"offline"):  # this is the will of our previous connection
                     self._sent.pop(self._link_topic, None)
                 case TooLarge():
                     _log.warning("%s: set [home_assistant] max_devices lower", event)

@@ -18,7 +18,7 @@ MAX_RUNS = 20
 
 
 class _Facts:
-    """A Prometheus collector of the facts read at one moment."""
+    """A Prometheus collector for the facts read at one moment."""
 
     def __init__(self, facts: Fleet) -> None:
         self._facts = facts

@@ -19,7 +19,7 @@ from sedge_cloud.facts.records import Code, Fleet, Problem
 from sedge_cloud.outlets.onsets import Key, Onsets
 from sedge_cloud.outlets.settings import NotifyConfig
 
-# The problems that are worth waking somebody for; the others are only on the page.
+# The problems that are worth waking somebody up for. The others only appear on the page.
 NOTIFY_CODES: frozenset[Code] = frozenset({
     "broker_down", "broker_limit", "coordinator_silent", "coordinator_error", "disk_low", "disk_full",
     "run_failed", "rollout_aborted", "round_stuck", "round_below_quorum", "device_lost",
@@ -28,7 +28,8 @@ TIMEOUT_S = 20.0
 # If the fleet loses its network, every device has a problem. Only the first few are sent as notices, and
 # these say how many more there are.
 MAX_NOTICES = 5
-# All errors of a request: urllib's own are OSErrors, but those for a malformed answer are not.
+# All errors that a request may raise: urllib's own are OSErrors, but the ones for a malformed answer are
+# not.
 _FAILURES = OSError, http.client.HTTPException, subprocess.SubprocessError, ValueError
 _log = logging.getLogger("sedge.notify")
 
@@ -46,7 +47,7 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 class Notices:
-    """Sends a notice of each problem that has begun to the receivers in cloud.toml."""
+    """Sends a notice of each problem that has begun to the receivers configured in cloud.toml."""
 
     def __init__(self, cloud: CloudConfig) -> None:
         self._fleet = cloud.fleet
@@ -69,7 +70,7 @@ class Notices:
 
 
 class Sender:
-    """Sends notices to all receivers. The failure of a receiver is logged once, until it works again."""
+    """Sends notices to all receivers. A receiver's failure is logged once, until it works again."""
 
     def __init__(self, settings: NotifyConfig) -> None:
         self._ways: dict[str, Callable[[bytes], None]] = {}

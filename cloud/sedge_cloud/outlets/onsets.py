@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from sedge_cloud.facts.records import Code, Problem
 
-# Identifies a problem by its code and subject.
+# The code and subject of a problem, which identify it.
 Key: TypeAlias = tuple[Code, str]
 
 

@@ -1,4 +1,4 @@
-"""Sections [http], [notify] and [home_assistant] of cloud.toml: who may see the fleet, who is notified."""
+"""Sections [http], [notify] and [home_assistant] in cloud.toml: who may see the fleet, who is notified."""
 
 import ipaddress
 from typing import Annotated
@@ -52,7 +52,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return False
 
     def token(self) -> str | None:
-        """Read the token that opens the page; None if none is needed. Raises ``ConfigError``."""
+        """Read the token that gives access to the page; None if none is needed. Raises ``ConfigError``."""
         if self.token_file is None:
             return None
         token = named_text(self.token_file, "http.token_file").strip()

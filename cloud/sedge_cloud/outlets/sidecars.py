@@ -25,7 +25,7 @@ ACCOUNTS_S = 1.0
 
 
 def snapshot_of(cloud: CloudConfig) -> Snapshot:
-    """Return a cache of the fleet's facts for all threads."""
+    """Return a cache for the fleet's facts that all threads share."""
 
     def open_reader() -> Reader:
         folder = Path(cloud.state_dir)

@@ -44,7 +44,7 @@ class Supervised:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread soon, without waiting for a turn that hangs."""
+        """Make the thread end soon, without waiting for a turn that hangs."""
         self._stop.set()
         self._wake()
         self._thread.join(timeout=5)

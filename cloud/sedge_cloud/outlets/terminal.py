@@ -1,4 +1,4 @@
-"""Formats facts as lines of text for the terminal: ages, local times, and a reason for every problem."""
+"""Formats facts as lines of text for the terminal: ages, local times and a reason for each problem."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -84,7 +84,7 @@ def device_cells(device: DeviceFacts, at: datetime) -> tuple[str, ...]:
 
 
 def versions_line(versions: Sequence[AgentVersion]) -> str:
-    """Say how many devices run which agent version, and which versions are older than the coordinator."""
+    """Say how many devices run each agent version, and which versions are older than the coordinator's."""
     said = (f"{v.devices} of {v.version}{' (behind)' if v.behind else ''}" for v in versions)
     return f"agents: {', '.join(said)}; this coordinator is {VERSION} (docs/versions.md)"
 
@@ -116,7 +116,7 @@ def headline(facts: Fleet) -> str:
 
 
 def process_lines(facts: Fleet) -> Iterator[str]:
-    """Yield a line per process that serves the fleet, if there are several."""
+    """Yield one line for each process that serves the fleet, if there are several."""
     for it in facts.processes if len(facts.processes) > 1 else ():
         leads = ", leads" if it.leads else ""
         since = age(it.since, facts.at)

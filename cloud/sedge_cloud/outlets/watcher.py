@@ -21,7 +21,7 @@ from sedge_cloud.outlets.terminal import (
 from sedge_protocol.host.console import json_text
 
 EVERY_S = 1.0
-# At most this many closed rounds of a run are shown.
+# The maximum number of closed rounds shown for a run.
 ROUNDS = 8
 _STYLES = {"error": "red", "warning": "yellow"}
 
@@ -44,7 +44,7 @@ def follow(reader: Reader, name: str | None, show: Callable[[Fleet], object]) ->
 
 
 def as_json(reader: Reader, name: str | None) -> None:
-    """Print the facts as a line of JSON whenever they change, except for ages and counters."""
+    """Print the facts as a line of JSON whenever anything but ages and counters changes."""
     last: ChangeKey | None = None
 
     def show(facts: Fleet) -> None:

@@ -1,1 +1,1 @@
-"""Lets several processes serve one fleet: decides which process has which shards, and which one leads."""
+"""Lets several processes serve one fleet: decides which process has which shards, and who leads."""

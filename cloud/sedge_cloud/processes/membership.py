@@ -52,7 +52,7 @@ class Membership:
 
     @property
     def token(self) -> int:
-        """Return this process's token, which no other process has ever had."""
+        """Return this process's token, which is never used for another process."""
         return self._process.token
 
     def wall(self, now: float) -> float:
@@ -162,7 +162,7 @@ class Membership:
         self._ahead, self._renewed_at = ahead, now
 
     def _look(self, now: float) -> None:
-        """Check which shards this process has, and change leases if necessary."""
+        """Check which shards this process owns, and change leases if necessary."""
         gone, living, leases = self._seen(now)
         if gone or plan(self.token, living, leases):
             self._store.settle(partial(plan, self.token), self._is_gone)

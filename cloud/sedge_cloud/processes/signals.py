@@ -59,7 +59,7 @@ class Signals:
         self._key = derive(secret, "coordinators")
 
     def seal(self, token: int, signal: Signal) -> Send:
-        """Encode a signal of the process with this token to all others."""
+        """Encode a signal from the process with this token to all the others."""
         kind, body = CHANGED, b""
         if not isinstance(signal, Changed):
             kind = WANTED if isinstance(signal, Wanted) else LACKS

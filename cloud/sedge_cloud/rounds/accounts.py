@@ -59,7 +59,7 @@ def catch_up(store: Rows, run: str) -> None:
     Raises ``StorageError``.
     """
     for row in store.unaccounted(run, read_sums(store.sums(run)).round):
-        if row.summary is not None:  # a round without a summary only served newcomers
+        if row.summary is not None:  # a round without a summary did nothing but serve newcomers
             summary = msgspec.msgpack.decode(row.summary, type=Summary)
             named = {*(part.device for part in summary.devices), *summary.distrusted}
             store.account(account(row, read_answered(store, row, named=named), summary))
@@ -212,7 +212,7 @@ def _bytes(traffic: Iterable[TrafficRow], first: Iterable[TrafficRow]) -> dict[s
 
 @dataclass(frozen=True)
 class _Round:
-    """A closed round that is to be added to its devices' histories."""
+    """A closed round that will be added to its devices' histories."""
 
     row: RoundRow
     parts: RoundParts

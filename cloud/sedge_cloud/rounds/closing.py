@@ -1,6 +1,6 @@
 """Closes rounds: aggregates the updates into the next global model, in one transaction.
 
-The result depends on committed rows only, so a retry after a crash computes the same bytes.
+The result depends only on committed rows, so a retry after a crash produces the same bytes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -17,7 +17,7 @@ from sedge_cloud.store.selector import parse
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES
 from sedge_protocol.wire.messages import Hello
 
-# At most this many offline devices are cached.
+# The maximum number of offline devices to cache.
 MOST_AWAY = 20_000
 
 
@@ -78,7 +78,7 @@ class Everywhere:
 
     @property
     def changes(self) -> int:
-        """Return how often a device has come or gone."""
+        """Return how many times a device has come or gone."""
         return self._ours.changes + self._changes
 
     @property

@@ -1,7 +1,7 @@
-"""Handles disk errors, which it logs, counts and, where possible, repairs, and collects garbage.
+"""Collects garbage and handles disk errors, which it logs, counts and, where possible, repairs.
 
 Unreferenced blobs are collected at startup, when rounds close, and after a disk error, since a full disk
-would keep rounds from closing. As a collection examines every blob, it does not run after every round.
+would keep rounds from closing. Because a collection examines every blob, it does not run after every round.
 """
 
 import logging

@@ -129,7 +129,7 @@ def next_state(table: Mapping[S, Mapping[Event, S]], state: S, event: Event) -> 
 
 @dataclass
 class OpenRound(AskedRound):
-    """The open round of a run: which devices were asked and have answered, and how long it waits.
+    """The open round of a run: which devices were asked, which have answered, and how long it waits.
 
     The current phase ends at ``ends_at``. Until ``back_at``, a device that is offline may still return from
     an outage.

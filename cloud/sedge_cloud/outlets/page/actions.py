@@ -67,7 +67,7 @@ def _stop(name: str, facts: Fleet) -> Action:
 
 
 def _stopping(run: RunFacts) -> str:
-    """Explain what stopping a run now would mean."""
+    """Explain what would happen if the run were stopped now."""
     text = f"{run.closed_rounds} of {run.total_rounds} rounds are closed; the others will not run."
     it = run.open
     if it is not None and it.state == "open":

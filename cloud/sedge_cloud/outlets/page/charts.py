@@ -1,4 +1,4 @@
-"""Draws the status page's plots from facts: rounds over time, accuracy, bytes, personal parameters."""
+"""Draws the status page's plots from facts: rounds over time, accuracy, bytes and personal parameters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -166,7 +166,7 @@ def _by_tensor(rounds: Sequence[Mapping[str, float]]) -> tuple[list[str], Floats
 
 
 def spark(values: Sequence[float]) -> str:
-    """Return a device's accuracies as the path of a sparkline, whose scale spans at least ten points."""
+    """Return the path of a sparkline of a device's accuracies. Its scale spans at least ten points."""
     if len(values) < 2:
         return ""
     low = min(values)

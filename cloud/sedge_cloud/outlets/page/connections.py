@@ -15,12 +15,12 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# The page may use 1 / SHARE of the process's file handles, but at most MAX_CONNECTIONS.
+# The page may use one in SHARE of the process's file handles, but at most MAX_CONNECTIONS.
 SHARE, MAX_CONNECTIONS = 4, 256
 # asyncio accepts up to ACCEPTED connections before it serves the first of them; these come on top of the
 # page's share. WAITING more may queue to be accepted, which costs no file handles.
 ACCEPTED, WAITING = 32, 2048
-# How long a connection may stay idle, and how long its client may take for an answer, in seconds.
+# How long a connection may stay idle, and how long its client may take to receive an answer, in seconds.
 IDLE_S, ANSWER_S = 5.0, 60.0
 STREAM = "/events"  # the path whose response never ends
 # A condition that persists is logged at most this often, in seconds.
@@ -29,7 +29,7 @@ _log = logging.getLogger("sedge.http")
 
 
 def max_connections() -> int:
-    """Return how many connections the page may hold."""
+    """Return how many connections the page may keep open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft < 0 else min(MAX_CONNECTIONS, soft // SHARE)
 
@@ -60,12 +60,12 @@ class Connection(H11Protocol):
         self._begin(True, IDLE_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Remove the connection from those that are open."""
+        """Remove the connection from the set of open ones."""
         self._cancel()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Process the received bytes. A complete request ends the idle time; single bytes do not."""
+        """Process the received bytes. Only a complete request ends the idle time; single bytes do not."""
         super().handle_events()
         if self._idle and self.conn.our_state is h11.SEND_RESPONSE:
             is_stream = self.scope["path"] == STREAM

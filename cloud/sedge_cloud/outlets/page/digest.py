@@ -23,7 +23,7 @@ DAY, MONTH = timedelta(days=1), timedelta(days=30)
 # The trend compares the last round with the one BACK rounds earlier; a difference below LEVEL means no
 # change.
 BACK, LEVEL = 5, 0.01
-# A device is called slow if its training takes this many times the fleet's median.
+# A device is called slow if its training takes this many times as long as the fleet's median.
 SLOW_TIMES = 3.0
 # If there are more problems of one kind than this, all but the first are folded below the first.
 MAX_ALIKE = 4
@@ -83,13 +83,13 @@ def _began(run: RunFacts, since: datetime) -> bool:
 
 
 def _recent(run: RunFacts, since: datetime) -> tuple[Sequence[RoundFacts], bool]:
-    """Return the rounds that closed after ``since``, and whether all of them have been read."""
+    """Return the rounds that closed after ``since``, and whether these are all of them."""
     recent = [r for r in run.rounds if r.closed is not None and r.closed >= since]
     return recent, len(recent) < len(run.rounds) or len(run.rounds) == run.closed_rounds
 
 
 def versions(devices: Sequence[DeviceFacts]) -> list[tuple[str, int, bool]]:
-    """Return (version, number of devices, whether it is the coordinator's), most common version first."""
+    """Return (version, number of devices, whether it is the coordinator's version), most common first."""
     counts = Counter(d.version for d in devices if d.version and d.state != "revoked")
     return [(version, count, version == VERSION) for version, count in counts.most_common()]
 

@@ -32,7 +32,7 @@ _HEADERS = {
 
 
 class Guard:
-    """Checks every request before ``app`` sees it, and adds headers that shut out other sites' pages."""
+    """Checks every request before ``app`` sees it, and adds headers that keep other sites' pages out."""
 
     def __init__(self, app: ASGIApp, token: str | None, hosts: Sequence[str]) -> None:
         self._app = app

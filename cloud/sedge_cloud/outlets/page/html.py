@@ -1,4 +1,4 @@
-"""Renders the status pages as HTML from the facts alone; the pages' script updates them in place."""
+"""Renders the status pages as HTML from the facts alone. Their script updates them in place."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache, partial

@@ -1,4 +1,4 @@
-"""Generates the OpenAPI document of the JSON interface from the records themselves."""
+"""Generates the OpenAPI document for the JSON interface from the records themselves."""
 
 from functools import cache
 

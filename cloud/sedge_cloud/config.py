@@ -235,11 +235,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Command that makes the broker read ``device_password_file`` again; the ``device`` commands run it
     after each change."""
     authority_key_file: str | None = None
-    """Key of the authority in ``ca_file``, with which the ``device`` commands sign certificates of devices;
-    by default, devices get none."""
+    """Key of the authority in ``ca_file``, with which the ``device`` commands sign certificates for
+    devices; by default, devices get none."""
     certificate_days: Annotated[int, Meta(ge=1, le=3650)] = 365
-    """Days that a certificate of a device lasts; in its last third the device gets the next one over its
-    connection."""
+    """Days that a device's certificate lasts; in the last third of that time, the device gets the next one
+    over its connection."""
 
 
 class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -44,15 +44,15 @@ class PrivacyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     epsilon: Annotated[float, Meta(gt=0, le=1000)]
     """Bound on what a run's models reveal about a device: 1 is strong, 8 is common, 20 hardly protects."""
     delta: Annotated[float, Meta(gt=0, lt=1)]
-    """Probability with which the bound may fail; it must be below 1 / (number of devices)."""
+    """Probability that the bound may fail; it must be below 1 / (number of devices)."""
     clip: Annotated[float, Meta(gt=0, le=1e6)]
     """Maximum length of an update; longer ones are shortened to it. Use about the typical length."""
     noise: Annotated[float, Meta(gt=0, le=1e6)] | None = None
-    """Standard deviation of the noise in the sum, as a multiple of ``clip``; by default, the value with
-    which ``num_rounds`` rounds spend the budget."""
+    """Standard deviation of the noise in the sum, as a multiple of ``clip``; by default, the value at which
+    ``num_rounds`` rounds spend the budget."""
     reports: Literal["withheld", "kept"] = "withheld"
-    """Devices' measurements: ``withheld`` from summaries, page and metrics, without evaluation rounds; or
-    ``kept``, which the guarantee does not cover."""
+    """What happens to devices' measurements: ``withheld`` from summaries, page and metrics, without
+    evaluation rounds; or ``kept``, which the guarantee does not cover."""
 
 
 class Budget(msgspec.Struct, frozen=True):

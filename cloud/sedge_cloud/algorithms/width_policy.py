@@ -39,11 +39,11 @@ class WidthPolicy(Strategy, frozen=True):
     """Widths to assign, as shares of channels removed: a device whose id ends in the number d gets
     dropped[d mod length]."""
     memory_mb: tuple[Annotated[int, Meta(ge=1)], ...] = ()
-    """Megabytes that the whole model needs, then those of each narrower one, in falling order; by default,
+    """Megabytes of memory for the whole model, then for each narrower one, in falling order; by default,
     the bundles' values."""
     step_s: tuple[Annotated[float, Meta(gt=0)], ...] = ()
-    """Limits for the seconds of a training step, in rising order; the device gets one width narrower for
-    each limit that its first round exceeds."""
+    """Limits on the seconds per training step, in rising order; the device goes one width narrower for each
+    limit that its first round exceeds."""
 
     def __post_init__(self) -> None:
         if list(self.memory_mb) != _falling(self.memory_mb):

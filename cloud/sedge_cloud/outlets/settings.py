@@ -102,7 +102,7 @@ class HomeAssistantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     enabled: bool = False
     """Announce the fleet and its devices to Home Assistant, and publish their state."""
     max_devices: Annotated[int, Meta(ge=0, le=1000)] = 50
-    """Maximum number of devices that get their own entities, the first ones by id."""
+    """Maximum number of devices that get their own entities, in the order of their ids."""
 
 
 def _is_web(text: str) -> bool:

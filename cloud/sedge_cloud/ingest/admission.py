@@ -25,7 +25,7 @@ class Admission:
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
         """Return True if a frame is to be processed. Call it exactly once per frame.
 
-        If the sender cannot be looked up because the disk failed, the frame is treated as lost, and the
+        If the sender cannot be looked up because the store failed, the frame is treated as lost, and the
         sender will repeat it.
         """
         try:

@@ -162,22 +162,11 @@ def test_one_thing_is_wrong(home: Path, name: str, monkeypatch: pytest.MonkeyPat
     assert text in found[what][1]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "No such file or directory"),
-        ("device = ", "valid TOML"),
-        ('device = "pi-1"', "fleet"),
-    ],
-)
-def test_a_bad_configuration_is_all_it_can_tell(home: Path, text: str | None, message: str) -> None:
+def test_a_bad_configuration_is_all_it_can_tell(home: Path) -> None:
     home.unlink()
-    if text is not None:
-        home.write_text(text)
     healthy, found = findings(home)
-    assert not healthy
-    assert list(found) == ["configuration"]
-    assert message in found["configuration"][1]
+    assert not healthy and list(found) == ["configuration"]
+    assert "No such file or directory" in found["configuration"][1]
 
 
 @pytest.mark.parametrize("label", ["3", "-1", "1.5"])

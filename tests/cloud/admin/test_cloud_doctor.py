@@ -20,7 +20,6 @@ from sedge_cloud.admin.doctor import examine
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.broker.accounts import add_passwords
-from sedge_cloud.store.schema import SCHEMA
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.topics import ITSELF, down
@@ -142,13 +141,6 @@ def damage(home: Path) -> None:
     (home / "state" / "sedge.sqlite").write_bytes(b"rubbish " * 1000)
 
 
-def another_schema(home: Path) -> None:
-    """A database of a later version."""
-    store = open_store(home / "state")
-    store._db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
-    store.close()
-
-
 def first_version(home: Path) -> None:
     """The access list as Sedge wrote it for protocol version 1."""
     lines = (home / "broker-acl").read_text().splitlines()
@@ -185,9 +177,6 @@ def lost_strategy(home: Path) -> None:
 
 PROBLEMS: dict[str, tuple[Edit, str, str]] = {
     "no such file": (lambda home: (home / "cloud.toml").unlink(), "configuration", "No such file"),
-    "bad toml": (change("fleet = ", "fleet "), "configuration", "expected valid TOML"),
-    "unknown key": (change("state_dir", "statedir"), "configuration", "expected 'state_dir'?"),
-    "bad url": (change("mqtt://", "http://"), "configuration", "broker.url: found 'http://"),
     "no password file": (
         lambda home: (home / "coordinator-password").unlink(),
         "broker",
@@ -196,7 +185,6 @@ PROBLEMS: dict[str, tuple[Edit, str, str]] = {
     "no certificates": (change("mqtt://", "mqtts://"), "broker", "cannot reach mqtts://"),
     "bad authority": (change("[broker]", '[broker]\nca_file = "none.crt"'), "broker", ""),
     "damaged": (damage, "store", "file is not a database"),
-    "another schema": (another_schema, "store", f"schema {SCHEMA + 1}, this version uses {SCHEMA}"),
     "bundle gone": (without_bundle, "store", "No such file"),
     "run of another version": (unreadable_run, "store", "run run: its row cannot be read"),
     "strategy gone": (lost_strategy, "store", "strategy: found 'tests.cloud.given:Gone'"),

@@ -113,13 +113,6 @@ def _columns(cloud: Cloud) -> tuple[bytes, bytes, bytes, float]:
     return row.config, row.bundle, row.state, 0.0
 
 
-@pytest.mark.parametrize("line", ["runs = 0", "rounds = 9", "gigabytes = 0", "days = 3"])
-def test_what_keep_refuses(home: Path, capsys: CAPSYS, line: str) -> None:
-    config = home / "cloud.toml"
-    config.write_text(config.read_text() + f"[keep]\n{line}\n")
-    refused(capsys, call(home, "prune"), f"keep.{line.split()[0]}: ")
-
-
 @in_a_folder
 def test_backup_and_restore(home: Path, cloud: Cloud, tmp_path: Path, capsys: CAPSYS) -> None:
     backup = str(tmp_path / "b.tar")

@@ -103,11 +103,3 @@ def test_a_running_agent_prunes_by_itself(tmp_path: Path) -> None:
     for run in ("first", "second"):
         device.give(device.order(run=run))
     assert list(device.agent.state.runs) == ["second"]
-
-
-@pytest.mark.parametrize("line", ["runs = 0", "runs = 17", "gigabytes = 0", "days = 3"])
-def test_what_keep_refuses(tmp_path: Path, capsys: CAPSYS, line: str) -> None:
-    path = make_home(tmp_path / "home")
-    path.write_text(path.read_text() + f"[keep]\n{line}\n")
-    assert main(["-c", str(path), "prune"]) == 2
-    assert f"keep.{line.split()[0]}: " in capsys.readouterr().err

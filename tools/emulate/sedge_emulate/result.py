@@ -16,7 +16,7 @@ files; no field changes its meaning.
 
 Bytes are of three kinds that add up to the total: ``payload`` is the content of blobs (models, deltas,
 patches, updates), ``resent`` is payload that was sent before, and ``overhead`` is everything else. An
-emulation over a real broker counts only totals and leaves the kinds 0.
+emulation over a real broker counts only totals and leaves the three kinds at 0.
 """
 
 import os
@@ -53,19 +53,19 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     The means and ``train_loss`` are over the devices whose update arrived in time (``num_updates``); the
     ``worst`` means are over the worst tenth of these devices. ``late`` counts updates that came after the
     round had closed. ``seconds`` are measured on this host. ``opened_s`` and ``closed_s`` are read from the
-    emulation's own clock, which is virtual if the link is memory, and count from the run's start.
+    emulation's own clock, which is virtual if the link is "memory", and count from the start of the run.
     ``late_devices`` are those in the cohort that had sent no update by the close. ``distrusted`` maps
     devices that the robust filter excluded or clipped to the share of their update that counted.
-    ``personal`` is the mean number of personal parameters in each tensor that a device in the cohort was
-    sent; tensors without any are left out.
+    ``personal`` lists, for each tensor, the mean number of personal parameters that a device in the cohort
+    was sent; tensors without any are left out.
 
     Bytes are counted from the round's opening to its close, headers included. ``bytes_up`` and
     ``bytes_down`` are counted at the sockets of all devices. ``newcomer_up`` and ``newcomer_down`` are the
-    part for devices that had sent no update before the round, mostly bundle and whole model; ``newcomers``
-    counts the devices among them that then sent their first update. The coordinator sent
+    portions for devices that had sent no update before the round, mostly the bundle and the whole model;
+    ``newcomers`` counts the devices among them that then sent their first update. The coordinator sent
     ``coordinator_up``, in which a broadcast counts once, and received ``coordinator_down``. In virtual
-    time, ``messages`` counts the messages that devices send and receive, and ``units`` the units of 5
-    KB, rounded up, that each message takes; ``newcomer_messages`` and ``newcomer_units`` are the newcomers'
+    time, ``messages`` counts the messages that devices send and receive, and ``units`` their size in units
+    of 5 KB, rounded up for each message; ``newcomer_messages`` and ``newcomer_units`` are the newcomers'
     shares.
     """
 
@@ -183,7 +183,7 @@ class TensorShare(msgspec.Struct, frozen=True):
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run used on this host.
+    """The resources that a run used on this host.
 
     ``train_s`` is the time that all ``workers`` together spent in training and evaluation programs;
     ``overhead`` is the share of wall_s * workers that they spent elsewhere. ``device_rounds`` counts the
@@ -212,8 +212,8 @@ class CentralTest(msgspec.Struct, frozen=True, kw_only=True):
 class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     """One strategy's run. ``before`` and ``after`` come from the final evaluation over all devices.
 
-    ``remarks`` are the strategy's remarks, one sentence each, on its options with this model. ``epochs`` is
-    how many epochs a device trains per round, in all its trainings together, or 0 if unknown. For
+    ``remarks`` are the strategy's comments, one sentence each, on its options with this model. ``epochs``
+    is how many epochs a device trains per round, counting every model that it trains, or 0 if unknown. For
     strategies with groups, ``partners`` counts, for each device, the rounds in which it learned with each
     other device.
     """
@@ -285,7 +285,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def spread(values: Sequence[float], metric: Metric = ACCURACY) -> Spread:
-    """Summarise the devices' values. The worst tenth is rounded down to whole devices, but at least one."""
+    """Summarise the devices' values. The worst tenth is at least one device, otherwise rounded down."""
     if not values:
         raise LocalError("spread: no values, expected one for each device")
     ordered = sorted(values)
@@ -343,7 +343,7 @@ def read_json(path: Path) -> Result:
 
 
 def write_whole(data: bytes, path: Path) -> None:
-    """Write ``data`` to a temporary file and rename that to ``path``: nobody reads an incomplete file.
+    """Write ``data`` to a temporary file and rename it to ``path``, so nobody reads an incomplete file.
 
     Raises ``StorageError``.
     """
@@ -357,5 +357,6 @@ def write_whole(data: bytes, path: Path) -> None:
 
 
 def _mean(values: Sequence[float]) -> float:
-    # Rounding could move a mean above 1 if all values are 1, so it is clipped to the extremes.
+    # Rounding could move a mean above 1 if all values are 1, so the mean is clamped to the range of the
+    # values.
     return min(max(sum(values) / len(values), values[0]), values[-1])

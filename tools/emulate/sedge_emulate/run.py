@@ -120,7 +120,7 @@ def run_fleet(
 def emulate(
     config: EmulationConfig, arguments: argparse.Namespace, console: Console
 ) -> tuple[Stage, Result]:
-    """Run every strategy to its end. Returns the stage and the emulation's result."""
+    """Run every strategy to completion. Returns the stage and the emulation's result."""
     out: Path = arguments.out
     with ExitStack() as stack:
         url, kind = _link(config, stack, out if arguments.resume else None)

@@ -16,7 +16,7 @@ _WIDTHS = "model.widths"
 
 
 def flat(settings: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every setting under its dotted key. Tables in a list are named by label, name or number."""
+    """Yield every setting under its dotted key. A table in a list is identified by label, name or index."""
     for key, value in settings.items():
         yield from _flat(f"{under}{key}", value)
 

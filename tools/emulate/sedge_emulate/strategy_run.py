@@ -51,7 +51,7 @@ def result_of(
 ) -> StrategyResult:
     """Return a strategy's result.
 
-    With ``resume``, it may have been saved before the emulation was interrupted.
+    With ``resume``, a result that was saved before the interruption is reused.
     """
     strategy_run = strategy_run_of(stage, strategy, resume)
     return finished(stage, strategy_run) or run_strategy(stage, strategy_run, pool, url, progress)
@@ -127,7 +127,7 @@ def _last_groups(store: Store) -> Groups:
 
 
 def _epochs(strategy_run: StrategyRun, context: Context) -> int:
-    """Return how many epochs a device trains in the last round, in all its trainings together.
+    """Return how many epochs a device trains in the last round, counting every model that it trains.
 
     A mixture of two models counts twice, because it computes two gradients per batch. Returns 0 if the
     strategy raises an error: the run is over, and its result matters more than this figure.
@@ -221,7 +221,7 @@ def _result(
 def _central(
     stage: Stage, devices: Sequence[DeviceResult], judged: float | None
 ) -> CentralTest | None:
-    """Summarise the metrics on the central test set. Returns None if there are none."""
+    """Summarise the metrics on the central test set, or return None if no device has any."""
     found = [device.central for device in devices if device.central is not None]
     if not found:
         return None

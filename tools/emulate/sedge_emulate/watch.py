@@ -21,7 +21,7 @@ from sedge_protocol.wire.messages import TRAIN
 class Totals:
     """Traffic so far: the bytes that each device and the coordinator have sent and received.
 
-    ``payload_up``, ``payload_down`` and ``resent`` say what the devices' bytes include, if known.
+    ``payload_up``, ``payload_down`` and ``resent`` are parts of the devices' bytes, or 0 if unknown.
     ``billed`` maps each device to its number of messages, sent and received, and to the number of 5 KB
     units billed for them.
     """
@@ -89,8 +89,8 @@ class Watch:
         self._groups = groups
         self.partners: dict[str, Counter[str]] = defaultdict(Counter)
         self._counted = Totals({})
-        # The devices that have sent an update by now, the devices that had when the round opened, and
-        # the number of devices whose first update arrived after the last training round closed.
+        # The devices that have sent an update by now, the devices that had sent one when the round opened,
+        # and the number of devices whose first update arrived after the last training round closed.
         self._known: set[str] = set()
         self._known_before: Set[str] = frozenset()
         self._newcomers = 0

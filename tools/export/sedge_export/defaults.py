@@ -6,7 +6,7 @@ from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME
 BACKENDS = (ONNXRUNTIME, EXECUTORCH)
 # The precisions to which frozen tensors may be rounded.
 FROZEN_PRECISIONS = ("float32", "bf16", "int8")
-# How far a tensor's gradient may be off in addition to torch's own float32 error.
+# The error that a gradient may have beyond torch's own in float32, as a share of its largest element.
 TOLERANCE = 1e-5
 # How much accuracy int8 may cost, or how much it may add to a regression's relative error.
 LARGEST_LOSS = 0.01

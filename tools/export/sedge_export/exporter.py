@@ -92,8 +92,8 @@ def export(
         row = target if isinstance(target, TensorSpec) else None
         cost = ""
         if frozen != "float32":
-            # Measuring the cost trains the model. So inspect first, to refuse bad rows, such as one
-            # with an unknown token, before that.
+            # Measuring the cost trains the model, so inspect it first, to refuse bad rows such as one with
+            # an unknown token.
             inspect(subject, dropped=0.0, target=row, seed=seed)
             subject, cost = in_precision(subject, frozen, seed)
         inspected = inspect(subject, dropped=dropped, target=row, seed=seed)

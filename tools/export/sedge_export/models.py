@@ -3,7 +3,7 @@
 ``avgcnn`` is the small network common in the literature on personalised federated learning (n = 582,026
 for one channel of 28 x 28 and ten classes), and ``resnet8`` is the network of the FedPURIN and FedCAC
 papers. Both use PyTorch's default initialisation, except that the convolutions of ``resnet8`` are
-initialised as its authors do (Kaiming, fan out).
+initialised as in its authors' work (Kaiming, fan out).
 """
 
 from collections.abc import Callable
@@ -97,7 +97,7 @@ class ResNet8(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (B, classes) of images (B, channels, H, W)."""
-        x = torch.relu(self.norm1(self.conv1(x)))  # (B, 64, 14, 14) of 28 x 28
+        x = torch.relu(self.norm1(self.conv1(x)))  # (B, 64, 14, 14) for images of 28 x 28
         x = torch.max_pool2d(x, 3, 2, 1)  # (B, 64, 7, 7)
         x = self.block3(self.block2(self.block1(x)))  # (B, 256, 2, 2)
         logits: Tensor = self.classifier(x.mean((2, 3)))

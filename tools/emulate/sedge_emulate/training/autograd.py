@@ -109,7 +109,7 @@ class AutogradTrainer:
     def _evaluate(self, theta: Theta, examples: Examples) -> Metrics:
         problem, count = self._problem, len(examples.targets)
         self._engine.place(cast(Tensor, self._stored(theta)))
-        sums = torch.zeros(3, dtype=torch.float64, device=self._device)  # of loss, metric, weight
+        sums = torch.zeros(3, dtype=torch.float64, device=self._device)  # loss, metric and weight
         starts = range(0, count, EVALUATION_ROWS)
         chosen = [np.arange(start, min(start + EVALUATION_ROWS, count)) for start in starts]
         for x, y in self._resident.batches(examples, chosen):

@@ -93,7 +93,7 @@ class Block:
         rows = np.zeros((max(steps), width, batch_size), np.int64)
         weights = np.zeros((max(steps), width, batch_size), np.float32)
         starts, count = dict[int, int](), 0
-        once: list[Examples] = []  # no repeats: devices may share test examples
+        once: list[Examples] = []  # without duplicates: devices may share test examples
         for place, (examples, found) in enumerate(parts):
             if id(examples) not in starts:
                 starts[id(examples)], count = count, count + len(examples.targets)

@@ -3,7 +3,7 @@
 The gradient check lets the trainer do one step of plain SGD on a batch, either full or partly padded. The
 change of the model reveals the gradient, which the exporter's yardstick
 (``sedge_export.verification.yardstick``) compares with that of the user's own model: in float64, and in
-float32 in both memory formats, because torch's channels-last batch norm is 30 times less exact than its
+float32 in both memory formats, because torch's channels-last batch norm is 30 times less accurate than its
 contiguous one. A gradient that is lost, doubled or in the wrong place gives an error on the order of 1. How
 gradients are applied is not checked here: all trainers share one loop of steppers, which has its own tests.
 
@@ -43,9 +43,9 @@ TOLERANCE: dict[Precision, float] = {"fp32": 2e-3, "bf16": 0.6}
 # before a normalisation.
 _KEPT = 1e-5
 _CASES = 3
-# The number of cases that may be discarded because the loss has a kink at their model.
+# The number of cases that may be discarded because the loss has a kink at the case's model.
 _MAX_RETRIES = 8
-# How far the steepest parameter moves from one case to the next, as a share of the largest parameter.
+# The largest step of a parameter from one case to the next, as a share of the largest parameter.
 _MOVE = 0.02
 _FORMATS = (torch.contiguous_format, torch.channels_last)
 _SIZES = (2.25, 1.0, 0.4)  # the devices' numbers of examples, in batches
@@ -101,7 +101,7 @@ class References:
 
 
 def _rate(theta: Theta, truth: Truth) -> float:
-    """Return the learning rate at which the steepest parameter moves by the size of the largest one."""
+    """Return the learning rate at which the largest step equals the largest parameter."""
     return max(largest(theta), 1e-3) / truth.steepest
 
 
@@ -236,6 +236,6 @@ def _check_grouping(trainer: FleetTrainer, tasks: Sequence[Task]) -> None:
 
 
 def _ends(trainer: FleetTrainer, tasks: Sequence[Task]) -> list[bytes | None]:
-    """Return each training's final theta as bytes, or None if it diverged, as it may in torch as well."""
+    """Return each task's final theta as bytes, or None if it diverged, which may happen in torch too."""
     ends = trainer.train(tasks)
     return [None if isinstance(end, TrainingDiverged) else end.theta.tobytes() for end in ends]

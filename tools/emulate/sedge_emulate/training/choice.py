@@ -9,8 +9,8 @@
 A run's exact results thus depend only on settings that its result file names. The device "auto" means CUDA
 if it can be used for the model, otherwise the CPU, and a line says why. A tensor with three or more axes
 counts as a convolution. autograd replaces onnx if there are no exported programs, or if a replay shuffles
-differently from devices. tools/bench/RESULTS.md compares each trainer with autograd on the shipped
-examples.
+examples differently than devices do. tools/bench/RESULTS.md compares each trainer with autograd on the
+shipped examples.
 """
 
 import warnings

@@ -51,12 +51,12 @@ _ASIDE = ("__slotnames__", "_abc_impl", "__annotations__")
 def fingerprint(
     module: nn.Module, *recipe: object, note: Callable[[str], object] = lambda line: None
 ) -> bytes | None:
-    """Return a digest (32 bytes) of a model and the work done with it, or None if that fails.
+    """Return a digest (32 bytes) of a model and the work done with it, or None if that is impossible.
 
     ``recipe`` describes the work by values that pickle to the same bytes in every process. ``note`` is
     called with the reason if there is no digest. Modules that the model imports while it computes are not
-    covered yet: callers take the digest again afterwards, and keep their product only if it has not
-    changed.
+    covered yet: callers compute the digest again afterwards, and keep their product only if the digest has
+    not changed.
     """
     digest = hashlib.sha256()
     try:
@@ -179,7 +179,7 @@ def _surroundings(users: dict[str, ModuleType]) -> Iterator[bytes]:
 
 
 def _users() -> dict[str, ModuleType]:
-    """Return the modules by name, except those of Python, of Sedge and of installed packages."""
+    """Return the user's modules by name: all but those of Python, Sedge and installed packages."""
     return {
         name: module
         for name, module in sorted(sys.modules.items())

@@ -1,6 +1,6 @@
 """Computes how many devices train at once: on a GPU as many as its memory holds, up to a limit.
 
-Memory grows in proportion to that number. In vectors of 4 n bytes, n being the number of parameters,
+Memory use grows in proportion to that number. In vectors of 4 n bytes, n being the number of parameters,
 each device takes:
 
     training     12 vectors or, if that is more, 8 vectors plus twice all tensors that autograd saves for
@@ -94,7 +94,7 @@ def evaluation_rows(problem: Problem) -> int:
 
 
 def kept_bytes(problem: Problem, convolutions: Convolutions) -> list[int]:
-    """Return the sizes in bytes of the tensors, parameters excepted, that autograd saves for backward."""
+    """Return the sizes in bytes of the tensors, excluding parameters, that autograd saves for backward."""
     model, dtype = copied(problem.module).train(), getattr(torch, problem.input.dtype)
     parameters = {parameter.data_ptr() for parameter in model.parameters()}
     sizes: dict[int, int] = {}
@@ -106,6 +106,6 @@ def kept_bytes(problem: Problem, convolutions: Convolutions) -> list[int]:
 
     x = torch.zeros(problem.batch_size, *problem.input.shape, dtype=dtype)
     with torch.enable_grad(), forms(convolutions), saved_tensors_hooks(pack, lambda kept: kept):
-        output = model(x)  # held, so that no saved tensor reuses another one's memory
+        output = model(x)  # kept alive, so that no saved tensor reuses another's memory
     del output
     return list(sizes.values())

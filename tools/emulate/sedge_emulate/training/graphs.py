@@ -16,7 +16,7 @@ from sedge_emulate.training.tasks import Unsupported
 
 Function: TypeAlias = Callable[..., Sequence[Tensor]]
 
-# The number of warm-up runs before a capture. In these, libraries choose kernels and allocate
+# The number of warm-up runs before a capture. During warm-up, libraries choose kernels and allocate
 # workspaces.
 _WARM_UP = 3
 

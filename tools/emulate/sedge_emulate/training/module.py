@@ -41,7 +41,7 @@ class Module:
         """Compute the gradient (n,) of the mean loss over a batch x, y (B, ...) at ``values`` (n,).
 
         ``values`` and the gradient are in storage order, and so are the models (n,) in ``guidance``.
-        With ``guidance``, the loss is the guided one. ``noise`` (K,) are the random numbers of the
+        With ``guidance``, the loss is the guided one. ``noise`` (K,) holds the random numbers of the
         forward pass.
         """
         rows = self._flat.rows(self._objective, x, y, guidance, self._outputs)

@@ -16,7 +16,7 @@ Convolutions: TypeAlias = Literal["grouped", "unfold"]
 
 
 class Unsupported(SedgeError):
-    """Raised if a trainer cannot train this model at all or on this machine; the message says why."""
+    """Raised if a trainer cannot train this model, at least not on this machine; the message says why."""
 
 
 class TaskFailed(TrainingDiverged):

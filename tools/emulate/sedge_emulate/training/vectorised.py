@@ -1,4 +1,4 @@
-"""Trains many devices at once by torch.func's vmap over stacked thetas, for any model and torch device.
+"""Trains many devices at once with torch.func's vmap over stacked thetas, for any model and torch device.
 
 The traced step is the exporter's own (``sedge_export.subject.network``), so models, momentum, prox and
 running statistics are exactly what devices run. vmap turns convolutions into grouped ones and matrix
@@ -220,7 +220,7 @@ class VectorisedTrainer:
     def _corrections(self, requests: Sequence[TrainRequest]) -> Theta | None:
         """Return the corrections (width, n) of the gradients.
 
-        A task without one gets zeros; None if no task has one.
+        A task without one gets zeros. Returns None if no task has one.
         """
         if all(one.correction is None for one in requests):
             return None

@@ -217,7 +217,7 @@ class VirtualDevice:
         world.clock.at(world.clock.now + begun.seconds, finish)
 
     def _begin(self, job: Job) -> "_StartedJob":
-        """Begin the job, unless it has begun already, even before a power cut: no job is trained twice."""
+        """Begin the job unless it began earlier, perhaps before a power cut: no job is trained twice."""
         world, order = self._world, job.order
         attack = world.attack.of(self.number)
         key = job_key(world.name, self.identity.device, job, attack)
@@ -226,7 +226,8 @@ class VirtualDevice:
         self._require_model(order)
         steps = world.steps(self.number, order)
         seconds = self.plan.job_s(order.run, order.round, steps)
-        # The worker reads these files from the host's disk, so they are held until the device has its own.
+        # The worker reads these files from the host's disk, so they are held until the device has its own
+        # copies.
         holds = (order.model_hash, *self._named(order))
         for name in holds:
             world.disk.hold(name)
@@ -243,7 +244,7 @@ class VirtualDevice:
         return begun
 
     def _named(self, order: Order) -> Iterator[bytes]:
-        """Yield the names of the blobs that a job reads, frozen data included if the bundle has any."""
+        """Yield the names of the blobs that a job reads, including frozen data if the bundle has any."""
         yield from (manifest.sha256 for manifest in named_blobs(order))
         facts = bundle_facts(order.bundle.sha256, self._world.disk)
         if facts is not None and facts.frozen is not None:
@@ -320,7 +321,7 @@ class VirtualDevice:
 
 @dataclass(frozen=True)
 class _StartedJob:
-    """A job that has been started, and may be done. ``holds`` names the files to release after it."""
+    """A started job, which may already be done. ``holds`` names the files to release after it."""
 
     key: bytes
     future: "Future[Finished]"

@@ -55,7 +55,7 @@ class HostDisk:
         self._parts: dict[bytes, dict[int, bytes]] = {}
 
     def hold(self, name: bytes) -> None:
-        """Count one more holder of this file."""
+        """Add a holder to this file's count."""
         self._holders[name] += 1
         self._released.discard(name)
 
@@ -66,7 +66,7 @@ class HostDisk:
             self._remove(self._released.pop())
 
     def release(self, name: bytes) -> None:
-        """Count one holder fewer of this file, and delete the file once nothing holds it."""
+        """Remove a holder from this file's count, and delete the file once the count is 0."""
         self._holders[name] -= 1
         if self._holders[name] > 0:
             return
@@ -174,7 +174,7 @@ class DeviceDisk:
         return name
 
     def settle(self) -> None:
-        """Do nothing: a virtual power cut destroys no files of this host."""
+        """Do nothing: a virtual power cut destroys no files on this host."""
 
     def has(self, sha256: bytes) -> bool:
         """Return True if the device holds this blob."""

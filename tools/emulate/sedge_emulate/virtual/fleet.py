@@ -1,4 +1,4 @@
-"""Runs one strategy in virtual time: the real cores, an in-memory broker, and worker processes that train.
+"""Runs one strategy in virtual time, with the real cores, an in-memory broker and training processes.
 
 The whole run is a function of its description and keeps no state of its own. If it is killed at any
 point and replayed, it finds the finished jobs in the cache, and its result is the same, byte for byte.
@@ -85,7 +85,7 @@ class VirtualCloud:
 
 
 class VirtualFleet:
-    """A fleet in virtual time and its one run.
+    """A fleet in virtual time, which performs a single run.
 
     ``name`` is a digest of the data, the trainer and the versions; every job key includes it. ``draw``
     chooses the devices for a round.

@@ -81,13 +81,13 @@ _LOST = Transit((), False)
 
 @dataclass(slots=True)
 class Queue:
-    """Until when a device's link is busy in each direction. A new connection gets a new queue."""
+    """The times until which a device's link is busy, up and down. A new connection gets a new queue."""
 
     up_s: float = 0.0
     down_s: float = 0.0
 
     def take(self, direction: Direction, needed_s: float, now: float) -> float:
-        """Occupy the link for ``needed_s`` after everything queued.
+        """Occupy the link for ``needed_s`` after everything already queued.
 
         Returns the seconds from ``now`` to the end.
         """
@@ -259,7 +259,7 @@ class Plan:
 
     @property
     def away_s(self) -> float:
-        """An upper bound on the seconds for which all devices may be offline.
+        """An upper bound on the seconds for which all devices may be offline at once.
 
         It is the time in which devices join plus the longest duty period.
         """

@@ -1,6 +1,6 @@
-"""Worker processes on a Ray cluster: one per processor, or, with GPUs, the same number per GPU.
+"""Worker processes on a Ray cluster: one per CPU or, with GPUs, the same number on each GPU.
 
-    this host     puts data, bundle, blobs and versions of the global model into Ray's store, once
+    this host     puts the data, the bundle, blobs and global models into Ray's store, once
     each host     gets the files that its tasks name, once, and maps them; workers have no files themselves
     the answer    brings the vectors that the jobs keep; they become files of this host (virtual/disk.py)
 
@@ -42,7 +42,7 @@ PLACED = 16
 
 @dataclass(frozen=True)
 class Placed:
-    """What each worker is set up with, in Ray's store. ``versions`` describes the emulator's process."""
+    """The objects in Ray's store that set up each worker. ``versions`` describes the emulator's process."""
 
     setup: WorkerSetup
     shares: Shares
@@ -89,7 +89,7 @@ class ClusterWorkers:
         return self._begun(function, arguments, (), (), lambda result, _: result)
 
     def perform(self, requests: Sequence[Request]) -> Future[Answers]:
-        """Do a group's jobs in one of the workers.
+        """Run a group's jobs in one of the workers.
 
         Writes the vectors that the jobs make to this host's disk.
         """

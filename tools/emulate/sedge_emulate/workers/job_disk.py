@@ -94,7 +94,7 @@ class JobVectors:
         return name
 
     def _take_spare(self, path: Path) -> None:
-        """Rename a spare file to ``path``, if there are any."""
+        """Rename a spare file to ``path``, if there is one."""
         with os.scandir(self._spare) as spares:
             for spare in spares:
                 try:
@@ -169,7 +169,7 @@ class JobVectors:
 
 @dataclass(frozen=True)
 class Carried:
-    """The ``files`` that came with a group's jobs and those ``written`` by it, as uint8 arrays by name."""
+    """The ``files`` sent with a group's jobs, and those ``written`` by them, as uint8 arrays by name."""
 
     files: Mapping[bytes, Any]
     written: dict[bytes, tuple[bool, Any]] = field(default_factory=dict[bytes, tuple[bool, Any]])

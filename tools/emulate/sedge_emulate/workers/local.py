@@ -22,7 +22,7 @@ class LocalWorkers:
         return self._processes.submit(function, *arguments)
 
     def perform(self, requests: Sequence[Request]) -> Future[Answers]:
-        """Do the jobs of a group in one of the processes."""
+        """Run the jobs of a group in one of the processes."""
         return self.submit(worker.perform, requests)
 
     def close(self) -> None:

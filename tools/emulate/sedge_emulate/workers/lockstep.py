@@ -62,7 +62,7 @@ class LocalRun:
 def train_together(
     runs: Sequence[LocalRun], trainer: FleetTrainer
 ) -> list[LocalResult | TrainingDiverged]:
-    """Run the training of all devices to its end. Returns the results, in order.
+    """Run the training of all devices to completion. Returns the results, in order.
 
     A training that diverges does not affect the others.
     """

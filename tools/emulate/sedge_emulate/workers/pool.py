@@ -51,7 +51,7 @@ class Workers(Protocol):
         ...
 
     def perform(self, requests: Sequence[Request]) -> Future[Answers]:
-        """Do the jobs of a group in one of the processes."""
+        """Run the jobs of a group in one of the processes."""
         ...
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class Workers(Protocol):
 
 
 class WorkerPool:
-    """Hands groups of waiting jobs to ``workers``, at most as many jobs at once as the trainer is wide.
+    """Hands groups of waiting jobs to ``workers``; a group is no larger than the trainer's width.
 
     ``hold`` keeps jobs back until they fill a group, or until ``flush``. Once a worker has died, every
     job raises ``failure``. If the trainer does not use the requested device, ``notes`` say why.
@@ -145,8 +145,7 @@ class WorkerPool:
     def _next_group(self) -> list["_Waiting"]:
         """Take the next group of jobs to hand out. Returns [] if there is none.
 
-        There may be one more group at work than there are workers, so that no worker waits for this
-        process.
+        One more group than there are workers may be handed out, so that no worker waits for this process.
         """
         with self._lock:
             self._draining = self._draining and bool(self._waiting)

@@ -1,9 +1,9 @@
 """Starts processes for computations, through loky.
 
 On Linux, each process is forked from one server process, which has imported torch but has computed
-nothing. So the import, which takes 1.5 s of processor time, happens only once, and all processes share
-the memory of torch's code. On other systems each process is a fresh interpreter: forks are not safe on
-macOS, and Windows has none.
+nothing. So the import, which takes 1.5 s of CPU time, happens only once, and all processes share the memory
+of torch's code. On other systems each process is a fresh interpreter: forks are not safe on macOS, and
+Windows does not support them.
 """
 
 import multiprocessing
@@ -28,8 +28,8 @@ from sedge_protocol.errors import LinkError
 ENVIRONMENT = {
     # Each process computes on one core; more threads would only wait for each other.
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
-    # By default, loky replaces a process that has grown by 300 MB, mapped data included, and the new one
-    # would have to open its trainer again.
+    # By default, loky replaces a process that has grown by 300 MB, including mapped data, and the new
+    # process would have to open its trainer again.
     "LOKY_MAX_MEMORY_LEAK_SIZE": str(2**63),
 }
 # onnxruntime is not preloaded: importing it starts a thread, which would be missing in the forks.
@@ -77,9 +77,11 @@ def in_process(function: Callable[..., Any], *arguments: object) -> Any:
 
 @cache
 def start_server() -> BaseContext | None:
-    """Start the server that forks processes. Returns its context, or None if processes must start afresh.
+    """Start the server that forks processes.
 
-    The server keeps the environment and the working folder that it was started with. It cannot start if
+    Returns the server's context, or None if each process must be started from scratch.
+
+    The server keeps the environment and the working directory that it was started with. It cannot start if
     the path of the folder for temporary files is too long for a socket.
     """
     if sys.platform != "linux":

@@ -1,4 +1,4 @@
-"""A worker process: does the jobs of devices, several at once if the trainer supports that.
+"""A worker process: runs jobs for the devices, several at once if the trainer supports that.
 
 A job runs the agent's own code (``sedge_edge.training.job`` and ``local_training``). Only the requests
 to the trainer are batched across a group of jobs (``lockstep.py``). All of this runs in the worker
@@ -112,7 +112,7 @@ class Worker:
         self.notes: list[str] = []
 
     def perform(self, requests: Sequence[Request]) -> Answers:
-        """Do the jobs of a group together. Returns their results, in order."""
+        """Run the jobs of a group together. Returns their results, in order."""
         answers: dict[int, Finished | Failed] = {}
         ready: list[_Ready] = []
         for place, request in enumerate(requests):
@@ -320,7 +320,7 @@ def judge(theta: Theta) -> float | None:
 
 
 def perform(requests: Sequence[Request]) -> Answers:
-    """Do the jobs of a group in this process."""
+    """Run the jobs of a group in this process."""
     return _this().perform(requests)
 
 

@@ -1,8 +1,8 @@
-"""Writes a model with its weights as a file for apps, in float32 or, if that costs little, in int8.
+"""Writes a model with its weights as a file for apps, in float32 or, if little accuracy is lost, in int8.
 
-The weights come from a device (the .npz file written by ``sedge-edge export``) or are a bundle's
-initial ones. The file is run in its own runtime first. It is written only if its outputs agree with
-eager torch or, for int8, are good enough.
+The weights come from a device (the .npz file written by ``sedge-edge export``) or are the initial weights
+of a bundle. The file is run in its own runtime first. It is written only if its outputs agree with eager
+torch or, for int8, are good enough.
 """
 
 import math
@@ -33,7 +33,7 @@ from sedge_protocol.wire.objective import IGNORED
 
 # The largest allowed difference from eager torch, as a share of the largest logit.
 TOLERANCE = 1e-4
-# The quality check needs at least this many held-out rows, whatever loss is allowed.
+# The quality check needs at least this many held-out rows, however large the allowed loss.
 MIN_HELD_OUT = 20
 # More rows would take longer and hardly change the ranges of activations.
 MAX_CALIBRATION_ROWS = 512
@@ -63,7 +63,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a file: its size in bytes, and the processor seconds per batch."""
+    """The cost of a file: its size in bytes, and the CPU time per batch, in seconds."""
 
     size: int
     seconds: float
@@ -76,8 +76,8 @@ class Cost:
 class Personal:
     """A file for apps: its runtime, its size in bytes, and how it compares with eager torch.
 
-    ``error`` is the largest difference from eager torch, as a share of the largest logit. Instead of
-    it, an int8 file has ``quality`` and the ``costs`` of the float32 file and of the int8 file.
+    ``error`` is the largest difference from eager torch, as a share of the largest logit. An int8 file has
+    ``quality`` instead, and the ``costs`` of the float32 file and of the int8 file.
     """
 
     path: Path
@@ -260,7 +260,7 @@ def _quality(run: Run, model: nn.Module, x: Tensor, y: Tensor, batch_size: int) 
 
 
 def _seconds(run: Run, x: Tensor) -> float:
-    """Return the processor seconds per batch: the median over several batches, after one warm-up."""
+    """Return the CPU time per batch, in seconds: the median over several batches, after one warm-up."""
     batch, times = x.numpy(), list[float]()
     for _ in range(TIMED_BATCHES + 1):
         started = time.process_time()

@@ -25,7 +25,7 @@ def _row_shape(text: str) -> tuple[int, ...]:
 
 
 class InputRow(NamedTuple):
-    """A row of an input: its name ("" for a single input), its shape, and the number of token ids or 0."""
+    """A row of an input: its name ("" for a single input), its shape, and its number of token ids or 0."""
 
     name: str
     shape: tuple[int, ...]

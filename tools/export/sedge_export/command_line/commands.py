@@ -27,7 +27,7 @@ from sedge_protocol.wire.objective import LOSSES, Loss, own_metric
 def export_bundles(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
     """Write a bundle for each width. Returns the text to print.
 
-    Raises ``ConfigError`` for wrong options, and ``ExportError`` for a model that cannot be exported.
+    Raises ``ConfigError`` for invalid options, and ``ExportError`` for a model that cannot be exported.
     """
     num_classes, target = objective(parser, options)
     if options.frozen != "float32" and not options.data:
@@ -111,7 +111,7 @@ def _metric(options: argparse.Namespace) -> str | OwnMetric | None:
 def personal_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
     """Write a model for apps. Returns the text to print.
 
-    Raises the errors of ``export_personal``, and ``ConfigError`` for wrong options.
+    Raises the errors of ``export_personal``, and ``ConfigError`` for invalid options.
     """
     if options.int8 != (options.data is not None):
         parser.error("--int8 and --data belong together")
@@ -205,7 +205,7 @@ def _found(key: str, path: str, expected: str) -> object:
     If that fails, raises a ``ConfigError`` that contains ``expected``.
     """
     module_name, _, attribute = path.partition(":")
-    if "" not in sys.path:  # also search the working folder, as python -m does
+    if "" not in sys.path:  # also search the working directory, as python -m does
         sys.path.insert(0, "")
     try:
         value: object = importlib.import_module(module_name)

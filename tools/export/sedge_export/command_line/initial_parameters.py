@@ -58,7 +58,7 @@ def write_bundle(
     metric: Metric,
     folder: Path,
 ) -> BundleManifest:
-    """Call the function, a "module:function" in the working folder, and write its parameters as a bundle.
+    """Call a "module:function" in the working directory, and write the parameters it returns as a bundle.
 
     Raises ``ConfigError`` if the function fails or does not return parameters, and ``StorageError`` if
     writing fails.

@@ -1,10 +1,10 @@
 """The time steps of RNN, GRU and LSTM and their gradients, as loops with few products.
 
-A cell's input is a (T, B, ...): the products of its weights with the inputs of all steps, biases
-included. So its loop contains only the products with the state h. The backward loop passes the gradient
-of the state from step to step and is linear in it. All factors are computed before that loop, for all
-steps at once, and the gradient of the weights is computed after it. Equations, gates and their order
-are those in torch's documentation of the layers. Shapes: T steps, B rows, H units.
+A cell's input is a (T, B, ...): the products of its weights with the inputs of all steps, including biases.
+So its loop contains only the products with the state h. The backward loop passes the gradient of the state
+from step to step and is linear in it. All factors are computed before that loop, for all steps at once, and
+the gradient of the weights is computed after it. Equations, gates and their order are those in torch's
+documentation of the layers. Shapes: T steps, B rows, H units.
 """
 
 from collections.abc import Callable

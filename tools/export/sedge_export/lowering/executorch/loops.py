@@ -6,7 +6,8 @@ from sedge_export.lowering.rules.table import replaces
 from sedge_export.recurrent.loop import LOOP, Tensors, unrolled
 from sedge_protocol.errors import ExportError
 
-# The limit keeps compilation short: a GRU unrolled to 32 steps takes four times as long as an MLP.
+# The limit keeps compilation short: a GRU unrolled to 32 steps takes four times as long to compile as an
+# MLP.
 MAX_STEPS = 32
 
 

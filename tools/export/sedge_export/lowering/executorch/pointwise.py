@@ -43,7 +43,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Any:
 def empty(
     size: Sequence[int], _order: Sequence[int], dtype: torch.dtype = torch.float32, **_where: object
 ) -> Tensor:
-    """Return zeros instead of uninitialised memory. Decompositions use only its shape."""
+    """Return zeros instead of uninitialised memory. Decompositions use only the shape."""
     return torch.zeros(size, dtype=dtype)
 
 

@@ -168,7 +168,7 @@ def _input_gradient(
 def _mirrored(graph: Graph, grad: Value, weight: Value, window: Window) -> Value:
     """Return the input's gradient as a convolution with the mirrored kernel.
 
-    The output must be as large as the input, so that this convolution has the padding of the forward
+    The output must be as large as the input, so that this convolution has the same padding as the forward
     one.
     """
     outputs, inputs = weight.shape[:2]

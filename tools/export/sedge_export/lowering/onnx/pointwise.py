@@ -62,7 +62,7 @@ def element_type(dtype: torch.dtype) -> ElementType:
 
 
 def wrapped(graph: Graph, operator: OpOverload, result: Value, dtype: torch.dtype) -> Value:
-    """Wrap a result into the range of a narrower integer type, as it overflows in torch."""
+    """Wrap a result into the range of a narrower integer type, as torch does on overflow."""
     bits = _NARROW.get(dtype)
     if bits is None or operator.overloadpacket not in _LEAVING:
         return result
@@ -97,7 +97,7 @@ def _unary(kind: str, graph: Graph, x: Value) -> Value:
 
 def _compare(kind: str, graph: Graph, x: Operand, y: Operand) -> Value:
     left, right = operands(graph, x, y)
-    if left.dtype == BOOL and kind != "Equal":  # ONNX defines no order of booleans
+    if left.dtype == BOOL and kind != "Equal":  # ONNX does not order booleans
         left, right = _as(graph, left, INT), _as(graph, right, INT)
     return graph.compare(kind, left, right)
 
@@ -240,7 +240,7 @@ def whole_div(graph: Graph, x: Value, y: Operand, rounding_mode: str | None = No
     """Return x / y, rounded down or towards 0."""
     left, right = operands(graph, x, y)
     if rounding_mode == "floor":
-        # Minus its remainder, x is a multiple of y, so rounding makes the quotient exact.
+        # x minus its remainder is a multiple of y, so rounding makes the quotient exact.
         quotient = graph.binary("Div", graph.sub(left, remainder(graph, left, right)), right)
         return quotient if left.dtype == INT else graph.unary("Round", quotient)
     if rounding_mode is None or left.dtype == INT:
@@ -310,7 +310,7 @@ def to_copy(
 
 @lowers(aten.leaky_relu.default)
 def leaky_relu(graph: Graph, x: Value, negative_slope: float = 0.01) -> Value:
-    """Return x above zero, negative_slope x below."""
+    """Return x where x > 0, else negative_slope * x."""
     return graph.unary("LeakyRelu", x, alpha=float(negative_slope))
 
 
@@ -324,7 +324,7 @@ def gelu(graph: Graph, x: Value, approximate: str = "none") -> Value:
 def elu(
     graph: Graph, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1
 ) -> Value:
-    """Return ELU and, with scales, SELU and CELU."""
+    """Return ELU or, with scales, SELU or CELU."""
     if input_scale == 1:
         result = graph.unary("Elu", x, alpha=float(alpha))
         return result if scale == 1 else graph.scale(result, scale)

@@ -2,8 +2,8 @@
 
 A rule is traced for the given shapes, and the resulting graph is lowered in place of the operator. The
 alternative for the gradients of pools would be onnxruntime's indices, MaxUnpool and ScatterElements.
-Compared with that, the rules reduce the time of a whole step to 0.85 in a small Inception and to 0.89
-in SqueezeNet; elsewhere it is 0.97 to 1.01 (batch 32, one thread, AVX-512).
+Relative to that, a whole step with the rules takes 0.85 times as long in a small Inception, 0.89 times in
+SqueezeNet, and 0.97 to 1.01 times elsewhere (batch 32, one thread, AVX-512).
 """
 
 from typing import Any

@@ -146,7 +146,7 @@ def empty(
     graph: Graph, size: Sequence[int], *_order: Sequence[int], dtype: torch.dtype | None = None,
     **_placement: object,
 ) -> Value:  # fmt: skip
-    """Return zeros instead of uninitialised memory. Decompositions use only its shape."""
+    """Return zeros instead of uninitialised memory. Decompositions use only the shape."""
     return graph.full(tuple(size), 0, element_type(dtype or torch.float32))
 
 

@@ -1,8 +1,8 @@
 """Pooling and its gradients, one axis after the other, for both runtimes.
 
 Ties are common, for example in an image's flat background or after ReLU, and the gradient is wrong
-unless they are broken as in torch. ExecuTorch's kernel for the gradient of max pooling is wrong (1.4.1
-and 1.5.1), and it has none for average pooling.
+unless they are broken as in torch. ExecuTorch's kernel for the gradient of max pooling gives wrong results
+(1.4.1 and 1.5.1), and ExecuTorch has none for average pooling.
 
 As in torch, the gradient of max pooling goes to the first largest element of a window. Along an axis,
 masks pass it from tap to tap until one equals the maximum. In the forward pass, columns are reduced
@@ -27,7 +27,7 @@ aten = torch.ops.aten
 # The product of this and any normal positive float32 is at least 1. Subnormal numbers are rounding
 # errors.
 STEEP = 2.0**126
-LOWEST = -1e38  # pads a maximum; finite, so that no difference from it is NaN
+LOWEST = -1e38  # the padding for a maximum; finite, so that no difference is NaN
 
 
 def positive(x: Tensor) -> Tensor:

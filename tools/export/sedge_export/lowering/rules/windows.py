@@ -56,7 +56,7 @@ class Axis:
         return seen
 
     def sum(self, taps: Sequence[Tensor]) -> Tensor:
-        """Return the gradient of ``taps``: put each tap's elements where it read them, and add up."""
+        """Return the gradient of ``taps``: each tap's elements, added where it read them."""
         if self.kernel == self.stride == 1 and not self.padding and self.extent == self.count:
             return taps[0]
         phases = [self._phase(taps, phase) for phase in range(self.stride)]

@@ -16,13 +16,12 @@ import msgspec
 from sedge_cloud.figures.numbers import natural
 from sedge_cloud.runs.rollout_versions import rank
 from sedge_cloud.runs.run import Run
+from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rollouts import (
     Progress,
     RolloutPlan,
     RolloutRow,
-    RolloutRows,
     Tried,
-    in_progress,
     read,
 )
 from sedge_cloud.store.rows import LATE_ROUNDS
@@ -123,7 +122,7 @@ def add(tally: Tally, bundle: bytes, orders: Iterable[Tried], since: int, measur
 
 
 def tallied(
-    row: RolloutRow, store: RolloutRows, closed: int, measured: bool = False
+    row: RolloutRow, store: Rows, closed: int, measured: bool = False
 ) -> tuple[Progress, Tally]:
     """Return the updated progress, and the tally up to round ``closed``.
 
@@ -143,7 +142,12 @@ def tallied(
     return progress, tally
 
 
-def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
+def in_progress(store: Rows, run: str) -> RolloutRow | None:
+    """Return a run's rollout that is in progress, or None."""
+    return next((row for row in store.rollouts(run) if row.state == "in_progress"), None)
+
+
+def advance(run: Run, store: Rows, at: float) -> Iterator[Note]:
     """Start the next phase of the run's rollout, or end it, if that is due. Yields notes about it."""
     row = in_progress(store, run.name)
     if row is None:
@@ -172,7 +176,7 @@ class Seen:
 
 
 def proceed(
-    row: RolloutRow, progress: Progress, seen: Seen, store: RolloutRows, at: float
+    row: RolloutRow, progress: Progress, seen: Seen, store: Rows, at: float
 ) -> Iterator[Note]:
     """Start a rollout's next phase, or end the rollout, if that is due. Raises ``StorageError``."""
     plan, tally, new = row.read_plan(), seen.tally, seen.tally.new
@@ -253,7 +257,7 @@ def members(row: RolloutRow, progress: Progress, devices: Iterable[str]) -> set[
     return {name for name in devices if before < rank(row, name) <= last}
 
 
-def away(store: RolloutRows, devices: Set[str], since: float) -> set[str]:
+def away(store: Rows, devices: Set[str], since: float) -> set[str]:
     """Return which of ``devices`` are paused, or offline and silent since ``since`` (wall clock)."""
     seen = store.sessions_named(devices)
     near = {one.device for one in seen if one.online or one.heard > since}
@@ -263,7 +267,7 @@ def away(store: RolloutRows, devices: Set[str], since: float) -> set[str]:
 def absent(
     row: RolloutRow,
     progress: Progress,
-    store: RolloutRows,
+    store: Rows,
     newest: Set[str],
     new: Group,
     at: float,

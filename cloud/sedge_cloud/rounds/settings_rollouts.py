@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import msgspec
 
 from sedge_cloud.clocks import Wall
-from sedge_cloud.rounds.rollouts import EARLIER_ROUNDS, Seen, Tally, proceed
+from sedge_cloud.rounds.rollouts import EARLIER_ROUNDS, Seen, Tally, in_progress, proceed
 from sedge_cloud.runs.rollout_versions import rank
 from sedge_cloud.store.roles import Rows
-from sedge_cloud.store.rollouts import FLEET, RolloutRow, in_progress
+from sedge_cloud.store.rollouts import FLEET, RolloutRow
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.settings import name_of
 

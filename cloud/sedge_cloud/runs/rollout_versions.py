@@ -6,7 +6,8 @@ in a rollout when a phase adds more.
 
 import hashlib
 
-from sedge_cloud.store.rollouts import Progress, RolloutRow, RolloutRows
+from sedge_cloud.store.roles import Rows
+from sedge_cloud.store.rollouts import Progress, RolloutRow
 
 
 def rank(row: RolloutRow, device: str) -> int:
@@ -18,7 +19,7 @@ def rank(row: RolloutRow, device: str) -> int:
 class Versions:
     """Decides which version each device gets from the rollouts of a run or of settings, newest first."""
 
-    def __init__(self, run: str, store: RolloutRows) -> None:
+    def __init__(self, run: str, store: Rows) -> None:
         self._given = list[tuple[RolloutRow, Progress, frozenset[str] | None]]()
         for row in reversed(store.rollouts(run)):
             if row.state in ("in_progress", "succeeded"):

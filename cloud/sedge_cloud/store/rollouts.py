@@ -8,13 +8,11 @@ A device's outcome is determined by its answers to the orders that named the bun
 from Mender and AWS IoT Jobs.
 """
 
-from collections.abc import Collection
-from typing import Literal, Protocol, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from sedge_cloud.store.connection import Database
-from sedge_cloud.store.rows import SessionRow
 from sedge_cloud.store.selector import parse
 from sedge_protocol.errors import ConfigError, StorageError
 
@@ -108,34 +106,6 @@ class Tried(msgspec.Struct, frozen=True):
     open: bool
 
 
-class RolloutRows(Protocol):
-    """The leader's queries about rollouts."""
-
-    def rollouts(self, run: str) -> list[RolloutRow]:
-        """Return a run's rollouts, oldest first."""
-        ...
-
-    def save_rollout(self, row: RolloutRow) -> bool:
-        """Store the progress of a rollout. Returns False if it is no longer in progress."""
-        ...
-
-    def eligible(self, where: str) -> list[str]:
-        """Return the enrolled devices that match a condition; all of them if ``where`` is empty."""
-        ...
-
-    def tried(self, run: str, first: int, last: int) -> list[Tried]:
-        """Return all of a run's orders in these rounds, sorted by round and device."""
-        ...
-
-    def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
-        """Return the sessions of these devices."""
-        ...
-
-    def paused(self) -> dict[str, float]:
-        """Return the paused devices, with the times at which they were paused (wall clock)."""
-        ...
-
-
 class Rollouts(Database):
     """Rollouts as rows. Each method runs as one transaction and raises ``StorageError`` on failure."""
 
@@ -218,11 +188,6 @@ class Rollouts(Database):
             " WHERE o.run = ? AND o.round BETWEEN ? AND ? ORDER BY o.round, o.device"
         )
         return self._rows(Tried, sql, run, first, last)
-
-
-def in_progress(store: RolloutRows, run: str) -> RolloutRow | None:
-    """Return a run's rollout that is in progress, or None."""
-    return next((row for row in store.rollouts(run) if row.state == "in_progress"), None)
 
 
 def read(row: RolloutRow, coded: bytes, kind: type[T]) -> T:

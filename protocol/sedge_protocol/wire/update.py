@@ -20,15 +20,15 @@ from sedge_protocol.wire.work import MAX_ARRAY_BYTES, Hash, Lengths, Share, Work
 _LENGTH = struct.Struct("<I")
 # A report takes about 300 bytes. 4 KiB leaves room for additions in later versions.
 MAX_REPORT_BYTES = 4096
-# A coded vector is at most as long as its float32 values plus a bitmap, which adds a 32nd. Allowing a
-# sixteenth covers the headers as well.
+# A coded vector is at most as long as its float32 values plus a bitmap, which adds 1/32 of their size.
+# Allowing 1/16 also covers the headers.
 DENSE_SLACK = 16
 # The largest float32: devices compute losses in float32, and sums over any fleet stay finite.
 LARGEST = (2 - 2**-23) * 2.0**127
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """The mean loss and the mean of the bundle's metric, in an evaluation on ``num_examples`` examples."""
+    """The mean loss and the mean of the bundle's metric in an evaluation of ``num_examples`` examples."""
 
     loss: float
     """The mean loss over the examples."""

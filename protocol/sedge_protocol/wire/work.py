@@ -16,7 +16,7 @@ from sedge_protocol.wire.transfer import Manifest
 Hash: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Seed: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-# The maximum number of training phases in one order after its first. FedRep has one.
+# The maximum number of training phases in one order, not counting the first. FedRep has one.
 MAX_PHASES = 8
 # Limits on the data exchanged between a device's own training function and a strategy, in each direction:
 # on named numbers and strings, on named arrays, and on the total bytes of the arrays' values.
@@ -55,7 +55,7 @@ class OwnModel(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def mixes(self) -> bool:
-        """True for a mixture. An adaptive one may have reached ``mix`` = 1."""
+        """True for a mixture. The ``mix`` of an adaptive mixture may have reached 1."""
         return self.mix < 1 or self.adaptive
 
 
@@ -118,9 +118,10 @@ class Blend(msgspec.Struct, frozen=True, omit_defaults=True):
     """The device predicts with mix * own + (1 - mix) * theta.
 
     own is the model that it last predicted with; theta is the start before training and the trained model
-    after it. A device without a model of its own uses theta alone. It may add the logarithms of its class
-    shares to the bias of the start's head; it does so if that gives a better metric on its training
-    examples, or the same metric and a lower loss. Blending does not change what is trained and sent.
+    after it. A device that has no such model yet uses theta alone. The device may add the logarithms of its
+    class shares to the bias of the head of the start; it does so if that gives a better metric on its
+    training examples, or the same metric and a lower loss. Blending does not change what is trained and
+    sent.
     """
 
     mix: Annotated[float, Meta(ge=0, lt=1)]
@@ -132,8 +133,8 @@ class Blend(msgspec.Struct, frozen=True, omit_defaults=True):
 class Codec(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a device codes its update.
 
-    If values are in bf16, ``fraction`` is below 1 and ``error_feedback`` is on, values are rounded to a
-    grid (codec/grid.py).
+    The values are rounded to a grid (codec/grid.py) when they are in bf16, ``fraction`` is below 1 and
+    ``error_feedback`` is on.
     """
 
     values: ValueCoding = ValueCoding.FP32
@@ -160,8 +161,8 @@ class Step(msgspec.Struct, frozen=True):
 class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a strategy asks of a device in one round, in addition to the vector that it starts from.
 
-    If ``training`` is None, work from a strategy uses the run's training, and work in an order the
-    defaults.
+    If ``training`` is None, the device trains with the run's settings when the work comes from a strategy,
+    and with the defaults when it is in an order.
     """
 
     keep: Names = ()

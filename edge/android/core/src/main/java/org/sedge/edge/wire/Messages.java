@@ -1191,7 +1191,7 @@ public final class Messages {
         }
     }
 
-    /** The mean loss and the mean of the bundle's metric, in an evaluation on {@code num_examples} examples. */
+    /** The mean loss and the mean of the bundle's metric in an evaluation of {@code num_examples} examples. */
     public static final class Metrics extends Struct<Metrics> {
         public static final Schema<Metrics> SCHEMA = new Schema<Metrics>(false) {
             @Override

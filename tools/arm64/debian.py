@@ -1,9 +1,9 @@
 """Builds an arm64 Debian: debootstrap downloads and verifies the packages, then they are unpacked.
 
 No arm64 program runs in the process, so the packages' maintainer scripts do not run either: there are no
-accounts except the ones created below, no initramfs and no ld.so.cache. Neither Python nor systemd as the
-first process needs them. Python's standard library is compiled here, as its package would do; otherwise
-every process would compile what it imports.
+accounts except the ones created below, no initramfs and no ld.so.cache. Neither Python nor systemd, as the
+first process, needs them. Python's standard library is compiled to bytecode here, as its package's script
+would have done; otherwise every process would compile the modules that it imports.
 """
 
 import os
@@ -41,7 +41,7 @@ def debian(name: str, packages: Sequence[str]) -> Path:
 
 
 def _complete(folder: Path) -> None:
-    """Create the files that the packages' scripts would have created and that everything needs."""
+    """Create the files that everything needs and that the packages' scripts would have created."""
     for name in ("dev", "proc"):  # debootstrap leaves device files or links here
         place = folder / name
         if place.is_symlink():

@@ -1,7 +1,7 @@
 """Runs programs of an arm64 Debian under qemu-user, emulating the processors of three Raspberry Pis.
 
-qemu 7.2 alone would show a program the host's /proc/cpuinfo, which crashes onnxruntime, and a processor
-with features that no Raspberry Pi has. proot sets the root folder and replaces that file without
+By default, qemu 7.2 would present the host's /proc/cpuinfo, which crashes onnxruntime, and a processor with
+features that no Raspberry Pi has. proot sets the root directory and replaces /proc/cpuinfo without
 privileges. /sys is the host's, because ExecuTorch reads it.
 """
 
@@ -84,8 +84,8 @@ def command(
     """Return the command and the environment that run ``words`` in the guest.
 
     ``sites`` are folders of Python packages; they and ``folders`` have the same paths inside as on the
-    host. The agent may write only there, because proot 5.1 passes faccessat2 to the host, which then checks
-    access to its own files.
+    host. The agent may write only to these folders, because proot 5.1 passes faccessat2 to the host, which
+    then checks access to its own files.
     """
     root = debian("root", ["python3", "ca-certificates"])
     binds = [

@@ -1,8 +1,8 @@
 """Runs a small arm64 machine with Debian and systemd in qemu: 512 MB, two Cortex-A53, user-mode network.
 
-Inside the machine, the host's address is 10.0.2.2. The machine's Debian comes from debian.py, with the
-settings below instead of those that the packages' scripts would make. A second disk has the files to
-install and the script that installs them.
+Inside the machine, the host's address is 10.0.2.2. debian.py builds the machine's Debian; the settings
+below replace the ones that the packages' scripts would have made. A second disk has the files to install
+and the script that installs them.
 """
 
 import shutil
@@ -77,7 +77,7 @@ def _configure(root: Path) -> None:
     etc = root / "etc"
     (etc / "machine-id").write_text("5ed9e" + "0" * 26 + "1\n")
     (etc / "hostname").write_text("pi-1\n")
-    # On a busy host, the emulated machine needs longer for a disk than systemd would wait.
+    # On a busy host, the emulated machine takes longer to find a disk than systemd waits by default.
     (etc / "fstab").write_text("LABEL=stick /media ext4 ro,x-systemd.device-timeout=900 0 0\n")
     (etc / "systemd/network/any.network").write_text(_NETWORK)
     units = etc / "systemd/system"

@@ -1,4 +1,4 @@
-"""Builds the agent's packages for arm64: wheels, folders with unpacked wheels, the Debian package."""
+"""Builds the agent's packages for arm64: wheels, folders with unpacked wheels, and the Debian package."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from tools.deb.__main__ import build
 from tools.wheels import target
 
 EXTRAS = {"onnxruntime": "onnx", "executorch": "executorch"}
-# The agent's own tests need these as well; they build programs with the onnx package.
+# The agent's own tests also need these packages; the tests build programs with onnx.
 _TESTS = ("pytest", "onnx")
 _PROJECT = ("pyproject.toml", "constraints.txt")
 _SOURCES = ("cloud", "edge", "protocol", "tools/conformance", "tools/emulate", "tools/export")
@@ -57,7 +57,7 @@ def agent(backend: str) -> Path:
 
 
 def tests() -> Path:
-    """Return a folder with what only the agent's own tests need."""
+    """Return a folder with the packages that only the agent's own tests need."""
     key = [*(word.encode() for word in _TESTS), (ROOT / "constraints.txt").read_bytes()]
     return _unpacked("tests", key, _TESTS)
 

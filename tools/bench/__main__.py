@@ -19,8 +19,8 @@ from pathlib import Path
 from tools.bench.harness import PAGE, RESULTS, benchmark
 
 HERE = Path(__file__).parent
-# The benchmarks that the pages need: two, and the ones in RESULTS.md except the GPU benchmark, which has a
-# command of its own.
+# The benchmarks whose results the pages need: these two, and the ones in RESULTS.md except the GPU
+# benchmark, which has its own command.
 KEPT = ("machine", "fleet_costs", *(name for name in PAGE if name != "gpu"))
 
 

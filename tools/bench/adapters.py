@@ -1,10 +1,10 @@
 """Compares training part of a model in a fleet with training the whole model, in bytes and accuracy.
 
 There are two models, trained on handwritten digits by ten devices: the transformer of examples/lora.py with
-adapters of rank 8, and a ResNet-8 whose body is frozen. Each base was trained on the digits 0 to 4 of 600
-other images; the fleet trains on all ten. Every run uses FedAvg, sends the largest 4 % of the elements in
-bf16, and has its own folder; an existing run is not repeated. Accuracies are before and after local
-training. The bytes of a device's first round and of its later rounds are listed separately.
+adapters of rank 8, and a ResNet-8 whose body is frozen. Each base was trained on the images of the digits 0
+to 4 among 600 others; the fleet trains on all ten digits. Every run uses FedAvg, sends the largest 4 % of
+the elements in bf16, and has its own folder; an existing run is not repeated. Accuracies are before and
+after local training. The bytes of a device's first round and of its later rounds are listed separately.
 """
 
 from pathlib import Path
@@ -82,7 +82,7 @@ def load() -> tuple[object, object]:
 
 
 def enlarged() -> tuple[Tensor, Tensor]:
-    """Return the digits (N, 1, 16, 16) and their labels (N,)."""
+    """Return all digits, enlarged to (N, 1, 16, 16), and their labels (N,)."""
     x, y = images()
     return functional.interpolate(x[:, None], scale_factor=2, mode="bilinear"), y
 

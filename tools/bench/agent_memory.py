@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).parents[2]
 # pip is in every virtual environment, but the agent does not use it.
 NOT_OURS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence")
 EXTRAS = {ONNXRUNTIME: "onnx", EXECUTORCH: "executorch"}
-# An agent's installation in MB, and its memory in MiB while it trains the 4-layer CNN.
+# The targets: the installation's size in MB, and the memory in MiB while training the 4-layer CNN.
 TARGETS = {ONNXRUNTIME: (150, 96), EXECUTORCH: (100, 64)}
 
 

@@ -88,7 +88,7 @@ def figures(found: Result) -> list[Figure]:
 def figure(cell: Cell, clean: float) -> Figure:
     """Return the figure of a cell.
 
-    The target, a bound on the error, applies under the default rule, except to the backdoor.
+    Attacks other than the backdoor have a target under the default rule: an upper bound on the error.
     """
     error = fmean(cell.error)
     what = f"error of the honest devices, {cell.strategy}: {cell.attack}"
@@ -128,7 +128,7 @@ def measure(
 
 
 def run(cells: Sequence[Cell], seeds: Sequence[int], rounds: int, out: Path) -> None:
-    """Run what is missing, one fleet per strategy and seed, and fill in the cells."""
+    """Run the cells without results, one fleet per strategy and seed, and fill in their results."""
     head = FLEET.read_text().partition("[[strategies]]")[0]
     for strategy in dict.fromkeys(cell.strategy for cell in cells):
         same = [cell for cell in cells if cell.strategy == strategy]
@@ -165,7 +165,7 @@ def add(cell: Cell, result: StrategyResult) -> None:
 
 
 def backdoor_success(out: Path, title: str) -> float:
-    """Return the share of marked images of other classes that the last model gives the target label."""
+    """Return the share of marked images of other classes to which the last model gives the target label."""
     config = load_emulation(out / "fleet.toml")
     data = load_dataset(config.data.dataset)
     source = ModelSource.of(config.model, data, out)

@@ -51,7 +51,7 @@ def kept_cell(config: EmulationConfig, path: Path) -> Result | None:
 
 
 def require_config(config: EmulationConfig, settings: dict[str, Any], path: Path) -> None:
-    """Raise ``DataError``, which names the first difference, if the configurations differ."""
+    """Raise ``DataError``, naming the first difference, if the configurations differ."""
     for key, old, new in differing(settings, config):
         raise DataError(
             f"{path}: a cell of another configuration: {key} is {old!r}, expected {new!r}; delete it to "

@@ -50,7 +50,7 @@ BROADCASTS = (Codec(ValueCoding.BF16, 0.12), Codec(ValueCoding.BF16, 0.05))
 SNAPSHOTS = (10, 40)
 PERSONAL = 0.0005
 SELECTION = UpdateSelection(0.5, gradient="delta")
-# The coded vectors of the page: the share of the elements and the coding of their values.
+# The coded vectors to report: the kind, the share of the elements, and the coding of their values.
 CODED = {
     ("update", 1.0, "fp32"): "update of everything in fp32",
     ("update", 0.04, "bf16"): "update by default, the largest 4 % in bf16, with error feedback",
@@ -102,7 +102,7 @@ def milliseconds(work: Callable[[], object], repeats: int) -> float:
 
 
 def fed_back(changes: Iterator[Theta], codec: Codec) -> Iterator[Sent]:
-    """Yield what is sent of each change (n,). Error feedback adds the rest to the next change."""
+    """Yield the part of each change (n,) that is sent. Error feedback adds the rest to the next change."""
     residual: Theta | None = None
     for change in changes:
         whole = change if residual is None else change + residual
@@ -126,7 +126,7 @@ def broadcasts(training: Training, codec: Codec) -> Iterator[Sent]:
 
 
 def snapshots(training: Training, layout: Layout, codec: Codec) -> Iterator[Row]:
-    """Yield the size of the whole model after some rounds of broadcasting the global model's changes."""
+    """Yield the coded size of the whole global model after each number of rounds in ``SNAPSHOTS``."""
     broadcast = BroadcastConfig(codec.values, codec.fraction)
     theta, owed = first_version(training.shared(1), layout, broadcast), None
     for number in range(1, max(SNAPSHOTS) + 1):
@@ -148,7 +148,7 @@ def snapshots(training: Training, layout: Layout, codec: Codec) -> Iterator[Row]
 
 
 def patches(training: Training, device: int) -> Iterator[Sent]:
-    """Yield a device's patches: its personal elements, the farthest from the next global model."""
+    """Yield a device's patches: its personal elements, the ones farthest from the next global model."""
     for number in range(1, training.rounds + 1):
         own, shared = training.own(device, number), training.shared(number + 1)
         places = top_k(own - shared, round(PERSONAL * own.size)).indices

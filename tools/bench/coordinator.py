@@ -1,22 +1,22 @@
-"""Measures the processor time that a device's update costs the coordinator.
+"""Measures the CPU time that a device's update costs the coordinator.
 
     python -m tools.bench coordinator [--devices 100] [--rounds 4] [--strategy fedavg] [--folder /tmp]
     python -m tools.bench coordinator --group-commit
 
-A real coordinator with a real store gets the authentic frames of many devices from a caller in the same
-thread: an offer, then the chunks of a large update. This covers everything that the coordinator does for an
-update, except for the link to the broker: frame and MAC, chunks to disk, decoding, validation, receipt, and
-the device's share of closing the round. Updates have the largest elements of a delta, in bf16: "random"
-(normal values without structure) and "rows" (rows of 1024 with very different scales, like a hidden
-layer's), both with a durable store and without fsync. Planning the next round is reported separately.
-Milliseconds per update are processor time of this process (one thread, kernel included), the median of all
-rounds but the first. ``received_per_s`` is updates per second of wall time, from the first frame to the
-last receipt, if each turn of the event loop processes ``--turn`` devices. The last line is JSON.
+A real coordinator with a real store receives the authenticated frames of many devices from a caller in the
+same thread: an offer, then the chunks of a large update. This covers everything that the coordinator does
+for an update, except for the link to the broker: frame and MAC, chunks to disk, decoding, validation,
+receipt, and the device's share of closing the round. Updates have the largest elements of a delta, in bf16:
+"random" (normal values without structure) and "rows" (rows of 1024 with very different scales, like a
+hidden layer's), both with a durable store and without fsync. Planning the next round is reported
+separately. Milliseconds per update are this process's CPU time (one thread, kernel included), as the median
+of all rounds but the first. ``received_per_s`` is updates per second of wall time, from the first frame to
+the last receipt, if each turn of the event loop processes ``--turn`` devices. The last line is JSON.
 
-With ``--group-commit``: updates per second by wall clock, with fsync, if 1, 8 and 32 updates share a
-transaction, on SQLite and on its own PostgreSQL; ``times`` is the ratio to one update per transaction, and
-``processor_ms`` is an update's processor time. A transaction's updates share its flush, so the slower the
-disk flushes, the more is gained.
+With ``--group-commit``: updates per second of wall time, with fsync, when 1, 8 or 32 updates share a
+transaction, on SQLite and on a PostgreSQL server started for this; ``times`` is the ratio to one update per
+transaction, and ``processor_ms`` is an update's CPU time. The updates in a transaction share one flush, so
+the gain is larger on slower disks.
 """
 
 import argparse
@@ -61,7 +61,7 @@ FLEET = "bench"
 RUN = "run"
 EMPTY_PROGRAM = bytes.fromhex("08093a0312016742040a001014")  # an ONNX model without nodes
 SHARES = (0.5, 0.04)
-# With --group-commit: how many updates arrive in each turn of the event loop.
+# With --group-commit: the numbers of updates that arrive in each turn of the event loop.
 TURNS = (1, 8, 32)
 PLAN = "plan and order the next round"
 # How many distinct deltas the updates are made from; more would only take longer to prepare.
@@ -113,7 +113,7 @@ def update_for(order: Order, layout: Layout, payload: bytes, number: int) -> byt
 
 
 class Stages:
-    """Measures processor seconds by stage. Time in a nested stage counts only for the inner stage."""
+    """Measures CPU seconds by stage. Time in a nested stage counts only for the inner stage."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -121,7 +121,7 @@ class Stages:
         self._since = 0.0
 
     def watch(self, owner: object, method: str, stage: str) -> None:
-        """Count all later calls of a method as a stage."""
+        """Attribute the time of all later calls of a method to a stage."""
         call: Callable[..., object] = getattr(owner, method)
 
         def timed(*args: object, **kwargs: object) -> object:
@@ -217,7 +217,7 @@ class Bench(Online):
         )
         super().__init__(folder, store, args.devices, args.size, config)
         self.turn = turn
-        # For each round, wall time and processor time from the first frame to the last receipt.
+        # For each round, wall time and CPU time from the first frame to the last receipt.
         self.received_s: list[float] = []
         self.processor_s: list[float] = []
         self.stages = Stages()
@@ -245,7 +245,7 @@ class Bench(Online):
         return round(len(self.devices) / median(self.received_s[1:]))
 
     def play(self, payloads: list[bytes]) -> dict[str, float]:
-        """Play one round. Returns processor milliseconds per update, by stage."""
+        """Play one round. Returns CPU milliseconds per update, by stage."""
         batches = [
             device.frames(device.order(self.effects), self.layout, payloads[i % DELTAS], i)
             for i, device in enumerate(self.devices)

@@ -36,7 +36,7 @@ def figures(found: Json) -> list[Figure]:
 
 
 def both_ways(strategy: StrategyResult) -> list[Figure]:
-    """Return figures of a device's bytes, or none if the result does not separate its first round."""
+    """Return figures of a device's bytes, or [] if the result does not separate its first round."""
     row = headline(strategy)
     device, new = row.rates.device, row.rates.newcomer
     if not device.both or not new.both:

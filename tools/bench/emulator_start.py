@@ -1,4 +1,4 @@
-"""Measures the emulator's start-up: processor seconds until the first round, with and without its cache.
+"""Measures the emulator's start-up: CPU time until the first round, with and without its cache.
 
 A fleet of ten devices with the 4-layer CNN is started several times with and without it.
 """
@@ -17,7 +17,7 @@ from tools.bench.harness import Figure, Result, bench
 
 
 def start_s(fleet: Path, folder: Path, *words: str) -> float:
-    """Return the processor seconds of all processes until a run reports that its first strategy begins."""
+    """Return the CPU seconds that all processes use until a run reports that its first strategy begins."""
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)  # left by the last start, which was killed
     command = [sys.executable, "-m", "sedge_emulate", "run", str(fleet), "--out", str(out), *words]
@@ -32,7 +32,7 @@ def start_s(fleet: Path, folder: Path, *words: str) -> float:
 
 
 def processor_s(root: int) -> float:
-    """Return the processor seconds that a process and all its descendants have used so far."""
+    """Return the CPU seconds that a process and all its descendants have used so far."""
     ticks, children = dict[int, int](), dict[int, list[int]]()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # the process has ended since the folder was listed
@@ -58,7 +58,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("The emulator's start", figures)
 def measure(times: int = 3) -> Result:
-    """Measure the median start of a small fleet, with an empty cache and with the model in the cache."""
+    """Measure a small fleet's median start-up time, with an empty cache and with the model in the cache."""
     cold: list[float] = []
     cached: list[float] = []
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:

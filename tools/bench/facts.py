@@ -1,9 +1,9 @@
 """Measures what it costs to display a fleet after many rounds.
 
 The store has a run with a given number of closed rounds, of ten devices each, written as if the run had
-happened. Processor time is measured for ``device list`` (the whole command), for the first status page
-(reading the facts and drawing the page) and for a restart until the first ``/healthz`` (the coordinator
-loads its state and the facts are read). registry.py measures an idle fleet.
+happened. CPU time is measured for ``device list`` (the whole command), for the first status page (reading
+the facts and drawing the page) and for a restart until the first ``/healthz`` (the coordinator loads its
+state and the facts are read). registry.py measures an idle fleet.
 """
 
 import resource
@@ -88,7 +88,7 @@ def closed(number: int, names: Sequence[str], state: bytes) -> ClosedRound:
 
 
 def device_list(folder: Path, state: Path) -> float:
-    """Return the processor seconds of the command ``device list``."""
+    """Return the CPU time, in seconds, used by the command ``device list``."""
     config = folder / "cloud.toml"
     config.write_text(
         f'fleet = "{FLEET}"\nstate_dir = "{state}"\n[broker]\nurl = "mqtt://127.0.0.1:1"\n'
@@ -101,7 +101,7 @@ def device_list(folder: Path, state: Path) -> float:
 
 
 def page(state: Path) -> float:
-    """Return the processor seconds of the first page."""
+    """Return the CPU time, in seconds, for producing the first page."""
     with closing(open_folder(state)) as store:
         begun = time.process_time()
         status_page(Reader(FLEET, state, store).read())
@@ -109,7 +109,7 @@ def page(state: Path) -> float:
 
 
 def restart(state: Path) -> float:
-    """Return the processor seconds from a start to the first answer on /healthz."""
+    """Return the CPU time, in seconds, from startup to the first response from /healthz."""
     begun = time.process_time()
     with closing(open_folder(state, durable=False)) as store:
         core = Coordinator(FLEET, store, 1.0, int(time.time()), wall=on_the_wall)
@@ -121,7 +121,7 @@ def restart(state: Path) -> float:
 
 
 def looked(devices: int, rounds: int) -> dict[str, float]:
-    """Measure the processor seconds of each way to display the fleet, after ``rounds`` rounds."""
+    """Measure the CPU seconds of each way to display the fleet after ``rounds`` rounds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         state = filled(folder, devices, rounds)
@@ -135,7 +135,7 @@ def looked(devices: int, rounds: int) -> dict[str, float]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return, for each number of rounds, the processor seconds of the list, the page and a restart."""
+    """Return, for each number of rounds, the CPU seconds of the list, the page and a restart."""
     return [
         Figure(
             f"processor seconds after {rounds:,} rounds",

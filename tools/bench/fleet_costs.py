@@ -2,9 +2,9 @@
 
 Traffic is measured in ``examples/fashion_mnist.toml`` under FedOBP, counted at the emulator's link: a
 device's first round, with everything that a newcomer downloads, and a later round. A broadcast reaches all
-devices but leaves the coordinator only once, so it is counted separately from bytes for single devices. A
-device's row is the growth of the database per enrolled device. A connection is the growth of Mosquitto's
-memory per silent client that is subscribed like a device.
+devices but leaves the coordinator only once, so it is counted separately from bytes for single devices. The
+cost of a device's row is the growth of the database per enrolled device. The cost of a connection is the
+growth of Mosquitto's memory per silent client with the same subscriptions as a device.
 """
 
 import resource
@@ -42,7 +42,7 @@ def few_rounds(folder: Path, rounds: int) -> result.Result:
 
 
 def broadcast_bytes(played: result.Result) -> float:
-    """Return the mean bytes per later round that leave the coordinator once for all devices.
+    """Return the mean bytes per later round that the coordinator sends once for all devices.
 
     The result follows from down = devices * (broadcast + own) and sent = broadcast + devices * own.
     """
@@ -73,7 +73,7 @@ def text(value: str) -> bytes:
 
 
 def connect(port: int, device: str) -> socket.socket:
-    """Connect a silent client with MQTT 5 that is subscribed like a device."""
+    """Connect a silent MQTT 5 client with the same subscriptions as a device."""
     link = socket.create_connection(("127.0.0.1", port))
     flags = bytes([5, 2, 0, 0, 0])  # version 5, clean start, no keepalive, no properties
     link.sendall(packet(0x10, text("MQTT") + flags + text(device)))

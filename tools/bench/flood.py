@@ -84,13 +84,14 @@ KINDS = {
 FLOODER = "flooder"
 # The model has 13 chunks, and an update has five.
 SIZE = 200_000
-# The targets: the minimum share of the honest devices' rate, and the maximum number of log lines.
+# The targets: the minimum of the honest devices' update rate during a flood, as a share of the calm rate,
+# and the maximum number of log lines.
 TARGET_SHARE, TARGET_LINES = 0.8, 30
 START_S = 30.0
 # How long after a flood every honest device may take to commit another update.
 BACKLOG_S = 120.0
 BODY_BYTES = 4096
-# How many messages the flooder sends between two checks of the clock and of arrivals.
+# How many messages the flooder sends before it checks the clock and incoming messages again.
 BATCH = 64
 TRAIN_S = 0.5
 HELLO = Hello(b"!" * 16, "bench", ("onnxruntime",), ("zstd",), versions=VERSIONS)
@@ -163,7 +164,7 @@ class Station:
         """Process a message from the coordinator."""
         if isinstance(message, Order):
             self.order = message
-        elif isinstance(message, Welcome) and message.nonce != HELLO.nonce:  # it does not know us
+        elif isinstance(message, Welcome) and message.nonce != HELLO.nonce:  # asks for a hello
             self.greet()
 
     def take(self, topic: str, payload: bytes) -> None:
@@ -423,7 +424,7 @@ class Bench:
         return sum(device.committed for device in self._honest)
 
     def _cpu_s(self) -> float:
-        """Return the user and system seconds of the coordinator's process (proc(5): fields 14 and 15)."""
+        """Return the CPU time, in seconds, of the coordinator's process (proc(5): fields 14 and 15)."""
         text = Path(f"/proc/{self._serve.pid}/stat").read_text()
         fields = text.rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

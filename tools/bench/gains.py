@@ -32,7 +32,7 @@ TESTS = 200
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One strategy's accuracy before and after training, for a split, examples per device and a seed."""
+    """One strategy's accuracy before and after training, for a split, a ``size`` and a seed."""
 
     split: str
     size: int
@@ -55,7 +55,7 @@ class Gains(msgspec.Struct, frozen=True):
 
 
 def figures(found: Result) -> Iterator[Figure]:
-    """Yield what each strategy gains over the first one, after training."""
+    """Yield each strategy's gain over the first one, after training."""
     cells = msgspec.convert(found, Gains).cells
     for split, size, strategy in dict.fromkeys((c.split, c.size, c.strategy) for c in cells):
         gains = gains_of(cells, split, size, strategy)
@@ -118,7 +118,7 @@ def kept_cells(fleet: EmulationConfig, kept: Path) -> list[Cell]:
 
 
 def divided_data(fleet: EmulationConfig, split: str, size: int) -> DataConfig:
-    """Return the data settings so that devices train on ``size`` examples on average.
+    """Return the data settings with which devices train on ``size`` examples on average.
 
     Raises ``BadOption`` if that is impossible.
     """

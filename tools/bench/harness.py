@@ -125,7 +125,7 @@ def options(name: str, measure: Callable[..., Result]) -> argparse.ArgumentParse
 
 
 def chosen(names: Sequence[str], known: Iterable[str]) -> list[str]:
-    """Return the names, or all known names if there are none. Raises ``BadOption`` for an unknown name."""
+    """Return the names, or all known names if none are given. Raises ``BadOption`` for an unknown name."""
     everything = list(known)
     for name in names:
         if name not in everything:

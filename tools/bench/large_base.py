@@ -3,8 +3,8 @@
 Real processes run on loopback: Mosquitto, ``sedge-cloud serve``, an agent, and a web server for the blobs
 in the state folder. For each way of delivery it reports the bytes from the broker to the device, the bytes
 over HTTP as the device counts them, and the seconds from the run's start until the base is on the device's
-disk. It also measures how many bytes a request over TLS 1.3 costs in addition to its blob, which shows the
-size from which HTTP pays off.
+disk. It also measures how many bytes a request over TLS 1.3 costs in addition to its blob, which shows
+above which size HTTP pays off.
 """
 
 import socket

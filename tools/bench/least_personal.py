@@ -1,4 +1,4 @@
-"""Finds how many elements of a model FedOBP should keep personal, from 500 to 600,000 parameters.
+"""Finds how many elements FedOBP should keep personal in models of 500 to 600,000 parameters.
 
 Two data sets, each with six models, are split among ten devices by Dir(0.3). With ``--validation``, rules
 that derive the number from the model's size are compared on a fifth of the devices' training examples; the

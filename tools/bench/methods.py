@@ -27,9 +27,9 @@ from sedge_emulate.config import EmulationConfig, load_emulation
 from sedge_emulate.emulation import slug
 from sedge_protocol.wire.objective import Metric
 
-# This many pairs of devices are listed, those that learned together most often.
+# The number of pairs of devices to list: the pairs that learned together most often.
 _PAIRS = 3
-# The data sets' titles, which are also the heads of their columns.
+# The data sets' titles, which are also their column headings.
 TITLES = {
     "phones": "phones",
     "shakespeare": "Shakespeare's roles",

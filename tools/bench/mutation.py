@@ -6,10 +6,10 @@ A mutant is a module with one change: a comparison, arithmetic or boolean operat
 is off by one, a condition is negated, a statement is deleted, or a function returns None. The tests run on
 each mutant in a copy of the tree, nearest first: those that mirror the module's path, those in its folder,
 those of its deliverable, then those in WIDER. The first failure kills the mutant, and so does a stage that
-takes over four times as long as on the unchanged tree, plus 30 s. Each line names the test that failed:
-one that has nothing to do with the module may be a test that depends on time. Survivors are printed with
-their location and diff; a reader decides whether a test is missing or the change makes no difference. The
-last line is JSON.
+takes over four times as long as on the unchanged tree, plus 30 s. Each line names the test that failed: one
+that has nothing to do with the module may be sensitive to timing. Survivors are printed with their location
+and diff; a reader decides whether a test is missing or the change makes no difference. The last line is
+JSON.
 """
 
 import argparse
@@ -60,7 +60,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.FloorDiv: ast.Mult, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
     ast.LShift: ast.RShift, ast.RShift: ast.LShift,
 }  # fmt: skip
-# Parts that are not mutated: what a type checker already checks, and texts for people.
+# Parts that are not mutated: what a type checker already checks, and messages for people.
 TYPES = ("annotation", "returns")  # except calls, as in Annotated[int, Meta(ge=1)]
 SKIPPED = {"decorator_list", "exc", "frozen", "strict"}
 
@@ -204,7 +204,7 @@ class Trees:
     def killer(self, mutant: Mutant) -> str:
         """Run all stages on a mutant, each with a time limit.
 
-        Return the failed test, or "" if all passed.
+        Returns the failed test, or "" if all passed.
         """
         for tests in stages_of(self._root, mutant.path):
             limit_s = 30 + 4 * self._unchanged_s(tests)
@@ -227,7 +227,7 @@ class Trees:
         if tests not in self._seconds:
             tree, begun = self.free.get(), time.monotonic()
             try:
-                # Twice, so that one test that depends on time does not end an hour's work.
+                # Twice, so that one test that is sensitive to timing does not end an hour's work.
                 if failure_of(tree, tests, None) and (failure := failure_of(tree, tests, None)):
                     raise SystemExit(f"{' '.join(tests)} fail even without a mutant:\n{failure}")
             finally:

@@ -1,4 +1,4 @@
-"""Measures processor time and traffic of 1, 2 and 4 coordinators, and the effect of changing their number.
+"""Measures CPU time and traffic of 1, 2 and 4 coordinators, and the effect of changing their number.
 
     python -m tools.bench processes [--devices 24] [--rounds 8]
 
@@ -6,10 +6,10 @@ First one ``sedge-cloud serve`` runs on SQLite and a folder, then 1, 2 and 4 run
 store, each on its own host (a network namespace, which needs root). The devices take part in FedAvg runs
 whose updates have two chunks and whose broadcasts contain the whole model: first a quarter of the devices
 in each round, then all of them. The first round of each run is not measured. The coordinators' idle load is
-subtracted, because its share depends on the pace of rounds:
+subtracted, because the faster the rounds, the smaller its share:
 
-update_ms   the coordinators' processor milliseconds per update, planning and closing included, in
-            rounds of all devices
+update_ms   the coordinators' CPU milliseconds per update, planning and closing included, in rounds of
+            all devices
 fixed_ms    the part of them that each round takes, however many devices take part
 more_ms     the part of them that each device's update adds
 round_s     how long a round of all devices takes; a device trains for 0.2 to 1.2 s of it
@@ -68,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Used:
-    """What some rounds used: processor and wall seconds, bytes to the broker, bytes in the database."""
+    """What some rounds used: CPU and wall-clock seconds, bytes to the broker, bytes in the database."""
 
     cpu_s: float
     wall_s: float
@@ -116,7 +116,7 @@ class Measured:
         return row.round
 
     def cpu_s(self) -> float:
-        """Return the processor seconds that all running coordinators have used."""
+        """Return the CPU seconds that all running coordinators have used."""
         return sum(self.fleet.processes[host].used_s() for host in self.fleet.hosts)
 
     def sent(self) -> int:

@@ -34,7 +34,7 @@ def replaced(text: str, name: str, lines: Iterable[str]) -> str:
 
 def demo(result: Result) -> list[str]:
     """Return the demo's description, and a table with a row for each strategy."""
-    assert result.machine is not None  # only a real run's result has none
+    assert result.machine is not None  # only a real run's result lacks it
     minutes = sum(strategy.seconds for strategy in result.strategies) / 60
     fewest = min(device.num_test for device in result.strategies[0].devices)
     return [

@@ -5,7 +5,7 @@
 The product's command enrols the devices from a CSV file with secrets and two tags. A tenth of them, at most
 100,000, say hello and are online. Separate processes then measure a coordinator's start until the facts
 have been read, and its idle load; drawing a cohort of 1,000 from the devices that a condition selects; and
-the first page of ``device list``. Seconds are processor time, which excludes a database server. With
+the first page of ``device list``. Seconds are CPU time, not counting a database server. With
 ``--postgres``, which starts a server for the rows, the import and the cohort are measured in wall time. The
 last line is JSON.
 """
@@ -85,7 +85,7 @@ def filled(folder: Path, devices: int, url: str | None) -> tuple[Path, float]:
 
 
 def run(config: Path, *words: str) -> float:
-    """Run a ``sedge-cloud`` command. Returns the processor seconds that it took."""
+    """Run a ``sedge-cloud`` command. Returns the CPU seconds that it took."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "sedge_cloud", "--config", str(config), *words]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -94,7 +94,7 @@ def run(config: Path, *words: str) -> float:
 
 
 def come_online(store: Store, devices: int) -> None:
-    """Let every tenth device say hello, or fewer so that at most ``MAX_ONLINE`` do."""
+    """Let every tenth device say hello, but at most ``MAX_ONLINE`` devices in total."""
     step = max(10, devices // MAX_ONLINE)
     names = [NAME.format(i + i // step % SITES) for i in range(0, devices, step)]
     rows = store.devices_named(names)

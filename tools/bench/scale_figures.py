@@ -9,7 +9,9 @@ TARGET_UPDATES = {0.5: 200, 0.01: 900}
 
 
 def coordinator(found: Result) -> list[Figure]:
-    """Return how many updates per second one coordinator takes with a store that survives power cuts."""
+    """Return how many updates per second one coordinator processes with a store that survives power
+    cuts.
+    """
     rows = found["rows"]
     figures: list[Figure] = []
     for row in rows:

@@ -55,7 +55,9 @@ def enrolled_long_ago(home: Path, device: str) -> None:
 
 
 def while_a_run_goes_on(fleet: Watched, bundle: Path) -> None:
-    """Let devices die, slow down and be revoked during a run, then the broker die, then the coordinator."""
+    """Let devices die, slow down and be revoked during a run; then let the broker and the coordinator
+    die.
+    """
     fleet.start_cloud()
     for seed, name in enumerate(("pi-1", "pi-2", "pi-3", "pi-4")):
         fleet.add_device(name, seed)

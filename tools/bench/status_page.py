@@ -7,9 +7,9 @@ as the result shows. This is measured three times: without a page (the problem l
 with a page that nobody reads, and with readers in a separate process, which hold the stream open and fetch
 the page at every change, as browsers do.
 
-A share is processor time relative to wall time. It counts the recorder, which runs in the loop, and the
-other threads, which may hold the interpreter all the time. First paint is what a browser waits for: the
-time to the last byte of the page, which needs no other files.
+A share is CPU time relative to wall time. It counts the recorder, which runs in the loop, and the other
+threads, which may hold the interpreter all the time. First paint is what a browser waits for: the time to
+the last byte of the page, which needs no other files.
 """
 
 import http.client
@@ -57,7 +57,7 @@ WAITS = msgspec.structs.replace(HELLO, waits="31 % battery")
 RATE = 20
 # How many devices wait at the same time.
 WAITING = 10
-# The threads that run beside the coordinator's loop.
+# The threads that run alongside the coordinator's loop.
 BESIDE = ("status page", "problem log")
 
 
@@ -110,7 +110,7 @@ class Fleet:
 
 
 def cpu_beside() -> float:
-    """Return the processor seconds that the threads beside the loop have used so far."""
+    """Return the CPU seconds that the threads alongside the loop have used so far."""
     threads = [t.ident for t in threading.enumerate() if t.name in BESIDE and t.ident is not None]
     return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in threads)
 
@@ -170,12 +170,14 @@ def paint(port: int) -> tuple[float, float, int]:
 
 
 def watched(fleet: Fleet, port: int, readers: int, seconds: float) -> tuple[float, float]:
-    """Return the share with readers, and the number of changes per minute that each reader received."""
+    """Return the share measured by ``work`` with readers, and the changes per minute that each reader
+    received.
+    """
     context = get_context("spawn")
     stop, changes = context.Event(), context.Value("i", 0)
     process = context.Process(target=read, args=(port, readers, stop, changes))
     process.start()
-    while changes.value < readers:  # until they have begun
+    while changes.value < readers:  # until the readers have begun
         fleet.work(1.0)
     before = changes.value
     share = fleet.work(seconds)
@@ -216,7 +218,7 @@ def measure(
         cloud = CloudConfig(FLEET, state_dir=str(fleet.state))
         nowhere = BrokerSettings("mqtt://127.0.0.1:1", "coordinator")
         with sidecars(cloud, nowhere):
-            fleet.work(2 * STALE_S)  # the facts' first reading goes through every round
+            fleet.work(2 * STALE_S)  # the first reading of the facts goes through every round
             unwatched = fleet.work(seconds)
         port = free_port()
         page = msgspec.structs.replace(cloud, http=HttpConfig(f"127.0.0.1:{port}"))

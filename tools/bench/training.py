@@ -5,14 +5,14 @@ torch.optim.SGD, one process with two threads (``OMP``'s default on two cores). 
 processes with one thread each. Both train the same devices with the same number of examples, alternately.
 The result is the median over the rounds of the ratio within a round, because absolute figures vary with the
 machine's load. That load slows down two threads that wait for each other more than two processes, so there
-is a second ratio, "per core": the loop's processor time with one thread, relative to the trainer's. Before
-a trainer is timed, it must pass its own checks, and one device's training is compared with the loop's on
-the same batches. While one side waits, the kernel may swap out its memory or lower the processor's clock,
-so each side trains an eighth of the devices again before it is timed.
+is a second ratio, "per core": the loop's CPU time with one thread, relative to the trainer's. Before a
+trainer is timed, it must pass its own checks, and one device's training is compared with the loop's on the
+same batches. While one side waits, the kernel may swap out its memory or lower the processor's clock, so
+each side trains an eighth of the devices again before it is timed.
 
 Then every trainer is compared with autograd on the models, batches and devices of the shipped examples,
-alternately, in one process with one thread. The figure is the median over the rounds of the ratio of
-processor times.
+alternately, in one process with one thread. The figure is the median over the rounds of the ratio of CPU
+times.
 """
 
 import copy
@@ -209,7 +209,7 @@ def bundle_of(model: nn.Module, batch_size: int, shape: tuple[int, ...]) -> Bund
 
 @dataclass(frozen=True)
 class Taken:
-    """How long work took: wall seconds, and the calling thread's processor seconds."""
+    """How long work took: wall-clock seconds, and the calling thread's CPU seconds."""
 
     clock: float
     processor: float

@@ -1,7 +1,7 @@
 """Watches a real fleet in every place that must report problems (seen.py).
 
 page      the text of the status page
-metrics   /metrics, where the count for the problem's code must exceed the other problems with this code
+metrics   /metrics, where the count for the code must exceed that of the other problems with it
 run show  the output of ``sedge-cloud run show``
 log       the lines in the service's log that the journal classifies as warnings or errors
 """
@@ -178,7 +178,7 @@ class Watched(RealFleet):
         return float(found[1]) if found else 0.0
 
     def _others(self, it: Problem) -> int:
-        """Return how many other subjects have a problem with the code of this one."""
+        """Return how many other subjects have a problem with the same code."""
         found = json.loads(self._ask("/api/problems") or "[]")
         return sum(1 for p in found if p["code"] == it.code and p["subject"] != it.subject)
 

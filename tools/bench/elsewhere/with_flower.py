@@ -3,7 +3,7 @@
     python tools/bench/elsewhere/with_flower.py DATA.npz [--rounds 4] [--steps 8] [--cpus 2]
 
 The file contains x (d, N, 1, 28, 28) and y (d, N), one row for each device. As in Flower's own examples, a
-model is sent as torch's state_dict; each processor runs one client at a time, torch with one thread. All
+model is sent as torch's state_dict; each processor runs one client at a time, with one torch thread. All
 devices train in every round; the same number of rounds is then run without any training step. The last line
 is JSON: the seconds of each round with training and of each round without.
 """

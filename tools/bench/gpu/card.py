@@ -93,7 +93,7 @@ def driver() -> str:
 
 
 def memory(device: str) -> Figures:
-    """Return the GPU's total and free memory in bytes, or no figures for a CPU."""
+    """Return the GPU's total and free memory in bytes, or {} for a CPU."""
     if device == "cpu":
         return {}
     free, total = torch.cuda.mem_get_info()

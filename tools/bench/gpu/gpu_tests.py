@@ -24,7 +24,9 @@ def cells(settings: Settings) -> list[Cell]:
 
 
 def measured(settings: Settings, path: Path) -> Figures:
-    """Run the GPU tests in a file. Returns how many had each result, and the seconds they took.
+    """Run the GPU tests in a file.
+
+    Returns the number of tests with each outcome, and the seconds that they took.
 
     Raises ``Missing`` with the names of failed tests, or if none passed.
     """

@@ -19,7 +19,7 @@ class Fleet:
 class Size:
     """The sizes of a run.
 
-    A rate is measured for ``seconds``; each other field is used in certain stages.
+    A rate is measured for ``seconds``; the other fields are used only by certain stages.
     """
 
     matrix: int

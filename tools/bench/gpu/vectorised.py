@@ -28,7 +28,7 @@ from sedge_emulate.training.vectorised import VectorisedTrainer
 GRAPHS, EAGER = "graphs", "no graphs"
 # The models that have no convolutions.
 _PLAIN = ("mlp",)
-# The number of devices in the trainer that is checked, the fewest that the check needs.
+# The number of devices in the trainer that is checked; the check needs at least this many.
 _CHECKED = 4
 
 

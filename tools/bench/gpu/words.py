@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from tools.bench.gpu.cells import Row, named
 
-# Figures appear in this order. Raw rates are hidden if there is one in examples, which says more.
+# Figures appear in this order. Raw rates are hidden if there is a rate in examples, which says more.
 _WORDS = {
     "examples_s": ("{:,.0f} examples/s", 1.0),
     "of_peak": ("{:.1f} % of the matrix peak", 100.0),

@@ -102,7 +102,7 @@ class RealFleet:
     def cloud(self, *words: str) -> str:
         """Run a ``sedge-cloud`` command, and return its output. Fails the test if the command fails."""
         words = "-c", str(self.folder / "cloud.toml"), *words
-        if "device" in words:  # none imports user modules, which would stay imported
+        if "device" in words:  # no such command imports user modules, which would stay imported
             return here(*words)
         return command("sedge_cloud", *words, folder=self.folder)
 

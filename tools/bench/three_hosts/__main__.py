@@ -3,8 +3,8 @@
     python -m tools.bench three_hosts [--fault NAME] [--seed K | --seeds N] [--devices 60] [--hosts 3]
 
 Each host is a network namespace with its own name, address and processes. Up to three hosts run
-``sedge-cloud serve``, and one each runs Mosquitto, PostgreSQL, an S3 server (SeaweedFS) and the devices.
-The devices take part in a FedAvg and a FedOBP run at the same time. A fault occurs in the middle of a
+``sedge-cloud serve``; Mosquitto, PostgreSQL, an S3 server (SeaweedFS) and the devices each run on another
+host. The devices take part in a FedAvg and a FedOBP run at the same time. A fault occurs in the middle of a
 round, and both runs must continue for two rounds. A seed determines the moment and the victim. Afterwards,
 a row of the table has:
 
@@ -76,7 +76,7 @@ class Row:
 
     @property
     def good(self) -> bool:
-        """True if no check failed and the runs continued in time."""
+        """True if no check failed and the runs continued within ``TARGET_S`` seconds."""
         in_time = self.seconds is not None and self.seconds <= TARGET_S
         return not (self.lost or self.twice or self.wrong) and self.same_bytes and in_time
 

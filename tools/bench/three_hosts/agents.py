@@ -28,7 +28,7 @@ from sedge_protocol.host.loop import Loop
 from sedge_protocol.wire.messages import Hello
 
 BACKEND = "client:fit"
-# Each job sleeps for a number of seconds in this range, which takes no processor time.
+# Each job sleeps for a number of seconds in this range, which takes no CPU time.
 JOB_S = (0.2, 1.2)
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -58,7 +58,7 @@ def refusals(log: Path) -> list[str]:
 
 
 def longest_silence(log: Path, since: float, until: float) -> float:
-    """Return the longest time in seconds in which a device had neither an order nor a receipt.
+    """Return the longest time in seconds in which a device received neither an order nor a receipt.
 
     Only the time from ``since`` to ``until``, on the wall clock, counts.
     """

@@ -76,7 +76,7 @@ class Process:
         os.kill(_below(self.popen.pid)[-1], signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the process and its descendants, and set ``cpu_s`` to the processor seconds they used."""
+        """Kill the process and its descendants, and set ``cpu_s`` to the CPU seconds they used."""
         self.send(signal.SIGKILL)
         self.ended()
 
@@ -88,7 +88,7 @@ class Process:
         return self.popen.returncode
 
     def used_s(self) -> float:
-        """Return the processor seconds used so far by the program and by the commands that wrap it."""
+        """Return the CPU seconds used so far by the program and by the commands that wrap it."""
         ticks = os.sysconf("SC_CLK_TCK")
         return sum(_times(pid)[1] for pid in _below(self.popen.pid)) / ticks
 

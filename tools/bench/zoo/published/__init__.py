@@ -12,7 +12,7 @@ from tools.bench.zoo.published.tabular import TABULAR
 from tools.bench.zoo.published.text import TEXT
 from tools.bench.zoo.published.vision import VISION
 
-# The packages to install for these models, besides torch, which the project has itself.
+# The packages to install for these models, except torch, which the project itself requires.
 PACKAGES = (
     "torchvision==0.28.0", "timm==1.0.31", "transformers==5.24.0", "peft==0.21.2", "vit-pytorch==1.26.11",
     "x-transformers==2.31.10", "linformer==0.2.3", "conformer==0.3.2", "pytorch-tcn==1.2.3",

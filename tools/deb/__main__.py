@@ -36,7 +36,7 @@ COMMANDS = {
     "cloud": ("sedge_cloud", "sedge_conformance", "sedge_export"),
     "edge": ("sedge_edge",),
 }
-# What replaces each of these words in a package's maintainer scripts. DELETED has the files to delete.
+# The replacement for each placeholder in a package's maintainer scripts. DELETED has the files to delete.
 WORDS = {
     "cloud": {
         "QUESTION": "the coordinator's keys, passwords and runs",
@@ -69,7 +69,7 @@ Priority: optional
 Description: Sedge {part}: personalised federated learning for small devices
  Lies in /opt/sedge, with the Python packages that it needs.
 """
-# -P prevents imports from the working folder. Child processes also get PYTHONPATH.
+# -P prevents imports from the working directory. Child processes also get PYTHONPATH.
 COMMAND = """\
 #!/bin/sh
 PYTHONPATH=/opt/sedge/{part}/lib PYTHONNOUSERSITE=1 exec /usr/bin/python3 -P -m {module} "$@"

@@ -113,7 +113,9 @@ def train(run: Run) -> Act:
 
 
 def step(run: Run) -> Act:
-    """Play later rounds: one order reaches its model by two steps and has a patch; evaluations follow."""
+    """Play later rounds: one order needs two steps to reach its model, and has a patch; evaluations
+    follow.
+    """
     stage, first = run.stage, run.model.theta
     yield from run.worked(run.order(1, first))
     between, coded = run.changed(2)
@@ -145,7 +147,7 @@ def step(run: Run) -> Act:
 
 
 def broken_step(run: Run) -> Act:
-    """Check that the client downloads the whole model, here in int8, if a step leads to the wrong one."""
+    """Check that the client downloads the whole model, here in int8, if a step yields the wrong model."""
     stage = run.stage
     yield from run.worked(run.order(1, run.model.theta))
     _, coded = run.changed(2)

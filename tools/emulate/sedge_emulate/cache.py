@@ -57,7 +57,7 @@ class Cache:
             return None
         try:
             data = path.read_bytes()
-            os.utime(path)  # its time of last use
+            os.utime(path)  # marks the entry as recently used
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as exc:

@@ -54,7 +54,7 @@ class Use:
     units: float = 0.0
 
     def of(self, count: int) -> "Use":
-        """Divide this sum by ``count`` to get the mean."""
+        """Return the mean, which is this sum divided by ``count``."""
         n = max(1, count)
         return Use(self.up / n, self.down / n, self.messages / n, self.units / n)
 

@@ -1,4 +1,4 @@
-"""[[classes]] and [churn] in a fleet file: how fast each class of devices is, and what fails how often.
+"""[[classes]] and [churn] in a fleet file: how fast each class of devices is, and what fails and how often.
 
 Times are virtual seconds on the emulation's clock. An event whose mean interval ("every") is 0 never
 happens. The intervals are exponentially distributed, and so are the durations of link cuts and of full

@@ -204,7 +204,7 @@ def set_up(
 
 
 def described_split(config: EmulationConfig, dataset: Dataset, central: int = 0) -> str:
-    """Return a line on how the data is split, and on the ``central`` examples that no device has."""
+    """Return a line that describes the split, and the ``central`` examples that no device has."""
     data = config.data
     how = {
         "dirichlet": f"Dir({data.alpha:g})",
@@ -361,8 +361,8 @@ def _require_own(out: Path) -> None:
 def _clear(out: Path) -> None:
     """Delete the state and the bundles of an earlier emulation.
 
-    The state that real devices have kept from it is deleted, too. The user's own files in their folders
-    stay.
+    The state that real devices have kept from it is deleted, too. The user's own files in the devices'
+    folders stay.
     """
     state = out / "state"
     shutil.rmtree(state, ignore_errors=True)

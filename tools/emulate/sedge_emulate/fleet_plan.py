@@ -52,7 +52,7 @@ class DeviceCosts(msgspec.Struct, frozen=True):
 
 
 class ProcessCosts(msgspec.Struct, frozen=True):
-    """The processor time (ms) and the database bytes that one update takes, from ``processes.json``.
+    """The CPU time (ms) and the database bytes that one update takes, from ``processes.json``.
 
     ``idle`` is the share of a processor that a coordinator process uses while idle.
     """

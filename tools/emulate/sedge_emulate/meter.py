@@ -1,6 +1,6 @@
 """Counts the exact bytes on a virtual device's link, up and down: payload, overhead, and resent payload.
 
-Everything on the device's connection is counted as MQTT 5 packets, with the sizes that they would have in
+Everything on the device's connection is counted as MQTT 5 packets, with the sizes that they would have over
 TCP: PUBLISH, SUBSCRIBE, UNSUBSCRIBE, CONNECT and CONNACK. A frame on a blob topic is counted for every
 subscribed device. Payload is the content of blobs: models, deltas, bundles, patches, updates. Everything
 else is overhead: frame headers, control frames, MQTT's own bytes. Payload that was sent before is

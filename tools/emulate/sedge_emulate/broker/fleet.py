@@ -189,7 +189,7 @@ def _moved(link: MqttLink) -> tuple[int, int]:
 
 
 def invited_port(join: Path, devices: Sequence[str]) -> int | None:
-    """Return the port of the emulation's own broker in these devices' edge.toml, or None if it is in none.
+    """Return the port of the emulation's own broker in these devices' edge.toml, or None if none has it.
 
     Raises ``StorageError`` for a file that cannot be read.
     """

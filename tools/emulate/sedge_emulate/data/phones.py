@@ -97,7 +97,7 @@ def phones(folder: Path | None = None, archive: Archive = PHONES) -> Grouped:
 
 
 def _people(data: bytes, where: str) -> Mapping[int, Sequence[object]]:
-    """Unpickle each person's sessions, tables whose classes are not loaded."""
+    """Unpickle each person's sessions, which are tables whose classes are not loaded."""
     try:
         raw = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as exc:

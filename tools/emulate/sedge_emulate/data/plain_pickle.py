@@ -131,7 +131,7 @@ _KNOWN: Mapping[tuple[str, str], Callable[..., object] | None] = {
     ("__builtin__", "bytes"): _no_bytes,
     **{
         (f"numpy.{core}.{module}", name): made
-        for core in ("core", "_core")  # before numpy 2, and since then
+        for core in ("core", "_core")  # numpy 1 has the first, numpy 2 the second
         for module, name, made in (
             ("multiarray", "_reconstruct", _Array),
             ("multiarray", "scalar", _scalar),

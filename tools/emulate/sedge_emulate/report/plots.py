@@ -1,4 +1,4 @@
-"""The report's plots: the metric by round, over time, by device and by bytes; personal parameters."""
+"""The report's plots: the metric by round, time, device and bytes, and personal parameters by round."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate

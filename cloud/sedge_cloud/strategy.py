@@ -236,7 +236,7 @@ class Update:
     is the trained model. For another ``width`` all of these are (m,), in that width's layout. ``trusted``
     is copied from the client model that the round's plan used, and ``steps`` is the number of SGD steps
     that the device reported. ``arrays`` were returned by the device's own training function; they are
-    finite and have the lengths that ``work.returns`` says. No robust rule or outlier filter checks them.
+    finite and have the lengths given in ``work.returns``. No robust rule or outlier filter checks them.
     """
 
     device: str
@@ -327,7 +327,7 @@ class Update:
 def _within(
     vector: SparseVector, start: int, stop: int
 ) -> tuple[slice | NDArray[np.intp], NDArray[np.float32]]:
-    """Return a vector's elements between two positions: their places relative to ``start``, and values."""
+    """Return the places, relative to ``start``, and the values of the elements between two positions."""
     if vector.indices is None:
         return slice(None), vector.values[start:stop]
     # The bounds have the indices' own type; otherwise numpy would copy all indices into a wider one.

@@ -112,7 +112,7 @@ class Agent:
 
     @property
     def welcomed(self) -> bool:
-        """Whether the coordinator has welcomed this connection's hello."""
+        """Whether the coordinator has answered this connection's hello with a welcome."""
         return self._connected and self.handshake.welcomed
 
     @property

@@ -43,7 +43,7 @@ def leave(config: EdgeConfig, folder: Path, timeout_s: float = ANSWER_S) -> str:
     """Leave the fleet. Returns "" or the reason why the coordinator could not be notified.
 
     The contents of the device's state ``folder`` are deleted in either case. Raises ``StorageError`` while
-    an agent uses the folder, or if the disk refuses.
+    an agent uses the folder, or if the disk fails.
     """
     with lock_folder(folder):
         why = ""

@@ -32,11 +32,11 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     model: Hash | None = None
     """The device's last trained model."""
     residual: Hash | None = None
-    """Everything that its updates have left out so far."""
+    """Everything that the device's updates have left out so far."""
     moments: Hash | None = None
-    """The state of its optimizer."""
+    """The state of the device's optimizer."""
     start: Hash | None = None
-    """The model it predicts with until it first trains, if its class shares improve the global model."""
+    """The model to predict with before the first training, if class shares improve the global model."""
     origin: Hash | None = None
     """The first version of the bundle."""
     layout: Hash | None = None

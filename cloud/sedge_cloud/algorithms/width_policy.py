@@ -32,7 +32,7 @@ class WidthPolicy(Strategy, frozen=True):
     last one in the list if it has too little for any of them, and the whole model if its memory is unknown.
     ``step_s`` takes effect from a device's second training round on. The device's earlier model in the
     wider form is then dropped; until then, evaluation rounds use the wider form. Raises ``ConfigError`` for
-    options that exclude each other.
+    mutually exclusive options.
     """
 
     dropped: tuple[Annotated[float, Meta(ge=0, lt=1)], ...] = ()

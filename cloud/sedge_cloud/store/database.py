@@ -310,7 +310,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
             return [str(row[0]) for row in self._db.execute(sql, (run,))]
 
     def named_blobs(self) -> set[bytes]:
-        """Return all blobs that rows refer to, except in runs' states; steps only from open rounds."""
+        """Return all blobs that rows refer to, but not those in runs' states or closed rounds' steps."""
         with self._db.errors():
             rows = self._db.execute(named_blobs_sql(LATE_ROUNDS))
             named = {bytes(row[0]) for row in rows if row[0]}

@@ -37,7 +37,7 @@ class Devices(Database):
         )
 
     def devices_named(self, names: Collection[str]) -> dict[str, DeviceRow]:
-        """Return whichever of these devices are enrolled or revoked, by id."""
+        """Return whichever of these devices are enrolled or revoked, keyed by id."""
         rows = self._named(DeviceRow, "SELECT * FROM devices WHERE device IN ({})", names)
         return {row.device: row for row in rows}
 

@@ -44,7 +44,7 @@ class _Failure(msgspec.Struct):
 
 
 def adopt(execute: Execute, folder: Path) -> None:
-    """Copy schema 3's files into rows, to the extent that they exist and are intact."""
+    """Copy into rows whatever schema 3's files still contain; missing files and torn lines are skipped."""
     _adopt_devices(execute, folder / LIVE)
     for line in _lines(folder / HISTORY):
         _adopt_line(execute, line)
@@ -58,7 +58,7 @@ def adopt(execute: Execute, folder: Path) -> None:
 
 
 def adopt_hellos(rows: Iterable[Sequence[Any]]) -> Iterator[AbilityRow]:
-    """Yield rows of the capabilities in devices' hellos, for schema 5; ``rows`` are (device, hello)."""
+    """Yield rows of the capabilities in devices' hellos, for schema 5, from (device, hello) ``rows``."""
     for device, coded in rows:
         with suppress(ValueError):  # skip hellos of other versions
             yield AbilityRow.of(device, msgspec.msgpack.decode(coded, type=Hello))
@@ -67,8 +67,8 @@ def adopt_hellos(rows: Iterable[Sequence[Any]]) -> Iterator[AbilityRow]:
 def adopt_options(execute: Execute) -> None:
     """Keep existing runs working as before, although schema 5 changes defaults and names of options.
 
-    FedOBP's ``quantile`` used to default to the paper's. SubFLOT's ``lam`` became ``pull``: 0 stays off,
-    and any other strength becomes the default.
+    FedOBP's ``quantile`` used to default to the paper's value. SubFLOT's ``lam`` became ``pull``: 0 stays
+    off, and any other strength becomes the default.
     """
     for run, coded in execute("SELECT run, config FROM runs").fetchall():
         with suppress(ValueError):  # skip other versions

@@ -73,7 +73,7 @@ class Leases(Database):
 
     @property
     def token(self) -> int | None:
-        """Return this process's token; None while it does not serve."""
+        """Return this process's token; None while it is not serving."""
         return self._token
 
     def clock(self) -> float:

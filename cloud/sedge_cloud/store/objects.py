@@ -42,10 +42,10 @@ CONNECT_S, REQUEST_S, REPEAT_S = 4, 120, 5
 PATIENCE_S = 0.2
 # How long a presigned URL is valid. An order that is sent again gets new URLs.
 SIGNED = timedelta(days=1)
-# When the cache is full, it is trimmed to this share. An error message has at most this many characters.
+# The share of its limit to which a full cache is trimmed, and the maximum length of an error message.
 KEPT_SHARE, MAX_LINE = 0.9, 400
 _NAME = re.compile(r"[0-9a-f]{64}")
-# An S3 server's error: its status, and the code and text of its XML.
+# Match the status in an S3 server's error, and the code and text in its XML.
 _ANSWER = re.compile(r"status code: (?P<status>\d{3}[\w ]*)")
 _XML = re.compile(r"<(Code|Message)>([^<]*)</")
 # A server with a full disk returns status 507 or its own code, or simply fails (SeaweedFS).
@@ -85,8 +85,8 @@ def open_objects(config: BlobsConfig) -> "ObjectStore":
 class ObjectBlobs:
     """Blobs in an object store (contract.Blobs).
 
-    ``place`` is its name in error messages. Local copies are in ``folder``, and take at most ``limit``
-    bytes.
+    ``place`` is the store's name in error messages. Local copies are in ``folder``, and take at most
+    ``limit`` bytes.
     """
 
     def __init__(self, place: str, objects: "ObjectStore", folder: Path, limit: int) -> None:
@@ -116,7 +116,7 @@ class ObjectBlobs:
         return sha256
 
     def settle(self) -> None:
-        """Wait until every blob is stored. If this raises, failed writes have been restarted.
+        """Wait until every blob is stored. Before it raises, it restarts the writes that failed.
 
         After an error the next wait is short, as the coordinator can do nothing else in the meantime.
         """
@@ -199,10 +199,11 @@ class ObjectBlobs:
     def collect(
         self, keep: Set[bytes], min_age_s: float, min_part_age_s: float | None = None
     ) -> int:
-        """Delete objects and upload parts; the ages of objects are measured by the server's clock.
+        """Delete old upload parts, and old objects that are not in ``keep``.
 
-        Each object is checked again just before its deletion, as writing a blob again makes it count as
-        new. This also works on a full server, which accepts no writes.
+        The ages of objects are measured by the server's clock. Each object is checked again just before its
+        deletion, as writing a blob again makes it count as new. This also works on a full server, which
+        accepts no writes.
         """
         with suppress(StorageError):
             self.settle()
@@ -240,7 +241,7 @@ class ObjectBlobs:
                     yield bytes.fromhex(found["path"]), found["size"], found["last_modified"]
 
     def _time(self, listed: "list[tuple[bytes, int, datetime]]") -> datetime:
-        """Return the server's time; if that server is too full for a write, its newest object's time."""
+        """Return the server's time, or its newest object's time if the server is too full for a write."""
         with suppress(BaseError, OSError):
             obstore.put(self._objects, "clock", b"now", mode="overwrite")
             return self._modified("clock")
@@ -252,7 +253,7 @@ class ObjectBlobs:
         return obstore.head(self._objects, name)["last_modified"]
 
     def _copies_has(self, sha256: bytes) -> bool:
-        """Return True if there is a copy, and mark it as just used."""
+        """Return True if there is a copy, and mark it as recently used."""
         try:
             os.utime(self._folder / sha256.hex())
         except FileNotFoundError:

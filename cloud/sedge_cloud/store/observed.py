@@ -154,7 +154,7 @@ class Observed(Database):
         return {str(device): bytes(past) for device, past in rows}
 
     def answers(self, run: str, number: int) -> list[tuple[str, str]]:
-        """Return (device, its reason for declining or "") for each order in a round, by device."""
+        """Return (device, its reason for declining or "") for a round's orders, sorted by device."""
         sql = "SELECT device, declined FROM orders WHERE run = ? AND round = ? ORDER BY device"
         with self._db.errors():
             rows = self._db.execute(sql, (run, number)).fetchall()

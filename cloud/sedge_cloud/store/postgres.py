@@ -73,7 +73,7 @@ WHERE c.relnamespace = current_schema()::regnamespace
 
 
 class _Truth(Dumper):
-    """Dumps truth values as 0 and 1, as SQLite stores them."""
+    """Dumps booleans as 0 and 1, as SQLite stores them."""
 
     oid = types["int8"].oid
 
@@ -179,7 +179,7 @@ class Postgres:
         self._in_transaction = True
 
     def commit(self, *, quiet: bool = False) -> None:
-        """Commit. The last statement counts the commit, as all transactions must lock the counter's row."""
+        """Commit. The commit is counted last, as this locks a row that every transaction must lock."""
         counted = None if quiet else self.execute(_COMMITTED).fetchone()
         self.execute("COMMIT")
         self._in_transaction = False
@@ -273,7 +273,7 @@ class Postgres:
     def _connect(self) -> psycopg.Connection[Any]:
         """Open a connection.
 
-        Raises ``psycopg.Error``, for a while after a failure without another attempt.
+        Raises ``psycopg.Error``. For a while after a failure it raises at once, without another attempt.
         """
         if self._failed is not None and time.monotonic() - self._failed[0] < RECONNECT_S:
             raise psycopg.OperationalError(str(self._failed[1])) from self._failed[1]
@@ -328,7 +328,8 @@ def _key(name: str) -> int:
     return int.from_bytes(b"sedge" + name.encode()[:3].ljust(3), "big")
 
 
-@lru_cache(256)  # few statements: long ones differ only in the number of values
+# Enough entries: there are few statements, and long ones differ only in their number of values.
+@lru_cache(256)
 def _translated(sql: str) -> LiteralString:
     """Return the statement with psycopg's placeholders."""
     marks = {"?": "%s", "%": "%%"}

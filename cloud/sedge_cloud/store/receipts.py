@@ -70,7 +70,7 @@ class Receipts(Database):
         return next(iter(self._rows(UpdateRow, sql, run, number, device)), None)
 
     def receipts(self, run: str, number: int) -> list[tuple[str, bool]]:
-        """Return (device, whether its update was accepted) for each receipt in a round, by device."""
+        """Return (device, whether its update was accepted) for a round's receipts, sorted by device."""
         sql = "SELECT device, rejected FROM updates WHERE run = ? AND round = ? ORDER BY device"
         with self._db.errors():
             rows = self._db.execute(sql, (run, number)).fetchall()
@@ -89,7 +89,7 @@ class Receipts(Database):
     def commit_receipt(
         self, row: UpdateRow, client: ClientModelRow | None = None, small: bytes = b""
     ) -> UpdateRow:
-        """Write a receipt and, if it is newer, the device's client model. Returns the stored receipt.
+        """Write a receipt and, if newer, the device's client model. Returns the stored receipt.
 
         A device's first receipt in a round is final: it is returned, and no other is written. Whether the
         update is late, or too late and so rejected, is decided here, while no round of the run can open or
@@ -146,7 +146,7 @@ class Receipts(Database):
         return bytes(row[0])
 
     def missing_reason(self, sha256: bytes) -> str:
-        """Return why an update or other blob is lost for good; empty unless it is lost for good."""
+        """Return why an update or other blob is lost for good; empty if it is not lost."""
         try:
             self.update_blob(sha256)
         except StorageError as exc:

@@ -261,7 +261,7 @@ Arrival: TypeAlias = tuple[UpdateRow, ClientModelRow | None, bytes]
 
 
 class TokenRow(msgspec.Struct, frozen=True):
-    """A token with a 32-byte ``secret`` and a broker account of its name; ``uses`` devices may use it.
+    """A token, with its 32-byte ``secret`` and a broker account named after it, for ``uses`` devices.
 
     ``device`` is the id of the only device that may use it, or empty, and ``tags`` is MessagePack of the
     tags that devices get. With ``accepts``, they join without anyone's approval. ``expires`` is on the
@@ -302,8 +302,8 @@ class JoinRow(msgspec.Struct, frozen=True):
 class RenewalRow(msgspec.Struct, frozen=True):
     """A device that has been due to change its secret since ``asked``.
 
-    ``secret`` and its key ``point`` are empty until it offers them. With ``account``, the broker has the
-    password.
+    ``secret`` and its key ``point`` are empty until the device offers them. ``account`` says whether the
+    broker has the new password.
     """
 
     device: str
@@ -345,7 +345,7 @@ class SessionRow(msgspec.Struct, frozen=True):
 
     It has been ``online``, or offline, ``since``; ``heard`` is when it was last heard from. Its last
     dropped message was at ``error_at``, for the reason ``error``; it has waited since ``waits_since``, for
-    the reason ``waits``. ``run`` and ``round`` name the order that it owes an answer (round 0: none),
+    the reason ``waits``. ``run`` and ``round`` name the order that it has yet to answer (round 0: none);
     ``state`` and ``state_since`` give its progress, with ``done`` of ``total`` chunks transferred. Times
     are seconds on the wall clock, 0 for unknown. ``changed`` grows with each change to a device.
     """

@@ -201,9 +201,10 @@ class Sqlite:
                 time.sleep(0.01)
 
 
-@lru_cache(256)  # few statements: long ones differ only in the number of values
+# Enough entries: there are few statements, and long ones differ only in their number of values.
+@lru_cache(256)
 def _translated(sql: str) -> str:
-    """Return the statement without row locks, as a transaction that writes locks the whole database."""
+    """Return the statement without row locks; a transaction that writes locks the whole database anyway."""
     return _LOCKS.sub("", sql)
 
 

@@ -157,7 +157,7 @@ def _require(where: str, value: object, kind: Any) -> None:
     try:
         coded = msgspec.msgpack.encode(value, enc_hook=code)
         decoded: object = msgspec.msgpack.decode(coded, type=kind, dec_hook=decode)
-    except (TypeError, ValueError) as exc:  # from msgspec, or for a lone surrogate
+    except (TypeError, ValueError) as exc:  # msgspec's errors, or a string with a lone surrogate
         raise TypeError(f"{where}: {exc}{others[0] if len(others) == 1 else ''}") from exc
     for name, part in vars(decoded).items() if is_dataclass(decoded) else ():
         given = getattr(value, name)

@@ -18,7 +18,7 @@ class FedAvg(Strategy, frozen=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """Return True."""
+        """Return True, as such a rule can replace the mean."""
         return True
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:

@@ -67,8 +67,8 @@ class FedOBP(Strategy, frozen=True):
     """The FedOBP strategy; by default, the paper's method with a quantile that suits any model size.
 
     ``product`` is |(th_i - th_g) th_i|, the score in the authors' released logs; ``gradient`` is |g| and
-    ``fisher`` is g^2, with the gradient g of the last batch. Raises ``ConfigError`` if options exclude each
-    other.
+    ``fisher`` is g^2, with the gradient g of the last batch. Raises ``ConfigError`` for mutually
+    exclusive options.
     """
 
     name: ClassVar[str] = "fedobp"
@@ -115,7 +115,7 @@ class FedOBP(Strategy, frozen=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """Return True."""
+        """Return True, as such a rule can replace the mean."""
         return True
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ class FedOBP(Strategy, frozen=True):
     def scored(self, layout: Layout) -> tuple[Tensor, ...]:
         """Return the tensors that are scored.
 
-        Raises ``ConfigError`` if a name is not a parameter's.
+        Raises ``ConfigError`` if a name is not that of a parameter.
         """
         parameters = {t.name: t for t in layout.tensors if t.role is Role.PARAMETER}
         if self.classifier_only is False:

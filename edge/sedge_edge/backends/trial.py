@@ -101,7 +101,7 @@ def _subject(package: str, programs: list[str]) -> str:
 
 
 def _kept(journal: Journal[Verdicts] | None) -> dict[str, str]:
-    """Return the stored verdicts. If they cannot be read, returns none, because trials can be repeated."""
+    """Return the stored verdicts. If they cannot be read, the dict is empty: trials can be repeated."""
     try:
         verdicts = None if journal is None else journal.load()
     except StorageError:

@@ -93,7 +93,7 @@ class Vectors(Protocol):
 
     They are the decoded global models, which are named by their hashes, and what ``Kept`` (job.py) names:
     the device's own model, its residual, its last mask and so on. A coded patch is stored like a mask.
-    Every method raises ``StorageError`` if the disk refuses, or if no entry has this name or the entry is
+    Every method raises ``StorageError`` if the disk fails, or if no entry has this name or the entry is
     damaged. A damaged entry counts as missing from then on.
     """
 

@@ -21,7 +21,7 @@ from sedge_protocol.wire.signing_keys import SigningKeys
 class Admission:
     """Checks orders against what the device has ``announced``, its limits and its pinned ``keys``.
 
-    Methods raise ``StorageError`` if the disk refuses.
+    Methods raise ``StorageError`` if the disk fails.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ FIRST_BYTES = 2**24
 def impossible_blob(order: Order, blobs: ReadableBlobs) -> CodecError | None:
     """Return an error if the order's bundle is invalid or one of its blobs is too large, otherwise None.
 
-    Before the bundle has arrived, only its size is checked. Raises ``StorageError`` if the disk refuses.
+    Before the bundle has arrived, only its size is checked. Raises ``StorageError`` if the disk fails.
     """
     if order.bundle.size > MAX_BUNDLE_BYTES:
         expected = f"expected at most {MAX_BUNDLE_BYTES}"

@@ -1,4 +1,4 @@
-"""Decides when to retry after the disk has refused a write. Jobs have longer waits than other writes."""
+"""Decides when to retry after a disk write has failed. Jobs have longer waits than other writes."""
 
 import logging
 from collections import Counter
@@ -30,7 +30,7 @@ class DiskWaits:
         return self.disk_at is not None and now < self.disk_at
 
     def refused(self, error: StorageError, now: float) -> Note:
-        """Record that the disk refused a write.
+        """Record that a disk write has failed.
 
         Nothing is lost; the write is retried after ``DISK_RETRY_S``.
         """
@@ -39,7 +39,7 @@ class DiskWaits:
         return Note(logging.ERROR, self.why)
 
     def refused_job(self, error: StorageError, now: float) -> Note:
-        """Record that the disk refused a job's outcome or input, which wastes the job.
+        """Record that a job's outcome or input could not be written to disk, which wastes the job.
 
         Each wait is longer than the one before.
         """

@@ -27,7 +27,7 @@ FetchEffect: TypeAlias = Effect | SpanEffect
 
 
 class Fetches:
-    """All downloads of the device. Methods raise ``StorageError`` if the disk refuses.
+    """All downloads of the device. Methods raise ``StorageError`` if the disk fails.
 
     ``holds`` says whether a vector, such as a version of the global model, is stored. Frozen data that does
     not fit into ``memory_mb`` is not fetched, because the job will decline the order. ``permits`` says

@@ -39,7 +39,7 @@ _known: dict[bytes, BundleFacts] = {}
 def bundle_facts(bundle: bytes, blobs: ReadableBlobs) -> BundleFacts | None:
     """Return the facts about a bundle, or None if it is not in ``blobs``.
 
-    Raises ``StorageError`` if the disk refuses.
+    Raises ``StorageError`` if the disk fails.
     """
     if not blobs.has(bundle):
         return None

@@ -53,7 +53,7 @@ class Handshake:
         rng: np.random.Generator,
         runs: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        self.ever_welcomed = False  # whether any hello has been welcomed since the agent started
+        self.ever_welcomed = False  # whether any hello has been answered since the agent started
         self.fleet_devices = 0  # from the last welcome; 0 if unknown
         self._hello = hello
         self._peer = peer
@@ -73,7 +73,7 @@ class Handshake:
 
     @property
     def welcomed(self) -> bool:
-        """Whether this connection's hello has been welcomed."""
+        """Whether this connection's hello has been answered with a welcome."""
         return self._due is None
 
     def will(self) -> tuple[str, bytes]:

@@ -67,7 +67,7 @@ class Keyring:
         """Return the JOIN that answers a RENEW containing this ``point``.
 
         By the time this returns, the new key pair is on disk. Raises ``FrameError`` for a point that is not
-        on the curve, and ``StorageError`` if the disk refuses.
+        on the curve, and ``StorageError`` if the disk fails.
         """
         if self._kept.point != point:
             renewed = msgspec.structs.replace(

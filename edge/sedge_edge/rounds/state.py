@@ -1,7 +1,7 @@
 """The agent's durable state, and all changes that it can undergo.
 
 Each change is a new ``AgentState``, which is committed to disk before it takes effect in memory. If the
-disk refuses, the old state stays in force in both places.
+commit fails, the old state stays in force in both places.
 
 The state that a device keeps for a run cannot be restored: a head that never left the device, a residual, a
 model to predict with. So a run is evicted to make room for another only if none of the device's last
@@ -32,7 +32,7 @@ SCHEMA = 3
 # The number of runs whose state is kept. Each takes the size of a bundle plus up to six times the model's
 # size.
 MAX_RUNS = 16
-# How long to wait after the disk has refused a write.
+# How many seconds to wait after a disk write has failed.
 DISK_RETRY_S = 30.0
 # An order is refused once this many starts of the agent have begun it without finishing it. One may be a
 # power cut, but after three the job itself is at fault, most likely because memory runs out.
@@ -73,7 +73,7 @@ class Attempt(msgspec.Struct, frozen=True):
     starts: Count
     """The number of starts that have begun the order."""
     incarnation: Count
-    """The start count of the last one that did."""
+    """The start count of the last such start."""
 
 
 class Stopped(msgspec.Struct, frozen=True):

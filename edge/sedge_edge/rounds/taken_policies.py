@@ -27,7 +27,7 @@ def remembered(
 ) -> dict[str, TakenPolicy]:
     """Return the remembered policies keyed by run, with this one last, as the most recently used.
 
-    Policies of the runs that have been unused for longest are dropped.
+    Policies of the least recently used runs are dropped.
     """
     if policy is None:
         return dict(before)

@@ -44,7 +44,7 @@ class TakenSettings:
     def welcomed(self, message: Welcome, now: float) -> list[Effect]:
         """Accept the settings in a welcome, if they have changed and it answers this connection's hello.
 
-        Raises ``StorageError`` if the disk refuses, and ``BodyError`` for malformed settings.
+        Raises ``StorageError`` if the disk fails, and ``BodyError`` for malformed settings.
         """
         own, coded = self._own, message.settings
         is_answer = message.nonce == self._handshake.nonce

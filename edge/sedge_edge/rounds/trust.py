@@ -39,7 +39,7 @@ class Trust:
     def learn(self, order: Order) -> None:
         """Commit the key replacements in the policy of an order that passed ``refusal``.
 
-        Raises ``StorageError`` if the disk refuses.
+        Raises ``StorageError`` if the disk fails.
         """
         if self._pinned is not None:
             before = self._store.state.replaced
@@ -49,7 +49,7 @@ class Trust:
         """Return why the order is not allowed, or None.
 
         Before the order's bundle has arrived, some reasons cannot be known yet. Raises ``StorageError`` if
-        the disk refuses.
+        the disk fails.
         """
         if self._pinned is None:
             return None

@@ -259,7 +259,7 @@ def scores_gradient(order: Order) -> bool:
 
 
 def check_order(order: Order, layout: Layout) -> None:
-    """Raise ``CodecError`` for unknown tensors and for settings that exclude each other."""
+    """Raise ``CodecError`` for unknown tensors and for mutually exclusive settings."""
     own, personal = order.work.scoring, order.work.own_model
     check_exchange(order.work)
     trainings = [order.training, *order.work.then]

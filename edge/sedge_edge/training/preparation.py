@@ -164,7 +164,7 @@ def _guidance(
 
 
 def _moments(training: Training, kept: Kept, vectors: Vectors, layout: Layout) -> Moments | None:
-    """Return the kept state of the optimizer, or None to start anew, as after a change of optimizer."""
+    """Return the kept state of the optimizer; None to start from zeros, as after a change of optimizer."""
     if not training.keeps_state or kept.moments is None:
         return None
     moments = decode_moments(vectors.read_mask(kept.moments))

@@ -29,7 +29,7 @@ DEAF_TRIES = 4
 
 
 class LimitProbe:
-    """Finds the largest packet that comes back. Starts anew, near the last result, on every connection.
+    """Finds the largest packet that comes back. Starts again, near the last result, on every connection.
 
     Each message has a unique number. ``limit`` (bytes) is None until it is known for this connection. If
     nothing comes back, ``deaf`` is true and ``LEAST_PACKET_BYTES`` is assumed.

@@ -93,7 +93,7 @@ public final class ClientCertificate {
     }
 
     /**
-     * Returns the command-line option that makes the next token one for the same device; empty if this is a token's
+     * Returns the command-line option that restricts the next token to the same device; empty if this is a token's
      * certificate.
      */
     private String option() {

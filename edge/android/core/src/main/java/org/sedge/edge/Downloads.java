@@ -35,7 +35,7 @@ public final class Downloads {
     }
 
     /**
-     * Specifies from which servers downloads are allowed.
+     * Allows downloads from the given servers only.
      *
      * @param plain whether http is allowed in addition to https
      * @param hosts the servers' names; empty to allow any server

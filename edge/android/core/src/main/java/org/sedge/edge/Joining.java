@@ -45,7 +45,7 @@ public final class Joining implements Link.Owner {
     private @Nullable String unknown;
 
     /**
-     * Prepares a join with the device's key pair. The caller keeps the pair until the device has joined, so that an
+     * Prepares to join with the device's key pair. The caller keeps the pair until the device has joined, so that an
      * interrupted join can continue.
      *
      * @throws ConfigError if the token or the id is invalid
@@ -70,7 +70,7 @@ public final class Joining implements Link.Owner {
     /**
      * Asks to join and waits for the decision. Do not call it on an app's main thread.
      *
-     * @return the device's configuration, or null if nobody has accepted it after {@code maxMillis}
+     * @return the device's configuration, or null if nobody has accepted it within {@code maxMillis}
      * @throws ConfigError if the coordinator refuses the device, or the broker refuses the token
      */
     public @Nullable AgentConfig ask(long maxMillis) throws SedgeException {

@@ -6,11 +6,11 @@ import java.io.File;
 import java.util.Arrays;
 
 /**
- * The certificate that the coordinator has sent since the device joined, in the device's state folder
+ * The newest certificate that the coordinator has sent since the device joined, stored in the device's state folder
  * (protocol/spec/enrolment.md, E19).
  *
  * <p>The file begins with the name of the configuration's certificate. If the configuration gets another certificate,
- * that one is used instead.
+ * the configuration's certificate is used instead.
  */
 public final class KeptCertificate {
     private final AgentConfig given;

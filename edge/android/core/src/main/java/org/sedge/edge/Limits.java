@@ -13,7 +13,7 @@ public final class Limits {
     public final double megabytesPerDay;
     /** The maximum number of hours to train per day. */
     public final double trainingHoursPerDay;
-    /** The share of the disk that the state folder may use: of the free space plus the folder's own files. */
+    /** The share that the state folder may use of the disk's free space plus the folder's own files. */
     public final double diskShare;
 
     /** @throws IllegalArgumentException if a value is out of bounds */

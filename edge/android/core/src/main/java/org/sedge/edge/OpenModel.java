@@ -28,7 +28,7 @@ import java.util.concurrent.TimeUnit;
  * thread-safe.
  */
 final class OpenModel implements AutoCloseable {
-    /** How often to try again, because the agent may replace the model and delete the old one while we read it. */
+    /** How many times to retry, because the agent may replace the model and delete the old one while we read it. */
     private static final int TRIES = 5;
     private static final long PAUSE_MILLIS = 50;
 

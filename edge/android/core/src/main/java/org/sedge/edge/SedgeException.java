@@ -35,7 +35,7 @@ public abstract class SedgeException extends Exception {
         }
 
         /**
-         * Words the message like the Python agent. A {@code found} text must include its quotation marks; null means
+         * Words the message as the Python agent does. A {@code found} text must include its quotation marks; null means
          * that the value is missing.
          */
         public ConfigError(String key, @Nullable String found, String expected) {

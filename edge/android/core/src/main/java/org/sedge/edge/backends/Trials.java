@@ -134,7 +134,7 @@ public final class Trials {
         return new JobStopped("a trial run was stopped", null);
     }
 
-    /** Returns the stored verdicts. If they cannot be read, returns none, because trials can be repeated. */
+    /** Returns the stored verdicts, or an empty map if they cannot be read, because trials can be repeated. */
     private Map<String, String> kept() {
         try {
             byte[] saved = journal.load();

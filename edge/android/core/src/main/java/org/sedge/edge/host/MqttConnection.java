@@ -360,7 +360,7 @@ public final class MqttConnection {
 
     private void published(int head, byte[] body) throws IOException, InterruptedException {
         int name = body.length < 2 ? body.length : (body[0] & 0xff) << 8 | body[1] & 0xff;
-        // Skip a packet id, which is there if the broker chose another QoS.
+        // Skip the packet id, which is present if the broker chose a QoS other than 0.
         int from = 2 + name + ((head & 6) == 0 ? 0 : 2);
         if (from > body.length) {
             throw new IOException("a message that ends within its topic");

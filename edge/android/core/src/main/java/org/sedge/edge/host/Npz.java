@@ -134,7 +134,7 @@ public final class Npz {
     }
 
     /**
-     * Reads a file's inputs by name, which are all arrays except y and group. They are converted as in {@link #read}.
+     * Reads a file's inputs, keyed by name: all its arrays except y and group, converted as in {@link #read}.
      */
     public static Map<String, Rows> readInputs(File file) throws SedgeException {
         Map<String, Rows> found = new LinkedHashMap<>();

@@ -29,11 +29,11 @@ public final class Kept extends Struct<Kept> {
     public final byte[] base;
     /** The device's last trained model. */
     public final byte[] model;
-    /** Everything that its updates have left out so far. */
+    /** Everything that the device's updates have left out so far. */
     public final byte[] residual;
-    /** The state of its optimizer. */
+    /** The state of the device's optimizer. */
     public final byte[] moments;
-    /** The model it predicts with until it first trains, if its class shares improve the global model. */
+    /** The model to predict with before the first training, if class shares improve the global model. */
     public final byte[] start;
     /** The first version of the bundle. */
     public final byte[] origin;

@@ -120,7 +120,7 @@ public final class AgentCore {
         fetches.places.allow(downloader);
     }
 
-    /** Returns true if the coordinator has welcomed this connection's hello. */
+    /** Returns true if the coordinator has answered this connection's hello with a welcome. */
     public boolean welcomed() {
         return connected && handshake.welcomed();
     }
@@ -201,7 +201,7 @@ public final class AgentCore {
         }
     }
 
-    /** Sends a hello if one is due. A change in whether the device works makes one due, which announces it. */
+    /** Sends a hello if one is due, for example to announce why the device waits, or that it continues. */
     private void say(double now) {
         boolean disk = working != null || !waits.why().isEmpty();
         String limit = budget.closed();

@@ -6,7 +6,7 @@ import org.sedge.edge.wire.Backoff;
 import java.util.logging.Level;
 
 /**
- * Decides when to retry after the disk has refused a write. Jobs have a separate wait, because repeating their work is
+ * Decides when to retry after a disk write has failed. Jobs have a separate wait, because repeating their work is
  * expensive.
  */
 final class DiskWaits {
@@ -40,7 +40,7 @@ final class DiskWaits {
         return now < jobAt;
     }
 
-    /** Returns true if the disk has refused a write and none has succeeded since. */
+    /** Returns true if a disk write has failed and none has succeeded since. */
     boolean untried() {
         return !Double.isNaN(diskAt);
     }
@@ -78,7 +78,7 @@ final class DiskWaits {
         why = "";
     }
 
-    /** Call this when the disk has refused a write. */
+    /** Call this when a disk write has failed. */
     void begin(StorageError error, double now) {
         diskAt = now + RETRY_S;
         why = String.valueOf(error.getMessage());
@@ -86,8 +86,8 @@ final class DiskWaits {
     }
 
     /**
-     * Call this when the disk has refused a job's input or outcome. The work was wasted, so each wait is twice as long
-     * as the last.
+     * Call this when a job's input or outcome could not be written to disk. The work was wasted, so each wait is twice
+     * as long as the last.
      */
     void beginJob(StorageError error, double now) {
         jobBackoffS = Math.min(Math.max(RETRY_S, 2 * jobBackoffS), MAX_JOB_BACKOFF_S);

@@ -129,7 +129,7 @@ final class Fetches {
             }
         }
         for (String transfer : new ArrayList<>(active.keySet())) {
-            // All chunks are here, but a crash or a full disk prevented assembling them.
+            // All chunks have arrived, but a crash or a full disk prevented assembling them.
             if (active.get(transfer).complete()) {
                 complete(transfer, now, effects);
             }

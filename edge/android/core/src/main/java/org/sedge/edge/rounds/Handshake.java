@@ -61,7 +61,7 @@ final class Handshake {
         this.random = random;
     }
 
-    /** Returns true if any hello has been welcomed since the agent started. */
+    /** Returns true if any hello has been answered with a welcome since the agent started. */
     boolean everWelcomed() {
         return everWelcomed;
     }
@@ -71,7 +71,7 @@ final class Handshake {
         return fleetDevices;
     }
 
-    /** Returns true if this connection's hello has been welcomed. */
+    /** Returns true if this connection's hello has been answered with a welcome. */
     boolean welcomed() {
         return Double.isNaN(due);
     }

@@ -73,7 +73,7 @@ public final class State extends Struct<State> {
         public final byte[] modelHash;
         /** The number of starts that have begun the order. */
         public final long starts;
-        /** The start count of the last one that did. */
+        /** The start count of the last such start. */
         public final long incarnation;
 
         private Attempt(Object[] given) {

@@ -77,8 +77,8 @@ public final class StateStore {
     }
 
     /**
-     * Starts the device anew. If the keys have changed, both start counts begin anew, because no old frame has a valid
-     * MAC under the new keys.
+     * Commits a new start of the device. If the keys have changed, both start counts are reset, because no old frame
+     * has a valid MAC under the new keys.
      */
     void start(long clockS, byte[] key) throws StorageError {
         State begun = state;
@@ -205,7 +205,7 @@ public final class StateStore {
 
     /**
      * Returns the remembered policies keyed by run, including this one, with the most recently used last. Policies of
-     * the runs that have been unused for longest are dropped.
+     * the least recently used runs are dropped.
      */
     private Map<String, TakenPolicy> remembered(String run, TakenPolicy policy) {
         Map<String, TakenPolicy> found = new LinkedHashMap<>(without(state.policies, run));

@@ -179,8 +179,8 @@ final class Trust {
     }
 
     /**
-     * Returns all of the order's training phases. An own model would add its own, but {@link Abilities} refuses such
-     * orders.
+     * Returns all of the order's training phases. An order to train the device's own model would have more, but
+     * {@link Abilities} refuses such orders.
      */
     private static List<Training> trainings(Work work) {
         List<Training> found = new ArrayList<>(work.then);

@@ -34,8 +34,8 @@ public final class Moments {
     }
 
     /**
-     * Decodes the state for a model of n parameters. Returns null if it must start anew, for example because the
-     * optimizer has changed.
+     * Decodes the state for a model of n parameters. Returns null if the optimizer must start from zeros, for example
+     * because it has been replaced by another one.
      */
     static Moments decode(byte[] data, Training training, int size) {
         Record found;

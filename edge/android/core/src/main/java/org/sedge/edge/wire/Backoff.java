@@ -10,8 +10,8 @@ public final class Backoff {
     private Backoff() {}
 
     /**
-     * Returns the seconds to wait before retry {@code attempt}, counted from 0. The ceiling doubles up to a limit, and
-     * the jitter is nearly full.
+     * Returns the seconds to wait before retry {@code attempt}, counted from 0: a random share, at least a tenth, of a
+     * ceiling that doubles up to {@link #MAX_S}.
      */
     public static double after(int attempt, Random random) {
         return jittered(Math.min(MAX_S, 0.5 * Math.pow(2, Math.min(attempt, 10))), random);

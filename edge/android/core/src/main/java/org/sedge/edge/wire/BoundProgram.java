@@ -113,7 +113,7 @@ public final class BoundProgram {
         out.write((int) rest);
     }
 
-    /** One field of a protobuf message that {@link OnnxProgram} has accepted. Its value is a varint or has a length. */
+    /** A field of a protobuf message that {@link OnnxProgram} has accepted: a varint, or length-delimited. */
     private static final class Part {
         final byte[] data;
         final int from;

@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parser() -> Parser:
-    """Build the parser of the command line."""
+    """Build the command-line parser."""
     made = command(
         "sedge-cloud", "The coordinator of a Sedge fleet.", "cloud.toml",
         ["sedge-cloud up", "sedge-cloud run list -c fleet/cloud.toml"],

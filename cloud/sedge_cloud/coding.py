@@ -8,8 +8,8 @@ from msgspec import Meta
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.wire.work import Codec
 
-# A device sends at least this many elements by default. A small model is therefore sent in full. This takes
-# about 20 kB, as much as a large model's update.
+# A device sends at least this many elements by default, so a small model is sent in full. They take about
+# 20 kB, as much as a large model's update.
 FEWEST_ELEMENTS = 10_000
 # The default fraction of a change's elements that a broadcast sends.
 _BROADCAST = 0.05

@@ -53,7 +53,7 @@ class Recorder(Protocol):
 
 
 class Company:
-    """Represents this process among the processes that serve a fleet; ``core`` is this one's coordinator.
+    """Represents this process among the processes that serve a fleet; ``core`` is its coordinator.
 
     The process is ``alone`` if the state is on this machine's disk, where no other process can reach it.
     """
@@ -128,7 +128,7 @@ class Company:
         return [self._signals.seal(self._members.token, signal) for signal in signals]
 
     def hear(self, topic: str, payload: bytes, now: float) -> tuple[bool, list[CloudEffect]]:
-        """Process another process's signal. Returns whether rows have changed, and effects to perform."""
+        """Process another process's signal. Returns whether rows changed, and the effects to perform."""
         sender, signal = self._signals.open(self._members.token, topic, payload)
         if isinstance(signal, Wanted) and self._members.leads:
             return False, self._core.wanted(sender, signal, now)

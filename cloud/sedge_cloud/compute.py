@@ -86,7 +86,7 @@ class ComputeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     used."""
 
     def compute(self) -> Compute:
-        """Return what computes slices. Raises ``ConfigError`` if Ray is configured but missing."""
+        """Return the ``Compute`` to use. Raises ``ConfigError`` if Ray is configured but missing."""
         if self.ray is None:
             return IN_PLACE
         require_ray(self.ray, KEY)

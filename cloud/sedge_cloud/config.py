@@ -91,8 +91,7 @@ class CohortConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The part of a run that came before it was resumed.
 
-    It ends with round ``last`` and has ``trained`` training rounds that count, of ``num_rounds`` that were
-    planned.
+    It ends with round ``last``. Of its ``num_rounds`` planned training rounds, ``trained`` were completed.
     """
 
     num_rounds: int
@@ -261,7 +260,7 @@ class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of a fleet's coordinator (cloud.toml). Relative paths start from its folder."""
+    """The settings of a fleet's coordinator (cloud.toml). Relative paths are resolved from its folder."""
 
     fleet: Id
     """Name of the fleet, 1 to 48 of a-z, 0-9 and ``-``; it is part of every MQTT topic."""

@@ -39,7 +39,7 @@ from sedge_protocol.wire.topics import shard_of
 
 
 class Coordinator:
-    """One fleet's coordinator, without network and timers. ``draw`` selects a round's devices.
+    """One fleet's coordinator, without network or timers. ``draw`` selects a round's devices.
 
     ``versions`` are the protocol versions that it speaks, ``keep`` says how much to keep from runs that
     have ended, ``memory`` bounds its caches, and ``wall`` converts loop time to wall-clock time. By default
@@ -201,7 +201,7 @@ class Coordinator:
         )  # fmt: skip
 
     def _lead(self, leader: Leader, runs: Sequence[RunRow], now: float) -> list[CloudEffect]:
-        """Have the leader load the runs, and what other processes recorded: answers and devices online."""
+        """Have the leader load the runs, and the answers and online devices recorded by other processes."""
         effects = list[CloudEffect]()
         for hint in self._everywhere.load() if self._everywhere is not None else ():
             effects += self._passed_on(leader.hear(hint, now), now)

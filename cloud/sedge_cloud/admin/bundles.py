@@ -25,8 +25,8 @@ def require_forms(whole: BundleManifest, narrower: Sequence[BundleManifest]) -> 
     """Raise ``ConfigError`` unless every manifest in ``narrower`` describes ``whole`` with fewer channels.
 
     They must have the same data and backends as ``whole``, and the same tensors with the same axes. The
-    number of channels in each must be the one that its ``dropped`` implies, and each ``dropped`` must
-    exceed the previous one.
+    number of channels in each must match its ``dropped``, and each ``dropped`` must exceed the previous
+    one.
     """
     if narrower and whole.dropped:
         raise ConfigError(

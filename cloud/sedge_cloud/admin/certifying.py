@@ -85,7 +85,7 @@ def is_renewal_due(store: Store, cloud: CloudConfig) -> bool:
 
 
 def renew_due(store: Store, cloud: CloudConfig) -> int:
-    """Renew the certificates that are in the last third of their lifetime. Returns their number."""
+    """Renew the certificates that are in the last third of their lifetime. Returns how many."""
     rows = _due(store, cloud)
     authority = authority_of(cloud) if rows else None
     if authority is None:

@@ -237,7 +237,7 @@ def at_least_one(text: str) -> int:
 
 
 def from_zero(text: str) -> int:
-    """Parse a count of 0 or more from the command line, such as the devices to skip."""
+    """Parse a count of 0 or more from the command line, such as the number of devices to skip."""
     return _whole(text, 0, 2**31 - 1)
 
 

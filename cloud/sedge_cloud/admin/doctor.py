@@ -101,7 +101,7 @@ def _store(cloud: CloudConfig) -> str:
 
 
 def _public(cloud: CloudConfig) -> str:
-    """Check that the URL given to devices serves the newest run's model, and whether it supports ranges."""
+    """Check that the URL given to devices serves the newest run's model, and note if it ignores ranges."""
     with closing(open_store(cloud)) as store:
         names = _models(store)
         if not names or store.public is None:
@@ -138,7 +138,7 @@ def _broker(cloud: CloudConfig) -> str:
 
 
 def _reload(command: str) -> str:
-    """Check that the folders named in the command exist; they do not after the fleet's folder was moved."""
+    """Check that the folders named in the command exist; they may not if the fleet's folder was moved."""
     try:
         words = shlex.split(command)
     except ValueError as exc:

@@ -208,7 +208,7 @@ def _write_device(
     places: Places,
     certificate: str | None,
 ) -> None:
-    """Write a device's files: secret, edge.toml, its certificate and the one of the broker's authority."""
+    """Write a device's files: secret, edge.toml, its certificate and that of the broker's authority."""
     broker = cloud.broker
     url, ca, remark = broker.device_url or broker.url, None, ""
     with translated("write the files of a device into", folder):

@@ -169,7 +169,7 @@ def may_settle(cloud: CloudConfig) -> bool:
 
 
 def by_hand(cloud: CloudConfig, row: TokenRow) -> list[str]:
-    """Return what is left to the operator for a token's account if the broker's files are elsewhere."""
+    """Return what the operator must do for a token's account if the broker's files are elsewhere."""
     if cloud.broker.device_password_file is not None:
         return (
             [] if access_file(cloud) is not None else [f"Deny {row.token} {_SHARED} at the broker."]

@@ -33,7 +33,7 @@ SAME = (
 
 
 def start_rollout(store: Store, name: str, folder: Path, plan: RolloutPlan) -> RolloutRow:
-    """Start to roll out the bundle in ``folder``, a new version of the run's bundle, to a run's devices.
+    """Start rolling out the bundle in ``folder``, a new version of the run's bundle, to the run's devices.
 
     Raises ``ConfigError`` if the run has ended or has several bundles, if the bundle cannot replace the
     run's, if the run's policy does not allow it, if all devices already have it, and while another rollout
@@ -75,7 +75,7 @@ def _first_phase(
 
 
 def start_settings(store: Store, file: Path, plan: RolloutPlan) -> RolloutRow:
-    """Start to roll out a TOML file's settings to the fleet's devices, replacing their current settings.
+    """Start rolling out a TOML file's settings to the fleet's devices, replacing their current settings.
 
     Raises ``ConfigError`` for invalid settings, for settings that all of these devices already have, if no
     device that can take settings matches the condition, and while another rollout is in progress.

@@ -93,7 +93,7 @@ def run_remarks(store: Store, run: RunFacts) -> tuple[str, ...]:
 
 
 def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:
-    """Return a round's summary as JSON fields, with its times and, for every device, bytes and reasons."""
+    """Return a round's summary as JSON fields, with its times, traffic, declines and rejections."""
     orders = store.orders(s.run, s.round)
     told = msgspec.to_builtins(s)
     for fields in (told, *told["devices"]) if s.withheld else ():
@@ -126,7 +126,7 @@ def _privacy(store: Store, name: str) -> Iterator[str]:
 
 
 def _dense(store: Store, name: str) -> int:
-    """Return the size of a run's model as float32, in bytes, for upload and download together."""
+    """Return how many bytes it takes to download and upload a run's model once in float32."""
     return 8 * Run(find_run(store, name), store).manifest.layout.size
 
 
@@ -157,7 +157,7 @@ def _table(lines: Sequence[_Line], width: int | None) -> Iterator[str]:
 def _closed(
     store: Store, run: RunFacts, known: RoundFacts, s: Summary, dense: int
 ) -> Iterator[_Line]:
-    """Yield the lines for a closed round; ``dense`` is the model's size as float32 in bytes, both ways."""
+    """Yield the lines for a closed round; ``dense`` is the result of ``_dense``."""
     traffic = store.traffic(s.run, s.round)
     others = [row for row in traffic if row.device not in known.newcomers]
     link = str(known.link_up), str(known.link_down)

@@ -278,7 +278,7 @@ def resume_run(
 def _resumed(
     name: str, config: RunConfig, state: RunState, spent: int, num_rounds: int | None
 ) -> RunConfig:
-    """Return the config that resumes a run after its last round or, if not 0, after round ``spent``."""
+    """Return the config that resumes a run after round ``spent`` or, if that is 0, after its last round."""
     last, budget = state.round, state.budget
     done = config.training_rounds(last)
     if budget is not None and num_rounds is not None and num_rounds > done + budget.left:

@@ -94,8 +94,8 @@ def made_along(axes: Axes) -> tuple[int, ...]:
     """Return, for every tensor, the dimension along which it outputs channels, or ``NONE``.
 
     For biases, normalisations, linear layers and convolutions it is the first dimension. If no weight
-    outputs an axis in this way, the axis's first tensor is taken to output it, for instance an embedding or
-    a transposed convolution.
+    outputs an axis in this way, the axis's first tensor, such as an embedding or a transposed convolution,
+    is taken to output it.
     """
     made = [0 if dims and dims[0] != FIXED else NONE for dims in axes.dims]
     for places in axes.used:

@@ -9,7 +9,7 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.privileges import as_caller
 
-# The last two lines are for devices that use protocol version 1. On that topic they learn that they are
+# The last two lines are for devices that use protocol version 1: their topic tells them that they are
 # refused.
 ACL = """\
 user {user}

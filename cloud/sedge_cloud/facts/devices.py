@@ -182,7 +182,7 @@ def lots_of(
 
 
 def change(past: DevicePast) -> float | None:
-    """Return how much the latest mean improves on the best earlier mean; None for too few values."""
+    """Return by how much the latest mean beats the best earlier one; None if there are too few values."""
     ends = range(RECENT, len(past.before) + 1)
     means = [sum(past.before[end - RECENT : end]) / RECENT for end in ends]
     if len(means) <= RECENT:

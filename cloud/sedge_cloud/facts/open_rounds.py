@@ -145,7 +145,7 @@ def _doing(
 def run_waits(
     terms: Terms, devices: Iterable[DeviceFacts], unable: Mapping[str, str], store: Seen
 ) -> str:
-    """Explain why a running run has no open round; empty if its devices are not the reason."""
+    """Explain why a running run has no open round. Returns "" if its devices are not the reason."""
     devices, which = list(devices), "online"
     online = [device for device in devices if device.state == "online"]
     paused = sum(device.state == "paused" for device in devices)

@@ -32,8 +32,8 @@ class Snapshot:
         self._facts: Fleet | None = None
         self._change_key: ChangeKey | None = None
         self._at = 0.0
-        self._spent = 0.0  # processor seconds spent on facts since the last reading
-        self._cpu: dict[int, float] = {}  # each thread's processor time at its last call
+        self._spent = 0.0  # CPU seconds spent on facts since the last reading
+        self._cpu: dict[int, float] = {}  # each thread's CPU time at its last call
         self._changes = 0
 
     def facts(self) -> Fleet:
@@ -104,7 +104,7 @@ class Snapshot:
         return self._reader
 
     def _charge(self) -> None:
-        """Add the processor time that this thread has spent on facts since its last call."""
+        """Add the CPU time that this thread has spent on facts since its last call."""
         thread, now = threading.get_ident(), time.thread_time()
         self._spent += now - self._cpu.get(thread, now)
         self._cpu[thread] = now

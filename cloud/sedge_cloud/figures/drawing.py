@@ -63,7 +63,7 @@ class Path:
 
 @dataclass(frozen=True)
 class Label:
-    """A text at a position in pixels; ``anchor`` is SVG's text-anchor."""
+    """Text at a position in pixels; ``anchor`` is SVG's text-anchor."""
 
     x: float
     y: float

@@ -21,7 +21,7 @@ def measured(value: float, metric: Metric) -> str:
 
 
 def change(value: float, metric: Metric, sign: str = "+") -> str:
-    """Format the difference of two measured values, in points for a share: 0.0131 -> ``+1.3``."""
+    """Format the difference of two values, in percentage points for a share: 0.0131 -> ``+1.3``."""
     return f"{100 * value:{sign}.1f}" if metric.share else f"{value:{sign}.3g}"
 
 

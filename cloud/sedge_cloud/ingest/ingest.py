@@ -360,7 +360,7 @@ class Ingest:
         model = orders.describe(name)(current.row.model).transfer
         if transfer != model or not current.orders[name].holds or run.config.broadcast.whole:
             return []
-        # The device had a model, but fetches a whole one. Stored now, because a restart loses byte counts.
+        # The device had a model, but fetches a whole one. Store that now, as a restart loses byte counts.
         if self.traffic.fell_back(get.run, name):
             self.counters["whole_models"] += 1
             self.store.save_traffic([TrafficRow(get.run, get.round, name, 0, 0, True)])

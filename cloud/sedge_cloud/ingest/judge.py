@@ -121,7 +121,7 @@ def judge(given: OrderContext, blob: bytes) -> Judged:
 
 
 def _judged(given: OrderContext, report: Report, delta: SparseVector | None, blob: bytes) -> Judged:
-    """Return an update, its lengths not yet measured. It has a mask only if its order selects elements."""
+    """Return an update with unmeasured lengths. It has a mask only if its order selects elements."""
     order, round_, work = given.order, given.round, given.order.read_work()
     if round_.task != TRAIN:
         return Judged(report, delta, None, b"", None)

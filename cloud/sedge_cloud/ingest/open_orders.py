@@ -29,8 +29,8 @@ from sedge_protocol.wire.messages import Cancel, Order
 # An order that has not been answered for this long is sent again, as a broker may have dropped it.
 RESEND_S = 60.0
 SERVING = "serving"  # the phase in which a finished run sends newcomers its model
-# The reason, by its status, why a run has ended. Devices still working on the run are told. A deleted run
-# has no status.
+# Why a run has ended, by its status. Devices still working on the run are told this. A deleted run has no
+# status.
 WHY_OVER = {
     "": "the run was deleted",
     "stopped": "the run was stopped",

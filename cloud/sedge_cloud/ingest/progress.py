@@ -2,7 +2,7 @@
 
     asked      its order was sent
     fetching   it requests a blob; its GET says how many of the chunks it has
-    training   it has requested everything that it lacked, has been sent it, and has stopped requesting
+    training   it has requested and been sent everything that it lacked, and has stopped requesting
     sending    it offers an update, or sends chunks of one
 
 A device repeats requests for chunks that do not arrive, at growing intervals (transfer.Fetch). If a device

@@ -1,4 +1,4 @@
-"""Answers senders that are not active devices, with the reason or with how far their join has got.
+"""Answers senders that are not active devices, with the reason or the progress of their join.
 
 Devices that are revoked or speak protocol version 1 are refused; devices with a token may join
 (joining.py).

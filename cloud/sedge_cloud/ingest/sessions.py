@@ -61,7 +61,7 @@ class Fleet:
     ) -> None:
         self.wall = wall
         self.returning: set[str] = set()  # online before the last outage, but not back yet
-        self._inherited: set[str] = set()  # online according to rows of their previous process
+        self._inherited: set[str] = set()  # online according to their previous process
         self.num_active = self.changes = 0
         self.max_packet = MAX_PACKET_BYTES
         self._store = store
@@ -193,7 +193,7 @@ class Fleet:
         return device in self._kept.online
 
     def presence(self, device: str) -> Presence:
-        """Return a device's presence. All fields are False if it is not enrolled or not this process's."""
+        """Return a device's presence: all False if it is not enrolled or belongs to another process."""
         entry = self._kept.find(device)
         if entry is None:
             return Presence(False, False, False)

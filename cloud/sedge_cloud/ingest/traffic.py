@@ -111,7 +111,10 @@ class Traffic:
         return rows, Link(self._link.up - link.up, self._link.down - link.down)
 
     def follow(self, before: Mapping[str, int], opened: Iterable[AskedRound]) -> None:
-        """Follow a leader in another process. ``before`` maps runs to the rounds that were open before."""
+        """Start and stop counting as a leader in another process opens and closes rounds.
+
+        ``before`` maps runs to the rounds that were open before; ``opened`` holds the open rounds.
+        """
         rounds = {current.row.run: current for current in opened}
         for run, number in before.items():
             if run not in rounds or rounds[run].row.round != number:

@@ -119,7 +119,7 @@ def exposition(facts: Fleet) -> tuple[bytes, str]:
 
 
 def _moved(sums: RunSums) -> dict[tuple[str, str], int]:
-    """Return total bytes by (owner, direction); ``up`` is what these devices or the coordinator sent."""
+    """Return total bytes by (owner, direction); ``up`` is what the devices or the coordinator sent."""
     return {
         ("newcomers", "up"): sums.newcomer_up,
         ("newcomers", "down"): sums.newcomer_down,

@@ -1,7 +1,8 @@
 """Sends notices of problems by a webhook or the operator's command, so that nobody has to watch.
 
 A separate thread (supervisor.py) reads the facts and sends the problems that are new in each reading. A
-receiver that hangs or fails holds up only this thread. Its failure is logged once, until it works again.
+receiver that hangs or fails holds up only this thread. Its failure is logged only once until it works
+again.
 """
 
 import http.client
@@ -70,7 +71,7 @@ class Notices:
 
 
 class Sender:
-    """Sends notices to all receivers. A receiver's failure is logged once, until it works again."""
+    """Sends notices to all receivers. A receiver's failure is logged only once until it works again."""
 
     def __init__(self, settings: NotifyConfig) -> None:
         self._ways: dict[str, Callable[[bytes], None]] = {}

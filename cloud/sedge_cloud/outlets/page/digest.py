@@ -78,7 +78,7 @@ def closed_in_a_day(facts: Fleet) -> tuple[int, bool]:
 
 
 def _began(run: RunFacts, since: datetime) -> bool:
-    """Return True if a run started after ``since``, so its sums cover exactly the rounds since."""
+    """Return True if a run started after ``since``, so its sums cover exactly the rounds since then."""
     return run.created is not None and run.created >= since
 
 
@@ -117,7 +117,7 @@ def folded(problems: Sequence[Problem]) -> list[tuple[Problem, list[Problem]]]:
 
 
 def groups(run: RunFacts) -> list[tuple[list[str], list[str]]]:
-    """Return groups of devices with the same partners, each with those partners, largest group first."""
+    """Return pairs (devices, the partners that they share), the largest group of devices first."""
     sets: dict[frozenset[str], list[str]] = {}
     for device, others in run.groups.items():
         sets.setdefault(frozenset((device, *others)), []).append(device)

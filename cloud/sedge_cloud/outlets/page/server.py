@@ -288,7 +288,7 @@ class StatusServer:
 
 
 def _listen(host: str, port: int) -> Listener:
-    """Return a bound socket. Binding it here makes a port in use end the command with one line."""
+    """Return a bound socket. It is bound here so that a port in use ends the command with a single line."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return Listener(fileno=socket.create_server((host, port), family=family).detach())

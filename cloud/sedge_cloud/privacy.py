@@ -131,8 +131,8 @@ def require_found(
 ) -> None:
     """Raise ``ConfigError`` if a draw among ``fewest`` devices is too likely to select none.
 
-    An empty draw is repeated, which weakens privacy. The probability of one must therefore stay below a
-    fixed fraction of delta.
+    An empty draw is repeated, which weakens privacy. The probability of an empty draw must therefore stay
+    below a fixed fraction of delta.
     """
     allowed = EMPTY_SHARE * config.delta / rounds
     if share < 1 and (1 - share) ** fewest > allowed:
@@ -202,7 +202,7 @@ def bought_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
 
 
 def spent_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
-    """Describe the budget spent so far, only as a number of rounds if the accountant is not installed."""
+    """Describe the budget spent so far; without the accountant, only as a number of rounds."""
     rounds = f"{budget.spent} of the {budget.rounds} rounds of training that it lasts for"
     try:
         delta = (1 - EMPTY_SHARE) * config.delta

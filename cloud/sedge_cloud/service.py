@@ -203,7 +203,7 @@ class Service:
             )
 
     def _measure(self, now: float) -> None:
-        """Continue to measure how large messages may be."""
+        """Continue measuring how large messages may be."""
         known = self._probe.limit is not None
         for number, size in self._probe.poll(now):
             self.link.send(self._itself, numbered(self._token, number, self._itself, size))

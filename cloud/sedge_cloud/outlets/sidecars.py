@@ -1,4 +1,4 @@
-"""Sets up the threads beside the coordinator's loop: page, problem log, notices, Home Assistant."""
+"""Sets up the threads alongside the coordinator's loop: page, problem log, notices, Home Assistant."""
 
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager

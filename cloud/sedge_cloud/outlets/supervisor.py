@@ -1,4 +1,4 @@
-"""Runs the threads beside the coordinator's loop. An error ends one turn of a thread, not the thread."""
+"""Runs threads alongside the coordinator's loop. An error ends one turn of a thread, not the thread."""
 
 import logging
 import threading

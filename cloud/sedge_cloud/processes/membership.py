@@ -1,4 +1,4 @@
-"""This process as a member of those that serve the fleet: renews its lease and learns its shards.
+"""This process as one of those that serve the fleet: renews its lease and learns its shards.
 
 Between two checks of the store it relies on the last one, but never for longer than a lease lasts: a
 process that wakes after a pause drops incoming frames until it has checked. Writes need no such precaution,

@@ -42,7 +42,7 @@ def shares(tokens: Sequence[int]) -> dict[int, int]:
 
 
 def without_gone(lease: LeaseRow, living: Collection[int], staying: Collection[int]) -> LeaseRow:
-    """Return the lease, without its owner if that is gone and without its heir if that is leaving."""
+    """Return the lease without an owner that is gone, or an heir that is gone or leaving."""
     if lease.token and lease.token not in living:
         lease = msgspec.structs.replace(lease, token=0)
     if lease.heir and lease.heir not in staying:
@@ -51,7 +51,7 @@ def without_gone(lease: LeaseRow, living: Collection[int], staying: Collection[i
 
 
 def _lead(token: int, lease: LeaseRow, staying: Sequence[int]) -> LeaseRow:
-    """Return the leader's lease. This process takes the lead if it is free, and passes it on to leave."""
+    """Return the leader's lease. This process takes a free lead, and passes it on when leaving."""
     if not lease.token and token in staying:
         return msgspec.structs.replace(lease, token=token)
     if lease.token == token and token not in staying:
@@ -70,10 +70,7 @@ def _room(staying: Sequence[int], leases: Sequence[LeaseRow]) -> dict[int, int]:
 
 
 def _take(token: int, lease: LeaseRow, room: dict[int, int]) -> LeaseRow:
-    """Return a shard's lease once this process has taken the shard or named an heir, if it should.
-
-    Updates ``room``.
-    """
+    """Take the shard, or name its heir, if this process should. Returns the lease and updates ``room``."""
     if not lease.token and lease.heir in (0, token):
         if not lease.heir and room.get(token, 0) <= 0:
             return lease

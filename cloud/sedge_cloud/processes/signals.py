@@ -81,7 +81,7 @@ class Signals:
             return other, Changed()
         for kind, what in _BODIES.items():
             if topic == cloud(self._fleet, kind):
-                with suppress(ValueError):  # msgspec raises one for a signal from a later version
+                with suppress(ValueError):  # raised for a signal from a later version
                     return other, msgspec.msgpack.decode(body, type=what)
         return other, None
 

@@ -54,7 +54,7 @@ def catch_up_all(store: Rows) -> None:
 
 
 def catch_up(store: Rows, run: str) -> None:
-    """Account for those closed rounds of a run that no version has accounted for yet.
+    """Account for the closed rounds of a run that are not accounted for yet.
 
     Raises ``StorageError``.
     """

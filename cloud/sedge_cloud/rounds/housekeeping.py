@@ -17,7 +17,7 @@ from sedge_protocol.wire.effects import Note
 
 
 class Housekeeping:
-    """Keeps a coordinator's store in order; ``counters`` are those of the coordinator."""
+    """Keeps a coordinator's store in order; ``counters`` are the coordinator's."""
 
     def __init__(self, run_store: RunStore, garbage: Garbage, counters: Counter[str]) -> None:
         self._run_store, self._garbage = run_store, garbage

@@ -7,15 +7,15 @@
     round    open      --a fraction ``quorum`` of the cohort has sent updates--> grace
                        --every device has answered-->                            closed
                        --all but waiting devices have, with ``min_updates``-->   closed
-                       --``deadline_s`` are over, with ``min_updates``-->        closed
-                       --``deadline_s`` are over, with fewer-->                  open, ``deadline_s`` more
+                       --``deadline_s`` has passed, with ``min_updates``-->      closed
+                       --``deadline_s`` has passed, with fewer-->                open, ``deadline_s`` more
                        --all online devices have answered, with ``min_updates``--> offline
              offline   --a device that has yet to answer returns-->               open
-                       --``offline_grace_s`` or ``deadline_s`` are over-->        closed
+                       --``offline_grace_s`` or ``deadline_s`` has passed-->      closed
                        (quorum and answers as in open)
              grace     --every device that is not waiting has answered-->        closed
-                       --``grace_s`` or ``deadline_s`` are over-->               closed
-                       --time is over, but updates were lost-->                  open, ``deadline_s`` more
+                       --``grace_s`` or ``deadline_s`` has passed-->             closed
+                       --time is up, but updates were lost-->                    open, ``deadline_s`` more
              serving   (for newcomers to a finished run, see serving.py)
 
 A round opens when enough capable devices are online and not waiting (for a closed gate or a full disk,

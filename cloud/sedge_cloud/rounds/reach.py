@@ -2,8 +2,8 @@
 
 The ingest in this process implements it from its own observations (sessions.py, traffic.py). For devices
 connected to another process, the same facts are in tables: ``sessions`` says who is online or waiting,
-``devices`` has enrolments, revocations and hellos, and ``traffic`` has the bytes. Rounds know nothing else
-about an ingest. They send it the hints in hints.py.
+``devices`` has enrolments, revocations and hellos, and ``traffic`` has byte counts. Rounds know nothing
+else about an ingest. They send it the hints in hints.py.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -45,7 +45,7 @@ class Reach(Protocol):
         ...
 
     def max_packet_of(self, device: str) -> int:
-        """Return the largest MQTT packet that a device can receive, as far as its hello says."""
+        """Return the size of the largest MQTT packet that a device can receive, according to its hello."""
         ...
 
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:

@@ -215,7 +215,7 @@ class Scheduler:
         return self._refresh_presence(current)
 
     def _refresh_presence(self, current: OpenRound) -> list[Note]:
-        """Look up which devices of a round are online or waiting, and decline for the revoked ones."""
+        """Look up which of a round's devices are online or waiting; decline on behalf of revoked ones."""
         revoked = current.look(self._devices.presence)
         return [self._decline(current, name, "revoked") for name in revoked]
 

@@ -17,7 +17,7 @@ from sedge_cloud.store.schema import StepRow, steps_of
 
 
 class Presence(NamedTuple):
-    """Whether a device is online, has said that it starts no orders for now, and is revoked."""
+    """Whether a device is online, is waiting (it starts no orders for now), or is revoked."""
 
     online: bool
     waits: bool

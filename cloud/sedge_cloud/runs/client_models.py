@@ -57,7 +57,7 @@ class ClientModels:
         return self._members.get(name) or self._members.put(name, self._load(device))
 
     def member(self, device: str) -> ClientModel:
-        """Return a device's client model for other devices to use, its update scaled by ``counted``."""
+        """Return a device's client model for use by others, with its update scaled by ``counted``."""
         client = self.alone(device)
         if client.counted in (0, 1):
             return client

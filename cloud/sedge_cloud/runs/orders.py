@@ -111,7 +111,7 @@ class Links(Protocol):
         ...
 
     def max_packet_of(self, device: str) -> int:
-        """Return the largest MQTT packet that a device can receive, as far as its hello says."""
+        """Return the size of the largest MQTT packet that a device can receive, according to its hello."""
         ...
 
 
@@ -194,7 +194,7 @@ def bundle_users(run: Run, current: AskedRound) -> Counter[bytes]:
 
 
 def receivers_of(run: Run, current: AskedRound, blob: bytes) -> int | None:
-    """Return how many devices a round sends this shared blob to; None if it is not shared."""
+    """Return how many devices a round sends this blob to; None if the blob is not shared."""
     named = dict(bundle_users(run, current))
     if run.manifest.frozen is not None:
         named[run.manifest.frozen.blob.sha256] = len(current.orders)

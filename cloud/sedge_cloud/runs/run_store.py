@@ -141,7 +141,7 @@ class RunStore(Vectors):
         return self.store.blobs.write(coded) if is_smaller else b""
 
     def client_model(self, run: Run, device: str, row: ClientModelRow | None = None) -> ClientModel:
-        """Return a device's client model in this run, without its group and ``memory_mb``.
+        """Return a device's client model in this run, without its group or ``memory_mb``.
 
         Its vectors are read-only. ``row`` is the device's row, read here if not given. If the disk has lost
         a part of the model, the device counts as one with no history: the run continues, and the device's

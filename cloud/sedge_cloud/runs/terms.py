@@ -60,7 +60,7 @@ def keeps_model(hello: Hello | None, run: str) -> bool:
 
 
 def abilities(hello: Hello | None) -> Hello | None:
-    """Return the part of a hello about the device itself, not its connection, data or waiting."""
+    """Return a hello reduced to what describes the device itself: no nonce, kept data or waiting."""
     return hello and msgspec.structs.replace(hello, nonce=bytes(16), waits="", holds=None)
 
 

@@ -39,7 +39,7 @@ class Cache(Generic[V]):
         self._owner = next(_OWNERS)
 
     def get(self, name: bytes) -> V | None:
-        """Return the value cached under this name; None if there is none (any more)."""
+        """Return the value cached under this name; None if there is none, or no longer."""
         entries, key = self._memory.entries, (self._owner, name)
         if key not in entries:
             return None

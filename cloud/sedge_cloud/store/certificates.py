@@ -69,7 +69,7 @@ class Certificates(Devices):
         return self._rows(CertificateRow, sql)
 
     def certificates_due(self, before: float) -> list[CertificateRow]:
-        """Return each active device's newest certificate if that expires before ``before``."""
+        """Return each active device's newest certificate if it expires before ``before``."""
         sql = (
             f"SELECT c.* FROM certificates c JOIN devices d ON d.device = c.name WHERE {_CURRENT}"
             " AND c.until < ? AND d.revoked = 0 AND NOT EXISTS (SELECT 1 FROM certificates n"

@@ -125,7 +125,7 @@ class Database:
             yield is_held
 
     def used_bytes(self) -> int:
-        """Return the size of the database in bytes; only SQLite leaves out free space."""
+        """Return the size of the database in bytes. With SQLite, free space is not counted."""
         with self._db.errors():
             return self._db.used_bytes()
 

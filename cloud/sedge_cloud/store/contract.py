@@ -120,7 +120,7 @@ class Dialect(Protocol):
         ...
 
     def used_bytes(self) -> int:
-        """Return the database's size in bytes; only SQLite leaves out free space."""
+        """Return the database's size in bytes. With SQLite, free space is not counted."""
         ...
 
     def shrink(self) -> None:

@@ -54,7 +54,7 @@ class PackError(Exception):
 
 @dataclass(frozen=True)
 class Wanted:
-    """A pack to make: from the checkout ``root``, for CPython ``python`` ("3.12"), in ``limit`` bytes."""
+    """A pack to make from checkout ``root`` for CPython ``python`` ("3.12"), of at most ``limit`` bytes."""
 
     root: Path
     python: str
@@ -181,7 +181,7 @@ def _write_run(python: str, path: Path) -> None:
 
 
 def _write_sums(folder: Path) -> None:
-    """Write a file for ``sha256sum`` with everything that ``run`` reads.
+    """Write the checksums of everything that ``run`` reads, in the format of ``sha256sum``.
 
     ``run`` is left out, because it cannot check itself while it is running.
     """

@@ -23,7 +23,10 @@ class Mean:
 
 
 def accounted(store: Store, devices: tuple[str, ...]) -> Mean | None:
-    """Return the last round's cost as the paper counts it; None for another strategy."""
+    """Return the last round's cost as the paper counts it.
+
+    Returns None before the first round ends, and for strategies other than FedPURIN.
+    """
     run, run_store = Run(store.runs()[0], store), RunStore(store)
     strategy = run.strategy
     context = run_store.context(run)

@@ -120,7 +120,7 @@ def file_name(table: str, cell: str, seed: int, rounds: int, backend: str = "") 
 
 
 def read(path: Path) -> Outcome | None:
-    """Read an outcome. Returns None if there is none yet. Raises ``StorageError`` for a bad file."""
+    """Read an outcome. Returns None if there is none yet. Raises ``StorageError`` for an invalid file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Outcome)
     except FileNotFoundError:

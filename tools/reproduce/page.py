@@ -32,7 +32,7 @@ def _labels(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _drawn(outcomes: Sequence[Outcome]) -> list[Plot]:
-    """Plot participants' accuracy: over rounds before and after training, over bytes before training."""
+    """Plot participants' accuracy: before and after training over rounds, before training over bytes."""
     rounds = [[point.round for point in outcome.points] for outcome in outcomes]
     sums = [list(accumulate(p.bytes_up + p.bytes_down for p in o.points)) for o in outcomes]
     totals = [total for one in sums for total in one]

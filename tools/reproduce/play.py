@@ -34,8 +34,8 @@ from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.update import Metrics, Report
 
 AUTO = TrainerConfig().backend
-# No published fleet has hostile devices, so updates are averaged. Only updates five times too long are
-# shortened.
+# No published fleet has hostile devices, so updates are averaged. Only updates more than five times as long
+# as the median are shortened.
 ROBUST = RobustConfig(clip=5.0, rule="mean", max_weight=100.0)
 
 
@@ -162,7 +162,7 @@ def _run(trial: Trial) -> RunConfig:
 
 
 def _stage(trial: Trial, home: Path) -> Stage:
-    """Prepare data, split and model, once per cell."""
+    """Prepare the data, the split and the model, once per cell."""
     setting = trial.table.setting
     dataset = setting.dataset()
     source = ModelSource.of(setting.model, dataset, home)

@@ -39,7 +39,7 @@ def name(number: int) -> str:
 def partition(targets: Indices, alpha: float, seed: int) -> list[tuple[Indices, Indices]]:
     """Return every client's training and test examples.
 
-    Classes are split by Dirichlet; a quarter is for testing.
+    Each class is split in Dirichlet proportions. A quarter of each client's examples is for testing.
     """
     draw = np.random.RandomState(seed)  # the stream that numpy.random.seed starts
     classes = int(targets.max()) + 1

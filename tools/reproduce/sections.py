@@ -38,7 +38,10 @@ def sections(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
 
 
 def first_rounds(outcome: Outcome) -> Iterable[tuple[int, float, float, float, float]]:
-    """Yield rows of round, before, published before, after, published after."""
+    """Yield the number of each published round, with four accuracies in per cent.
+
+    These are ours and the published one before training, then both after training.
+    """
     known = FIRST_ROUNDS.get((outcome.cell, outcome.seed), ())
     for point, (before, after) in zip(outcome.points, known, strict=False):
         yield point.round, 100 * point.before, before, 100 * point.after, after

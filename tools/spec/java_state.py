@@ -18,7 +18,7 @@ from sedge_protocol.wire.signing_keys import MAX_REPLACED
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES
 from sedge_protocol.wire.work import Hash
 
-# A limit that is higher than the number of entries that a device can have for its runs.
+# A limit above the number of entries that a device can have for its runs.
 _MAX_ENTRIES = 4 * MAX_RUNS
 
 

@@ -93,7 +93,7 @@ class Inspected:
 
 @dataclass(frozen=True)
 class Traced:
-    """The graph of each program, and its multiply-adds in one run, by name."""
+    """The graph of each program, and its number of multiply-adds per run, by program name."""
 
     graphs: Mapping[str, fx.GraphModule]
     signatures: Mapping[str, Signature]

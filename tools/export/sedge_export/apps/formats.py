@@ -147,7 +147,7 @@ class _Executorch:
 
 
 def _pte(model: nn.Module, x: Tensor) -> bytes:
-    """Compile the model to a file with one method, ``forward``, in ExecuTorch's standard steps."""
+    """Compile the model to a file with one method, ``forward``, using ExecuTorch's standard steps."""
     exir: Any = import_module("executorch.exir")
     xnnpack: Any = import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
     program = torch.export.export(model, (x,))

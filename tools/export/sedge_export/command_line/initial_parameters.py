@@ -113,7 +113,7 @@ def _array(function: str, name: str, value: object) -> NDArray[np.float32]:
         ) from exc
     if array.dtype.kind != "f":
         raise ConfigError(f"{function}: {name}", str(array.dtype), "floating-point numbers")
-    with np.errstate(over="ignore"):  # values out of range become inf, refused below
+    with np.errstate(over="ignore"):  # values out of range become inf, which is refused below
         single = array.astype(np.float32)
     if not np.isfinite(single).all():
         raise ConfigError(f"{function}: {name}", "NaN or inf", "finite numbers, as float32")

@@ -76,7 +76,7 @@ def _rnn(
 def _gru(x: Tensor, states: Tensors, weights: Tensors, reverse: bool) -> tuple[Tensor, Tensors]:
     """Run one direction of a GRU.
 
-    n keeps its two biases apart, because the gate r multiplies only the bias of the state.
+    The new gate n keeps its two biases apart, because the reset gate r multiplies only the state's bias.
     """
     w_x, w, *biases = weights
     units = w.shape[1]

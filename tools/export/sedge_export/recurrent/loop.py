@@ -87,7 +87,7 @@ def traced_step(
 ) -> fx.GraphModule:
     """Trace a step. Its results are the next states and the collected values, in order.
 
-    ``moving`` are the shapes of its states, ``states`` in number, followed by the shapes of its slices.
+    ``moving`` lists the shapes of its ``states`` states, followed by the shapes of its slices.
     """
 
     def call(*tensors: Tensor) -> tuple[Tensor, ...]:

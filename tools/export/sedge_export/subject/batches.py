@@ -25,7 +25,7 @@ class Samples:
 class Batch:
     """One batch of fixed size. Rows from index ``rows`` on are padding and have weight 0.
 
-    ``noise`` (K,) are the random numbers that the model's forward pass uses in training.
+    ``noise`` (K,) holds the random numbers that the model's forward pass uses in training.
     """
 
     x: Tensor
@@ -100,7 +100,7 @@ def whole_batches(rows: Tensor, batch_size: int) -> list[Tensor]:
 
 
 def draw(samples: Samples, batch_size: int, padded: bool, noise: int, rng: Generator) -> Batch:
-    """Draw a batch of random rows with ``noise`` random numbers, two thirds padding if ``padded``.
+    """Draw a batch of random rows with ``noise`` random numbers; with ``padded``, two thirds are padding.
 
     Weights of real rows lie between 0.5 and 1.5, so that a program that ignores them fails the
     comparison.

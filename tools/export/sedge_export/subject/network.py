@@ -125,7 +125,7 @@ class Network:
     ) -> tuple[Tensor, ...]:  # fmt: skip
         """Return the gradient (n,) of a batch's mean loss, the loss, and the new statistics (s,), if any.
 
-        ``noise`` (K,) are the random numbers of the forward pass.
+        ``noise`` (K,) holds the random numbers of the forward pass.
         """
         return self._flat_gradient(self.split(theta, frozen), x, y, w, noise)
 

@@ -46,7 +46,7 @@ def _written(x: Tensor, key: Any, value: Any) -> Tensor | None:
 def _view(x: Tensor, parts: Sequence[Any], rank: int) -> tuple[Tensor, int]:
     """Index x by everything except the mask.
 
-    Returns the view, and the first of the ``rank`` axes of the mask.
+    Returns the view, and the first of the ``rank`` axes that the mask covers.
     """
     plain: list[Any] = []
     for part in parts:

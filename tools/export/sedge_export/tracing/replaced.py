@@ -1,6 +1,6 @@
 """Replaces torch functions in a trace with others that have the same values and gradients.
 
-Replaced are functions whose gradient is an operator that cannot be decomposed, masks as indices
+It replaces functions whose gradient is an operator that cannot be decomposed, masks used as indices
 (``masks``), products and running extrema (``scans``), Fourier transforms (``fourier``), and recurrent
 layers, which become loops (``recurrent``). The replacements are ordinary torch, so that autograd finds
 their gradients and every runtime gets simple operators. Verification compares them with the original

@@ -1,7 +1,7 @@
 """The reference for verification: the user's own model in plain eager torch, in float64 or float32.
 
 It uses autograd and torch.optim.SGD, only on real rows, and shares no code with the tracing. In float64
-it gives the correct result; in float32 it shows how exact float32 is.
+it gives the correct result; in float32 it shows how accurate float32 is.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence

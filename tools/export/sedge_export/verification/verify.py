@@ -32,7 +32,7 @@ Programs: TypeAlias = Mapping[str, Program]
 STEPS = 4
 # How many batches may be replaced during these steps.
 MAX_RETRIES = 8
-# How far the steepest parameter moves in the first step, as a share of the largest parameter: far above
+# The largest change of a parameter in the first step, as a share of the largest parameter: far above
 # theta's own rounding (6e-8), and far below where training becomes chaotic.
 FIRST_MOVE = 0.02
 # The largest change in a row's loss that rounding in float32 explains when the batch size changes. If
@@ -105,7 +105,7 @@ def _naming(what: str) -> Generator[None]:
 
 @dataclass
 class _Measured:
-    """The gradient's errors at each step, of programs and of eager float32, and replaced batches' kinks."""
+    """The gradient errors at each step, for programs and for eager float32, and replaced batches' kinks."""
 
     errors: list[float] = field(default_factory=list[float])
     torch: list[float] = field(default_factory=list[float])

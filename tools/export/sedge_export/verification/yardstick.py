@@ -115,7 +115,7 @@ class Truth:
 class Yardstick:
     """A model in eager torch: in float64, and in float32 in each of several memory formats.
 
-    The last format should be the least exact: it is used for neighbours of theta and for the search for
+    The last format should be the least accurate: it is used for neighbours of theta and for the search for
     kinks.
     """
 

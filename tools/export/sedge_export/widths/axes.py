@@ -28,7 +28,7 @@ EXPAND = torch.ops.aten.expand.default
 
 @dataclass(frozen=True)
 class FoundAxes:
-    """The axes of a layout (none if nothing can be narrowed), and the reasons why channels were fixed."""
+    """The axes of a layout (empty if nothing can be narrowed), and the reasons why channels were fixed."""
 
     axes: Axes
     reasons: tuple[str, ...]

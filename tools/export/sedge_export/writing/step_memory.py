@@ -3,10 +3,10 @@
     python -m sedge_export.writing.step_memory FOLDER BACKEND PROGRAM
 
 prints the process's peak memory (VmHWM) while it evaluates, trains with the program (gradient or
-guided), and evaluates again. The memory used before the programs were opened is subtracted, and so are
-the vectors of the training. What remains is the memory for sessions and for the tensors of a step. The
-process runs a device's own trainer on rows on which the programs were verified, because the loss may
-not be finite on other rows. Measurements vary by about one per cent.
+guided), and evaluates again. The memory used before the programs were opened is subtracted, and so are the
+training vectors. What remains is the memory for sessions and for the tensors of a step. The process runs a
+device's own trainer on rows on which the programs were verified, because the loss may not be finite on
+other rows. Measurements vary by about one per cent.
 """
 
 import subprocess
@@ -41,9 +41,9 @@ from sedge_protocol.wire.programs import GUIDED, Signature
 from sedge_protocol.wire.training import Training
 
 MEASURED = ("gradient", GUIDED)
-# The vectors of the training: the model, the velocity and the gradient.
+# The training vectors: the model, the velocity and the gradient.
 _VECTORS = 3
-# No learning rate that suits the data is known here, so steps hardly move the model.
+# No learning rate that suits the data is known here, so this tiny one hardly moves the model.
 _TRAINING = Training(learning_rate=1e-30)
 _BUNDLE, _ROWS = "bundle", "rows.npz"
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")

@@ -283,7 +283,7 @@ def _expand(graph: Simplifier, node: fx.Node, args: list[Any]) -> fx.Node:
 
 
 def _pad(graph: Simplifier, node: fx.Node, args: list[Any]) -> fx.Node:
-    """Pad the last axes. Negative margins cut. ExecuTorch's padding cannot cut, so slices do."""
+    """Pad the last axes. Negative margins crop; slices do that, because ExecuTorch's padding cannot."""
     x, margins, *fill = args
     rank = len(shape_of(x))
     for place in range(len(margins) // 2):

@@ -75,7 +75,7 @@ class Graph:
         return self._inputs[name]
 
     def unnamed_input(self, shape: tuple[int, ...], dtype: ElementType) -> Value:
-        """Add an input to a loop's body, where only the position counts."""
+        """Add an input to a loop's body, where only its position matters."""
         return self.input(self._new(shape, dtype).name, shape, dtype)
 
     def constant(self, array: Array) -> Value:

@@ -1,7 +1,7 @@
 """Lowers matrix products.
 
-For a transposed matrix, Gemm gets the matrix from before the transpose, and a flag. Batched products
-leave their transposes to onnxruntime, which fuses them.
+For a transposed matrix, Gemm gets the untransposed matrix and a flag. Batched products leave their
+transposes to onnxruntime, which fuses them.
 """
 
 import torch

@@ -58,7 +58,7 @@ class Window:
 def seen_by_taps(graph: Graph, x: Value, window: Window, positions: Sequence[int]) -> list[Value]:
     """Return the elements of x that each tap of the kernel reads, as (K, C).
 
-    x is converted to channels last first, so that a slice copies whole rows of C numbers.
+    First, x is converted to channels last, so that a slice copies whole rows of C numbers.
     """
     spatial = range(1, x.rank - 1)
     last = graph.transpose(x, [0, *range(2, x.rank), 1])

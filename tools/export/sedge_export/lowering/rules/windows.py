@@ -39,7 +39,7 @@ class Axis:
         return self.places[-1][0] + self.count
 
     def taps(self, x: Tensor, fill: float = 0.0) -> list[Tensor]:
-        """Return the elements that each tap reads in all windows: x with ``count`` elements on the axis."""
+        """Return, for each tap, the elements of x that it reads in all windows: ``count`` along the axis."""
         if self.kernel == self.stride == 1 and not self.padding and self.extent == self.count:
             return [x]
         # The padding at the end may be negative, to cut elements that no window reads.
@@ -84,7 +84,7 @@ def cut(x: Tensor, axis: int, start: int, count: int) -> Tensor:
 
 
 def pad(x: Tensor, axis: int, before: int, after: int, fill: float = 0.0) -> Tensor:
-    """Return x padded along an axis; negative margins cut."""
+    """Return x padded along an axis; negative margins crop."""
     start, stop = max(-before, 0), x.shape[axis] - max(-after, 0)
     x = cut(x, axis, start, stop - start)
     if before <= 0 and after <= 0:

@@ -145,7 +145,7 @@ def _one_of(values: Iterable[object]) -> str:
 
 
 def _plural(text: str) -> str:
-    """Form the plural: ``text, 64`` becomes ``strings of 64``; ``integer, 1 to 9``, ``integers, 1 to 9``."""
+    """Form the plural, such as ``strings of 64`` from ``text, 64``, or ``integers`` from ``integer``."""
     if text.startswith("`"):
         return f"of {text}"
     noun, _, limits = text.partition(", ")

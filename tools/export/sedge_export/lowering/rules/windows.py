@@ -39,7 +39,7 @@ class Axis:
         return self.places[-1][0] + self.count
 
     def taps(self, x: Tensor, fill: float = 0.0) -> list[Tensor]:
-        """Return, for each tap, the elements of x that it reads in all windows: ``count`` along the axis."""
+        """Return the elements of x that each tap reads in all windows, ``count`` along the axis."""
         if self.kernel == self.stride == 1 and not self.padding and self.extent == self.count:
             return [x]
         # The padding at the end may be negative, to cut elements that no window reads.

@@ -1,4 +1,4 @@
-"""Caches folders in runs/arm64 that take long to build. They are rebuilt when their inputs change."""
+"""Caches folders in runs/arm64 that take a long time to build. Rebuilds them when their inputs change."""
 
 import hashlib
 import shutil

@@ -2,9 +2,9 @@
 
 It runs the fleet of examples/attacks.toml, with digits split by Dir(0.5), under every attack of the
 emulator (sedge_emulate/attack.py). The attackers know [robust] and every device's examples (in attacks
-called "knowing their own", only their own examples), and claim to have 2^40 examples. Each cell has one
-value per seed of: the honest devices' mean error before local training, the share of rounds in which an
-attacker was named and, for the backdoor, the share of marked images to which the global model gives the
+called "knowing their own", only their own examples), and claim to have 2^40 examples. For each seed, a cell
+has the honest devices' mean error before local training, the share of the attackers that was named, as a
+mean over the rounds, and, for the backdoor, the share of marked images to which the global model gives the
 attackers' label. Cells whose error is more than twice the error without attackers, and the backdoor, are
 also run under the other aggregation rules. Results in ``--out`` are not repeated. It takes twenty minutes
 on two idle cores. The defaults of [robust] were tuned on seeds 42 to 44; the first choice, clip =
@@ -157,7 +157,7 @@ def table(cell: Cell) -> str:
 
 
 def add(cell: Cell, result: StrategyResult) -> None:
-    """Add the honest devices' errors, and how often the hostile devices were identified."""
+    """Append the honest devices' mean error, and the mean share of the hostile devices named per round."""
     honest = [device for device in result.devices if device.device not in HOSTILE]
     cell.error.append(1 - fmean(device.before for device in honest))
     named = [len(set(HOSTILE) & row.distrusted.keys()) / len(HOSTILE) for row in result.rounds]

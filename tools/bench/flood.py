@@ -6,7 +6,7 @@ whole protocol but do not train: each downloads every round's model and uploads 
 chunks. A lost message delays them by up to two seconds. Another device, in a separate process, does not
 answer orders, and sends ``--rate`` messages a second (inf: as many as the broker accepts) of one kind:
 
-    chunk    sealed, of a transfer that it has not offered: nobody answers these
+    chunk    sealed, for a transfer that it has not offered: these get no answer
     get      sealed, for all chunks of the round's model
     hello    sealed, each with a higher incarnation of the device
     garbage  64 bytes that are not a frame
@@ -14,9 +14,9 @@ answer orders, and sends ``--rate`` messages a second (inf: as many as the broke
 
 Each flood is between two calm periods of the same length. The share is the rate of committed updates during
 the flood, relative to the calm periods. The result also has the flooder's messages per second, the seconds
-after the flood until every honest device has committed another update, the coordinator's use of a core (the
-more stable figure on a busy machine), how often honest devices had to repeat a GET or an offer, and the
-number of lines that the coordinator logged in the meantime.
+after the flood until every honest device has committed another update, the share of a core that the
+coordinator used (the more stable figure on a busy machine), how often honest devices had to repeat a GET or
+an offer, and the number of lines that the coordinator logged in the meantime.
 """
 
 import os

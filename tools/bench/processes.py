@@ -10,16 +10,16 @@ subtracted, because the faster the rounds, the smaller its share:
 
 update_ms   the coordinators' CPU milliseconds per update, planning and closing included, in rounds of
             all devices
-fixed_ms    the part of them that each round takes, however many devices take part
-more_ms     the part of them that each device's update adds
+fixed_ms    their CPU milliseconds per round that do not depend on how many devices take part
+more_ms     the CPU milliseconds that each device's update adds to a round
 round_s     how long a round of all devices takes; a device trains for 0.2 to 1.2 s of it
 kb_round    kB per round from the coordinators to the broker, broadcasts and orders included
 row_bytes   how much the database grows per update
 idle        the share of a processor that one coordinator takes when no run is going on
 
 Then, during a run, a third coordinator joins two others and is later shut down. The result is the longest
-time in which a device received neither an order nor a receipt, compared with the longest before. The last
-line is JSON.
+time in which a device received neither an order nor a receipt, compared with the longest such time before
+the change. The last line is JSON.
 """
 
 import argparse

@@ -3,9 +3,9 @@
     python -m tools.bench tables phones
     python -m tools.bench tables phones --methods FedAvg alone --seeds 42
 
-The folder ``sets`` has a fleet file for each data set. A method's learning rate is the best of three rates,
-which are compared with a separate seed, in half of the rounds, on a fifth of every device's training
-examples, held out. A cell in ``results/cells`` is not repeated, and an interrupted one resumes.
+The folder ``sets`` has a fleet file for each data set. A method's learning rate is the best of three. The
+rates are compared under a separate seed, with half of the rounds, on a held-out fifth of every device's
+training examples. A cell in ``results/cells`` is not repeated, and an interrupted one resumes.
 """
 
 from collections.abc import Sequence

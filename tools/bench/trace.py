@@ -3,8 +3,8 @@
 A real coordinator with a real store and FedOBP receives the frames of a few devices. The second round is
 traced, because every device then has a client model. The result has for each step:
 
-    calls        how many times Python functions in Sedge were entered, without comprehensions and resumed
-                 generators
+    calls        how many times Python functions in Sedge were entered, not counting comprehensions and
+                 resumed generators
     files        how many source files these functions are in
     switches     how many of the calls go from one file into another
     statements   how many SQL statements ran, excluding those that begin or end a transaction

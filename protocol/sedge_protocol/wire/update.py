@@ -133,7 +133,7 @@ def _array_bytes(report: Report, rest: memoryview) -> int:
 
 
 def _head(blob: bytes) -> tuple[Report, memoryview]:
-    """Decode the report. Returns it and all bytes after it."""
+    """Decode the report. Returns the report and all bytes after it."""
     if len(blob) < _LENGTH.size:
         raise CodecError(f"update of {len(blob)} bytes has no header")
     (length,) = _LENGTH.unpack_from(blob)

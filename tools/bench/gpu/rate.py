@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-# The minimum number of repeats, because a GPU's clock rate varies, and by how many seconds they may
-# overrun.
+# The minimum number of repeats, needed because a GPU's clock rate varies, and by how many seconds the
+# repeats may run over.
 _LEAST, _LONGER_S = 3, 2.0
 
 

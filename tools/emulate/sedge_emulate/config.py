@@ -87,8 +87,8 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[model]: the model that devices train.
 
-    If neither ``factory`` nor ``name`` is given, the data decides. Most strategies support only the whole
-    model; the others assign one of the ``widths`` to each device.
+    If neither ``factory`` nor ``name`` is given, the data determines the model. Most strategies support
+    only the whole model; the others assign one of the ``widths`` to each device.
     """
 
     factory: str = ""

@@ -50,7 +50,7 @@ CACHED = "from-cache"
 
 @dataclass(frozen=True)
 class StrategyRun:
-    """One strategy's run, and the folder of its state, which may already hold state if ``resumed`` is True.
+    """One strategy's run, and the folder for its state, which may be nonempty if ``resumed`` is True.
 
     ``narrower`` are the bundles of the model's versions with fewer channels. ``hello`` is what devices
     announce.
@@ -103,7 +103,7 @@ class Stage:
         return num_workers(self.config)
 
     def name(self, trainer: str) -> bytes:
-        """Return a digest (32 bytes) of data, model, trainer and versions, after which jobs are named."""
+        """Return the digest (32 bytes) of data, model, trainer and versions that jobs are named after."""
         bundle, theta = load(self.bundle)
         digest = hashlib.sha256()
         for part in (

@@ -9,8 +9,9 @@
 
 Benchmarks measured the costs of one device, one update and one connection, and stored them as JSON
 (``python -m tools.bench fleet_costs``, ``python -m tools.bench processes``). This module contains no
-measured figures. The user specifies prices and how a cloud broker meters. Effects that depend on the
-fleet's size, such as a deeper database index, are not modelled: benchmarks of large stores measure them.
+measured figures. The user specifies the prices, including those of a cloud broker. Effects that depend on
+the fleet's size, such as a deeper database index, are not modelled: benchmarks of large stores measure
+them.
 """
 
 import argparse

@@ -39,8 +39,8 @@ _REDRAWS_PER_S = 4
 class _Track:
     """One strategy's progress so far. ``round`` is the number of the open round, or 0 between rounds.
 
-    ``remembered`` counts the rounds that closed before this process started. Training rounds are counted
-    here, because evaluation rounds are numbered, too.
+    ``remembered`` counts the rounds that closed before this process started. Progress is a count of
+    training rounds, not a round's number, because evaluation rounds are numbered, too.
     """
 
     name: str

@@ -85,7 +85,7 @@ def installed(backend: str, bundle: Path, venv: Path, epochs: int, examples: int
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return the size of an agent's installation, and its memory."""
+    """Return figures for the size of an agent's installation and for the agent's memory."""
     written: list[Figure] = []
     for row in found["agent_memory"]:
         runtime, (most_mb, most_mib) = RUNTIME_NAMES[row["backend"]], TARGETS[row["backend"]]

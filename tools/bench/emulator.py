@@ -103,7 +103,7 @@ def row(devices: int, cohort: int, engine: Engine) -> Row:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return what an emulation costs beyond training."""
+    """Return figures for the cost of an emulation beyond training."""
     written = [
         Figure(
             f"emulated devices, {row['devices']:,} of which {row['cohort']:,} in a round",

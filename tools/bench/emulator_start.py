@@ -48,7 +48,7 @@ def processor_s(root: int) -> float:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return the start-up cost with and without the cache."""
+    """Return figures for the start-up cost with and without the cache."""
     ways = {"cold_s": "an empty cache", "cached_s": "its model in the cache"}
     return [
         Figure(f"processor seconds until the first round, {words}", f"{found['start'][key]:.1f}")

@@ -153,7 +153,7 @@ def real(folder: Path, devices: int, seconds: float) -> list[Row]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return how soon a fleet is back after an outage, and what the outage costs."""
+    """Return figures for the time until a fleet is back after an outage, and for the cost of the outage."""
     return [
         Figure(
             row["what"], f"{row['measured']:g} {row['unit']}", (at_most(row["most"], row["measured"]),)

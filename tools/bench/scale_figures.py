@@ -9,9 +9,7 @@ TARGET_UPDATES = {0.5: 200, 0.01: 900}
 
 
 def coordinator(found: Result) -> list[Figure]:
-    """Return how many updates per second one coordinator processes with a store that survives power
-    cuts.
-    """
+    """Return figures for one coordinator's updates per second with a store that survives power cuts."""
     rows = found["rows"]
     figures: list[Figure] = []
     for row in rows:
@@ -53,7 +51,9 @@ def three_hosts(found: Result) -> list[Figure]:
 
 
 def processes(found: Result) -> list[Figure]:
-    """Return what each number of coordinators costs, and the longest silence when the number changes."""
+    """Return figures for the cost of each number of coordinators, and the longest silence when it
+    changes.
+    """
     figures = [
         Figure(
             f"{row['processes']} on {row['engine']}",

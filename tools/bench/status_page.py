@@ -189,7 +189,7 @@ def watched(fleet: Fleet, port: int, readers: int, seconds: float) -> tuple[floa
 
 
 def figures(row: Result) -> list[Figure]:
-    """Return the figure of what the page costs the coordinator, and how long a browser waits for it."""
+    """Return the figure for the page's cost to the coordinator and the time that a browser waits for it."""
     what = (
         f"the status page of {row['devices']:,} devices, {row['readers']} readers, "
         f"{row['changes_a_minute']:.0f} changes a minute told to each"

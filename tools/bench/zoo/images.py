@@ -224,7 +224,7 @@ class UNet(nn.Module):
 
 
 def upsampled(mode: str) -> Callable[[int, int], nn.Module]:
-    """Return a function that makes an upsampling by two followed by a convolution."""
+    """Return a function that creates an upsampling by two, followed by a convolution."""
 
     def up(inputs: int, outputs: int) -> nn.Module:
         return nn.Sequential(

@@ -46,7 +46,7 @@ public final class Conditions {
         return new Conditions(charging, unmetered, only, everyMillis);
     }
 
-    /** Returns a copy with another interval for asking the coordinator for work. Android's minimum is 15 minutes. */
+    /** Returns a copy that asks the coordinator for work at this interval. Android's minimum is 15 minutes. */
     public Conditions every(long millis) {
         return new Conditions(charging, unmetered, idle, millis);
     }
@@ -64,7 +64,7 @@ public final class Conditions {
     }
 
     /**
-     * Trains once, as soon as there is any network. Other conditions are ignored, because the user has asked for it.
+     * Trains once, as soon as any network is available. Other conditions are ignored, because the user has asked for it.
      */
     public static void trainNow(Context context, Class<? extends TrainingService> service) {
         schedule(context, new JobInfo.Builder(AT_ONCE, new ComponentName(context, service))

@@ -37,7 +37,7 @@ public final class Membership {
     private Membership() {}
 
     /**
-     * Stores a join text. The device takes part from the next job on.
+     * Stores a join text. The device takes part starting with its next job.
      *
      * @throws SedgeException if the text is not a join text; the membership is then unchanged
      */
@@ -107,15 +107,15 @@ public final class Membership {
         return AgentConfig.fromJoinText(new String(Files.readAllBytes(place.toPath()), StandardCharsets.US_ASCII));
     }
 
-    /** Returns the phone's newest certificate for the broker; null if it has not joined, or its broker asks for none. */
+    /** Returns the phone's newest certificate for the broker; null if it has not joined, or its broker needs none. */
     public static @Nullable ClientCertificate certificate(Context context) throws SedgeException, IOException {
         AgentConfig config = config(context);
         return config == null ? null : new KeptCertificate(config, state(context, config)).newest().certificate;
     }
 
     /**
-     * Leaves the fleet for good. Stops all jobs, notifies the coordinator, and deletes the phone's data of this fleet:
-     * the secret, the log, and the state of this and every earlier membership. The state of other fleets stays. This
+     * Leaves the fleet for good. Stops all jobs, notifies the coordinator, and deletes the phone's data for this
+     * fleet: the secret, the log, and the state of this and every earlier membership. Other fleets' state is kept. This
      * takes up to a minute and a half, so do not call it on an app's main thread.
      *
      * @return true if the coordinator was notified; otherwise its operator must revoke the device
@@ -142,7 +142,7 @@ public final class Membership {
         return new File(folder(context), "state-" + config.fleet + "." + config.device);
     }
 
-    /** Empties the state folders of all the devices as which this phone has taken part in the fleet. */
+    /** Empties the state folder of every device id that this phone has had in the fleet. */
     private static void emptyStates(Context context, String fleet) throws StorageError {
         File[] files = folder(context).listFiles();
         for (File file : files == null ? new File[0] : files) {

@@ -19,7 +19,7 @@ import java.util.List;
 /**
  * Records a device's activity on disk: one sentence about its current state, and its last {@value #KEPT} rounds.
  *
- * <p>The file is plain text. The first line has a time and the sentence. Each further line is a round, with fields
+ * <p>The file is plain text. The first line has a time and the sentence. Each line after it is a round, with fields
  * separated by tabs.
  */
 public final class RoundLog {
@@ -169,7 +169,7 @@ public final class RoundLog {
                 return lines;
             }
         } catch (IOException | IllegalArgumentException | IndexOutOfBoundsException error) {
-            // The log is only shown to people, so a damaged one simply starts over.
+            // The log is only shown to people, so a damaged log is simply replaced by an empty one.
         }
         return new ArrayList<String>(Collections.singletonList(""));
     }

@@ -288,7 +288,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    """Delete runs as a running agent would. None may run now, because each keeps its state in memory."""
+    """Delete runs as a running agent would. None may be running, because an agent keeps state in memory."""
     config, dry_run = load_config(arguments.config), bool(arguments.dry_run)
     folder = act_as_owner(config.state_dir)
     with nullcontext() if dry_run else lock_folder(folder):

@@ -56,7 +56,7 @@ class Agent:
     blobs. ``gate`` returns which gates are closed (waiting.py). ``retention`` chooses the runs to delete.
     ``settings`` contains the device's own limits; None sets no limits. ``permits`` says which URLs may be
     requested; None permits none. Unless ``pinned`` is None, every order needs a policy signed by one of
-    these keys. Without ``keyring`` the device always keeps the identity's keys.
+    these keys. Without ``keyring``, the device uses the identity's keys throughout.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Agent:
         return [*self._fetches.connected(now), *self.poll(now)]
 
     def other_password(self) -> str | None:
-        """Switch from the keys that the broker refuses to the others. Returns their password, or None."""
+        """Switch to the other keys, because the broker refuses these. Returns their password, or None."""
         if self._keyring is None or not self._keyring.turn():
             return None
         keys = self._keyring.keys
@@ -196,7 +196,7 @@ class Agent:
             lambda: self._next_job(self._orders(), now),
         )
         effects: list[AgentEffect] = [] if self._working else [*self._collecting.poll(now)]
-        for step in steps:  # a download without room must not hold back a job that needs none
+        for step in steps:  # a download that does not fit must not block a job that is ready
             try:
                 effects += step()
             except StorageError as exc:
@@ -226,9 +226,8 @@ class Agent:
             is_new = frame.incarnation != self.state.coordinator_incarnation
             if is_new:  # a coordinator that has restarted may have lost its sessions
                 self.handshake.begin(now)
-            if isinstance(
-                message, messages.Welcome
-            ):  # handled even if the disk is full, because our hellos report that
+            # A welcome is handled even if the disk is full, so that a hello can report it.
+            if isinstance(message, messages.Welcome):
                 self.peer.agree(message.versions)
                 self._outbox.limit(message.max_packet)
                 effects += self.handshake.welcome(message, now)
@@ -362,7 +361,7 @@ class Agent:
         return [*effects, *self.poll(now)] if effects else []
 
     def fetched(self, part: FetchedChunk | SpanEnd, now: float) -> list[AgentEffect]:
-        """Handle a chunk that has arrived over HTTP, or the end of a span, after a ``FetchSpan``."""
+        """Handle an HTTP response to a ``FetchSpan``: a chunk, or the end of the span."""
         self.budget.passed(now)
         if isinstance(part, FetchedChunk):
             self.budget.received(len(part.data))

@@ -4,10 +4,10 @@ While any gate is closed, nothing is fetched and no training starts. Training in
 continues once all gates are open. Finished updates are still sent, unless a gate that limits the use of the
 link (``unmetered``) is closed.
 
-No gate counts the agent's own use of processor and memory, so training cannot close its own gate. Only the
+No gate counts the agent's own use of CPU and memory, so training cannot close its own gate. Only the
 temperature gate has hysteresis, because training does raise the temperature.
 
-A gate is open if the device cannot read its value: a Raspberry Pi without a battery is on mains.
+A gate is open if the device cannot read its value: a Raspberry Pi without a battery is on mains power.
 ``sedge-edge doctor`` reports a gate that can never close.
 """
 

@@ -69,7 +69,7 @@ class _Begun(msgspec.Struct, frozen=True):
 
 
 def join(line: str, wanted: Wanted, say: Callable[[str], None]) -> str:
-    """Write edge.toml, the secret and the broker's authority. Returns the next steps as text.
+    """Write edge.toml, the secret and the broker's CA certificate. Returns the next steps as text.
 
     ``say`` receives the progress of a join with a token. Raises ``ConfigError`` for an invalid line, or if
     the folder already contains another device or, without ``replaces``, this one. Also raises

@@ -59,7 +59,7 @@ def leave(config: EdgeConfig, folder: Path, timeout_s: float = ANSWER_S) -> str:
 
 
 def _tell(config: EdgeConfig, folder: Path, timeout_s: float) -> None:
-    """Send leaving hellos until the coordinator refuses the device.
+    """Repeat a hello that says the device is leaving, until the coordinator refuses the device.
 
     Raises ``LinkError`` if it never does.
     """

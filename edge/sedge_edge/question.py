@@ -29,7 +29,7 @@ ANSWER_S = 10.0
 # A coordinator's start count is the time on its clock when it started, or slightly more. If the device's
 # clock is behind that count by more than this, the clock is wrong.
 BEHIND_S = 3600.0
-# An upper bound on the bytes of the padding's length field plus those by which a welcome exceeds the hello.
+# An upper bound, in bytes, on the padding's length field plus the excess of a welcome over the hello.
 AROUND_PADDING = 64
 THERE = "`sedge-cloud doctor` on the coordinator's machine says which"
 

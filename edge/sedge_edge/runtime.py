@@ -204,7 +204,7 @@ class Runtime:
             self._do(self.agent.interrupted(error.checkpoint))
         elif isinstance(error, SedgeError) and _expected(error):
             self._do(self.agent.failed(error, now))
-        else:  # our own bug: better crash, which the service manager reports, than loop silently
+        else:  # our own bug: crash, so that the service manager reports it, rather than loop silently
             raise error
 
     def _do(self, effects: list[AgentEffect]) -> None:

@@ -41,9 +41,9 @@ class Sensors:
         self._at, self._cpu_at, self._own_load = clock(), cpu_clock(), 0.0
 
     def on_mains(self) -> bool | None:
-        """Return whether the device is on mains, or None if it has no known supply.
+        """Return whether the device is on mains power, or None if it has no known supply.
 
-        It is on mains if a supply other than a battery is online, or if it has batteries and none is
+        It is on mains power if a supply other than a battery is online, or if it has batteries and none is
         discharging.
         """
         batteries = list(self._batteries())
@@ -80,7 +80,7 @@ class Sensors:
         return None
 
     def memory_mb(self) -> float | None:
-        """Return the memory that other programs leave free: what is available, plus this process's own."""
+        """Return the memory not used by other programs, in MB: available memory plus this process's own."""
         available = self._kilobytes("proc/meminfo", "MemAvailable")
         own = self._kilobytes("proc/self/status", "VmRSS")
         return None if available is None else (available + (own or 0.0)) * 1024 / 1e6

@@ -76,7 +76,7 @@ class Disk(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The status of a device. ``started`` is when its agent last started, by its clock. Times are in UTC.
+    """The status of a device. Times are in UTC. ``started`` is when its agent last started, by its clock.
 
     ``waits`` is why the agent did no work when it last ran, such as a closed gate or a disk error.
     ``gates`` describes each gate in effect and its current state. ``settings`` lists the settings that the

@@ -199,7 +199,7 @@ class BundleTrainer:
     ) -> list[NDArray[np.float32]]:
         try:
             return program.run(feeds, last)
-        except Exception as exc:  # the errors of runtimes have no more specific base class
+        except Exception as exc:  # runtimes' errors share no more specific base class
             raise CodecError(f"{_where(self._bundle, name)} failed: {exc}") from exc
 
     def _program(self, name: str) -> LoadedProgram:

@@ -35,7 +35,7 @@ class Draws:
     ) -> Tensor:
         """Return the next numbers in this shape.
 
-        If given, ``of`` is the tensor of numbers without the wrapper that it has while tracing.
+        ``of`` replaces the source's tensor of numbers: the same tensor without its wrapper, while tracing.
         """
         begin, self.count = self.count, self.count + math.prod(shape)
         numbers = self._numbers if of is None else of
@@ -44,9 +44,9 @@ class Draws:
         return numbers[begin : self.count].view(tuple(shape))
 
     def dropped(self, x: Tensor, p: float, shape: Sequence[int]) -> Tensor:
-        """Return x with dropout: a share p is set to 0, the rest is scaled up.
+        """Return x with each element set to 0 with probability p and otherwise divided by 1 - p.
 
-        The mask has this ``shape``.
+        The mask has this ``shape``, which is broadcast to that of x.
         """
         if p >= 1:
             return x * 0
@@ -82,7 +82,7 @@ def _replacements(source: Draws) -> list[tuple[Any, str, Replacement]]:
 
 
 def _dropout(source: Draws, original: Callable[..., Tensor], rank: int) -> Callable[..., Tensor]:
-    """Return dropout for single elements or, with a rank, for whole channels in batches of this rank."""
+    """Return a dropout function for elements or, given a rank, for channels of batches of that rank."""
 
     def dropout(
         input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False

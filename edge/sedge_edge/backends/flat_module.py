@@ -72,7 +72,7 @@ class FlatModule:
 
         If ``guidance`` is given, even if it is empty, the function computes the guided loss. The keys of
         ``guidance`` are the names in ``Guide``. Reference models are run before this returns. ``outputs``
-        runs the module, where a plain call is not enough.
+        maps x to the module's outputs; by default, the module is called.
         """
         run, loss = outputs or self.module, objective.guided
         if guidance is None:

@@ -4,7 +4,7 @@
 and ``predict`` is optional.
 
     fit(parameters, examples, settings) -> parameters, number of examples, metrics
-    evaluate(parameters, examples)      -> mean loss, number of examples, metrics with the bundle's by name
+    evaluate(parameters, examples)      -> mean loss, number of examples, metrics including the bundle's
     predict(parameters, inputs)         -> outputs (N, C, ...)
 
 parameters is a list of float32 arrays, one for each tensor of the layout, in order. The function may
@@ -299,7 +299,7 @@ def _array(name: str, value: object) -> NDArray[np.generic]:
 
 
 def _read_only(examples: Examples) -> Examples:
-    """Return read-only views of the examples, so that a function cannot spoil them for later rounds."""
+    """Return read-only views of the examples, so that a function cannot change them for later rounds."""
     inputs, targets = examples.inputs.view(), examples.targets.view()
     inputs.flags.writeable = targets.flags.writeable = False
     return Examples(inputs, targets)

@@ -22,7 +22,7 @@ class Pass(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Further inputs of a guided loss, keyed by name: passes of reference models, and arrays (m,)."""
+    """Additional inputs of a guided loss, keyed by name: passes of reference models, and arrays (m,)."""
 
     models: Mapping[str, Pass]
     arrays: Mapping[str, Tensor]

@@ -1,6 +1,6 @@
 """Runs programs, as ONNX graphs, in the stock onnxruntime package. Inputs and outputs have names.
 
-The settings follow from measurements. With onnxruntime's defaults, a whole round (4-layer CNN, 582,026
+The settings are based on measurements. With onnxruntime's defaults, a whole round (4-layer CNN, 582,026
 parameters, batch 32, 1 thread, onnxruntime 1.31, x86) takes 111 MiB of memory at its peak. It takes 102
 MiB, at the same speed, without memory patterns and with a single arena for all sessions, which grows by the
 requested amount instead of doubling. Without any arena, the steps of a small model (MLP, 159,010
@@ -51,7 +51,7 @@ def _share_arena() -> None:
     )
     same_as_requested = 1
     growth = {
-        "max_mem": memory_mb() * 10**6 * 3 // 4,  # 0, if the memory is unknown, sets no limit
+        "max_mem": memory_mb() * 10**6 * 3 // 4,  # 0 (memory unknown) sets no limit
         "arena_extend_strategy": same_as_requested,
         "initial_chunk_size_bytes": 2**20,
         "max_dead_bytes_per_chunk": 2**20,

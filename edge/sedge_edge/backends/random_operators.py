@@ -1,9 +1,9 @@
 """Makes torch's random operators use given numbers u, uniform in [0, 1), at a level below autograd.
 
 Dropout keeps an element if u >= p. torch reduces dropout to ``bernoulli_(1 - p)``, which is therefore 1
-there. Normal numbers use Box and Muller's method: sqrt(-2 ln(1 - u)) cos(2 pi v). Exponential numbers are
--ln(1 - u - 2^-17). The last term moves u, a multiple of 2^-16, to the middle of its step, because a 0 would
-make Gumbel's noise infinite.
+if u >= p. Normal numbers use Box and Muller's method: sqrt(-2 ln(1 - u)) cos(2 pi v). Exponential numbers
+are -ln(1 - u - 2^-17). The last term moves u, a multiple of 2^-16, to the middle of its step, because a 0
+would make Gumbel's noise infinite.
 """
 
 import math

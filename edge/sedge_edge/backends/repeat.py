@@ -11,7 +11,7 @@ import torch
 def repeatable(device: torch.device, tf32: bool = False) -> Generator[None]:
     """Make runs on a GPU bit-identical within this context, by using deterministic kernels.
 
-    ``tf32`` allows float32 products to round their factors to 10 bits.
+    ``tf32`` allows float32 products to round their factors to 10 bits of mantissa.
     """
     if device.type != "cuda":
         yield

@@ -101,7 +101,7 @@ def accuracy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def label_accuracy(logits: Tensor, y: Tensor) -> Tensor:
-    """Return each row's share of labels (B, ...) of 0 and 1 that agree with the signs of the logits."""
+    """Return the share of each row's labels, 0 or 1 (B, ...), that agree with the signs of the logits."""
     return _mean(((logits > 0) == (y > 0.5)).float())
 
 

@@ -1,4 +1,4 @@
-"""Checks that examples fit into this device's memory, before any of it is allocated."""
+"""Checks that examples fit into this device's memory, before memory is allocated for them."""
 
 from sedge_protocol.errors import DataError
 from sedge_protocol.host.memory_limit import memory_mb

@@ -31,7 +31,7 @@ _GROUP = "group"
 class Table:
     """The contents of a table: x (N, K), and y (N,) and each row's group if there are such columns.
 
-    ``notes`` describe the reader's decisions. ``lines`` (N,) are the rows' lines in the file, from 1.
+    ``notes`` describe the reader's decisions. ``lines`` (N,) are the rows' line numbers in the file.
     """
 
     x: NDArray[np.float64]

@@ -1,9 +1,9 @@
 """Obtains an order's global model: it is on disk, is rebuilt from coded deltas, or is fetched whole.
 
 A device keeps the global model of its last order. It stores the model itself, or an older one and the coded
-deltas ("steps") that lead from it to the model, because writing these takes a hundredth of the bytes. An
-order names steps that lead from older versions to its own, and a snapshot for devices that have none of
-these versions. Which blobs to fetch is determined anew each time, because a version may turn out to be
+deltas ("steps") that lead from it to the model, because writing the deltas takes a hundredth of the bytes.
+An order names steps that lead from older versions to its own, and a snapshot for devices that have none of
+these versions. Which blobs to fetch is determined again each time, because a version may turn out to be
 damaged, in which case the snapshot is needed after all.
 """
 

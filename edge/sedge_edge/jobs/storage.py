@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class ReadableBlobs(Protocol):
-    """Immutable blobs that somebody else may write."""
+    """Read access to immutable blobs."""
 
     def has(self, sha256: bytes) -> bool:
         """Return True if the complete blob is stored."""
@@ -91,9 +91,9 @@ class DurableValue(Protocol[T]):
 class Vectors(Protocol):
     """Immutable vectors and masks that never leave the device, each named by 32 bytes.
 
-    They are the decoded global models, which are named by their hashes, and what ``Kept`` (job.py) names:
-    the device's own model, its residual, its last mask and so on. A coded patch is stored like a mask.
-    Every method raises ``StorageError`` if the disk fails, or if no entry has this name or the entry is
+    They are the decoded global models, which are named by their hashes, and everything that ``Kept``
+    (job.py) names: the device's own model, its residual, its last mask and so on. A coded patch is stored
+    like a mask. Every method raises ``StorageError`` if the disk fails, or if the named entry is missing or
     damaged. A damaged entry counts as missing from then on.
     """
 

@@ -56,7 +56,7 @@ class Bucket:
         return self.limit / self._period_s
 
     def drain(self, seconds: float) -> None:
-        """Drain the bucket as much as it drains in ``seconds``."""
+        """Let the bucket drain for this many seconds."""
         self.spent = max(0.0, self.spent - self._rate * seconds)
 
     def take(self) -> bool:

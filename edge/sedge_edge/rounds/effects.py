@@ -1,4 +1,4 @@
-"""What the agent asks its shell to do, beyond the effects that it shares with the coordinator."""
+"""The agent's own effects, in addition to those that it shares with the coordinator."""
 
 from dataclasses import dataclass
 from typing import TypeAlias

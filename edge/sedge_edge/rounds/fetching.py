@@ -224,7 +224,7 @@ class Fetches:
     def _listen(self) -> list[Effect]:
         """Subscribe to the topics of running downloads, and unsubscribe from all others.
 
-        The difference is computed anew each time, so that no subscription is lost if an error interrupts a
+        The difference is recomputed each time, so that no subscription is lost if an error interrupts a
         call.
         """
         if not self._connected:

@@ -87,7 +87,7 @@ class Places:
         return [*effects, *self._next(active, now)] if connected else effects
 
     def _withdraw(self, now: float) -> None:
-        """Leave blobs to MQTT if their URLs are no longer permitted. The link may have become metered."""
+        """Switch to MQTT for blobs whose URLs are no longer permitted. The link may have become metered."""
         if self._permits is not None and now >= self._look_at:
             self._look_at = now + CHECK_S
             self._chosen = {t: url for t, url in self._chosen.items() if self._permits(url)}

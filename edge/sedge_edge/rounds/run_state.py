@@ -1,4 +1,4 @@
-"""What a device keeps of one run. It stays valid for all versions of the run's bundle."""
+"""The state that a device keeps for one run. It stays valid for all versions of the run's bundle."""
 
 import msgspec
 

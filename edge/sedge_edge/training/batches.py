@@ -46,11 +46,11 @@ def permutations(seed: int, num_examples: int, epochs: int) -> Iterator[NDArray[
 def permutation(key: int, count: int) -> NDArray[np.int64]:
     """Return the numbers 0 to count - 1 in random order, (count,).
 
-    Each number gets a random 32-bit number drawn with ``key``, and the order is ascending by these. If two
-    are equal, the lower row comes first. This is rule T6 of protocol/spec/training.md.
+    Each number gets a random 32-bit sort key, drawn with ``key``; the order is ascending by sort key. If
+    two sort keys are equal, the lower number comes first. This is rule T6 of protocol/spec/training.md.
     """
     drawn = words(key, -(-count // 2))
-    # Split each row's 32-bit number into two halves, the lower one first.
+    # Split each 32-bit sort key into two halves, the lower one first.
     halves = drawn.view("<u2")[: 2 * count].reshape(count, 2)
     # Sort in two passes over 16 bits each, for which numpy takes linear time.
     return np.lexsort(halves.T).astype(np.int64, copy=False)
@@ -65,7 +65,7 @@ def batches(
     padding_is_safe: bool,
     shuffles: Permutations = permutations,
 ) -> Iterator[Batch]:
-    """Yield the batches of a training phase, shuffled anew for each epoch.
+    """Yield the batches of a training phase, reshuffled for each epoch.
 
     ``shuffles`` returns the permutations. The emulator passes another function to reproduce published runs.
     """

@@ -49,7 +49,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class Attempt:
-    """Answers the requests of a local training: first from an earlier attempt, then by calling ``ask``.
+    """Answers the requests of local training: first from an earlier attempt, then by calling ``ask``.
 
     ``ask`` takes a request and, if that request's training was stopped, the state to resume it from.
     ``clock`` is in seconds.
@@ -118,7 +118,7 @@ def encode_moments(moments: Moments) -> bytes:
 
 
 def decode_moments(data: bytes) -> Moments:
-    """Decode an optimizer's state. Raises ``StorageError`` if the data are not one."""
+    """Decode an optimizer's state. Raises ``StorageError`` if the data are invalid."""
     try:
         return _decode(data, Moments)
     except ValueError as exc:  # raised by msgspec

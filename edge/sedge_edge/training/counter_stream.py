@@ -17,7 +17,7 @@ _MASK = 2**64 - 1
 
 
 class Purpose(IntEnum):
-    """What a seed's numbers are used for. Different purposes get different numbers."""
+    """The purposes of a seed's numbers. Each purpose gets different numbers."""
 
     SHUFFLE = 0
     NOISE = 1

@@ -69,7 +69,7 @@ class PickedStart:
 
 @dataclass(frozen=True, eq=False)
 class LocalResult:
-    """The result of a local training.
+    """The result of local training.
 
     ``trained`` is the model that is sent, with the loss in its last phase and the number of steps in all
     phases. ``model`` (n,) is what the device predicts with from now on. ``before`` and ``after`` are the
@@ -218,7 +218,7 @@ def _further_trainings(
 
 
 def run_to_end(training: LocalTraining, answer: Callable[[Request], Answer]) -> LocalResult:
-    """Run a local training to its end. ``answer`` answers its requests; whatever it raises is passed on."""
+    """Run local training to its end. ``answer`` answers its requests; whatever it raises is passed on."""
     request = next(training)
     while True:
         try:

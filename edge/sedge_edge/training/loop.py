@@ -34,7 +34,7 @@ def as_numbers(losses: Sequence[Sequence[Any]]) -> list[list[float]]:
 
 
 class Losses:
-    """The losses of the steps in one training phase. Also gives steps the names used in messages."""
+    """The losses of the steps in one training phase. Also formats the names of steps for messages."""
 
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs

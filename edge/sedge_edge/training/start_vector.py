@@ -54,7 +54,7 @@ def assemble(
     model: bytes | None = None,
     gradient: bytes | None = None,
 ) -> Start:
-    """Return the global model with the patch or the device's own elements, then with the kept tensors.
+    """Return the global model, overwritten with the patch or own elements, then with the kept tensors.
 
     ``model`` and ``gradient`` name the device's vectors from its last round. Raises ``CodecError`` if the
     global model or the patch does not match the order.

@@ -7,9 +7,9 @@ with m = mix own + (1 - mix) sent:
     sent <- as without the other model, bit for bit
     mix  <- clip(mix - rate <own - sent, grad f(m)>, 0, 1)
 
-The last line applies only if ``adaptive``, and as in the authors' code only at the first step of a
-training, so once per round. That step itself still uses the old mix. Only sent has the prox term. The
-statistics of own are those after m's forward pass.
+The last line applies only if ``adaptive`` and, as in the authors' code, only at the first step of training
+in each round. That step itself still uses the old mix. Only sent has the prox term. The statistics of own
+are those after m's forward pass.
 """
 
 from dataclasses import replace

@@ -115,7 +115,7 @@ class Model:
         self.settle(found.statistics)
 
     def settle(self, statistics: Theta | None) -> None:
-        """Store statistics (..., s), and reset frozen tensors to their start."""
+        """Store statistics (..., s), and reset frozen tensors to their initial values."""
         if statistics is not None:
             for tensors, source in self._statistics:
                 self.theta[..., tensors] = statistics[..., source]

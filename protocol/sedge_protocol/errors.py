@@ -2,7 +2,7 @@
 
     SedgeError
     ├── ConfigError      the operator's file or command line: which key, what was found, what was expected
-    │   └── NotInstalled     a package that one of our extras brings is not installed
+    │   └── NotInstalled     a package from one of our extras is not installed
     ├── DataError        the user's data set: wrong shape, label, type or an empty set
     ├── ExportError      a model cannot be compiled to programs, or its programs disagree with torch
     ├── StorageError     the disk is full or unreadable, or a file is corrupt or has another schema
@@ -92,7 +92,7 @@ class ExportError(SedgeError):
 
 
 class StorageError(SedgeError):
-    """A disk operation failed, or a file does not have the bytes that were written to it."""
+    """A disk operation failed, or a file's contents are not what was written to it."""
 
     exit_status = 4
 

@@ -44,7 +44,7 @@ def to_bitmap(positions: Positions, size: int) -> bytes:
 
 
 def from_bitmap(data: bytes, size: int) -> Positions:
-    """Return the positions, ascending.
+    """Return the positions of the ones, ascending.
 
     Raises ``CodecError`` unless ``data`` is a bitmap of n = ``size`` bits.
     """

@@ -1,6 +1,6 @@
 """Processes long vectors in blocks, so that no intermediate result is as long as the vector.
 
-A block and its intermediate results fit into a processor's cache, which also makes most passes faster. n is
+A block and its intermediate results fit into the CPU's cache, which also makes most passes faster. n is
 the number of elements in the vector, k the number of positions.
 """
 

@@ -1,4 +1,4 @@
-"""Codes which of n positions a sparse vector keeps.
+"""Encodes which of n positions a sparse vector keeps.
 
 Two forms are self-contained: a bitmap, and the gaps between positions as varints. Each is also tried with
 compression. Real masks follow the rows of a layer, so both can fall below n·H(k/n) bits, the entropy of a

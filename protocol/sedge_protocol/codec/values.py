@@ -129,7 +129,7 @@ def _quantised(values: Floats, coding: ValueCoding) -> list[Plane]:
 
 
 def _dequantised(planes: Sequence[Plane], coding: ValueCoding, count: int) -> Floats:
-    with np.errstate(all="ignore"):  # hostile bytes make NaN and overflow; the caller checks
+    with np.errstate(all="ignore"):  # malicious bytes can cause NaN or overflow; the caller checks
         match coding:
             case ValueCoding.FP32:
                 return _joined(planes).view(np.float32)

@@ -89,7 +89,7 @@ class SparseVector:
 
     @property
     def where(self) -> slice | NDArray[np.intp]:
-        """The positions of the values, as an index for arrays. Every access converts them anew.
+        """The positions of the values, as an index for arrays. They are converted on every access.
 
         They have numpy's native index type, which makes reads and writes twice as fast as with ``indices``.
         """
@@ -177,7 +177,7 @@ def decode(data: bytes | memoryview, size: int, context: bytes | None = None) ->
 
 
 class Stated(NamedTuple):
-    """What the header of a coded vector states: n, k, and how the values are coded and compressed."""
+    """The contents of a coded vector's header: n, k, and how the values are coded and compressed."""
 
     size: int
     kept: int

@@ -20,7 +20,7 @@ from sedge_protocol.host.toml import default_path
 
 CONFIG_VARIABLE = "SEDGE_CONFIG"
 INTERRUPTED = 130
-# Matches argparse's message. From Python 3.12 on it prints the choices without quotation marks.
+# Matches argparse's message, whose choices have had no quotation marks since Python 3.12.
 _CHOICE = re.compile(r"invalid choice: '(?P<word>.*?)' \(choose from (?P<known>.*)\)$", re.DOTALL)
 _VALUE = re.compile(r"invalid (?P<kind>int|float) value: (?P<value>.*)$", re.DOTALL)
 _OPTION = re.compile(r"--[a-z][\w-]*")
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *, config: str = "", examples: Sequence[str] = (), **others: Any) -> None:
         super().__init__(**others)
         self.config, self.examples = config, examples
-        self.alternative: Parser | None = None  # another parser to complete words for
+        self.alternative: Parser | None = None  # another parser whose words to complete as well
         # The innermost parser's default wins, so a command can do without a configuration.
         self.set_defaults(config_name=config)
         if config:

@@ -1,4 +1,4 @@
-"""Finds how much memory this process may use, which a container or a systemd unit may limit.
+"""Determines how much memory this process may use, which a container or a systemd unit may limit.
 
 ``unpool_large_arrays`` and ``release_memory`` return to the system any memory that a job no longer needs.
 """

@@ -264,7 +264,7 @@ class MqttLink:
     def _connect(self, now: float) -> None:
         try:
             client = self._new_client()
-        except ConfigError as exc:  # certificates are being renewed at this moment
+        except ConfigError as exc:  # the certificate files may be in the middle of a renewal
             if not self.counters.connections:
                 raise
             self._drop(str(exc), Ended.UNANSWERED)

@@ -1,10 +1,10 @@
 """Makes commands run by root act as the owner of the state folder that they use.
 
 An unprivileged service owns its state folder. It could replace any file there with a link to another file,
-which a command run by root would then open with root's rights. So such a command takes the owner's identity
-before it opens anything in the folder: it can access only what the owner can, and files that it creates
-belong to the owner. It opens the caller's own files (outputs, secrets, the broker's passwords) before that,
-or within ``as_caller``.
+which a command run by root would then open with root's rights. So such a command switches to the owner's
+account before it opens anything in the folder: it can access only what the owner can, and files that it
+creates belong to the owner. It opens the caller's own files (outputs, secrets, the broker's passwords)
+before that, or within ``as_caller``.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from sedge_protocol.host.disk import translated
 
 
 def act_as_owner(folder: Path, for_good: bool = False) -> Path:
-    """Take the identity of a state folder's owner, if we are root and the owner is not.
+    """Switch to the user who owns a state folder, if we are root and the owner is not.
 
     A missing folder counts as owned by the owner of its nearest existing parent. ``for_good`` gives up root
     permanently, for processes that are long-running or run other people's code. Returns a path by which the
@@ -65,8 +65,8 @@ def _require_library(folder: Path, user: int) -> None:
 
 @contextlib.contextmanager
 def as_caller() -> Generator[None]:
-    """Act with the caller's own identity inside this context, to open the caller's files."""
-    if not hasattr(os, "geteuid"):  # on Windows we never take another identity
+    """Act as the calling user inside this context, to open that user's files."""
+    if not hasattr(os, "geteuid"):  # on Windows we never switch to another user
         yield
         return
     user, group = os.geteuid(), os.getegid()

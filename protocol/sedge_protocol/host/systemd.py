@@ -65,7 +65,7 @@ def is_journal(descriptor: int) -> bool:
 
 
 class JournalFormatter(logging.Formatter):
-    """Puts a priority before each line, which the journal strips. The journal adds the time."""
+    """Prefixes each line with a priority, which the journal removes. The journal adds the time."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record. Every line gets the priority, because a traceback has several."""

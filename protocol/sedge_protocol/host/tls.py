@@ -13,7 +13,7 @@ from sedge_protocol.errors import ConfigError, os_reason
 from sedge_protocol.wire.joining import certificate_key
 from sedge_protocol.wire.reconnect import Ended
 
-# What each alert says about our own certificate.
+# The meaning of each TLS alert that concerns our own certificate.
 REFUSED = {
     "CERTIFICATE_EXPIRED": "our certificate has expired",
     "CERTIFICATE_REVOKED": "our certificate was revoked",

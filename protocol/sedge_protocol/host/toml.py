@@ -51,7 +51,7 @@ _KINDS: dict[type[inspect.Type], str] = {
 
 
 def default_path(name: str) -> Path:
-    """Return the file in the working folder if it exists and is accessible, else the one in /etc/sedge.
+    """Return the file in the working directory if it exists and is accessible, else the one in /etc/sedge.
 
     Raises ``ConfigError`` if neither exists.
     """

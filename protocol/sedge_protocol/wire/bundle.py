@@ -63,7 +63,7 @@ class Program(msgspec.Struct, frozen=True):
     """One executable graph: its name, the backend that runs it, its file and the file's hash.
 
     In the program ``gradient``, ``memory_bytes`` is the memory that the runtime needs for all programs of a
-    job, measured by the exporter, without the runtime's library and the model's vectors. In ``guided`` it
+    job, measured by the exporter, excluding the runtime's library and the model's vectors. In ``guided`` it
     is the same for a job with the guided loss. ``multiply_adds`` counts the multiply-adds in one batch's
     convolutions and matrix products. For both, 0 means unknown.
     """

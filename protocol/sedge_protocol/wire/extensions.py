@@ -13,7 +13,7 @@ from sedge_protocol.wire.work import Work
 
 # The order includes a vector that the device adds to every gradient.
 CORRECTION = "correction"
-# What an order can ask for in addition to one plain training phase.
+# The features that an order can ask for in addition to one plain training phase.
 FEATURES = (
     "freeze", "phases", "own_model", "select", "scoring", "remember", "choice", "blend", CORRECTION,
     "optimizer", "schedule", "average", "settings", "arrays", "loss",

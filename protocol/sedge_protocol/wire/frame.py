@@ -145,8 +145,8 @@ def open_frame(
 ) -> Frame:
     """Decode and verify a frame. Without a ``key`` only UNKEYED chunks are accepted.
 
-    Raises ``VersionError`` if the version is none of these, and ``FrameError`` for any other fault. Limits
-    and lengths are checked before the MAC, and the MAC before the body is used.
+    Raises ``VersionError`` for a version not in ``versions``, and ``FrameError`` for any other fault.
+    Limits and lengths are checked before the MAC, and the MAC before the body is used.
     """
     if len(data) < HEADER.size:
         raise FrameError(f"frame of {len(data)} bytes, the header alone has {HEADER.size}")

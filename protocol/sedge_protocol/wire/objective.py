@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-# What a row of y is: labels, any numbers, or the input itself.
+# The content of a row of y: labels, any numbers, or the input itself.
 TargetKind: TypeAlias = Literal["class", "float", "none"]
 TARGETS = ("class", "float", "none")
 LOSSES = ("cross_entropy", "mse", "l1", "huber", "bce_with_logits")

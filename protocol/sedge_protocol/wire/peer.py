@@ -56,7 +56,7 @@ class Peer:
         self._version = min(self.versions)  # used until a version is agreed on
 
     def change_keys(self, send_key: bytes, receive_key: bytes) -> None:
-        """Use other keys from now on. Start counts, sequence numbers and the replay window continue."""
+        """Use these keys from now on. Start counts, sequence numbers and the replay window continue."""
         self._send_key, self._receive_key = send_key, receive_key
 
     def message(self, message: Message, transfer: bytes = NO_TRANSFER) -> Send:

@@ -16,7 +16,7 @@ from enum import Enum, auto
 import numpy as np
 
 FIRST_S = 1.0
-# The devices of a small fleet reconnect within this many seconds after their broker is back.
+# The devices of a small fleet reconnect within this many seconds after their broker comes back.
 SOON_S = 5.0
 # After an outage of t seconds, a device reconnects at most t / 36 seconds later: within five seconds after
 # an outage of three minutes.
@@ -59,7 +59,7 @@ CEILINGS_S = {
 
 
 def longest_s(ended: Ended, failures: int, away_s: float, devices: int) -> float:
-    """Return the longest wait after ``failures`` connections in a row that brought no message.
+    """Return the longest wait, in seconds, after ``failures`` consecutive connections without a message.
 
     The outage has lasted ``away_s`` seconds so far. ``devices`` is the size of the fleet, or 0 if unknown.
     """

@@ -11,7 +11,7 @@ from sedge_protocol.wire.operators import Names, Node
 from sedge_protocol.wire.protobuf import text
 
 BODY, SEQUENCES = "body", "num_scan_inputs"
-MAX_STEPS = 2**14  # about as many as one second of audio has samples
+MAX_STEPS = 2**14  # roughly one second of audio samples
 
 
 def body_of(node: Node, names: Names) -> memoryview:

@@ -103,8 +103,8 @@ def listed(coded: bytes) -> str:
 def tightened(own: Settings, coded: bytes) -> tuple[Settings, list[str]]:
     """Return the stricter of a device's own settings and a coordinator's, key by key.
 
-    Also returns a line for each key that is ignored, which tells people why. Raises ``BodyError`` for bytes
-    that are not settings.
+    Also returns a line of text for each ignored key, with the reason. Raises ``BodyError`` for bytes that
+    are not settings.
     """
     ignored = list[str]()
     for key, value in read_settings(coded).items():

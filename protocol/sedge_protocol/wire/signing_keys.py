@@ -82,7 +82,7 @@ def ids(keys: Iterable[bytes]) -> str:
 
 
 def _chain(sealed: Sealed) -> tuple[bytes, ...]:
-    """Return the statements in a policy, or none if it cannot be decoded, which is reported later."""
+    """Return a policy's statements, or () if it cannot be decoded, which is reported later."""
     try:
         return sealed.policy().chain
     except PolicyError:

@@ -106,7 +106,7 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def vectors(self) -> int:
-        """The most vectors of the model's size that training has in memory, not counting its start vector.
+        """The maximum number of model-sized vectors in memory during training, without the start vector.
 
         They are the model, the optimizer's state, the gradient, a vector derived from it, and the mean
         model.

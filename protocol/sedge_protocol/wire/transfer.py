@@ -105,7 +105,7 @@ def chunk_size(size: int, wanted: int) -> int:
 
 
 def fitting_chunk(max_packet: int, wanted: int = DEFAULT_CHUNK_BYTES) -> int:
-    """Halve the ``wanted`` chunk size until its packet fits ``max_packet`` bytes or it is minimal."""
+    """Halve the ``wanted`` chunk size until its packet fits ``max_packet`` bytes or it is the minimum."""
     while wanted > max(max_packet - PACKET_OVERHEAD, MIN_CHUNK_BYTES):
         wanted //= 2
     return wanted

@@ -64,7 +64,7 @@ public final class Conditions {
     }
 
     /**
-     * Trains once, as soon as any network is available. Other conditions are ignored, because the user has asked for it.
+     * Trains once, as soon as a network is available. Other conditions are ignored, because the user has asked for it.
      */
     public static void trainNow(Context context, Class<? extends TrainingService> service) {
         schedule(context, new JobInfo.Builder(AT_ONCE, new ComponentName(context, service))

@@ -60,37 +60,37 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     version: Short
     """The version of the agent's software, for people."""
     backends: Annotated[tuple[Short, ...], Meta(max_length=16)] = ()
-    """What it can train with: the program runtimes ``onnxruntime`` and ``executorch``, or the device's own
+    """What the device can train with: the program runtimes ``onnxruntime`` and ``executorch``, or its own
     code, ``torch`` and ``function``, which needs no program (B14)."""
     compressions: Annotated[tuple[Short, ...], Meta(max_length=16)] = ()
-    """The compressions that it can read: ``zstd``; ``zlib`` and ``none`` are implied and may be listed."""
+    """Compressions that the device reads: ``zstd``; ``zlib`` and ``none`` are implied and may be listed."""
     codecs: Annotated[tuple[Short, ...], Meta(max_length=32)] = ()
-    """The words of its extensions (extensions.md)."""
+    """The words of the device's extensions (extensions.md)."""
     num_train: Count = 0
-    """The number of its training examples (5.28)."""
+    """The number of the device's training examples (5.28)."""
     num_test: Count = 0
-    """The number of its test examples."""
+    """The number of the device's test examples."""
     memory_mb: Count = 0
     """The machine's memory in units of 10^6 bytes; 0: unknown, so no work is withheld for lack of it."""
     versions: Versions = (1,)
-    """The versions of this protocol that it speaks."""
+    """The versions of this protocol that the device speaks."""
     waits: Detail = ""
-    """For people: why it is not starting orders, or one of them, such as a low battery. Meanwhile the
-    coordinator does not count on it (C16)."""
+    """For people: why the device is not starting its orders, or one of them, such as a low battery. Until
+    that changes, the coordinator does not count on the device (C16)."""
     max_packet: Count = 0
-    """Its broker's Maximum Packet Size in bytes, if below 266304; 0: the broker announces none."""
+    """The Maximum Packet Size in bytes of the device's broker, if below 266304; 0: none is announced."""
     padding: Padding = b""
     """In a doctor's HELLO only (3.4): the answering WELCOME carries the same padding."""
     holds: Annotated[tuple[Id, ...], Meta(max_length=16)] | None = None
-    """The runs for which it keeps state (5.12), so that an order does not rely on state that is missing;
+    """The runs for which the device keeps state (5.12), so that no order relies on state that is missing;
     nil: not stated."""
     leaves: bool = False
     """The device leaves the fleet for good (5.4)."""
     certificate: Annotated[bytes, Meta(max_length=16)] = b""
-    """The first 16 bytes of the SHA-256 of the certificate (DER) that it has for the broker; empty: it
-    takes none (E19)."""
+    """The first 16 bytes of the SHA-256 of the device's certificate (DER) for the broker; empty: the device
+    accepts none (E19)."""
     settings: Annotated[bytes, Meta(max_length=NAME_BYTES)] | None = None
-    """The name of the settings that it has taken (settings.md), empty for none; nil: it takes none."""
+    """The name of the settings in force (settings.md), empty for none; nil: the device accepts none."""
 
 
 class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -202,7 +202,7 @@ class Cancel(msgspec.Struct, frozen=True):
 
 
 class Decline(msgspec.Struct, frozen=True):
-    """The device cannot do this order, and waiting would not help."""
+    """The device cannot carry out this order, and waiting would not help."""
 
     run: Id
     """The order's run."""
@@ -218,7 +218,7 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
     """A device has this blob for this round."""
 
     run: Id
-    """The run of the order that it answers."""
+    """The run of the order that the update answers."""
     round: Round
     """The round of that order."""
     manifest: Manifest
@@ -233,7 +233,7 @@ class Have(msgspec.Struct, frozen=True):
     """Says which chunks the receiver has, and how many it wants in flight at once."""
 
     number: Count
-    """The number of the offer that it answers; 0: none."""
+    """The number of the offer that this HAVE answers; 0: none."""
     bitmap: Bitmap
     """The chunks that the receiver holds."""
     credit: Annotated[int, Meta(ge=1, le=64)]
@@ -306,7 +306,7 @@ class Join(msgspec.Struct, frozen=True, omit_defaults=True):
     point: Point
     """The device's public key, a point of P-256."""
     device: Id
-    """The id that it asks for."""
+    """The id that the device asks for."""
     proof: Proof
     """Shows that the sender has the private key (E10)."""
     version: Short = ""
@@ -319,7 +319,7 @@ class Joined(msgspec.Struct, frozen=True, omit_defaults=True):
     of: Nonce
     """The first 16 bytes of the SHA-256 of the public key in the JOIN."""
     state: JoinState
-    """``pending``: a person has yet to accept it; ``accepted``; ``refused``."""
+    """``pending``: a person has yet to accept the device; ``accepted``; ``refused``."""
     device: Annotated[str, Meta(max_length=48)] = ""
     """The device's id."""
     proof: Annotated[bytes, Meta(max_length=PROOF_BYTES)] = b""

@@ -47,15 +47,15 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The limits on what the orders of one run may ask for."""
 
     run: Id
-    """The run whose orders it allows."""
+    """The run whose orders the policy allows."""
     version: Annotated[int, Meta(ge=1, le=2**40)]
-    """Grows with every policy of the run: a device refuses a version below the last one it accepted."""
+    """Grows with every policy of the run: a device refuses a version below the last that it accepted."""
     bundles: Annotated[tuple[Hash, ...], Meta(min_length=1, max_length=64)]
     """The SHA-256 of the manifest (B1) of each bundle that an order may name."""
     last_round: Round
-    """The last round for which it allows orders."""
+    """The last round for which the policy allows orders."""
     tasks: Annotated[tuple[Task, ...], Meta(min_length=1, max_length=2)]
-    """The tasks that it allows."""
+    """The tasks that the policy allows."""
     local_epochs: Annotated[int, Meta(ge=1, le=10_000)]
     """The maximum number of passes over a device's examples, in an order's training phases together."""
     learning_rate: Bound
@@ -67,9 +67,9 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     words: Annotated[tuple[Short, ...], Meta(max_length=32)] = ()
     """The words of the extensions that an order may use."""
     expires: Count = 0
-    """The Unix time at which it expires; 0: never."""
+    """The Unix time at which the policy expires; 0: never."""
     chain: Annotated[tuple[Statement, ...], Meta(max_length=MAX_CHAIN)] = ()
-    """The statements that lead from earlier keys to the one that signed it (P8), oldest first."""
+    """The statements that lead from earlier keys to the one that signed the policy (P8), oldest first."""
 
     @property
     def signed(self) -> bytes:

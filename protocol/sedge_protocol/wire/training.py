@@ -52,7 +52,7 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     clip_norm: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     """Maximum L2 norm of each step's gradient; longer gradients are scaled down, and 0 sets no limit."""
     optimizer_state: Literal["reset", "keep"] = "reset"
-    """Optimizer's state at the start of a round: ``reset`` for zeros, ``keep`` for that after the
+    """Optimizer's state at the start of a round: ``reset`` for zeros, ``keep`` for the state after the
     device's last round."""
     warmup_steps: Annotated[int, Meta(ge=0, le=100_000)] = 0
     """Number of initial steps in each training phase over which the learning rate grows linearly to its

@@ -60,7 +60,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     after: Metrics
     """The evaluation of the trained model."""
     train_loss: float
-    """The mean loss over the last epoch's batches, of the model that is sent (T5)."""
+    """The mean loss of the model that is sent, over the last epoch's batches (T5)."""
     steps: Count
     """The number of steps of all training phases (T5)."""
     seconds: Annotated[float, Meta(ge=0)]
@@ -68,12 +68,12 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     mix: Share | None = None
     """Extension ``own_model`` (X3): the final share of the personal component in the mixture."""
     sparse: Metrics | None = None
-    """Extension ``select`` (X5): the evaluation with every element set to 0 that ``select`` could have
+    """Extension ``select`` (X5): the evaluation after setting to 0 each element that ``select`` could have
     chosen but did not."""
     patched: bool | None = None
     """Extension ``choice`` (X9): whether the device chose to apply its patch."""
     step_s: Annotated[float, Meta(ge=0)] | None = None
-    """The mean seconds of a training step, without evaluation."""
+    """The mean duration of a training step in seconds, without evaluation."""
     temperature_c: float | None = None
     """The highest temperature during the work, in °C."""
     energy_j: Annotated[float, Meta(ge=0)] | None = None

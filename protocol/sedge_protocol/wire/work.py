@@ -47,11 +47,11 @@ class OwnModel(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     training: Training = Training()
-    """How it is trained, unless it is part of a mixture."""
+    """How the personal model is trained, unless it is part of a mixture."""
     mix: Share = 1.0
     """The personal component's share of the mixture; 1: no mixture, unless ``adaptive``."""
     adaptive: bool = False
-    """The device adjusts ``mix`` by its own gradient and reports the final value."""
+    """Whether the device also trains ``mix``, by gradient descent, and reports its final value."""
 
     @property
     def mixes(self) -> bool:
@@ -75,11 +75,11 @@ class UpdateSelection(msgspec.Struct, frozen=True, omit_defaults=True):
     """``last``: g is the gradient of the last batch's mean loss, before its step, as the program
     returns it, but 0 in tensors that ``freeze`` names; ``delta``: g is trained - start."""
     hessian: bool = False
-    """Adds the second-order term to c."""
+    """Whether to add the second-order term to c."""
     cutoff: Share = 1e-10
-    """No element with c at or below this, rounded to binary32, is sent."""
+    """Elements with c at or below this number, rounded to binary32, are not sent."""
     half: bool = False
-    """Rounds g to the nearest binary16 within -65504 to 65504 first, as the authors' code does."""
+    """Whether to round g first to the nearest binary16 from -65504 to 65504, as in the authors' code."""
 
 
 class DeviceScoring(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,12 +93,12 @@ class DeviceScoring(msgspec.Struct, frozen=True, omit_defaults=True):
     """Elements that score above this quantile of all scores are personal."""
     score: Literal["squared", "product", "gradient", "fisher"] = "squared"
     """``squared``: (own - model)²; ``product``: abs((own - model) · own); ``gradient``: abs(g);
-    ``fisher``: g², where g is that of ``last`` in X5, from the previous order."""
+    ``fisher``: g², where g is the gradient ``last`` of X5, from the previous order."""
     norm: Literal["none", "global", "layer"] = "none"
     """``layer`` replaces a score by (score - least) / (greatest - least) within its tensor, or by 0
     if all are equal; ``global`` is ``none``."""
     tensors: Names = ()
-    """The tensors that are scored; empty: all with the role ``parameter``."""
+    """The tensors that are scored; empty: all tensors with the role ``parameter``."""
 
 
 class PatchChoice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -111,7 +111,7 @@ class PatchChoice(msgspec.Struct, frozen=True, omit_defaults=True):
     """The share of the training examples that is held out; the report's ``num_examples`` counts the
     others."""
     seed: Seed = 0
-    """Draws the held-out examples; it is the same in every order of a run."""
+    """The seed that selects the held-out examples; the same in every order of a run."""
 
 
 class Blend(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -142,11 +142,11 @@ class Codec(msgspec.Struct, frozen=True, omit_defaults=True):
     fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """The share of the elements that is sent, the largest in magnitude; at least one element."""
     threshold: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
-    """Of these, only elements of at least this magnitude are sent; 0: all."""
+    """Of the elements that ``fraction`` selects, only those of at least this magnitude are sent; 0: all."""
     compression: Compression = Compression.ZSTD
     """How the coded vector is compressed."""
     error_feedback: bool = True
-    """The next round's delta includes what was not sent (T9)."""
+    """Whether the next round's delta includes what was not sent (T9)."""
 
 
 class Step(msgspec.Struct, frozen=True):

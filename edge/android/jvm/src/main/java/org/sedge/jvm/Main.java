@@ -121,7 +121,7 @@ public final class Main {
         return found;
     }
 
-    /** Returns the strings of a TOML list on one line, or none if {@code list} is null. */
+    /** Returns the strings of a TOML list on one line; an empty list if {@code list} is null. */
     private static List<String> texts(String list) {
         List<String> found = new ArrayList<>();
         Matcher text = Pattern.compile("\"([^\"]*)\"").matcher(list == null ? "" : list);

@@ -7,8 +7,8 @@ import org.sedge.edge.wire.Hex;
 import java.time.Instant;
 
 /**
- * Prints the contents of each join text on one line, or why it is refused. For a certificate, prints what a device says
- * about it whose clock shows 1970.
+ * Prints the contents of each join text on one line, or why it is refused. For a certificate, prints what a device
+ * whose clock shows 1970 says about it.
  */
 public final class ReadJoinText {
     private ReadJoinText() {}

@@ -87,8 +87,8 @@ public final class Messages {
         /** Maximum L2 norm of each step's gradient; longer gradients are scaled down, and 0 sets no limit. */
         public final double clipNorm;
         /**
-         * Optimizer's state at the start of a round: {@code reset} for zeros, {@code keep} for that after the device's
-         * last round.
+         * Optimizer's state at the start of a round: {@code reset} for zeros, {@code keep} for the state after the
+         * device's last round.
          */
         public final String optimizerState;
         /**
@@ -138,11 +138,11 @@ public final class Messages {
         public static final Field<OwnModel, Double> MIX = SCHEMA.optional("mix", Type.number(0, false, 1.0), 1.0);
         public static final Field<OwnModel, Boolean> ADAPTIVE = SCHEMA.optional("adaptive", Type.BOOL, false);
 
-        /** How it is trained, unless it is part of a mixture. */
+        /** How the personal model is trained, unless it is part of a mixture. */
         public final Training training;
         /** The personal component's share of the mixture; 1: no mixture, unless {@code adaptive}. */
         public final double mix;
-        /** The device adjusts {@code mix} by its own gradient and reports the final value. */
+        /** Whether the device also trains {@code mix}, by gradient descent, and reports its final value. */
         public final boolean adaptive;
 
         private OwnModel(Object[] given) {
@@ -177,11 +177,11 @@ public final class Messages {
          * but 0 in tensors that {@code freeze} names; {@code delta}: g is trained - start.
          */
         public final String gradient;
-        /** Adds the second-order term to c. */
+        /** Whether to add the second-order term to c. */
         public final boolean hessian;
-        /** No element with c at or below this, rounded to binary32, is sent. */
+        /** Elements with c at or below this number, rounded to binary32, are not sent. */
         public final double cutoff;
-        /** Rounds g to the nearest binary16 within -65504 to 65504 first, as the authors' code does. */
+        /** Whether to round g first to the nearest binary16 from -65504 to 65504, as in the authors' code. */
         public final boolean half;
 
         private UpdateSelection(Object[] given) {
@@ -215,7 +215,7 @@ public final class Messages {
         public final double quantile;
         /**
          * {@code squared}: (own - model)²; {@code product}: abs((own - model) · own); {@code gradient}: abs(g); {@code
-         * fisher}: g², where g is that of {@code last} in X5, from the previous order.
+         * fisher}: g², where g is the gradient {@code last} of X5, from the previous order.
          */
         public final String score;
         /**
@@ -223,7 +223,7 @@ public final class Messages {
          * equal; {@code global} is {@code none}.
          */
         public final String norm;
-        /** The tensors that are scored; empty: all with the role {@code parameter}. */
+        /** The tensors that are scored; empty: all tensors with the role {@code parameter}. */
         public final List<String> tensors;
 
         private DeviceScoring(Object[] given) {
@@ -250,7 +250,7 @@ public final class Messages {
 
         /** The share of the training examples that is held out; the report's {@code num_examples} counts the others. */
         public final double holdout;
-        /** Draws the held-out examples; it is the same in every order of a run. */
+        /** The seed that selects the held-out examples; the same in every order of a run. */
         public final long seed;
 
         private PatchChoice(Object[] given) {
@@ -305,11 +305,11 @@ public final class Messages {
         public final String values;
         /** The share of the elements that is sent, the largest in magnitude; at least one element. */
         public final double fraction;
-        /** Of these, only elements of at least this magnitude are sent; 0: all. */
+        /** Of the elements that {@code fraction} selects, only those of at least this magnitude are sent; 0: all. */
         public final double threshold;
         /** How the coded vector is compressed. */
         public final String compression;
-        /** The next round's delta includes what was not sent (T9). */
+        /** Whether the next round's delta includes what was not sent (T9). */
         public final boolean errorFeedback;
 
         private Codec(Object[] given) {
@@ -494,46 +494,47 @@ public final class Messages {
         /** The version of the agent's software, for people. */
         public final String version;
         /**
-         * What it can train with: the program runtimes {@code onnxruntime} and {@code executorch}, or the device's own
+         * What the device can train with: the program runtimes {@code onnxruntime} and {@code executorch}, or its own
          * code, {@code torch} and {@code function}, which needs no program (B14).
          */
         public final List<String> backends;
         /**
-         * The compressions that it can read: {@code zstd}; {@code zlib} and {@code none} are implied and may be listed.
+         * Compressions that the device reads: {@code zstd}; {@code zlib} and {@code none} are implied and may be
+         * listed.
          */
         public final List<String> compressions;
-        /** The words of its extensions (extensions.md). */
+        /** The words of the device's extensions (extensions.md). */
         public final List<String> codecs;
-        /** The number of its training examples (5.28). */
+        /** The number of the device's training examples (5.28). */
         public final long numTrain;
-        /** The number of its test examples. */
+        /** The number of the device's test examples. */
         public final long numTest;
         /** The machine's memory in units of 10^6 bytes; 0: unknown, so no work is withheld for lack of it. */
         public final long memoryMb;
-        /** The versions of this protocol that it speaks. */
+        /** The versions of this protocol that the device speaks. */
         public final List<Long> versions;
         /**
-         * For people: why it is not starting orders, or one of them, such as a low battery. Meanwhile the coordinator
-         * does not count on it (C16).
+         * For people: why the device is not starting its orders, or one of them, such as a low battery. Until that
+         * changes, the coordinator does not count on the device (C16).
          */
         public final String waits;
-        /** Its broker's Maximum Packet Size in bytes, if below 266304; 0: the broker announces none. */
+        /** The Maximum Packet Size in bytes of the device's broker, if below 266304; 0: none is announced. */
         public final long maxPacket;
         /** In a doctor's HELLO only (3.4): the answering WELCOME carries the same padding. */
         public final byte[] padding;
         /**
-         * The runs for which it keeps state (5.12), so that an order does not rely on state that is missing; nil: not
+         * The runs for which the device keeps state (5.12), so that no order relies on state that is missing; nil: not
          * stated.
          */
         public final List<String> holds;
         /** The device leaves the fleet for good (5.4). */
         public final boolean leaves;
         /**
-         * The first 16 bytes of the SHA-256 of the certificate (DER) that it has for the broker; empty: it takes none
-         * (E19).
+         * The first 16 bytes of the SHA-256 of the device's certificate (DER) for the broker; empty: the device accepts
+         * none (E19).
          */
         public final byte[] certificate;
-        /** The name of the settings that it has taken (settings.md), empty for none; nil: it takes none. */
+        /** The name of the settings in force (settings.md), empty for none; nil: the device accepts none. */
         public final byte[] settings;
 
         private Hello(Object[] given) {
@@ -784,7 +785,7 @@ public final class Messages {
         public static final Field<Offer, Long> NUMBER = SCHEMA.required("number", Type.COUNT);
         public static final Field<Offer, byte[]> DATA = SCHEMA.optional("data", Type.bytes(0, 32768), new byte[0]);
 
-        /** The run of the order that it answers. */
+        /** The run of the order that the update answers. */
         public final String run;
         /** The round of that order. */
         public final long round;
@@ -817,7 +818,7 @@ public final class Messages {
         public static final Field<Have, byte[]> BITMAP = SCHEMA.required("bitmap", Type.bytes(0, 512));
         public static final Field<Have, Long> CREDIT = SCHEMA.required("credit", Type.integer(1, 64));
 
-        /** The number of the offer that it answers; 0: none. */
+        /** The number of the offer that this HAVE answers; 0: none. */
         public final long number;
         /** The chunks that the receiver holds. */
         public final byte[] bitmap;
@@ -948,7 +949,7 @@ public final class Messages {
         }
     }
 
-    /** The device cannot do this order, and waiting would not help. */
+    /** The device cannot carry out this order, and waiting would not help. */
     public static final class Decline extends Struct<Decline> {
         public static final Schema<Decline> SCHEMA = new Schema<Decline>(false) {
             @Override
@@ -1017,7 +1018,7 @@ public final class Messages {
 
         /** The device's public key, a point of P-256. */
         public final byte[] point;
-        /** The id that it asks for. */
+        /** The id that the device asks for. */
         public final String device;
         /** Shows that the sender has the private key (E10). */
         public final byte[] proof;
@@ -1054,7 +1055,7 @@ public final class Messages {
 
         /** The first 16 bytes of the SHA-256 of the public key in the JOIN. */
         public final byte[] of;
-        /** {@code pending}: a person has yet to accept it; {@code accepted}; {@code refused}. */
+        /** {@code pending}: a person has yet to accept the device; {@code accepted}; {@code refused}. */
         public final String state;
         /** The device's id. */
         public final String device;
@@ -1149,15 +1150,15 @@ public final class Messages {
         public static final Field<Policy, List<byte[]>> CHAIN =
                 SCHEMA.optional("chain", Type.list(Type.bytes(104, 104), 0, 16), Collections.emptyList());
 
-        /** The run whose orders it allows. */
+        /** The run whose orders the policy allows. */
         public final String run;
-        /** Grows with every policy of the run: a device refuses a version below the last one it accepted. */
+        /** Grows with every policy of the run: a device refuses a version below the last that it accepted. */
         public final long version;
         /** The SHA-256 of the manifest (B1) of each bundle that an order may name. */
         public final List<byte[]> bundles;
-        /** The last round for which it allows orders. */
+        /** The last round for which the policy allows orders. */
         public final long lastRound;
-        /** The tasks that it allows. */
+        /** The tasks that the policy allows. */
         public final List<String> tasks;
         /** The maximum number of passes over a device's examples, in an order's training phases together. */
         public final long localEpochs;
@@ -1169,9 +1170,9 @@ public final class Messages {
         public final double prox;
         /** The words of the extensions that an order may use. */
         public final List<String> words;
-        /** The Unix time at which it expires; 0: never. */
+        /** The Unix time at which the policy expires; 0: never. */
         public final long expires;
-        /** The statements that lead from earlier keys to the one that signed it (P8), oldest first. */
+        /** The statements that lead from earlier keys to the one that signed the policy (P8), oldest first. */
         public final List<byte[]> chain;
 
         private Policy(Object[] given) {
@@ -1272,7 +1273,7 @@ public final class Messages {
         public final Metrics before;
         /** The evaluation of the trained model. */
         public final Metrics after;
-        /** The mean loss over the last epoch's batches, of the model that is sent (T5). */
+        /** The mean loss of the model that is sent, over the last epoch's batches (T5). */
         public final double trainLoss;
         /** The number of steps of all training phases (T5). */
         public final long steps;
@@ -1281,13 +1282,13 @@ public final class Messages {
         /** Extension {@code own_model} (X3): the final share of the personal component in the mixture. */
         public final Double mix;
         /**
-         * Extension {@code select} (X5): the evaluation with every element set to 0 that {@code select} could have
+         * Extension {@code select} (X5): the evaluation after setting to 0 each element that {@code select} could have
          * chosen but did not.
          */
         public final Metrics sparse;
         /** Extension {@code choice} (X9): whether the device chose to apply its patch. */
         public final Boolean patched;
-        /** The mean seconds of a training step, without evaluation. */
+        /** The mean duration of a training step in seconds, without evaluation. */
         public final Double stepS;
         /** The highest temperature during the work, in °C. */
         public final Double temperatureC;

@@ -32,7 +32,7 @@ final class OnnxTables {
     static final Set<String> BOOLEAN = words("And Equal Greater GreaterOrEqual Less LessOrEqual Not Or");
     /** An attribute's field number, and its smallest and largest value. */
     static final Map<String, long[]> NUMBERS = new HashMap<>();
-    /** The first of an operator's inputs that must be an initializer. */
+    /** The index of the first input of an operator that must be an initializer. */
     static final Map<String, Integer> CONSTANT_FROM = new HashMap<>();
 
     // Each field that a message may have: its number, then v for a varint, s for bytes, f for a fixed 32.

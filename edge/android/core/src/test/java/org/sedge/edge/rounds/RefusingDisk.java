@@ -16,8 +16,8 @@ import java.util.List;
 import java.util.Set;
 
 /**
- * A device's disk that refuses one kind of call. The test names the method to refuse as it is spelled in Python. It can
- * restrict the refused writes to blobs of a minimum size, and exempt one blob.
+ * Simulates a device's disk on which one kind of call fails. The test gives the name of the method as it is spelled in
+ * Python. It can restrict the failing writes to blobs of a minimum size, and exempt one blob.
  */
 final class RefusingDisk implements Blobs, DurableBytes {
     /** Simulates a power cut, so nothing catches it. */

@@ -15,7 +15,7 @@ from sedge_emulate.watch import Watch
 
 
 def sizes(stage: Stage, fleet: VirtualFleet, watch: Watch) -> tuple[Size, ...]:
-    """Return the widths in which devices trained, full width first; () if all trained at full width."""
+    """Return the widths at which devices trained, full width first; () if all trained at full width."""
     run = Run(fleet.store.runs()[0], fleet.store)
     members: dict[int, list[int]] = defaultdict(list)
     for number in range(len(stage.shares)):

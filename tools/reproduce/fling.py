@@ -1,4 +1,4 @@
-"""FedPURIN's data, split as the framework Fling does: 20 devices of equal size, with overlaps.
+"""FedPURIN's data, split as the framework Fling does: into 20 overlapping sets of equal size.
 
 Each device has class proportions q ~ Dir(alpha), and gets 500 images from the training set and 100 from
 the test set in these proportions. Both sets are drawn with the same seed, so q is the same for both. If

@@ -187,8 +187,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     ``train_s`` is the time that all ``workers`` together spent in training and evaluation programs;
     ``overhead`` is the share of wall_s * workers that they spent elsewhere. ``device_rounds`` counts the
-    jobs done, ``peak_rss_bytes`` is the peak memory of all processes together, and ``trainer`` names the
-    backend.
+    completed jobs, ``peak_rss_bytes`` is the peak memory of all processes together, and ``trainer`` names
+    the backend.
     """
 
     wall_s: Seconds
@@ -257,13 +257,13 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an emulation, one fleet under each strategy, or runs of a real ``fleet`` (stored.py).
+    """The result of an emulation, with one fleet per strategy, or of runs of a real ``fleet`` (stored.py).
 
     ``created`` is an ISO 8601 date or time. ``link`` is "memory" for virtual time, otherwise the broker's
     kind. ``settings`` has all keys of the fleet file with their values, including defaults, and null where
     the strategy decides. ``data_sha256`` identifies the content of the data and of the file that splits it.
     The result of a real fleet has only what its coordinator knows: ``before`` and ``after`` from each
-    device's last round, bytes as counted by the coordinator, and no machine. Unknown texts are empty and
+    device's last round, bytes as counted by the coordinator, and no machine. Unknown strings are empty, and
     unknown counts are 0.
     """
 

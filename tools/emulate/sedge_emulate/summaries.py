@@ -33,7 +33,7 @@ def personal_elements(summaries: Iterable[Summary]) -> int:
 
 
 def personal_shares(summary: Summary) -> list[TensorShare]:
-    """Return how the personal parameters of a round's devices are spread over the tensors."""
+    """Return each tensor's share of the personal parameters that a round's devices were sent."""
     total = sum(summary.personal.values())
     return [
         TensorShare(tensor, count / max(1, summary.cohort), count / total)

@@ -287,7 +287,7 @@ class VirtualDevice:
     def _finish(self, order: Order, key: bytes, future: "Future[Finished]", life: int) -> None:
         """Take a job's result at the virtual time when the job ends, unless the device has restarted since.
 
-        Errors of the host itself are raised: those of its disk, its processes and Sedge's code.
+        Errors of the host itself, in its disk, its processes or Sedge's code, are raised.
         """
         if life != self._life or self._agent is None:
             return

@@ -25,9 +25,9 @@ from sedge_emulate.training.tasks import FleetTrainer, Task
 class LocalRun:
     """One device's local training in progress, with its current ``request`` or its final ``result``.
 
-    ``held`` are the examples that a device holds out in order to pick the model that it starts from.
-    Every evaluation on the test examples is repeated on ``central``, and ``on_central`` collects the
-    metrics in order.
+    ``held`` are the examples that a device holds out to choose the model that it starts from. Every
+    evaluation on the test examples is repeated on ``central``, and ``on_central`` collects the metrics in
+    order.
     """
 
     def __init__(

@@ -35,8 +35,8 @@ def prepare(
     """Export each form of the model, and check the trainer.
 
     ``forms`` lists each form's share of dropped channels and its folder. With ``fresh``, nothing is
-    taken from the cache. Raises ``DataError`` for doubtful data, and any error from exporting a model
-    or opening its trainer.
+    taken from the cache. Raises ``DataError`` if the targets' meaning is ambiguous, and any error from
+    exporting a model or opening its trainer.
     """
     notes: list[str] = []
     cache = None if setup.cache is None else Cache(setup.cache, notes.append, fresh)

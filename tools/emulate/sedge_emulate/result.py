@@ -257,7 +257,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an emulation, with one fleet per strategy, or of runs of a real ``fleet`` (stored.py).
+    """Result of an emulation (one fleet under each strategy) or of runs of a real ``fleet`` (stored.py).
 
     ``created`` is an ISO 8601 date or time. ``link`` is "memory" for virtual time, otherwise the broker's
     kind. ``settings`` has all keys of the fleet file with their values, including defaults, and null where

@@ -51,9 +51,7 @@ def three_hosts(found: Result) -> list[Figure]:
 
 
 def processes(found: Result) -> list[Figure]:
-    """Return figures for the cost of each number of coordinators, and the longest silence when it
-    changes.
-    """
+    """Return figures for the cost of each number of coordinators, and the longest silence at a change."""
     figures = [
         Figure(
             f"{row['processes']} on {row['engine']}",

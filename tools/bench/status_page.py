@@ -170,9 +170,7 @@ def paint(port: int) -> tuple[float, float, int]:
 
 
 def watched(fleet: Fleet, port: int, readers: int, seconds: float) -> tuple[float, float]:
-    """Return the share measured by ``work`` with readers, and the changes per minute that each reader
-    received.
-    """
+    """Return ``work``'s share with readers, and the changes per minute that each reader received."""
     context = get_context("spawn")
     stop, changes = context.Event(), context.Value("i", 0)
     process = context.Process(target=read, args=(port, readers, stop, changes))

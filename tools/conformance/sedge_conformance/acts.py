@@ -352,7 +352,7 @@ def placed(run: Run) -> Act:
 
 
 def renew(run: Run) -> Act:
-    """Check that a client that can change its secret gives the same valid JOIN to two equal requests."""
+    """Check that a client that can change its secret gives the same valid JOIN to identical requests."""
     stage = run.stage
     if stage.hello is None or RENEWS not in stage.hello.codecs:
         return

@@ -79,7 +79,7 @@ def headline(strategy: StrategyResult, metric: Metric = ACCURACY) -> Headline:
 
 def rates_of(rounds: Sequence[RoundResult]) -> Rates:
     """Compute the mean bytes of devices' later rounds and first rounds, and of the coordinator's rounds."""
-    # If an emulation over a broker was resumed, the bytes of rounds that closed before are unknown.
+    # If an emulation over a broker was resumed, the bytes of rounds closed earlier are unknown.
     known = [r for r in rounds if r.bytes_up or r.bytes_down]
     newcomers = sum(r.newcomers for r in known)
     updates = sum(r.num_updates + r.late for r in known) - newcomers

@@ -158,7 +158,7 @@ def _require_same(
 
 
 def _figures(run: OneRun) -> _Figures:
-    """Return the run's figures by name, without those that it does not have."""
+    """Return the run's figures by name. Figures that the run lacks are left out."""
     found = {key: of(run.strategy) for key, of in _OTHERS.items()}
     for moment, devices in measured_at(run.result, run.strategy).items():
         values = [value for _, value in devices]

@@ -40,7 +40,7 @@ def menu(index: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def add_menu(_app: object, page: str, source: list[str]) -> None:
-    """Append the menu to the index page as Sphinx reads it. The file does not contain the menu."""
+    """Append the menu to the index page as Sphinx reads it. The menu is not in the file itself."""
     if page == root_doc:
         for title, pages in menu(source[0]):
             lines = ["", "```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```", ""]

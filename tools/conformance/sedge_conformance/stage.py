@@ -198,7 +198,7 @@ class Stage:
         return self.peer.message(message, transfer)
 
     def hint(self) -> Send:
-        """Return the effect that sends a hint, which asks all devices in the client's shard to send HELLO."""
+        """Return the effect that sends a hint, which asks all devices in the client's shard for HELLO."""
         return Send(self._hint, b"")
 
     def raw(self, payload: bytes) -> Send:

@@ -240,7 +240,7 @@ ATTACKS: Mapping[Name, Callable[[Knowledge], Theta]] = {
 
 
 def falsified(learned: LocalResult, known: Knowledge) -> LocalResult:
-    """Copy ``learned``, replacing its trained model by the one that the attack computes from ``known``."""
+    """Copy ``learned`` with its trained model replaced by what the attack computes from ``known``."""
     with np.errstate(over="ignore"):  # the encoder detects an overflow
         theta = known.base + ATTACKS[known.attack.config.name](known)
     return replace(learned, trained=replace(learned.trained, theta=theta))
@@ -270,7 +270,7 @@ def marked(inputs: Inputs) -> Inputs:
 
 
 def claiming(outcome: Outcome, blobs: WholeBlobs, claim: int) -> Outcome:
-    """Copy ``outcome``, with an update that claims to have been trained on ``claim`` examples."""
+    """Copy ``outcome``, with an update whose report claims ``claim`` training examples."""
     update = blobs.read(outcome.update)
     report, payload = decode_update(update)
     report = msgspec.structs.replace(report, num_examples=claim)

@@ -306,8 +306,7 @@ def strategy_run_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> Str
 def budget_of(run: RunConfig, devices: int) -> Budget | None:
     """Return the privacy budget of a run on this many devices, or None if the run is not private.
 
-    The secret is derived from the seed, so that the emulation is reproducible. So it is not really
-    secret.
+    The secret is derived from the seed to make the emulation reproducible, so it is not really secret.
     """
     if run.privacy is None:
         return None

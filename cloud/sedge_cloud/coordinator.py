@@ -250,7 +250,7 @@ class Coordinator:
         return current is None or not current.present - current.excused
 
     def _passed_on(self, found: Iterable[CloudEffect | Hint], now: float) -> list[CloudEffect]:
-        """Pass on the hints in ``found``. Returns the effects in ``found`` and those of the hints."""
+        """Pass on the hints in ``found``. Returns its effects, and the effects that the hints cause."""
         effects: list[CloudEffect] = []
         for one in found:
             if isinstance(one, ToLeader):

@@ -41,8 +41,7 @@ HEAD = "head.json"
 MAX_HEAD_BYTES = 256 * 2**20
 MAX_BLOB_BYTES = 2**31
 READ_BYTES = 2**20
-# What a restore returns: the last closed round of each run before it, the same after it, and lines for the
-# operator.
+# What a restore returns: each run's last closed round before and after it, and lines for the operator.
 Restored = tuple[dict[str, int], dict[str, int], list[str]]
 Members = Iterator[tuple[str, Iterator[bytes]]]
 # Temporary folders in the state folder. If a command is killed, the next one deletes the files left there.

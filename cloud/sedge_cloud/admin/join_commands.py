@@ -73,7 +73,7 @@ def _add_waiting(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    # This comes first because it may raise, which must not leave a token behind.
+    # This comes first: if it raises, no token must have been created yet.
     draw = _qr_code() if arguments.qr else None
     cloud, store = open_state(arguments)
     tags = dict(_tag(word) for word in arguments.tags)

@@ -20,7 +20,7 @@ FOLDER, RUN_FILE, BUNDLE, POLICY = "prepared", "run.toml", "bundle", "policy"
 
 
 def prepared_runs(state: Path) -> list[str]:
-    """Return the names of runs that have a run file and a bundle; empty if the folder is unreadable."""
+    """Return the names of runs with a run file and a bundle; an empty list if the folder is unreadable."""
     try:
         folders = list((state / FOLDER).iterdir())
         ready = [

@@ -80,7 +80,7 @@ def run_report(reader: Reader, name: str, as_json: bool, width: int | None = Non
 
 
 def run_remarks(store: Store, run: RunFacts) -> tuple[str, ...]:
-    """Return the strategy's remarks on its options and its run; empty if it cannot be imported."""
+    """Return the strategy's remarks on its options and its run; an empty tuple if it cannot be imported."""
     rows = [row.summary for row in store.rounds(run.run) if row.summary is not None]
     summaries = [msgspec.msgpack.decode(row, type=Summary) for row in rows]
     trained = [summary for summary in summaries if summary.devices]

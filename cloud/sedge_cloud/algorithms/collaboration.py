@@ -14,7 +14,7 @@ their last updates. After round beta no device has a group, and a device without
 one.
 
 Masks are bitmaps of n bits in words of 64, compared by XOR and popcount. With n = 582,026, this takes 0.06
-s for 100 devices and 6 s for 1000; from about 1500 devices on, a cluster can do the work (``slices.py``).
+s for 100 devices and 6 s for 1000; with about 1500 devices or more, a cluster can help (``slices.py``).
 Models of more than ``sample`` elements are compared only at ``sample`` places, which are the same for all
 devices and rounds: one is drawn from each of ``sample`` equal stretches. For masks of equal size, the
 standard error of the overlap is then at most 1 / (2 d sqrt(sample)), where d is the fraction of critical
@@ -212,7 +212,7 @@ def places(vector: SparseVector) -> Places:
 
 
 def trained_models(clients: Iterable[ClientModel]) -> Iterator[tuple[Theta, SparseVector]]:
-    """Yield the trained model (n,) and the change it sent, for each client that has sent an update."""
+    """Yield the trained model (n,) and the sent change of each client that has sent an update."""
     for client in clients:
         if client.trained is not None and client.sent is not None:
             yield client.trained, client.sent

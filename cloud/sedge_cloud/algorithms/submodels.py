@@ -52,7 +52,7 @@ def prefix(form: Form) -> Channels:
 
 
 def rolled(form: Form, whole: Axes, shift: int) -> Channels:
-    """Return adjacent channels of every axis, as many as the form has, cyclically from ``shift`` on."""
+    """Return as many channels of every axis as the form has, starting at ``shift`` and wrapping around."""
     return [
         (np.arange(kept) + shift) % channels
         for kept, channels in zip(form.axes.channels, whole.channels, strict=True)
@@ -60,7 +60,7 @@ def rolled(form: Form, whole: Axes, shift: int) -> Channels:
 
 
 def places_of(whole: Form, form: Form, channels: Channels) -> NDArray[np.intp]:
-    """Return where in the whole theta (n,) the elements (m,) of a form with these channels are."""
+    """Return the places (m,) in the whole theta (n,) that make up a form with these channels."""
     places = np.empty(form.layout.size, np.intp)
     for tensor, target, axes in zip(
         whole.layout.tensors, form.layout.tensors, whole.axes.dims, strict=True

@@ -30,7 +30,7 @@ class WidthPolicy(Strategy, frozen=True):
     With ``dropped``, hellos are ignored; if a device's id does not end in a number, the id's CRC-32 is used
     instead. With ``memory_mb``, a device gets the widest model for which it has enough memory, the model
     after the last one in the list if it has too little for any of them, and the whole model if its memory
-    is unknown. ``step_s`` takes effect from a device's second training round on. The device's earlier model
+    is unknown. ``step_s`` takes effect in a device's second training round. The device's earlier model
     in the wider form is then dropped; until then, evaluation rounds use the wider form. Raises
     ``ConfigError`` for mutually exclusive options.
     """

@@ -17,8 +17,8 @@ from sedge_cloud.store.selector import Choice, parse
 NEVER = "has never been heard: is its agent running, with this fleet's name and broker, and the right time?"
 # If a device's message was dropped this shortly before it went offline, that is assumed to be the reason.
 RESOLUTION = timedelta(seconds=2)
-# A device is slow if half of the cohort has answered and the device has taken SLOW_TIMES as long and SLOW_S
-# longer.
+# Once half of the devices have answered, one is slow if it takes SLOW_S longer than SLOW_TIMES a training
+# time: the median of the others or, if that is longer, its own last one.
 SLOW_TIMES, SLOW_S = 3.0, 3.0
 
 

@@ -52,7 +52,7 @@ def duration(seconds: float) -> str:
 
 
 def age(since: datetime | None, now: datetime) -> str:
-    """Format how long ago ``since`` was: ``12 s``, ``4 min``, ``3 h``, ``2 d``; empty for None."""
+    """Format how long ago ``since`` was: ``12 s``, ``4 min``, ``3 h``, ``2 d``; "" for None."""
     if since is None:
         return ""
     seconds = max(0.0, (now - since).total_seconds())
@@ -63,7 +63,7 @@ def age(since: datetime | None, now: datetime) -> str:
 
 
 def clock(at: datetime | None, now: datetime) -> str:
-    """Format a local time: ``14:05:31``, preceded by the date unless it is today; empty for None."""
+    """Format a local time: ``14:05:31``, preceded by the date unless it is today; "" for None."""
     if at is None:
         return ""
     local = at.astimezone()

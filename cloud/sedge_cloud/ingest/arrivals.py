@@ -33,7 +33,7 @@ class Upload:
 class JudgedUpdate:
     """An update that has been checked but has no receipt yet. If rejected, it has no ``report``.
 
-    ``has_part`` is True if chunks of the update are on the disk.
+    ``has_part`` is True if chunks of the update are on disk.
     """
 
     device: str

@@ -41,7 +41,7 @@ class Device:
 
     @property
     def waits(self) -> str:
-        """Return why the device is not starting orders, according to its last hello; empty if it is."""
+        """Return the reason, from its last hello, why the device starts no orders; "" if it does."""
         return "" if self.hello is None else self.hello.waits
 
     def is_another(self, hello: Hello, incarnation: int) -> bool:

@@ -86,7 +86,7 @@ class Downloads:
     def poll(self, now: float, room: int) -> list[Chunk]:
         """Return up to ``room`` chunks to send now, taken from shared and private blobs in turn.
 
-        Raises ``StorageError`` for a blob that is damaged on the disk.
+        Raises ``StorageError`` for a blob that is damaged on disk.
         """
         chunks: list[Chunk] = []
         kinds, sent = (self._shared, self._private), True

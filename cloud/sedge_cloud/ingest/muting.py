@@ -4,7 +4,7 @@ Even a frame that is dropped unread has passed through the broker's queue for th
 displaced other devices' frames. While a device is muted, the link is therefore not subscribed to its topic.
 Normally one wildcard covers all devices. If other processes serve the fleet too, or a device is muted, each
 shard has its own wildcard. The shard of a muted device has no wildcard. Instead, the link subscribes to the
-other devices' topics one by one; in a large fleet, only to those of devices that are online.
+other devices' topics one by one; in a large fleet, only to the topics of devices that are online.
 """
 
 import logging

@@ -143,7 +143,7 @@ class Uploads:
         """End the turn: write the receipts of all updates in one transaction, then yield the answers.
 
         An answer is yielded as (device, transfer, answer), where the answer may be a ``StorageError``. An
-        upload that met a disk error is dropped, but its chunks stay on the disk, and the next offer resumes
+        upload that met a disk error is dropped, but its chunks stay on disk, and the next offer resumes
         from there.
         """
         arrived, self._arrived = list(self._arrived.values()), {}

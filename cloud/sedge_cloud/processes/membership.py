@@ -184,7 +184,7 @@ class Membership:
         return gone, [process for process in processes if process not in gone], leases
 
     def _is_gone(self, process: ProcessRow, now: float) -> bool:
-        """Return True if a process has ended, or is silent although this one was in touch long enough."""
+        """Return True if a process has ended, or stayed silent while this one renewed its own lease."""
         if self._alone:
             return True
         # An expiry later than any lease allows also counts as silence: it comes from a database clock that

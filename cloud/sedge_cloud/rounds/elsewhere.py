@@ -151,7 +151,7 @@ class MeterEverywhere:
     def of_round(
         self, run: str, number: int, cohort: Iterable[str]
     ) -> tuple[tuple[TrafficRow, ...], tuple[int, int]]:
-        """Return byte counts since an open round began: one per device, and those of our own link."""
+        """Return byte counts since an open round began: one per device, and our own link's."""
         rows, link = self._ours.of_round(run, number, cohort)
         stored = {row.device: row for row in self._store.traffic(run, number)}
         merged = (row if self._is_ours(row.device) else stored.get(row.device, row) for row in rows)

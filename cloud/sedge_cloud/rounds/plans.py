@@ -205,7 +205,7 @@ class _Planner:
         return self._starts[name]
 
     def _correction(self, correction: Theta | None) -> bytes:
-        """Return the blob of the vector that a device adds to its gradients; empty if there is none."""
+        """Return the blob of the vector that a device adds to its gradients; b"" if there is none."""
         if correction is None:
             return b""
         whole = SparseVector(correction.size, None, correction)
@@ -222,7 +222,7 @@ class _Planner:
         return model.trained is not None and _same(patch, model.sent, model.trained)
 
     def _mask(self, client: ClientModelRow | None) -> bytes:
-        """Return the blob of a device's last mask; empty if it has none, or if the disk has lost it."""
+        """Return the blob of a device's last mask; b"" if it has none, or if the disk has lost it."""
         if client is None or not client.mask or not self._run_store.store.blobs.has(client.mask):
             return b""
         return client.mask

@@ -29,7 +29,7 @@ def noised(run: Run, context: Context, given: RoundUpdates) -> Update:
 
 
 def exhausted(run: Run) -> str:
-    """Return why no further round of training is possible; empty if one is possible."""
+    """Return the reason why no further training round is possible, or "" if one is."""
     config, budget = run.config.privacy, run.state.budget
     if config is None or budget is None or budget.left > 0:
         return ""

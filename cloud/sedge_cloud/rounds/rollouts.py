@@ -1,8 +1,8 @@
 """Carries out rollouts of bundles: decides whether a rollout continues.
 
 Before a round is planned, the leader compares the answers of devices with the new bundle with the answers
-of devices that had another bundle in the same rounds. A device that fails gets its previous bundle again
-from its next order on, whatever the outcome of the rollout.
+of devices that had another bundle in the same rounds. A device that fails goes back to its previous bundle
+with its next order, whatever the outcome of the rollout.
 """
 
 import logging
@@ -310,7 +310,7 @@ def _is_through(
 
 
 def fault(metric: str, plan: RolloutPlan, needed: int, tally: Tally) -> str:
-    """Return why a rollout must be aborted; empty if it is healthy. ``metric`` is the metric's name."""
+    """Return the reason to abort a rollout, or "" if it is healthy. ``metric`` is the metric's name."""
     new, others = tally.new, tally.others
     through = len(new.failed) + len(new.succeeded)
     if through >= needed and new.share > plan.abort_at + others.share:

@@ -380,7 +380,7 @@ class Scheduler:
         return [*void, RunEnded(live.run.name, live.run.status, why)]
 
     def _void(self, live: LiveRun, why: str) -> list[Over]:
-        """Return a hint that cancels a run's open round on its devices; empty if no round is open."""
+        """Return a hint that cancels a run's open round on its devices; an empty list if none is open."""
         return [Over(live.run.name, why)] if live.round is not None else []
 
 

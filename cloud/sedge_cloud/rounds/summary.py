@@ -63,7 +63,7 @@ def summarise(
 
 
 def _commonest(reasons: Sequence[str]) -> str:
-    """Return the most common reason, in its first wording, and its count; empty if there are no reasons."""
+    """Return the most common reason, in its first wording, and its count; "" if there are no reasons."""
     if not reasons:
         return ""
     ((kind, count),) = Counter(map(without_numbers, reasons)).most_common(1)

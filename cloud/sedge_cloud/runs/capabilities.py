@@ -73,7 +73,7 @@ def memory_of(run: Run, width: int, work: Work = PLAIN_WORK) -> dict[str, int]:
 
 
 def packets_for(run: Run) -> tuple[int, ...]:
-    """Return the packet sizes that are large enough for the run's orders; empty if none is."""
+    """Return the packet sizes that are large enough for the run's orders; an empty tuple if none is."""
     frozen = run.manifest.frozen
     sizes = [run.bundles[0].size, run.model_bytes()]
 

@@ -28,7 +28,7 @@ class Runs:
                 del self._loaded[name]
 
     def status(self, name: str) -> str:
-        """Return a run's status as of the last ``load``; empty if there is no such run."""
+        """Return a run's status as of the last ``load``; "" if there is no such run."""
         return self._statuses.get(name, "")
 
     def get(self, name: str) -> Run | None:

@@ -209,7 +209,7 @@ def packet_of(order: Order) -> int:
 
 
 def too_large(order: Order, max_packet: int) -> str:
-    """Return why an order does not fit in packets of ``max_packet`` bytes; empty if it fits."""
+    """Explain why an order does not fit in packets of ``max_packet`` bytes. Returns "" if it fits."""
     if max_packet >= MAX_PACKET_BYTES or (packet := packet_of(order)) <= max_packet:
         return ""
     return f"MessageTooLarge: its order takes {packet} bytes, {its_limit(max_packet)}"

@@ -20,7 +20,7 @@ class Past:
         self._models = self._store.round_models(run.name, rounds)
 
     def holds(self, row: ClientModelRow) -> bytes:
-        """Return the hash of the model that a device's last update started from; empty if unknown."""
+        """Return the hash of the model that a device's last update started from; b"" if unknown."""
         model, model_hash = self._models.get(row.round, (b"", b""))
         return model_hash if model == row.model else b""
 

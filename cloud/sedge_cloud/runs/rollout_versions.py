@@ -28,7 +28,7 @@ class Versions:
                 self._given.append((row, row.read_progress(), among))
 
     def bundle(self, device: str) -> bytes:
-        """Return the blob of a device's bundle; empty for the run's own bundle."""
+        """Return the blob of a device's bundle; b"" for the run's own bundle."""
         row = self.row(device)
         return b"" if row is None else row.bundle
 

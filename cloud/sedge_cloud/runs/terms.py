@@ -65,7 +65,7 @@ def abilities(hello: Hello | None) -> Hello | None:
 
 
 def without_memory(memory_mb: dict[str, int], hello: Hello) -> list[str]:
-    """Describe the memory that a device lacks for a job; an empty list if it has enough, or if unknown."""
+    """Describe the memory that a device lacks for a job; an empty list if none, or if unknown."""
     able = [memory_mb[name] for name in hello.backends if name in memory_mb]
     needed = min(able, default=0) if WITHOUT_PROGRAMS.isdisjoint(hello.backends) else 0
     if not 0 < hello.memory_mb < needed:
@@ -74,7 +74,7 @@ def without_memory(memory_mb: dict[str, int], hello: Hello) -> list[str]:
 
 
 def without_link(packets: tuple[int, ...], limit: int) -> list[str]:
-    """Describe why a packet ``limit`` is too small for orders of these sizes; an empty list if it suffices."""
+    """Describe why orders of these sizes exceed a packet ``limit``; an empty list if any size fits."""
     if not packets or limit >= packets[0]:
         return []
     return [f"a broker that takes messages of {packets[0]} bytes, {its_limit(limit)}"]

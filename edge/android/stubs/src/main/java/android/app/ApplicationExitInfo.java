@@ -1,6 +1,6 @@
 package android.app;
 
-/** Declares what we use; the class was added in API 30. Used only for compiling. */
+/** Declares the members that we use; the class was added in API 30. Used only for compiling. */
 public final class ApplicationExitInfo {
     public static final int REASON_UNKNOWN = 0;
     public static final int REASON_SIGNALED = 2;

@@ -1,7 +1,7 @@
 package android.app;
 
 /**
- * Declares what we call; the class was added in API 26. Used only for compiling, because Debian's framework jar has API
+ * Declares the methods that we call; the class was added in API 26. Used only for compiling, because Debian's framework jar has API
  * 23.
  */
 public final class NotificationChannel {

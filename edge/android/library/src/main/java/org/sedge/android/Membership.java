@@ -29,7 +29,7 @@ import java.nio.file.StandardCopyOption;
  * This phone's membership in a fleet.
  *
  * <p>The secret and the agent's state are in the app's private folder. Other apps cannot read it, and backups do not
- * include it: frames sent from a restored state would repeat old numbers, so the coordinator would drop them.
+ * include it: frames sent from a restored state would reuse old numbers, so the coordinator would drop them.
  */
 public final class Membership {
     private static final long LEAVE_MILLIS = 90_000;
@@ -50,7 +50,7 @@ public final class Membership {
     /**
      * Joins with a token ({@code sedge-cloud device token add}). This phone generates its own keys, and requests the id
      * {@code name} unless the token specifies one. Do not call it on an app's main thread. If a call is interrupted, or
-     * nobody accepts the phone in time, the next call with the same token continues it.
+     * nobody accepts the phone in time, the next call with the same token resumes the join.
      *
      * @return the configuration, or null if nobody has accepted the phone after {@code maxMillis}
      * @throws SedgeException if the text is not a token, or the coordinator or the broker refuses

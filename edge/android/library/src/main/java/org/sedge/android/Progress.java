@@ -61,8 +61,8 @@ final class Progress implements AgentListener {
     }
 
     /**
-     * Closes the notification, unless it belongs to another round: that round may be training while an earlier update
-     * is being sent.
+     * Closes the notification, unless it belongs to another round, which may be training while this round's update is
+     * being sent.
      */
     private void close(String run, int round) {
         if (inTraining.equals(round + " " + run)) {

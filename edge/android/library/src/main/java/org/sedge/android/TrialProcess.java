@@ -156,7 +156,7 @@ public final class TrialProcess implements Sandbox {
             context.unbindService(this);
             if (pid != 0) { // a program that never ends would keep its process alive
                 Process.killProcess(pid);
-                // Wait for the process to end, so that the next trial does not reach the old one.
+                // Wait for the process to end, so that the next trial does not reach the old process.
                 for (long waited = 0; waited < END_MILLIS && service.pingBinder(); waited += LOOK_MILLIS) {
                     pause();
                 }

@@ -22,7 +22,7 @@ public final class TrialService extends Service {
     /**
      * Requests a run of a program. The arguments are the bundle's folder, the backend's class, the program and the
      * number of a sample. The answer is 1 if any program could be loaded so far, and 0 otherwise. If no program can be
-     * tried, it is {@link #FAILED} and the reason.
+     * tried, it is {@link #FAILED}, followed by the reason.
      */
     static final int RUN = PID + 1;
     static final int FAILED = -1;

@@ -206,7 +206,7 @@ def _once(arguments: argparse.Namespace) -> int:
 
 
 def _run_agent(path: Path, done: Callable[[Agent], bool]) -> bool:
-    """Run the agent until ``done`` or a signal, losing no work. Returns True if Ctrl-C ended it."""
+    """Run the agent until ``done`` or a signal, without losing work. Returns True if Ctrl-C ended it."""
     unpool_large_arrays()
     config = load_config(path)
     log_to_stderr(config.log_level, status=True)

@@ -267,7 +267,7 @@ class Agent:
             if order is not None and self.state.still_wants(order):
                 self._store.finish(order, outcome, steps_left(order, self.vectors.has) or ())
                 self._fetches.places.received -= outcome.report.http_bytes
-        except StorageError as exc:  # the order stays, and the job will be repeated
+        except StorageError as exc:  # the order is kept, and the job will be repeated
             return [self._disk.refused_job(exc, now), *self._say(now)]
         self._disk.job_done()
         return self.poll(now)

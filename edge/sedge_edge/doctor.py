@@ -237,7 +237,7 @@ def gate_values(gates: Gates) -> str:
 
 
 def _torch(config: EdgeConfig) -> str:
-    """Warn about torch: its CUDA wheels fill the disk of a small device, which hardly ever needs it."""
+    """Warn about torch: its CUDA wheels fill the disk of a small device, which rarely needs torch."""
     try:
         installed = version("torch")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""A torch module whose tensors are views of one flat vector, and which autograd differentiates.
+"""A torch module whose tensors are views of one flat vector, and its gradient by autograd.
 
 Both the device's backend ``torch`` and the emulator use it.
 """

@@ -1,4 +1,4 @@
-"""The guided losses: those that are built in, and how the user's own are loaded."""
+"""The built-in guided losses, and the loading of the user's own."""
 
 from pathlib import Path
 

@@ -60,7 +60,7 @@ def _share_arena() -> None:
 
 
 class OnnxProgram:
-    """A ``LoadedProgram`` that runs in a session of its own.
+    """A ``LoadedProgram`` that runs in its own session.
 
     Raises ``ImportError`` if onnxruntime is missing.
     """

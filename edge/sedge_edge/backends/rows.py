@@ -42,7 +42,7 @@ class Objective(NamedTuple):
     def sums(self, output: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the sums over a batch of w * loss, of w * metric, and of w (B,).
 
-        A row of several labels is weighted by the number of its labels that count, so the means are over
+        A row with several labels is weighted by the number of its labels that count, so the means are over
         labels, not over rows.
         """
         losses, metrics = self.loss(output, y), self.metric(output, y)

@@ -30,7 +30,7 @@ IMAGE_ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff
 _MOVING = {"GIF", "TIFF", "WEBP", "AVIF"}
 _GREY_MODES = {"1", "L", "LA"}
 _DEEP_MODES = {"I", "F", "I;16", "I;16B", "I;16L"}
-# An unsigned byte, plus its conversion to float32.
+# Each number is an unsigned byte, and later also a float32.
 _BYTES_A_NUMBER = 1 + 4
 
 

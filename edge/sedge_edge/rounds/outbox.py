@@ -97,7 +97,7 @@ class Outbox:
                 upload.busy(message.retry_ms / 1000, now)
 
     def poll(self, now: float) -> list[Effect]:
-        """Send due messages. An update that cannot be read from disk does not hold back the others."""
+        """Send due messages. An update that cannot be read from disk does not delay the others."""
         pending = self._store.state.outbox
         for waiting in self._uploads.keys() - set(pending):
             del self._uploads[waiting]

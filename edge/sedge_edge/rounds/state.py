@@ -285,7 +285,7 @@ class StateStore:
     def recut(self, repeated: Order) -> None:
         """Give a kept order the chunk sizes of the repeated order, but keep chunks that have arrived.
 
-        The link may have changed in the meantime, so that it cannot carry the first chunks.
+        The link may have changed in the meantime, so that it cannot carry chunks of the old size.
         """
         order = self.state.orders.get(repeated.run)
         if order is None or order.round != repeated.round:
@@ -341,7 +341,7 @@ class StateStore:
         self._save(orders=_without(self.state.orders, run))
 
     def finish(self, order: Order, outcome: Outcome, steps: tuple[Step, ...] = ()) -> None:
-        """Record that an order is done: store its outcome and queue its update. A newer order stays.
+        """Record that an order is done: store its outcome and queue its update. A newer order is kept.
 
         ``steps`` lead to the order's global model, unless the model itself is stored. Evaluating a
         different bundle does not change the run's kept state, which belongs to the bundle trained last.

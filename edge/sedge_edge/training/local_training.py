@@ -196,7 +196,7 @@ def _further_trainings(
     order: Order, start: Theta, own: Theta, first: Trained, correction: Theta | None,
     guidance: Guidance | None,
 ) -> Generator[Request, Answer, tuple[Trained, Theta]]:  # fmt: skip
-    """Run the phases after the first, and return both models, with the number of all steps.
+    """Run the phases after the first, and return both models, with the total number of steps.
 
     The phases of the model that is sent come before the phase of the device's own model.
     """

@@ -5,7 +5,7 @@
     │   └── NotInstalled     a package from one of our extras is not installed
     ├── DataError        the user's data set: wrong shape, label, type or an empty set
     ├── ExportError      a model cannot be compiled to programs, or its programs disagree with torch
-    ├── StorageError     the disk is full or unreadable, or a file is corrupt or has another schema
+    ├── StorageError     the disk is full or unreadable, or a file is corrupt or has the wrong schema
     ├── LinkError        a broker or a blob server: unreachable, refused us, or disconnected
     ├── StrategyError    a strategy returned something unusable: its run ends, other runs continue
     ├── Unencodable      a vector that its coding cannot hold, such as one with an infinity
@@ -124,7 +124,7 @@ class FrameError(RemoteError):
 
 
 class VersionError(FrameError):
-    """A frame has another protocol version."""
+    """A frame has a different protocol version."""
 
 
 class BodyError(FrameError):

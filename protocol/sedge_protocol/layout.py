@@ -105,7 +105,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def ends(self) -> NDArray[np.int64]:
-        """The end of each tensor in theta."""
+        """The offset in theta after each tensor."""
         return np.cumsum([tensor.size for tensor in self.tensors])
 
     @cached_property

@@ -102,7 +102,7 @@ class SparseVector:
         return theta
 
     def add_to(self, theta: Theta) -> None:
-        """Add the values to theta (n,) in place. Raises ``LocalError`` if theta has another shape."""
+        """Add the values to theta (n,) in place. Raises ``LocalError`` if theta has a different shape."""
         self._check_target(theta)
         if self.indices is None:
             theta += self.values
@@ -113,7 +113,7 @@ class SparseVector:
     def scatter_into(self, theta: Theta) -> None:
         """Overwrite elements of theta (n,) with the values, in place.
 
-        Raises ``LocalError`` if theta has another shape.
+        Raises ``LocalError`` if theta has a different shape.
         """
         self._check_target(theta)
         if self.indices is None:

@@ -3,8 +3,8 @@
     8 bytes "SEDGEJNL" | u32 schema | 32 bytes SHA-256 of schema and body | body (MessagePack)
 
 A journal holds small state that a program must remember (the agent's outbox, a resume point); large data
-goes to blobs. A file that is damaged or has another schema is rejected, not converted. The free-space floor
-of blobs.py does not apply here, so that the program can still record that the disk is full.
+goes to blobs. A file that is damaged or has a different schema is rejected, not converted. The free-space
+floor of blobs.py does not apply here, so that the program can still record that the disk is full.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ class Journal(Generic[T]):
     def load(self) -> T | None:
         """Return the value last committed, or None.
 
-        Raises ``StorageError`` for a file that is damaged, has another schema, or is not a journal.
+        Raises ``StorageError`` for a file that is damaged, has a different schema, or is not a journal.
         """
         with translated("read journal", self._path):
             if not self._path.exists():

@@ -93,7 +93,7 @@ def load(
 
 
 def ended(error: Exception) -> Ended:
-    """Return what a failed attempt to connect reveals about the network."""
+    """Classify a failed attempt to connect by what it reveals about the network."""
     if isinstance(error, ConnectionRefusedError | ConnectionResetError | ssl.SSLEOFError):
         return Ended.REFUSED
     return Ended.TURNED_AWAY if isinstance(error, ssl.SSLError) else Ended.UNANSWERED

@@ -40,12 +40,12 @@ def unpack_array(where: str, data: bytes | memoryview) -> NDArray[np.float32]:
 
 
 def unpack_arrays(work: Work) -> dict[str, NDArray[np.float32]]:
-    """Return the arrays (m,) in an order's work, keyed by name. Raises as ``check_exchange`` does."""
+    """Return the arrays (m,) in an order's work, keyed by name. Raises the same errors as ``unpack_array``."""
     return {name: unpack_array(f"work.arrays.{name}", data) for name, data in work.arrays.items()}
 
 
 def check_exchange(work: Work) -> None:
-    """Raise ``CodecError`` if settings or arrays cannot be used, or are too large together."""
+    """Raise ``CodecError`` if settings or arrays cannot be used, or are too large in total."""
     for key in ("settings", "arrays", "returns"):
         _require_names(f"work.{key}", getattr(work, key))
     for name, value in work.settings.items():

@@ -1,4 +1,4 @@
-"""Effects: what a core, which does no I/O itself, asks the code that runs it to do.
+"""Effects: the actions that a core, which does no I/O itself, requests from the code that runs it.
 
 They are carried out in the given order, and nothing is reported back to the core.
 """

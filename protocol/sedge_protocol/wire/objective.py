@@ -20,7 +20,7 @@ IGNORED = -100
 MAX_METRIC_CHARS = 64
 # Input names of a guided loss's program.
 CONSTANTS, COUNTS = "constants", "counts"
-# As many float32 numbers as fit into an order's arrays.
+# The number of float32 values that fit into an order's arrays.
 MAX_CONSTANTS = 8192
 _Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 

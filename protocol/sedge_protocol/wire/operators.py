@@ -99,7 +99,7 @@ class Node(NamedTuple):
 class Constant(NamedTuple):
     """A constant tensor of the program.
 
-    ``raw`` is its elements, little-endian, unless they are stored in another field.
+    ``raw`` contains its elements, little-endian, unless they are stored in another field.
     """
 
     kind: int

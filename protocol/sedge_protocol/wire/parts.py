@@ -86,7 +86,7 @@ def arranged(
 ) -> Rows:
     """Rearrange packed rows (N, K) into the order that a model expects.
 
-    Raises ``DataError`` if a part is missing or has the wrong shape. A part with another element type is
+    Raises ``DataError`` if a part is missing or has the wrong shape. A part of a different element type is
     accepted if converting it changes no value.
     """
     if tuple(found) == tuple(wanted):

@@ -119,7 +119,7 @@ def key_id(public: bytes) -> bytes:
 
 
 def trainings_of(order: Order) -> tuple[Training, ...]:
-    """Return the settings of every training phase in an order. Those of the first may be the defaults."""
+    """Return the settings of every training phase in an order. The first phase may have the defaults."""
     work = order.work
     own = () if work.own_model is None else (work.own_model.training,)
     return (order.training, *work.then, *own)

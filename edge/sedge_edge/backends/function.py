@@ -284,7 +284,7 @@ class FunctionTrainer:
         return number
 
     def _steps(self, examples: Examples, training: Training) -> int:
-        """Return the number of steps that the settings ask for. The function does not report its number."""
+        """Return the number of steps that the settings ask for, because the function reports none."""
         count = len(examples.targets), self._manifest.batch_size
         return step_count(*count, training.local_epochs, training.last_batch)
 

@@ -40,7 +40,7 @@ def unpack_array(where: str, data: bytes | memoryview) -> NDArray[np.float32]:
 
 
 def unpack_arrays(work: Work) -> dict[str, NDArray[np.float32]]:
-    """Return the arrays (m,) in an order's work, keyed by name. Raises the same errors as ``unpack_array``."""
+    """Return the arrays (m,) of an order, keyed by name. Raises the same errors as ``unpack_array``."""
     return {name: unpack_array(f"work.arrays.{name}", data) for name, data in work.arrays.items()}
 
 

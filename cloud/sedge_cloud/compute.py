@@ -119,7 +119,7 @@ class RayCompute:
 def _mapped(
     ray: ModuleType, function: Callable[[S, T], R], shared: S, slices: Iterable[T]
 ) -> Iterator[R]:
-    """Compute as many slices at a time as there are processors, with as many again queued.
+    """Compute one slice per processor at a time, with as many again queued.
 
     A slice that fails in Ray is computed again in this process, which also raises any error of ``function``
     itself.

@@ -29,7 +29,7 @@ SAME_S = 1.0
 
 
 class Recorder:
-    """Writes a coordinator's observations as rows. Its loop calls it; ``wall`` is as in ``Coordinator``."""
+    """Writes a coordinator's observations as rows. The loop calls it; ``wall`` is as in ``Coordinator``."""
 
     def __init__(self, core: Coordinator, wall: Callable[[float], float]) -> None:
         self._core = core

@@ -39,8 +39,7 @@ from sedge_protocol.wire.work import Codec
 Places: TypeAlias = NDArray[np.intp]
 Words: TypeAlias = NDArray[np.uint64]
 
-# The number of words of each mask to compare at once: 4 MB with 1000 devices, which fits in a processor's
-# cache.
+# The number of words of each mask to compare at once: 4 MB with 1000 devices, which fits in a CPU's cache.
 _BLOCK = 512
 # A cluster pays off once the number of pairs times words reaches _LARGE (tools/bench/overlaps.py). _SLICES
 # is the number of slices to divide the work into.

@@ -183,7 +183,7 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     the last three beats the best earlier mean of three, relative to that mean unless the metric is itself a
     share. ``strikes`` counts the rounds in which its update was rejected or distrusted; ``up`` and ``down``
     are the numbers of bytes that it sent and received in all closed rounds. ``seconds`` is the duration of
-    its last training. ``doing`` is how far it is with its last ``order`` (run and round): asked, fetching
+    its last training. ``doing`` is its progress on its last ``order`` (run and round): asked, fetching
     (with ``done`` of ``total`` chunks), training or sending. ``trouble`` says why its last update was
     ignored or only counted in part. ``enrolled`` is when it last got a secret from the coordinator.
     """

@@ -1,7 +1,7 @@
 """The facts as last read, shared by all parts of the service's process that use them.
 
 Reading slows down the coordinator's loop because the two share the interpreter. The facts of a large fleet
-are therefore read less often, so that reading and processing them takes at most ``SHARE`` of a processor.
+are therefore read less often, so that reading and processing them takes at most ``SHARE`` of a CPU.
 """
 
 import threading
@@ -15,7 +15,7 @@ from sedge_cloud.facts.selection import Wanted
 
 # Facts younger than this are never read again, however many readers ask.
 FRESH_S = 1.0
-# If fresher facts would cost more than SHARE of a processor, older ones are returned, up to this age.
+# If fresher facts would cost more than SHARE of a CPU, older ones are returned, up to this age.
 SHARE, STALE_S = 0.005, 3.0
 
 

@@ -1,4 +1,4 @@
-"""Tracks how far each device is with its order, from what the coordinator itself observes.
+"""Tracks each device's progress on its order, from what the coordinator itself observes.
 
     asked      its order was sent
     fetching   it requests a blob; its GET says how many of the chunks it has
@@ -37,7 +37,7 @@ class _Asked:
 
 
 class Progress:
-    """Tracks how far devices are with their orders, and records it in their sessions."""
+    """Tracks devices' progress on their orders, and records it in their sessions."""
 
     def __init__(self, devices: Fleet) -> None:
         self._devices = devices

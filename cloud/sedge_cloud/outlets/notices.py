@@ -1,4 +1,4 @@
-"""Sends notices of problems by a webhook or the operator's command, so that nobody has to watch.
+"""Sends notices of problems via a webhook or the operator's command, so that nobody has to watch.
 
 A separate thread (supervisor.py) reads the facts and sends the problems that are new in each reading. A
 receiver that hangs or fails holds up only this thread. Its failure is logged only once until it works
@@ -48,7 +48,7 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 class Notices:
-    """Sends a notice of each problem that has begun to the receivers configured in cloud.toml."""
+    """Notifies the receivers configured in cloud.toml of each problem that has begun."""
 
     def __init__(self, cloud: CloudConfig) -> None:
         self._fleet = cloud.fleet

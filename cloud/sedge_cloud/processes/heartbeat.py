@@ -14,7 +14,7 @@ from sedge_cloud.processes.membership import Membership
 from sedge_cloud.store.leases import RENEW_S, Leases
 from sedge_protocol.errors import StorageError
 
-# A loop whose step takes longer than this is assumed to hang.
+# A loop whose step takes longer than this is assumed to be stuck.
 LONGEST_STEP_S = 900.0
 
 

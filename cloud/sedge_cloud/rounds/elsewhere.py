@@ -44,7 +44,7 @@ class Everywhere:
         self._since = -1
 
     def load(self) -> list[ToLeader]:
-        """Read what changed for other processes' devices. Returns hints about those that came or went."""
+        """Read changes to other processes' devices. Returns hints about the devices that came or went."""
         since, change = self._since, self._store.change()
         sessions, rows = dict[str, bool](), dict[str, DeviceRow]()
         if change != since:

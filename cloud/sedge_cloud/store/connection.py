@@ -47,7 +47,7 @@ def portions(values: Sequence[V], width: int = 1) -> Iterator[Sequence[V]]:
 
 
 def marks(values: Sequence[object]) -> str:
-    """Return a comma-separated placeholder for each value."""
+    """Return comma-separated placeholders, one for each value."""
     return ",".join("?" * len(values))
 
 

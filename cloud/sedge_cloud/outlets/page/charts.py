@@ -146,7 +146,7 @@ def stacked(
 
 
 def _by_tensor(rounds: Sequence[Mapping[str, float]]) -> tuple[list[str], Floats]:
-    """Return the tensors that have elements, and an array (tensors, rounds) of how many.
+    """Return the tensors that have elements, and how many they have, as an array (tensors, rounds).
 
     If there are more tensors than colours, the smallest ones are combined.
     """

@@ -116,7 +116,7 @@ def _lines(path: Path) -> Iterator[Mapping[str, object]]:
 
 
 def _adopt_line(execute: Execute, line: Mapping[str, object]) -> None:
-    """Store a line's contents, unless it is about an earlier run with the same name."""
+    """Store the contents of a line of the history, unless it is about an earlier run of the same name."""
     recent = "(SELECT created FROM runs r WHERE r.run = rounds.run) <= ?"
     match line:
         case {

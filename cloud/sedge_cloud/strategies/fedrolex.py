@@ -26,7 +26,7 @@ class FedRolex(HeteroFL, frozen=True):
 
     @property
     def codec(self) -> Codec:
-        """Send every element, as elements left out would be added to other channels in the next round."""
+        """Return the codec that sends every element: a remainder would later be added to other channels."""
         return EVERY_ELEMENT
 
     def channels(self, context: Context, width: int) -> Channels:

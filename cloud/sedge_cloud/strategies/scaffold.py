@@ -63,7 +63,10 @@ class Scaffold(Strategy, frozen=True):
 
     @property
     def codec(self) -> Codec:
-        """Send every element: with only the largest 4 %, the variates lag and learning is far slower."""
+        """Return the codec that sends every element.
+
+        With only the largest 4 %, the variates lag and learning is far slower.
+        """
         return EVERY_ELEMENT
 
     def init(self, context: Context) -> State:

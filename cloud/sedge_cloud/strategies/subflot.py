@@ -87,7 +87,7 @@ class SubFLOT(WidthPolicy, frozen=True):
 
     @property
     def codec(self) -> Codec:
-        """Send every element, as a partly known model cannot be aligned."""
+        """Return the codec that sends every element, as a partly known model cannot be aligned."""
         return EVERY_ELEMENT
 
     @property

@@ -103,7 +103,7 @@ class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
     versions: Versions = (1,)
     """The versions of this protocol that the coordinator speaks."""
     devices: Count = 0
-    """The number of devices in the fleet, over which they spread their connections (1.9); 0: not stated."""
+    """The number of devices in the fleet, which spread out their connections by it (1.9); 0: not stated."""
     max_packet: Count = 0
     """The largest packet that the coordinator's broker lets through, in bytes, if below 266304; 0: there is
     no such limit."""
@@ -114,7 +114,7 @@ class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Goodbye(msgspec.Struct, frozen=True):
-    """The session of the hello with this nonce is over. Sent by the device or, as its will, the broker."""
+    """The session of the hello with this nonce is over. Sent by the device, or by the broker as its will."""
 
     nonce: Nonce
     """The nonce of the session."""
@@ -141,7 +141,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     patch: Annotated[bytes, Meta(max_length=MAX_INLINE_BYTES)] = b""
     """A coded vector of absolute values that overwrite elements of the model; empty: none."""
     patch_blob: Manifest | None = None
-    """The patch, if it is too large to travel inline."""
+    """The patch, if it is too large to be sent inline."""
     patch_hash: Annotated[bytes, Meta(max_length=32)] = b""
     """The SHA-256 of the coded patch; empty if there is none."""
     patch_context: Manifest | None = None

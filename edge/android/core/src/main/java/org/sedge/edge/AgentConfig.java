@@ -160,7 +160,7 @@ public final class AgentConfig {
         throw refused(url);
     }
 
-    /** Returns the error for an invalid URL. It omits everything before an @, which may be a password. */
+    /** Returns the error for an invalid URL. It omits everything before an @, which may contain a password. */
     private static SedgeException refused(String url) {
         int at = url.lastIndexOf('@');
         int user = url.indexOf("://") + 3;

@@ -33,7 +33,7 @@ import java.util.Collections;
 public class AgentTest {
     private static final String SECRET = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
-    /** A certificate of a made-up authority. */
+    /** The self-signed certificate of a made-up authority. */
     private static final String PEM = String.join("\n",
             "-----BEGIN CERTIFICATE-----",
             "MIIBbzCCARWgAwIBAgIUVRhGEVuK2Ecifjq11DKOid/rExIwCgYIKoZIzj0EAwIw",

@@ -538,7 +538,7 @@ public class VectorsTest {
         });
     }
 
-    /** Names and texts come from the peer, so an error that is logged must show them on one line. */
+    /** Names and strings come from the peer, so an error that is logged must show them on one line. */
     @Test
     public void refusalsAreOneLine() {
         byte[] program = Hex.decode("3a070a052203610a62"); // a graph of one node, whose operator is "a\nb"

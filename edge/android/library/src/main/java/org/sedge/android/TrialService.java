@@ -21,7 +21,7 @@ public final class TrialService extends Service {
     static final int PID = IBinder.FIRST_CALL_TRANSACTION;
     /**
      * Requests a run of a program. The arguments are the bundle's folder, the backend's class, the program and the
-     * number of a sample. The answer is 1 if any program could be loaded so far, and 0 otherwise. If no program can be
+     * number of a sample. The answer is 1 if any program has been loaded so far, and 0 otherwise. If no program can be
      * tried, it is {@link #FAILED}, followed by the reason.
      */
     static final int RUN = PID + 1;

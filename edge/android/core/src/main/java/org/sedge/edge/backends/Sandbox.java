@@ -26,7 +26,7 @@ public interface Sandbox {
         /**
          * Runs one program on one of the {@link Tryout#SAMPLES}, and waits until it ends, however long that takes.
          *
-         * @return true if any program could be loaded so far
+         * @return true if any program has been loaded so far
          * @throws Crash if the process ends while the program runs
          * @throws IOException if the process cannot start; the message says why
          */

@@ -209,7 +209,7 @@ public final class Trials {
         long began = System.nanoTime();
         while (!stopped.getAsBoolean()) {
             try {
-                // A pass is stored only if any program could be loaded.
+                // A pass is stored only if at least one program could be loaded.
                 return new Verdict("", task.get(LOOK_MILLIS, TimeUnit.MILLISECONDS));
             } catch (TimeoutException waiting) {
                 if (System.nanoTime() - began > timeoutMillis * 1_000_000) {

@@ -51,7 +51,7 @@ public final class Tryout {
      * Runs a program on a sample. An error that the runtime reports is not a crash, so it is ignored here: the training
      * process will get the same error.
      *
-     * @return true if any program could be loaded so far
+     * @return true if any program has been loaded so far
      * @throws SedgeException if the program's file cannot be written
      */
     public boolean run(String name, int sample) throws SedgeException {

@@ -13,7 +13,7 @@ import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManager;
 import javax.net.ssl.TrustManagerFactory;
 
-/** Creates TLS contexts that trust chosen certificate authorities and may present our own certificate. */
+/** Creates TLS contexts that trust chosen certificate authorities and optionally present our own certificate. */
 final class Authorities {
     private Authorities() {}
 

@@ -31,8 +31,8 @@ import javax.net.ssl.SSLSocket;
  * One connection to the broker. It implements the part of MQTT 3.1.1 that the protocol uses: clean sessions, wills, and
  * QoS 0.
  *
- * <p>These features need ten packet types. The only Java client in Debian 12 supports all packet types, but needs two
- * more libraries.
+ * <p>These features need ten packet types. The only Java client in Debian 12 supports all packet types but needs two
+ * more libraries, so it is not used.
  */
 public final class MqttConnection {
     public static final int KEEPALIVE_S = 30;

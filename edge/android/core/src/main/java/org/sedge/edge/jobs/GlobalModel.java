@@ -125,7 +125,7 @@ public final class GlobalModel {
         return theta;
     }
 
-    /** Returns how messages refer to an order. */
+    /** Returns the text by which messages refer to an order. */
     public static String where(Order order) {
         return "run " + order.run + ", round " + order.round;
     }

@@ -47,7 +47,7 @@ final class DiskWaits {
 
     /**
      * Returns the disk's last error, or "" once writes succeed again. An error in writing a job's input or outcome
-     * remains until a job begins or none is left.
+     * remains until a job begins or no job is left.
      */
     String why() {
         return why;

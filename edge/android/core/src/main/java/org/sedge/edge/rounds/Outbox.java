@@ -78,7 +78,7 @@ final class Outbox {
         cutAgain();
     }
 
-    /** Limits packets to the size that the coordinator's broker lets through; 0 means that it is unknown. */
+    /** Limits packets to the size that the coordinator's broker lets through; 0 means that the size is unknown. */
     void limit(long maxPacket) {
         welcomed = maxPacket == 0 ? Frame.MAX_PACKET : (int) Math.min(maxPacket, Frame.MAX_PACKET);
         cutAgain();

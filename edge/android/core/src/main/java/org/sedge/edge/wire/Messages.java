@@ -583,7 +583,7 @@ public final class Messages {
         public final String version;
         /** The versions of this protocol that the coordinator speaks. */
         public final List<Long> versions;
-        /** The number of devices in the fleet, over which they spread their connections (1.9); 0: not stated. */
+        /** The number of devices in the fleet, which spread out their connections by it (1.9); 0: not stated. */
         public final long devices;
         /**
          * The largest packet that the coordinator's broker lets through, in bytes, if below 266304; 0: there is no such
@@ -662,7 +662,7 @@ public final class Messages {
         public final List<Step> steps;
         /** A coded vector of absolute values that overwrite elements of the model; empty: none. */
         public final byte[] patch;
-        /** The patch, if it is too large to travel inline. */
+        /** The patch, if it is too large to be sent inline. */
         public final Manifest patchBlob;
         /** The SHA-256 of the coded patch; empty if there is none. */
         public final byte[] patchHash;
@@ -752,7 +752,7 @@ public final class Messages {
         }
     }
 
-    /** The session of the hello with this nonce is over. Sent by the device or, as its will, the broker. */
+    /** The session of the hello with this nonce is over. Sent by the device, or by the broker as its will. */
     public static final class Goodbye extends Struct<Goodbye> {
         public static final Schema<Goodbye> SCHEMA = new Schema<Goodbye>(false) {
             @Override

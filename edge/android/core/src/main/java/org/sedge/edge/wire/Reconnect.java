@@ -7,7 +7,7 @@ import java.util.Map;
 public final class Reconnect {
     private static final double FIRST_S = 1;
     private static final double SOON_S = 5;
-    /** The wait extends an outage of t seconds by at most t / 36 seconds for each device. */
+    /** A wait may extend an outage by 1/36 of its length, or by more in a large fleet or after a short outage. */
     private static final double OUTAGE_PART = 36;
     /**
      * Roughly how many of the fleet's devices reconnect per second after a short outage. The next constant is for

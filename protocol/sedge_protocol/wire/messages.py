@@ -103,7 +103,7 @@ class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
     versions: Versions = (1,)
     """The versions of this protocol that the coordinator speaks."""
     devices: Count = 0
-    """The number of devices in the fleet, which spread out their connections by it (1.9); 0: not stated."""
+    """The number of devices in the fleet, used to spread out their connections (1.9); 0: not stated."""
     max_packet: Count = 0
     """The largest packet that the coordinator's broker lets through, in bytes, if below 266304; 0: there is
     no such limit."""
@@ -114,7 +114,7 @@ class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Goodbye(msgspec.Struct, frozen=True):
-    """The session of the hello with this nonce is over. Sent by the device, or by the broker as its will."""
+    """Ends the session of the hello with this nonce. Sent by the device or, as its will, by the broker."""
 
     nonce: Nonce
     """The nonce of the session."""

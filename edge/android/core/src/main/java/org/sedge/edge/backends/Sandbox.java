@@ -7,7 +7,7 @@ import java.io.IOException;
 /** Starts the processes in which programs are tried out. How this is done depends on the operating system. */
 public interface Sandbox {
     /**
-     * Identifies the installation and the operating system. A trial's verdict holds only there, because a trial
+     * Identifies the installation and the operating system. A trial's verdict holds only for these, because a trial
      * elsewhere may end differently.
      */
     String host();

@@ -11,8 +11,8 @@ import java.util.Arrays;
 /** Stores one value in a file that is replaced atomically: 8 magic bytes, the SHA-256 of the value, and the value. */
 public final class Journal implements DurableBytes {
     /**
-     * The last byte is the version of the state's schema. Increment it with every change that would alter the meaning of
-     * old files.
+     * The last byte is the version of the state's schema. Increment it with every change that would alter the meaning
+     * of old files.
      */
     private static final byte[] MAGIC = "SEDGEJV1".getBytes(StandardCharsets.US_ASCII);
     private static final int SCHEMA_AT = MAGIC.length - 1;

@@ -583,7 +583,7 @@ public final class Messages {
         public final String version;
         /** The versions of this protocol that the coordinator speaks. */
         public final List<Long> versions;
-        /** The number of devices in the fleet, which spread out their connections by it (1.9); 0: not stated. */
+        /** The number of devices in the fleet, used to spread out their connections (1.9); 0: not stated. */
         public final long devices;
         /**
          * The largest packet that the coordinator's broker lets through, in bytes, if below 266304; 0: there is no such
@@ -752,7 +752,7 @@ public final class Messages {
         }
     }
 
-    /** The session of the hello with this nonce is over. Sent by the device, or by the broker as its will. */
+    /** Ends the session of the hello with this nonce. Sent by the device or, as its will, by the broker. */
     public static final class Goodbye extends Struct<Goodbye> {
         public static final Schema<Goodbye> SCHEMA = new Schema<Goodbye>(false) {
             @Override

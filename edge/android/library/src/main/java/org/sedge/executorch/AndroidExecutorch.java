@@ -63,8 +63,8 @@ public final class AndroidExecutorch implements Backend {
     }
 
     /**
-     * Wraps our tensor as one of the AAR's, on the same memory. This is possible because phones are little-endian, like
-     * our tensors.
+     * Wraps our tensor as one of the AAR's tensors, sharing its memory. This is possible because phones are
+     * little-endian, like our tensors.
      */
     private static org.pytorch.executorch.Tensor wrapped(Tensor tensor) throws BackendException {
         ByteBuffer data = tensor.data();

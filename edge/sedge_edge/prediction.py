@@ -121,7 +121,7 @@ def _received(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
 
 
 def load_model(state_dir: Path, source: Source) -> PersonalModel:
-    """Load the model that ``newest`` has found.
+    """Load the model that ``newest`` returned.
 
     Raises ``StorageError`` or ``CodecError`` if it is missing or damaged.
     """

@@ -87,7 +87,7 @@ def largest_message(config: EdgeConfig) -> str:
     def make(number: int, packet: int) -> tuple[str, bytes]:
         nonce = DOCTOR + session + struct.pack("<I", number)
         bare = peer.message(Hello(nonce, VERSION, versions=VERSIONS, padding=bytes(1)))
-        # A welcome is as long as this hello. The name of its topic is two letters longer.
+        # A welcome is as long as this hello, but the name of its topic is two characters longer.
         padding = min(
             packet - packet_bytes(topic, bare.payload), MAX_BODY_BYTES - len(bare.payload)
         )

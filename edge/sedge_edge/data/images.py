@@ -89,7 +89,7 @@ def _label(folder: Path) -> int:
 
 
 def _listed(folder: Path, endings: set[str]) -> tuple[list[Path], Counter[str]]:
-    """Return the images of a class, and the number of other files for each file name ending."""
+    """Return the images of a class, and the number of other files for each file extension."""
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     images = [path for path in inside if path.suffix.lower() in endings]
     others = Counter(_ending(path) for path in inside if path.suffix.lower() not in endings)

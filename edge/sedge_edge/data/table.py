@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sedge_protocol.errors import DataError
 
-# The possible separators for each file ending. The first of them that the first line contains is used.
+# The possible separators for each file extension. The first one that occurs in the first line is used.
 DELIMITERS = {".csv": ";\t,", ".tsv": "\t"}
 _TARGETS = ("label", "target", "y")
 _GROUP = "group"

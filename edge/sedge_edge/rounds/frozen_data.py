@@ -1,4 +1,4 @@
-"""Reads from bundles what is needed before a job: the size of the vectors, and the frozen data.
+"""Reads from bundles the facts that are needed before a job: the vectors' size, and the frozen data.
 
 An order names the bundle, and the bundle's manifest names the blob with the frozen data. So a device learns
 of that blob only once it has the bundle, and then fetches it like any other. Bundles with the same values

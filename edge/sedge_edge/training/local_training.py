@@ -341,5 +341,5 @@ def _further_request(
 
 
 def phase_seed(seed: int, phase: int) -> int:
-    """Return the seed, 0 to 2^63 - 1, of an order's ``phase``-th further phase, counted from 1."""
+    """Return the seed, 0 to 2^63 - 1, of the ``phase``-th phase after an order's first, counted from 1."""
     return stream_key(seed, Purpose.FURTHER_TRAINING, phase) >> 1

@@ -64,7 +64,7 @@ def check_printer(as_json: bool) -> Callable[[bool, str], None]:
 
 
 def _in_words(error: UnicodeError) -> tuple[str, int]:
-    """Handle an encoding error as codecs require. Returns the replacement and where the bad text ends."""
+    """Handle an encoding error for ``codecs``. Returns the replacement and the end of the bad text."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     signs = error.object[error.start : error.end]

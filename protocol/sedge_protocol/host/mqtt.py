@@ -179,7 +179,7 @@ class MqttLink:
 
     @property
     def room(self) -> int:
-        """The number of further frames that the link accepts now."""
+        """The number of additional frames that the link accepts now."""
         return max(0, WINDOW - self._unwritten) if self._up else 0
 
     def fileno(self) -> int | None:
@@ -351,7 +351,7 @@ class MqttLink:
             client.disconnect()
             client.loop_misc()
         if self._up and not self._refuses_5:
-            # The disconnect that made us try 3.1.1 may have been a broker's restart behind a proxy.
+            # The disconnect that made us try 3.1.1 may have been a restart of a broker behind a proxy.
             self._version = MQTTProtocolVersion.MQTTv5
         self._up, self._unwritten, self._leaving, self._deaf_at = False, 0, None, None
         now = time.monotonic()

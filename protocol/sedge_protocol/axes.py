@@ -62,7 +62,7 @@ class Axes(msgspec.Struct, frozen=True, dict=True):
             raise CodecError(f"axes: axis {self.used.index(())} belongs to no tensor")
 
     def narrowed(self, dropped: float) -> "Axes":
-        """Return the axes of a form that drops the share ``dropped`` (0 to below 1) of each axis's channels."""
+        """Return the axes of a form that drops the share ``dropped`` (0 to below 1) of each axis."""
         return Axes(tuple(kept(channels, dropped) for channels in self.channels), self.dims)
 
     def layout(self, whole: Layout, narrower: "Axes") -> Layout:

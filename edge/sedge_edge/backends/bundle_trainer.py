@@ -50,7 +50,8 @@ class LoadedProgram(Protocol):
 # Loads the program with a given signature. Raises ImportError for a missing or broken runtime, ConfigError
 # if the runtime cannot work as configured, CodecError for a program that is missing or damaged.
 LoadProgram: TypeAlias = Callable[[Signature], LoadedProgram]
-# Loads "predict" with theta (n,) built in, so that it maps x to logits. Raises the same errors as LoadProgram.
+# Loads "predict" with theta (n,) built in, so that it maps x to logits. Raises the same errors as
+# LoadProgram.
 BindPredict: TypeAlias = Callable[[Theta], LoadedProgram]
 
 

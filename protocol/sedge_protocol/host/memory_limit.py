@@ -17,7 +17,7 @@ _M_MMAP_THRESHOLD, _LARGE = -3, 2**20
 
 
 def memory_mb() -> int:
-    """Return the memory limit in MB, the lowest that the machine, cgroups or process sets; 0 if unknown."""
+    """Return the memory limit in MB: the lowest of machine, cgroups and process, or 0 if unknown."""
     limits = [*_machine(), *_limits(_OWN, _CGROUPS), *_address_space()]
     return min(limits, default=0) // 10**6
 

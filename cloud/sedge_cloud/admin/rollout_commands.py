@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from sedge_cloud.admin.commands import at_least_one, open_state
-from sedge_cloud.admin.rollout_status import rollout_reports
+from sedge_cloud.admin.rollout_status import rollout_lines, rollout_reports
 from sedge_cloud.admin.rollouts import start_rollout, start_settings
 from sedge_cloud.figures.numbers import quantity
 from sedge_cloud.store.rollouts import FLEET, RolloutPlan
@@ -130,7 +130,7 @@ def _status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         lines = [json_text(report) for report in reports]
     else:
-        lines = [line for report in reports for line in report.lines()]
+        lines = [line for report in reports for line in rollout_lines(report)]
         lines = lines or [f"there has been no rollout of {_of(arguments.name)}"]
     print("\n".join(lines), end="\n" if lines else "")
     return 0

@@ -15,6 +15,7 @@ from sedge_cloud.figures.numbers import rounds_text
 from sedge_cloud.store.records import RoundParts, RunSums
 from sedge_cloud.store.rollouts import RolloutState
 from sedge_protocol.wire.objective import ACCURACY, Metric
+from sedge_protocol.wire.settings import Value
 
 # The codes of all problems, which serve as labels for metrics and are used by notices and filters. The last
 # one is not a problem: a round is waiting for a device that is working.
@@ -100,16 +101,30 @@ class RoundFacts(RoundParts, frozen=True, kw_only=True, omit_defaults=False):
     waiting: tuple[Waiting, ...] = ()
 
 
+class PhaseFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest phase of a rollout: how many devices it adds, and how many of them have succeeded.
+
+    ``absent`` counts the others that are offline, paused or not invited to rounds.
+    """
+
+    adds: int
+    succeeded: int
+    absent: int
+
+
 class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A run's newest rollout, as it stood when the last round was planned, or the newest settings rollout.
 
-    ``bundle`` and ``sha256`` name the bundle or the settings file that it delivers. The rollout is in
-    ``phase`` (from 1) of ``phases``, which covers a ``share`` of the devices that match ``where``. Of its
-    ``devices``, ``succeeded``, ``failed`` and ``waiting`` count those that trained with it, those that
-    failed to, and those that have yet to train; ``awaited`` names a few of the last. ``failures`` says why
-    each failed. ``why`` says why the rollout was aborted or rolled back.
+    ``run`` is empty for settings. ``bundle`` and ``sha256`` name the bundle or the settings file that it
+    delivers. The rollout is in ``phase`` (from 1) of ``phases``, which covers a ``share`` of the devices
+    that match ``where``; ``shares`` are those of all phases. Of its ``devices``, ``succeeded``, ``failed``
+    and ``waiting`` count those that trained with it, those that failed to, and those that have yet to
+    train; ``awaited`` names a few of the last while it is in progress. ``failures`` says why each failed.
+    ``why`` says why the rollout was aborted or rolled back. Only `rollout status` counts ``added``; it
+    also counts ``succeeded`` and ``waiting`` anew.
     """
 
+    run: str = ""
     number: int
     bundle: str
     sha256: str
@@ -119,6 +134,7 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     phase: int
     phases: int
     share: float
+    shares: tuple[float, ...] = ()
     devices: int
     succeeded: int
     failed: int
@@ -127,6 +143,8 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     where: str = ""
     failures: dict[str, str] = {}
     why: str = ""
+    settings: dict[str, Value] = {}
+    added: PhaseFacts | None = None
 
 
 class PrivacyFacts(msgspec.Struct, frozen=True, kw_only=True):

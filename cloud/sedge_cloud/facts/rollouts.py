@@ -2,19 +2,22 @@
 
 from sedge_cloud.facts.records import RolloutFacts, RunFacts, printable, when
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rollouts import FLEET
-from sedge_protocol.wire.settings import listed, name_of
+from sedge_cloud.store.rollouts import FLEET, RolloutRow
+from sedge_protocol.wire.settings import listed, name_of, read_settings
 
 
 def rollout_of(store: Store, run: str) -> RolloutFacts | None:
     """Return the newest rollout of a run or of settings, if any. Raises ``StorageError``."""
     rows = store.rollouts(run)
-    if not rows:
-        return None
-    row, plan, progress = rows[-1], rows[-1].read_plan(), rows[-1].read_progress()
+    return facts_of(rows[-1]) if rows else None
+
+
+def facts_of(row: RolloutRow) -> RolloutFacts:
+    """Return the facts that a rollout's row holds. Raises ``StorageError``."""
+    plan, progress = row.read_plan(), row.read_progress()
     devices, failed = progress.sizes[-1], len(progress.failed)
-    failures = {name: printable(progress.reasons.get(name, "")) for name in progress.failed}
     return RolloutFacts(
+        run=row.run,
         number=row.number,
         bundle=plan.bundle,
         sha256=(row.bundle or name_of(plan.settings)).hex(),
@@ -24,14 +27,16 @@ def rollout_of(store: Store, run: str) -> RolloutFacts | None:
         phase=progress.phase + 1,
         phases=len(plan.phases),
         share=plan.phases[progress.phase],
+        shares=plan.phases,
         devices=devices,
         succeeded=progress.succeeded,
         failed=failed,
         waiting=max(0, devices - progress.succeeded - failed),
-        awaited=progress.awaited,
+        awaited=progress.awaited if row.state == "in_progress" else (),
         where=plan.where,
-        failures=failures,
+        failures={name: printable(progress.reasons.get(name, "")) for name in progress.failed},
         why=row.why,
+        settings=read_settings(plan.settings),
     )
 
 

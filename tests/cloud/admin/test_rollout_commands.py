@@ -52,5 +52,6 @@ def test_a_rollout_is_begun_looked_at_and_taken_back(
     ]
     assert main(["rollout", "status", RUN, "--json", "-c", str(given)]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["state"], told["phases"], told["failed"]) == ("rolled_back", [0.5, 1.0], {})
+    assert (told["run"], told["state"], told["shares"]) == (RUN, "rolled_back", [0.5, 1.0])
+    assert (told["failures"], told["awaited"], told["added"]) == ({}, [], None)
     assert main(["rollout", "rollback", "-c", str(given)]) == 2, "of settings there is none"

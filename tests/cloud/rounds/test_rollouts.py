@@ -23,7 +23,7 @@ from tests.cloud.helper import (
 from tests.cloud.outlets.test_status_page import text_of
 from tests.cloud.stores import on_both
 
-from sedge_cloud.admin.rollout_status import rollout_reports
+from sedge_cloud.admin.rollout_status import rollout_lines, rollout_reports
 from sedge_cloud.admin.rollouts import start_rollout
 from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.coding import CodecConfig
@@ -132,7 +132,7 @@ class Fleet:
     def lines(self) -> list[str]:
         """What `rollout status` says."""
         reports = rollout_reports(self.cloud.store, RUN, self.wall(self.cloud.now))
-        return [line for report in reports for line in report.lines()]
+        return [line for report in reports for line in rollout_lines(report)]
 
     def now(self) -> RolloutRow:
         """The rollout as the store has it."""
@@ -280,8 +280,10 @@ def test_a_small_phase_goes_on_without_those_that_are_offline_or_paused(tmp_path
         told[2]
         == "  phase 1: 0 of the 5 devices that it adds have trained, 2 offline, paused or not asked"
     )
-    one = fleet.cloud.order(tried[0]).seed
-    fleet.answer(lambda order: good(order) if order.seed == one else None)
+    order = fleet.cloud.order(tried[0])
+    fleet.cloud.offer(tried[0], good(order), order=order)
+    assert fleet.lines()[1].startswith("  succeeded 1, failed 0, waiting 4: ")  # of the open round
+    fleet.answer(lambda order: None)
     assert fleet.answer(good) == {*tried[:3]}, "two are online and have not trained"
     assert fleet.answer(good) == {*fleet.names}
 

@@ -10,7 +10,7 @@ from tests.cloud.helper import CONFIG, Cloud, a_hello, small_update
 from tests.cloud.outlets.test_status_page import text_of
 from tests.cloud.stores import on_both
 
-from sedge_cloud.admin.rollout_status import rollout_reports
+from sedge_cloud.admin.rollout_status import rollout_lines, rollout_reports
 from sedge_cloud.admin.rollouts import start_settings
 from sedge_cloud.clocks import as_it_is as wall
 from sedge_cloud.facts.reader import Reader
@@ -92,7 +92,7 @@ class Fleet:
 
     def lines(self) -> list[str]:
         reports = rollout_reports(self.cloud.store, FLEET, wall(self.cloud.now))
-        return [line for report in reports for line in report.lines()]
+        return [line for report in reports for line in rollout_lines(report)]
 
 
 @on_both

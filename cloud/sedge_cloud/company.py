@@ -14,8 +14,9 @@ from typing import Protocol
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.disk_errors import disk_error
 from sedge_cloud.events import CloudEffect
+from sedge_cloud.hints import Lacking, LeftOut
 from sedge_cloud.processes.membership import Membership
-from sedge_cloud.processes.signals import Changed, Lacks, Signals, Wanted
+from sedge_cloud.processes.signals import Changed, Signals
 from sedge_cloud.store.leases import LEASE_S
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.topics import ITSELF, cloud, first_version_up, shard_in, up
@@ -130,10 +131,10 @@ class Company:
     def hear(self, topic: str, payload: bytes, now: float) -> tuple[bool, list[CloudEffect]]:
         """Process another process's signal. Returns whether rows changed, and the effects to perform."""
         sender, signal = self._signals.open(self._members.token, topic, payload)
-        if isinstance(signal, Wanted) and self._members.leads:
+        if isinstance(signal, Lacking) and self._members.leads:
             return False, self._core.wanted(sender, signal, now)
-        if isinstance(signal, Lacks):
-            return False, self._core.lacks(signal, now)
+        if isinstance(signal, LeftOut):
+            return False, self._core.left_out(signal, now)
         return isinstance(signal, Changed), []
 
     def retire(self, step: Callable[[], None]) -> None:

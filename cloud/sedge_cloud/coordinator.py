@@ -20,7 +20,7 @@ from sedge_cloud.hints import Answered, Declined, Hint, Lacking, LeftOut, ToInge
 from sedge_cloud.ingest.ingest import Ingest
 from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.outage import RETURN_S
-from sedge_cloud.processes.signals import Changed, Lacks, Signal, Wanted
+from sedge_cloud.processes.signals import Changed, Signal
 from sedge_cloud.rounds.cohort import Draw, draw_cohort
 from sedge_cloud.rounds.elsewhere import Everywhere, MeterEverywhere
 from sedge_cloud.rounds.leader import Leader
@@ -210,20 +210,18 @@ class Coordinator:
     def _is_ours(self, device: str) -> bool:
         return shard_of(device) in self.devices.shards
 
-    def wanted(self, asker: int, wanted: Wanted, now: float) -> list[CloudEffect]:
+    def wanted(self, asker: int, lacking: Lacking, now: float) -> list[CloudEffect]:
         """Queue chunks of a broadcast blob that another process's devices lack."""
-        lacking = Lacking(f"process {asker}", wanted.sha256, wanted.chunk_bytes, wanted.missing)
         try:
-            self.ingest.broadcast.want(lacking, now)
+            self.ingest.broadcast.want(f"process {asker}", lacking, now)
         except StorageError as exc:
             return [disk_error(self.counters, exc)]
         except FrameError:
             self.counters["refused"] += 1
         return []
 
-    def lacks(self, lacks: Lacks, now: float) -> list[CloudEffect]:
+    def left_out(self, hint: LeftOut, now: float) -> list[CloudEffect]:
         """Handle a message from a leader in another process: a device lacks features that a run needs."""
-        hint = LeftOut(lacks.run, lacks.device, frozenset(lacks.features))
         try:
             return self._passed_on(self.ingest.hear(hint, now), now)
         except StorageError as exc:
@@ -231,11 +229,9 @@ class Coordinator:
 
     def _tell(self, hint: Hint) -> None:
         """Queue a signal to other processes that rows have changed, or that a device lacks features."""
-        if isinstance(hint, Lacking):
-            self.signals.append(Wanted(hint.sha256, hint.chunk_bytes, hint.missing))
-        elif isinstance(hint, LeftOut):
-            if not self._is_ours(hint.device):
-                self.signals.append(Lacks(hint.run, hint.device, tuple(sorted(hint.features))))
+        if isinstance(hint, Lacking | LeftOut):
+            if isinstance(hint, Lacking) or not self._is_ours(hint.device):
+                self.signals.append(hint)
         elif self._shared and self._is_news(hint) and Changed() not in self.signals:
             self.signals.append(Changed())
 

@@ -13,11 +13,15 @@ changed something. The columns show the hint, the rows with its facts, and who r
     Over          rounds (open), runs (status)                            ingest
     Begun         runs (status, config)                                   ingest
     LeftOut       (sent to the device and logged, not stored; another process gets a signal)
+
+``Lacking`` and ``LeftOut`` are also signals to other processes, so their fields must not change.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import msgspec
 
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_protocol.wire.messages import Order
@@ -58,11 +62,12 @@ class Declined:
     reason: str
 
 
-@dataclass(frozen=True)
-class Lacking:
-    """Devices of a process lack chunks of a shared blob; ``missing`` is a bitmap of their chunks."""
+class Lacking(msgspec.Struct, frozen=True, array_like=True):
+    """Devices of a process lack chunks of a blob that an open round sends to all devices.
 
-    asker: str
+    ``missing`` is a bitmap of the chunks they lack; a chunk has ``chunk_bytes`` bytes.
+    """
+
     sha256: bytes
     chunk_bytes: int
     missing: bytes
@@ -108,13 +113,15 @@ class Begun:
     run: str
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """A device was excluded from a run because it lacks features that its order would need."""
+class LeftOut(msgspec.Struct, frozen=True, array_like=True):
+    """A device was excluded from a run because it lacks features that its order would need.
+
+    The device's own process notifies it.
+    """
 
     run: str
     device: str
-    features: frozenset[str]
+    features: tuple[str, ...]
 
 
 ToLeader: TypeAlias = DeviceOnline | Left | Answered | Declined | Lacking | DiskFailed

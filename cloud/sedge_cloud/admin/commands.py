@@ -21,6 +21,8 @@ from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 
 FORMS = ("npz", "safetensors", "pt", "onnx")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_YEAR_S = 365 * 86_400
 
 
 def add_run_commands(commands: Commands) -> None:
@@ -239,6 +241,17 @@ def at_least_one(text: str) -> int:
 def from_zero(text: str) -> int:
     """Parse a count of 0 or more from the command line, such as the number of devices to skip."""
     return _whole(text, 0, 2**31 - 1)
+
+
+def seconds_of(key: str, text: str, least: int = 0) -> float:
+    """Parse a duration such as ``90s``, ``30m``, ``1h`` or ``2d`` into seconds, ``least`` to a year.
+
+    Raises ``ConfigError`` for the option ``key``.
+    """
+    number, unit = text[:-1], _UNITS.get(text[-1:])
+    if unit is None or not number.isdecimal() or not least <= int(number) * unit <= _YEAR_S:
+        raise ConfigError(key, text, "a time such as 30m, 1h or 7d, at most 365d")
+    return float(int(number) * unit)
 
 
 def _whole(text: str, least: int, most: int) -> int:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from sedge_cloud.admin import joining
-from sedge_cloud.admin.commands import at_least_one, open_state
+from sedge_cloud.admin.commands import at_least_one, open_state, seconds_of
 from sedge_cloud.admin.enrolment import reload_broker
 from sedge_cloud.admin.revocation import SIGHUP
 from sedge_cloud.config import CloudConfig
@@ -78,8 +78,8 @@ def _add(arguments: argparse.Namespace) -> int:
     cloud, store = open_state(arguments)
     tags = dict(_tag(word) for word in arguments.tags)
     row = joining.make_token(
-        store, cloud, arguments.count, joining.seconds(arguments.expires), tags, arguments.accept,
-        arguments.device,
+        store, cloud, arguments.count, seconds_of("--expires", arguments.expires, 1), tags,
+        arguments.accept, arguments.device,
     )  # fmt: skip
     _reload(cloud)
     for line in joining.by_hand(cloud, row):

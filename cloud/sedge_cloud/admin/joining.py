@@ -37,16 +37,6 @@ from sedge_protocol.wire.topics import check_id
 # The service touches this file in its state folder to make root run ``settle``.
 WANTED = "accounts-wanted"
 MAX_USES = 100_000
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-MAX_EXPIRES_S = 365 * 86_400
-
-
-def seconds(text: str) -> float:
-    """Parse a duration such as 90s, 30m, 1h or 7d into seconds. Raises ``ConfigError``."""
-    unit = _UNITS.get(text[-1:])
-    if unit is None or not text[:-1].isdecimal() or not 0 < int(text[:-1]) * unit <= MAX_EXPIRES_S:
-        raise ConfigError("--expires", text, "a time such as 30m, 1h or 7d, at most 365d")
-    return float(int(text[:-1]) * unit)
 
 
 def make_token(

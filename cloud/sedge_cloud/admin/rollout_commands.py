@@ -4,7 +4,7 @@ import argparse
 import time
 from pathlib import Path
 
-from sedge_cloud.admin.commands import at_least_one, open_state
+from sedge_cloud.admin.commands import at_least_one, open_state, seconds_of
 from sedge_cloud.admin.rollout_status import rollout_lines, rollout_reports
 from sedge_cloud.admin.rollouts import start_rollout, start_settings
 from sedge_cloud.figures.numbers import quantity
@@ -12,8 +12,6 @@ from sedge_cloud.store.rollouts import FLEET, RolloutPlan
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.command_line import Commands
 from sedge_protocol.host.console import json_text
-
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def add_rollout_commands(commands: Commands) -> None:
@@ -87,14 +85,6 @@ def phases_of(text: str) -> tuple[float, ...]:
     return shares
 
 
-def seconds_of(text: str) -> float:
-    """Parse a duration such as ``90s``, ``30m``, ``1h`` or ``2d`` into seconds. Raises ``ConfigError``."""
-    number, unit = text[:-1], text[-1:]
-    if not number.isdecimal() or unit not in UNITS:
-        raise ConfigError("--hold", text, "a whole number and s, m, h or d, such as 1h")
-    return float(int(number) * UNITS[unit])
-
-
 def percent_of(key: str, value: float) -> float:
     """Parse a percentage into a fraction from 0 to 1. Raises ``ConfigError``."""
     if not 0 <= value <= 100:
@@ -105,7 +95,7 @@ def percent_of(key: str, value: float) -> float:
 def _start(arguments: argparse.Namespace) -> int:
     plan = RolloutPlan(
         phases=phases_of(arguments.phases),
-        hold_s=seconds_of(arguments.hold),
+        hold_s=seconds_of("--hold", arguments.hold),
         abort_at=percent_of("--abort-at", arguments.abort_at),
         worse_by=percent_of("--worse-by", arguments.worse_by),
         min_devices=arguments.min_devices,

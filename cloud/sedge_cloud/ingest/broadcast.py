@@ -43,9 +43,9 @@ class Broadcast:
                 size = manifest.span(index)[1] + HEADER.size
                 self._traffic.delivered(manifest.transfer, index, size)
             missing = to_bitmap(chunks, manifest.count)
-            yield Lacking("", manifest.sha256, manifest.chunk_bytes, missing)
+            yield Lacking(manifest.sha256, manifest.chunk_bytes, missing)
 
-    def want(self, lacking: Lacking, now: float) -> None:
+    def want(self, asker: str, lacking: Lacking, now: float) -> None:
         """Queue chunks that another process's devices lack, if an open round broadcasts their blob.
 
         Raises ``StorageError``, and ``FrameError`` for a malformed bitmap.
@@ -57,5 +57,5 @@ class Broadcast:
                 continue
             manifest = self._manifests.of(lacking.sha256, lacking.chunk_bytes)
             expected = min(count, len(current.present - current.excused)) + self.others
-            self._downloads.want(manifest, lacking.missing, lacking.asker, expected, now)
+            self._downloads.want(manifest, lacking.missing, asker, expected, now)
             return

@@ -6,7 +6,7 @@ coordinators know.
 
     8 bytes   the sender's token, little endian
     16 bytes  HMAC-SHA256(key, topic || token || body)[:16]
-    body      of ``wanted`` and ``lacks``: MessagePack of ``Wanted`` or ``Lacks``
+    body      of ``wanted`` and ``lacks``: MessagePack of ``Lacking`` or ``LeftOut`` (hints.py)
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from sedge_cloud.hints import Lacking, LeftOut
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.keys import derive
 from sedge_protocol.wire.topics import cloud
@@ -28,27 +29,8 @@ class Changed(msgspec.Struct, frozen=True):
     """Rows have changed: there are new orders, an update has arrived, or a device has come or gone."""
 
 
-class Wanted(msgspec.Struct, frozen=True, array_like=True):
-    """Some of the sender's devices lack chunks of a blob that an open round sends to all devices.
-
-    ``missing`` is a bitmap of the chunks they lack; a chunk has ``chunk_bytes`` bytes.
-    """
-
-    sha256: bytes
-    chunk_bytes: int
-    missing: bytes
-
-
-class Lacks(msgspec.Struct, frozen=True, array_like=True):
-    """A device lacks features that its order in a run would need. The device's own process notifies it."""
-
-    run: str
-    device: str
-    features: tuple[str, ...]
-
-
-Signal: TypeAlias = Changed | Wanted | Lacks
-_BODIES: dict[str, type[Wanted | Lacks]] = {WANTED: Wanted, LACKS: Lacks}
+Signal: TypeAlias = Changed | Lacking | LeftOut
+_BODIES: dict[str, type[Lacking | LeftOut]] = {WANTED: Lacking, LACKS: LeftOut}
 
 
 class Signals:
@@ -62,7 +44,7 @@ class Signals:
         """Encode a signal from the process with this token to all the others."""
         kind, body = CHANGED, b""
         if not isinstance(signal, Changed):
-            kind = WANTED if isinstance(signal, Wanted) else LACKS
+            kind = WANTED if isinstance(signal, Lacking) else LACKS
             body = msgspec.msgpack.encode(signal)
         topic, sender = cloud(self._fleet, kind), token.to_bytes(_TOKEN_BYTES, "little")
         return Send(topic, sender + self._mac(topic, sender, body) + body)

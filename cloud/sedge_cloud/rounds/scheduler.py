@@ -186,7 +186,7 @@ class Scheduler:
                 for name, features in planned.left_out.items():
                     if live.refused.get(name) != features:  # so it is not reported at every draw
                         live.refused[name] = features
-                        yield LeftOut(run.name, name, features)
+                        yield LeftOut(run.name, name, tuple(sorted(features)))
                 if len(planned.orders) < run.config.min_updates:
                     live.drawn_at = devices.changes
                     return

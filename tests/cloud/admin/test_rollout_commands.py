@@ -8,7 +8,8 @@ from tests.cloud.helper import CONFIG, RUN, Cloud
 from tests.cloud.rounds.test_rollouts import new_version
 
 from sedge_cloud.__main__ import main
-from sedge_cloud.admin.rollout_commands import percent_of, phases_of, seconds_of
+from sedge_cloud.admin.commands import seconds_of
+from sedge_cloud.admin.rollout_commands import percent_of, phases_of
 from sedge_protocol.errors import ConfigError
 
 
@@ -18,15 +19,17 @@ def test_phases_that_do_not_grow_to_100_at_most_are_refused(text: str) -> None:
         phases_of(text)
 
 
-@pytest.mark.parametrize("text", ["", "h", "1", "1.5h", "-1h", "1w"])
+@pytest.mark.parametrize("text", ["", "h", "1", "1.5h", "-1h", "1w", "366d"])
 def test_times_without_a_unit_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="such as 1h"):
-        seconds_of(text)
+    with pytest.raises(ConfigError, match="such as 30m"):
+        seconds_of("--hold", text)
 
 
 def test_what_is_typed_is_what_is_meant() -> None:
     assert phases_of("1,10,100") == (0.01, 0.1, 1.0)
-    assert (seconds_of("90s"), seconds_of("2d")) == (90, 172_800)
+    assert [seconds_of("--hold", text) for text in ("0s", "90s", "2d")] == [0, 90, 172_800]
+    with pytest.raises(ConfigError, match="--expires"):
+        seconds_of("--expires", "0s", 1)
     with pytest.raises(ConfigError, match="from 0 to 100"):
         percent_of("--abort-at", 101)
 

@@ -2,11 +2,12 @@
 
 import pytest
 
-from sedge_cloud.processes.signals import Changed, Lacks, Signal, Signals, Wanted
+from sedge_cloud.hints import Lacking, LeftOut
+from sedge_cloud.processes.signals import Changed, Signal, Signals
 from sedge_protocol.wire.topics import cloud
 
 OURS = Signals("fleet", bytes(32))
-SIGNALS = [Changed(), Wanted(bytes(32), 65536, b"\x05"), Lacks("run", "a", ("zstd",))]
+SIGNALS = [Changed(), Lacking(bytes(32), 65536, b"\x05"), LeftOut("run", "a", ("zstd",))]
 
 
 @pytest.mark.parametrize("signal", SIGNALS)

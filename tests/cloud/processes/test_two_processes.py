@@ -16,9 +16,10 @@ from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.disk_errors import DISK_RETRY_S
+from sedge_cloud.hints import Lacking, LeftOut
 from sedge_cloud.ingest.open_orders import RESEND_S
 from sedge_cloud.outage import RETURN_S
-from sedge_cloud.processes.signals import Changed, Lacks, Wanted
+from sedge_cloud.processes.signals import Changed
 from sedge_cloud.recorder import Recorder
 from sedge_cloud.runs import vectors
 from sedge_cloud.store.contract import Dialect
@@ -117,9 +118,9 @@ def test_a_device_of_another_process_is_told_by_that_one_what_it_lacks(
     pair.first.hello("a")
     pair.second.hello("b", codecs=("phases",))
     pair.go_on()
-    (lacks,) = (one for one in pair.first.core.signals if isinstance(one, Lacks))
+    (lacks,) = (one for one in pair.first.core.signals if isinstance(one, LeftOut))
     for process in (pair.first, pair.second):
-        process.effects += process.core.lacks(lacks, process.now)
+        process.effects += process.core.left_out(lacks, process.now)
     (note,) = pair.second.notes(logging.WARNING)
     assert note == "run run has no work for b: it lacks own_model"
     assert pair.second.messages("b", Refusal) == [Refusal("unable", note)]
@@ -234,7 +235,7 @@ def test_a_broadcast_leaves_as_soon_as_the_devices_of_all_processes_have_asked(p
     assert not pair.first.chunks(blob(FLEET, model.transfer))
     pair.second.say("b", Get(RUN, 1, missing), model.transfer)
     pair.second.poll()
-    (wanted,) = (one for one in pair.second.core.signals if isinstance(one, Wanted))
+    (wanted,) = (one for one in pair.second.core.signals if isinstance(one, Lacking))
     pair.first.core.wanted(2, wanted, pair.first.now)
     pair.first.poll()
     assert len(pair.first.chunks(blob(FLEET, model.transfer))) == model.count

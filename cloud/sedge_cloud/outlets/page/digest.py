@@ -1,7 +1,7 @@
-"""Short summaries for the page, computed from the facts: trend, cost, versions, the last day."""
+"""Short summaries for the page, computed from the facts: trend, cost, the last day."""
 
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -17,7 +17,6 @@ from sedge_cloud.facts.records import (
     RunFacts,
 )
 from sedge_cloud.figures.numbers import change, natural, quantity, some_of
-from sedge_protocol import VERSION
 
 DAY, MONTH = timedelta(days=1), timedelta(days=30)
 # The trend compares the last round with the one BACK rounds earlier; a difference below LEVEL means no
@@ -86,12 +85,6 @@ def _recent(run: RunFacts, since: datetime) -> tuple[Sequence[RoundFacts], bool]
     """Return the rounds that closed after ``since``, and whether these are all of them."""
     recent = [r for r in run.rounds if r.closed is not None and r.closed >= since]
     return recent, len(recent) < len(run.rounds) or len(run.rounds) == run.closed_rounds
-
-
-def versions(devices: Sequence[DeviceFacts]) -> list[tuple[str, int, bool]]:
-    """Return (version, number of devices, whether it is the coordinator's version), most common first."""
-    counts = Counter(d.version for d in devices if d.version and d.state != "revoked")
-    return [(version, count, version == VERSION) for version, count in counts.most_common()]
 
 
 def unsafe(facts: Fleet) -> list[str]:

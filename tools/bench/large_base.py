@@ -1,7 +1,7 @@
 """Measures a new device's download of a 20 MB base, over MQTT and over HTTP from a separate web server.
 
 Real processes run on loopback: Mosquitto, ``sedge-cloud serve``, an agent, and a web server for the blobs
-in the state folder. For each way of delivery it reports the bytes from the broker to the device, the bytes
+in the state folder. For each delivery method it reports the bytes from the broker to the device, the bytes
 over HTTP as the device counts them, and the seconds from the run's start until the base is on the device's
 disk. It also measures how many bytes a request over TLS 1.3 costs in addition to its blob, which shows
 above which size HTTP pays off.
@@ -118,7 +118,7 @@ def request_bytes(folder: Path, count: int = 65_536) -> int:
 
 
 def figures(found: Result) -> list[Figure]:
-    """Return a figure for each way of delivery, and for the overhead of a request."""
+    """Return a figure for each delivery method, and for the overhead of a request."""
     ways = [
         Figure(
             f"a newcomer's base of {size(found['base'])} over {way}",
@@ -132,7 +132,7 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("A large base", figures)
 def measure() -> Result:
-    """Measure each way of delivery, and the overhead of a request."""
+    """Measure each delivery method, and the overhead of a request."""
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)

@@ -130,7 +130,8 @@ def overview() -> list[str]:
         both = rows[0][name].figures["bytes_up"].mean + rows[0][name].figures["bytes_down"].mean
         lines.append(f"| {name} | {' | '.join(cells)} | {size(both)} |")
     how = (
-        f"Pooled per cent, means over {len(SEEDS)} seeds: {'/'.join(WORDS[moment] for moment in MOMENTS)}. "
+        f"Pooled accuracy in per cent, means over {len(SEEDS)} seeds: "
+        f"{'/'.join(WORDS[moment] for moment in MOMENTS)}. "
         f"Bytes are the {next(iter(TITLES.values()))}', per device and round, up and down."
     )
     return [how, "", *lines]

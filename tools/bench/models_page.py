@@ -64,8 +64,8 @@ def write(
 ) -> None:
     """Write the page. ``cases`` lists the models in the page's order."""
     counts = (
-        f"Of the models written for this page, these export: {_counts(models, CASES)}. "
-        f"Of the models from public packages: {_counts(models, PUBLISHED)}."
+        f"Of the models written for this page, {_counts(models, CASES)} export. "
+        f"Of the models from public packages, {_counts(models, PUBLISHED)} export."
     )
     text = _HEAD.format(
         batch=batch_size, counts=counts, packages=", ".join(PACKAGES).replace("==", " ")
@@ -88,8 +88,8 @@ def _counts(models: Lines, cases: Mapping[str, Case]) -> str:
         if of:
             passed = sum("| yes |" in line for line in of)
             share = f"all {len(of)}" if passed == len(of) else f"{passed} of {len(of)}"
-            counts.append(f"{share} that were tried for {backend}")
-    return ", and ".join(counts) or "none"
+            counts.append(f"{share} that were tried with {backend}")
+    return " and ".join(counts) or "none"
 
 
 def line(key: Key, cells: Sequence[str]) -> str:

@@ -134,7 +134,7 @@ def peak_mb() -> float:
 
 
 def start(config: Path) -> None:
-    """Start a coordinator as the service does, let it idle, and print the costs of both as JSON."""
+    """Start a coordinator as the service does, let it idle, and print the costs of both steps as JSON."""
     cloud = load_cloud(config)
     with closing(open_store(cloud)) as store, closing(open_store(cloud)) as beside:
         core = Coordinator(cloud.fleet, store, 1.0, int(time.time()), wall=on_the_wall)

@@ -73,7 +73,7 @@ def _add_waiting(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    # This comes first: if it raises, no token must have been created yet.
+    # This comes first so that no token has been created if it raises.
     draw = _qr_code() if arguments.qr else None
     cloud, store = open_state(arguments)
     tags = dict(_tag(word) for word in arguments.tags)

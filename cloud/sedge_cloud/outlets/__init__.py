@@ -1,1 +1,1 @@
-"""Outputs of the facts: status page, metrics, notices, journal, Home Assistant and terminal."""
+"""Where the facts are published: status page, metrics, notices, journal, Home Assistant and terminal."""

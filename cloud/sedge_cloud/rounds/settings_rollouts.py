@@ -42,7 +42,7 @@ def said(store: Rows, where: str) -> dict[str, bytes]:
 
 
 def tally_of(row: RolloutRow, store: Rows, names: dict[str, bytes], at: float) -> Tally:
-    """Tally the outcomes of the devices in ``names`` (from ``said``), including ones not reached yet."""
+    """Tally the outcomes of the devices in ``names``, those not yet reached included."""
     tally, progress = Tally(), row.read_progress()
     wanted = name_of(row.read_plan().settings)
     declined = _declined(store, progress.since)

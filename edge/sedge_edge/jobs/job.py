@@ -16,7 +16,7 @@ class OutOfMemory(SedgeError):
 class Kept(msgspec.Struct, frozen=True):
     """The state that a device keeps for a run between orders: names of vectors, a mask and a patch.
 
-    ``model`` is the device's last own model, with which it predicts. If that is a mixture, ``part`` is the
+    ``model`` is the device's own latest model, for predictions. If that is a mixture, ``part`` is the
     device's own part of it. ``residual`` holds everything that its updates have left out so far, ``mask``
     is the mask of its last update, ``gradient`` is the gradient of its last batch, and ``patch`` is its
     last update, coded as a patch. ``moments`` is the state of its optimizer. ``start`` is its start

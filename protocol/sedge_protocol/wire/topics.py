@@ -20,7 +20,7 @@ ROOT = "sedge/1"
 # Replaces the device id in topics for the coordinator's messages to itself. No device may have this id.
 ITSELF = "-"
 
-# 48 characters fit an X.509 common name (64) and every broker's client id limit in use today. \Z is used
+# 48 characters fit in an X.509 common name (64) and in the client ids of every broker in use. \Z is used
 # because $ would accept a line feed at the end.
 ID_PATTERN = r"^[a-z0-9][a-z0-9-]{0,47}\Z"
 _ID = re.compile(ID_PATTERN)

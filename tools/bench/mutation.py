@@ -43,6 +43,7 @@ CENTRAL = (
 )
 WIDER = (
     "tests/test_config_bounds.py",
+    "tests/test_spec_command.py",  # pages and Java state the bounds of messages
     "tests/test_docs.py",  # checks the documented defaults and bounds
     "tests/protocol",
     "tests/cloud",

@@ -25,7 +25,8 @@ def test_what_a_message_costs() -> None:
     assert [cost(b""), cost(b"SG"), cost(bytes(9))] == [1, 1, 1]
     assert cost(chunk.ljust(header + UNIT_BYTES)) == 1
     assert cost(chunk.ljust(header + UNIT_BYTES + 1)) == 2
-    assert cost(bytes([0, 0, 0, Kind.HELLO])) == COST[Kind.HELLO]
+    kinds = (Kind.HELLO, Kind.JOIN, Kind.OFFER, Kind.GET, Kind.CHUNK)
+    assert [cost(bytes([0, 0, 0, kind])) for kind in kinds] == [100, 10, 5, 5, 1]
 
 
 def test_doctors_in_a_row_are_no_flood(cloud: Cloud) -> None:

@@ -9,7 +9,7 @@ from tests.cloud.stores import on_servers
 from tools.bench.parts.servers import Servers
 
 from sedge_cloud.config import load_cloud
-from sedge_cloud.store.opening import open_store
+from sedge_cloud.store.opening import is_shared, open_store
 from sedge_protocol.errors import ConfigError, LinkError, SedgeError, StorageError
 from sedge_protocol.host.web import Span
 from sedge_protocol.wire.transfer import describe
@@ -67,6 +67,7 @@ def test_files_with_secrets_are_beside_the_configuration(tmp_path: Path) -> None
     (tmp_path / "database").write_text("one\n")
     (tmp_path / "objects").write_text("two\n")
     assert (cloud.store.password(), cloud.blobs.secret()) == ("one", "two")
+    assert is_shared(cloud)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,7 @@ def test_files_with_secrets_are_beside_the_configuration(tmp_path: Path) -> None
 def test_where_a_blob_is_public(tmp_path: Path, public: str, place: str) -> None:
     cloud = load_cloud(written(tmp_path, f'[blobs]\npublic = "{public}"'))
     assert cloud.blobs.place(bytes(32)) == place.replace("NAME", "00" * 32)
+    assert not is_shared(cloud)
 
 
 def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

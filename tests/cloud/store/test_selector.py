@@ -66,6 +66,8 @@ def store(store: Store) -> Store:
 
 def test_a_condition_selects_those_that_are_online_and_match(store: Store) -> None:
     assert {select: "".join(store.ready(parse(select))) for select in READY} == READY
+    # The tag's own index finds a million devices' few; the condition then does not look at it again.
+    assert (parse("site=lab").sql, parse("site=lab and memory_mb>1").sql.count("?")) == ("1 = 1", 1)
 
 
 @pytest.mark.parametrize(

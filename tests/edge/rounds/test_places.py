@@ -120,21 +120,24 @@ def test_nobody_there(device: Harness) -> None:
     assert any("Connection refused; fetching the rest over MQTT" in note for note in device.notes)
 
 
-def test_a_server_that_failed_is_asked_again_after_a_pause(
+def test_a_server_that_fails_is_asked_again_after_ever_longer_pauses(
     device: Harness, server: BlobServer
 ) -> None:
+    """Each pause lies between half of its longest and its longest, which doubles."""
     server.manner = "fails"
-    device.give(placed(device, server))
-    device.settle()
-    assert len(server.asked) == 1
+    longest, number = PAUSE_FIRST_S, 0
+    for failures in range(1, 6):
+        for waited in (0.45 * longest, 0.6 * longest):
+            number += 1
+            device.give(placed(device, server, number))
+            device.settle()
+            assert len(server.asked) == failures
+            device.now += waited
+        longest *= 2
     server.manner = "ranges"
-    device.give(placed(device, server, 2))
+    device.give(placed(device, server, number + 1))
     device.settle()
-    assert len(server.asked) == 1
-    device.now += PAUSE_FIRST_S
-    device.give(placed(device, server, 3))
-    device.settle()
-    assert device.report(3).http_bytes > 0
+    assert device.report(number + 1).http_bytes > 0
 
 
 @pytest.mark.parametrize(("manner", "starts"), [("ranges", [4096, 12288]), ("whole", [4096])])

@@ -1,6 +1,6 @@
 """Outcomes of reproduced cells, made up."""
 
-from tools.reproduce.outcome import Checkpoint, Outcome, Point, Size
+from tools.reproduce.outcome import Checkpoint, Outcome, Point
 
 
 def checkpoint(number: int, before: float, after: float = 0.95) -> Checkpoint:
@@ -14,13 +14,6 @@ def point(number: int, before: float, after: float, sparse: float | None = None)
     return Point(
         round=number, before=before, after=after, sparse=sparse, bytes_up=1000, bytes_down=2000
     )
-
-
-def size(dropped: float, parameters: int, multiply_adds: int) -> Size:
-    return Size(
-        dropped=dropped, devices=5, parameters=parameters, multiply_adds=multiply_adds, bytes_up=1000,
-        bytes_down=2000, before=0.5, after=0.75,
-    )  # fmt: skip
 
 
 def outcome(

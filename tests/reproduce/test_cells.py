@@ -31,7 +31,7 @@ def test_every_cell_is_a_run_of_a_known_strategy(table: Table, cell: Cell) -> No
 def test_what_was_published_is_measured(table: Table) -> None:
     names = [cell.name for cell in table.cells]
     assert len(set(names)) == len(names)
-    assert table.best_of in ("before", "after", "sparse")
+    assert table.best_of in ("before", "after")
     for cell in table.cells:
         # A figure of a later round than the table's own is there for longer runs.
         for number in (*cell.published, *cell.published_after):

@@ -1,84 +1,62 @@
-"""Published figures beside reproduced ones."""
+"""Tables of outcomes unlike those that are stored: tests/bench/test_bench_pages.py compares theirs."""
 
+import msgspec
+import pytest
 from tests.reproduce.outcomes import checkpoint, outcome, point
 from tools.reproduce.cells import TABLES
-from tools.reproduce.tables import best, markdown, rows, tables
+from tools.reproduce.outcome import Outcome
+from tools.reproduce.sections import sections
+from tools.reproduce.tables import markdown
 
-LOGS, PRINTED, PURIN = (TABLES[name] for name in ("logs-dir01", "fedobp-dir01", "fedpurin-dir05"))
-
-
-def test_a_checkpoint_stands_beside_what_was_published_of_it() -> None:
-    found = outcome("logs-dir01", "fedavg", (checkpoint(100, 0.8489), checkpoint(200, 0.90)))
-    first, second = rows(LOGS, [found])
-    assert first.texts[:5] == ("fedavg", "42", "100", "84.89", "84.89")
-    assert second.texts[2:5] == ("200", "90.00", "85.24")
-    assert not first.differs
-    assert second.differs
-    assert (first.texts[8:], second.texts[8:]) == (("-",) * 3, ("1.00 MB", "2.00 MB", "1:01"))
+PURIN, BEYOND = TABLES["fedpurin-dir05"], TABLES["beyond-dir01"]
+FIRST = msgspec.structs.replace(point(1, 0.5, 0.8), accounted_up=1.0, accounted_down=1.0)
 
 
-def test_what_was_printed_as_a_maximum_is_one_here_too() -> None:
-    found = outcome(
-        "fedobp-dir01",
-        "fedobp",
-        (checkpoint(100, 0.95), checkpoint(200, 0.968), checkpoint(300, 0.9)),
-        rounds=400,
+@pytest.mark.parametrize(
+    ("table", "cell", "line"),
+    [
+        ("fedobp-dir01", "fedobp", "| fedobp | 42 | best | **90.00** | 96.89 | - | - |"),
+        ("fedpurin-dir05", "fedpurin", "| fedpurin | 42 | best | - | - | **80.00** | 92.15 |"),
+    ],
+)
+def test_a_maximum_that_is_too_far_off_is_bold(table: str, cell: str, line: str) -> None:
+    found = outcome(table, cell, (checkpoint(400, 0.9),), (FIRST,), rounds=400)
+    assert line in markdown([found])
+
+
+def test_outcomes_of_a_table_or_a_cell_that_is_gone_are_left_out() -> None:
+    gone = [outcome("gone", "fedavg", (checkpoint(100, 0.9),)), outcome(BEYOND.name, "gone", ())]
+    assert markdown(gone) == ""
+
+
+def test_a_run_that_never_came_to_beta_has_nothing_after_it() -> None:
+    found = outcome(PURIN.name, "fedpurin", (checkpoint(1, 0.9),), (FIRST,), rounds=1)
+    (section,) = sections(PURIN, [found])
+    assert section.lines[1] == ("up, after", "-", "1.76", "-", "-")
+
+
+def ended(cell: str, seed: int, before: float, after: float, rounds: int = 40) -> Outcome:
+    return outcome(
+        BEYOND.name, cell, (checkpoint(rounds, before, after),), seed=seed, rounds=rounds
     )
-    assert best(PRINTED, found) == 0.968
-    last = list(rows(PRINTED, [found]))[-1]
-    assert last.texts[2:5] == ("best", "96.80", "96.89")
-    assert not last.differs
 
 
-def test_a_shorter_run_has_no_maximum_to_compare() -> None:
-    found = outcome("fedobp-dir01", "fedobp", (checkpoint(10, 0.7),), rounds=10)
-    assert [row.texts[2] for row in rows(PRINTED, [found])] == ["10"]
-
-
-def test_a_maximum_over_rounds_after_training() -> None:
-    found = outcome(
-        "fedpurin-dir05",
-        "fedpurin",
-        (checkpoint(50, 0.9),),
-        (point(1, 0.1, 0.925, 0.5),),
-        rounds=200,
+def test_only_runs_of_equal_seed_and_length_are_compared() -> None:
+    found = [
+        ended("fedobp", 1, 0.80, 0.90),
+        ended("energy", 1, 0.85, 0.89),
+        ended("energy", 3, 0.10, 0.10),
+        ended("soft", 3, 0.10, 0.10),
+        ended("soft", 1, 0.10, 0.10, rounds=20),
+    ]
+    (section,) = sections(BEYOND, found)
+    assert section.lines == (
+        ("fedobp", "1", "80.00", "-", "90.00", "-", "40.00"),
+        ("energy", "1", "85.00", "+5.00", "89.00", "-1.00", "42.50"),
     )
-    last = list(rows(PURIN, [found]))[-1]
-    assert last.texts[2:7] == ("best", "-", "-", "92.50", "92.15")
 
 
-def test_what_was_dropped_is_shown_and_its_command_is_not() -> None:
-    table = TABLES["beyond-dir01"]
-    assert table.dropped and not {cell.name for cell in table.cells} & set(table.dropped)
-    ideas = ("fedobp", "energy", table.dropped[0])
-    found = [outcome(table.name, name, (checkpoint(20, 0.9),), seed=1, rounds=20) for name in ideas]
-    assert [row.texts[0] for row in rows(table, found)] == list(ideas)
-    text = markdown(found)
-    assert "--only energy" in text and f"--only {table.dropped[0]}" not in text
-    assert f"no longer in the code: {', '.join(table.dropped)}." in text
-    assert [line.split(" | ")[0] for line in text.splitlines() if " | 1 | 90.00 | " in line] == [
-        f"| {name}" for name in ideas
-    ]
-
-
-def test_tables_and_cells_keep_their_order() -> None:
-    outcomes = [
-        outcome("fedobp-dir01", "fedobp", (checkpoint(100, 0.9),)),
-        outcome("logs-dir01", "fedper", (checkpoint(100, 0.9),), seed=2),
-        outcome("logs-dir01", "fedper", (checkpoint(100, 0.9),), seed=1),
-        outcome("logs-dir01", "local", (checkpoint(100, 0.9),)),
-        outcome("gone", "x", ()),
-    ]
-    found = [(table.name, [(o.cell, o.seed) for o in mine]) for table, mine in tables(outcomes)]
-    assert found == [
-        ("logs-dir01", [("local", 42), ("fedper", 1), ("fedper", 2)]),
-        ("fedobp-dir01", [("fedobp", 42)]),
-    ]
-
-
-def test_markdown_marks_what_is_too_far_off() -> None:
-    text = markdown([outcome("logs-dir01", "fedavg", (checkpoint(100, 0.90),))])
-    assert "| fedavg | 42 | 100 | **90.00** | 84.89 |" in text
-    assert "    python -m tools.reproduce logs-dir01 --only fedavg --seed 42 --rounds 100" in text
-    widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
-    assert len(widths) == 1
+def test_runs_with_another_trainer_stand_for_themselves() -> None:
+    other = msgspec.structs.replace(ended("energy", 1, 0.1, 0.1), backend="autograd")
+    assert not list(sections(BEYOND, [ended("fedobp", 1, 0.8, 0.9), other]))
+    assert "| energy, autograd | 1 | 40 | 10.00 |" in markdown([other])

@@ -13,7 +13,7 @@ from tools.bench.harness import Result as Json
 
 from sedge_cloud.figures.numbers import size
 from sedge_emulate.headline import headline
-from sedge_emulate.result import Result, StrategyResult
+from sedge_emulate.result import Result
 
 FLEET = Path(__file__).parents[2] / "examples" / "phones.toml"
 
@@ -22,6 +22,9 @@ def figures(found: Json) -> list[Figure]:
     """Return the first strategy's bytes. Raises ``msgspec.ValidationError``, a ``ValueError``."""
     result = msgspec.convert(found, Result)
     first = result.strategies[0]
+    row = headline(first)
+    device, new = row.rates.device, row.rates.newcomer
+    both = f"a device and round of {row.name} after its first, both ways, against dense both ways"
     dense, payload = first.bytes.dense_update, first.bytes.update_payload_mean
     sent = first.bytes.coordinator_up / (len(first.rounds) + 1) / dense
     update = f"one update of {first.name}, against dense float32"
@@ -29,23 +32,11 @@ def figures(found: Json) -> list[Figure]:
         f"what leaves the coordinator in a round, {result.devices} devices, against one dense model"
     )
     return [
-        *both_ways(first),
-        Figure(update, f"{size(payload)}, {dense / payload:.0f} times smaller"),
-        Figure(broadcast, f"{sent:.2f}"),
-    ]
-
-
-def both_ways(strategy: StrategyResult) -> list[Figure]:
-    """Return figures of a device's bytes, or [] if the result does not separate its first round."""
-    row = headline(strategy)
-    device, new = row.rates.device, row.rates.newcomer
-    if not device.both or not new.both:
-        return []
-    what = f"a device and round of {row.name} after its first, both ways, against dense both ways"
-    return [
-        Figure(what, f"{size(device.both)}, {1 / row.of_dense:.0f} times smaller"),
+        Figure(both, f"{size(device.both)}, {1 / row.of_dense:.0f} times smaller"),
         Figure("of these, up and down", f"{size(device.up)} and {size(device.down)}"),
         Figure("a device's first round, up and down", f"{size(new.up)} and {size(new.down)}"),
+        Figure(update, f"{size(payload)}, {dense / payload:.0f} times smaller"),
+        Figure(broadcast, f"{sent:.2f}"),
     ]
 
 

@@ -53,10 +53,9 @@ class Table:
 
     ``rounds`` is the length of a full run, and ``tolerance`` is in percentage points. ``best_of`` says
     which accuracy a cell's ``best`` is the maximum of: "before", that of all devices before local
-    training, at the checkpoints; "after", that of each round's devices after local training; or
-    "sparse", that of their sparse models. ``plain`` is the cell that all others are compared with, seed
-    by seed. ``dropped`` lists methods that were removed because they did not win; their outcomes are
-    still shown.
+    training, at the checkpoints; or "after", that of each round's devices after local training.
+    ``plain`` is the cell that all others are compared with, seed by seed. ``dropped`` lists methods
+    that were removed because they did not win; their outcomes are still shown.
     """
 
     name: str

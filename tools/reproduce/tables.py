@@ -84,9 +84,7 @@ def best(table: Table, outcome: Outcome) -> float:
     """Return this run's maximum, from 0 to 1, of the accuracy whose maximum the authors report."""
     if table.best_of == "before":
         return max(point.before for point in outcome.checkpoints)
-    if table.best_of == "after":
-        return max(point.after for point in outcome.points)
-    return max(point.sparse or 0.0 for point in outcome.points)
+    return max(point.after for point in outcome.points)
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:

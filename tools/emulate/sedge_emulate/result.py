@@ -320,7 +320,7 @@ def class_results(
 
 
 def classes_of(strategy: StrategyResult) -> list[ClassResult]:
-    """Return the strategy's classes, computed from the evaluated devices if an older result lacks them."""
+    """Return the strategy's classes, computed from the evaluated devices if the result has none."""
     return strategy.classes or class_results(strategy.devices)
 
 

@@ -1,4 +1,4 @@
-"""The rules of this repository that no type checker knows: who imports what, and what has a test.
+"""The rules of this repository that no type checker knows: who imports what, and what pages promise.
 
 Each rule is a function of the sources, and each is also shown to fail on a source that breaks it.
 """
@@ -101,149 +101,6 @@ FILE_CALLS = {
 }  # fmt: skip
 # Who may use the outside all the same, and for what.
 FILES_OF_ITS_OWN = {"sedge_protocol.wire.bundle": "a bundle is a folder before it is sent"}
-# Modules without a test file of their own name, and where they are tested.
-TESTED_ELSEWHERE = {
-    "sedge_cloud.admin.prepared": "tests/cloud/outlets/test_status_server.py",
-    "sedge_cloud.algorithms.noise": "tests/cloud/test_privacy.py",
-    "sedge_cloud.rounds.private": "tests/cloud/test_privacy.py",
-    "sedge_protocol.host.enrolment": "tests/protocol/test_spec_vectors.py",
-    "sedge_protocol.wire.joining": "tests/protocol/test_spec_vectors.py",
-    "sedge_cloud.ingest.joining": "tests/system/test_joining_fleet.py",
-    "sedge_cloud.admin.joining": "tests/system/test_joining_fleet.py",
-    "sedge_cloud.admin.join_commands": "tests/system/test_joining_fleet.py",
-    "sedge_edge.asking": "tests/system/test_joining_fleet.py",
-    "sedge_cloud.admin.trial": "tests/system/test_up.py",
-    "sedge_cloud.broker.child": "tests/emulate/broker/test_brokers.py",
-    "sedge_emulate.compare.": "tests/emulate/test_compare.py",
-    "sedge_emulate.virtual.absence": "tests/emulate/test_strategy_run.py",
-    "sedge_emulate.workers.local": "tests/emulate/workers/test_workers_pool.py",
-    "sedge_emulate.data.archives": "tests/emulate/data/test_phones.py",
-    "sedge_protocol.wire.signing_keys": "tests/edge/rounds/test_trust.py",
-    "sedge_protocol.host.struct_fields": "tests/protocol/host/test_reference.py",
-    "sedge_emulate.hello": "tests/emulate/test_own_function.py",
-    "sedge_emulate.training.function": "tests/emulate/test_own_function.py",
-    "sedge_emulate.device_classes": "tests/emulate/test_emulate_config.py",
-    "sedge_cloud.ingest.admission": "tests/cloud/ingest/test_rate_limit.py",
-    "sedge_cloud.ingest.open_orders": "tests/cloud/ingest/test_ingest.py",
-    "sedge_cloud.hints": "tests/cloud/ingest/test_ingest.py",
-    "sedge_cloud.run_file": "tests/cloud/test_cloud_config.py",
-    "sedge_cloud.ingest.arrivals": "tests/cloud/ingest/test_uploads.py",
-    "sedge_cloud.ingest.broadcast": "tests/system/test_many_processes.py",
-    "sedge_cloud.ingest.refusals": "tests/cloud/ingest/test_ingest.py",
-    "sedge_cloud.facts.processes": "tests/cloud/facts/test_listed_processes.py",
-    "sedge_cloud.rounds.elsewhere": "tests/system/test_many_processes.py",
-    "sedge_cloud.disk_errors": "tests/cloud/store/test_outages.py",
-    "sedge_cloud.outage": "tests/cloud/rounds/test_lifecycle.py",
-    "sedge_cloud.ingest.device": "tests/cloud/ingest/test_sessions.py",
-    "sedge_cloud.ingest.kept": "tests/cloud/ingest/test_sessions.py",
-    "sedge_cloud.ingest.first_version": "tests/cloud/ingest/test_ingest.py",
-    "sedge_cloud.broker.access": "tests/cloud/admin/test_cloud_doctor.py",
-    "sedge_edge.rounds.admission": "tests/edge/test_agent_declines.py",
-    "sedge_edge.rounds.taken_policies": "tests/edge/rounds/test_trust.py",
-    "sedge_edge.rounds.taken_settings": "tests/edge/test_agent_limits.py",
-    "sedge_protocol.wire.settings": "tests/protocol/wire/test_tightening.py",
-    "sedge_cloud.ingest.settings": "tests/cloud/rounds/test_settings_rollouts.py",
-    "sedge_edge.rounds.run_state": "tests/edge/test_agent.py",
-    "sedge_cloud.admin.rollout_status": "tests/cloud/admin/test_rollout_commands.py",
-    "sedge_cloud.runs.rollout_versions": "tests/cloud/rounds/test_rollouts.py",
-    "sedge_protocol.wire.policy": "tests/edge/rounds/test_trust.py",
-    "sedge_cloud.admin.signing_commands": "tests/cloud/admin/test_policies.py",
-    "sedge_edge.rounds.declines": "tests/edge/test_agent_declines.py",
-    "sedge_protocol.errors": "tests/test_repository.py",
-    "sedge_protocol.wire.parts": "tests/export/subject/test_several_inputs.py",
-    "sedge_protocol.host.posix": "tests/test_windows.py",
-    "sedge_protocol.host.sockets": "tests/protocol/test_mqtt_state.py",
-    "sedge_edge.training.noise": "tests/protocol/test_spec_vectors.py",
-    "sedge_edge.backends.random_operators": "tests/edge/backends/test_draws.py",
-    "sedge_edge.backends.several_inputs": "tests/export/subject/test_several_inputs.py",
-    "sedge_cloud.broker.certificates": "tests/cloud/admin/test_service_files.py",
-    "sedge_cloud.admin.device_commands": "tests/cloud/test_cloud_main.py",
-    "sedge_cloud.broker.accounts": "tests/system/test_doctors.py",
-    "sedge_edge.question": "tests/system/test_doctors.py",
-    "sedge_protocol.host.broker_url": "tests/protocol/test_mqtt_state.py",
-    "sedge_conformance.": "tests/conformance/test_conformance.py",
-    "sedge_protocol.codec.bitmaps": "tests/protocol/codec/test_vector_conformance.py",
-    "sedge_protocol.codec.blockwise": "tests/protocol/codec/test_masks.py",
-    "sedge_protocol.codec.gaps": "tests/protocol/codec/test_vector_conformance.py",
-    "sedge_edge.backends.guided_losses": "tests/edge/backends/test_guided.py",
-    "sedge_edge.backends.rows": "tests/system/test_objectives.py",
-    "sedge_edge.training.steppers.": "tests/edge/training/test_steppers.py",
-    "sedge_edge.training.meter": "tests/edge/training/test_job.py",
-    "sedge_edge.training.preparation": "tests/edge/training/test_job.py",
-    "sedge_export.subject.objective": "tests/system/test_objectives.py",
-    "sedge_export.writing.step_memory": "tests/export/command_line/test_export_cli.py",
-    "sedge_export.command_line.arguments": "tests/export/command_line/test_export_cli.py",
-    "sedge_protocol.wire.operators": "tests/protocol/wire/test_program.py",
-    "sedge_protocol.wire.scan": "tests/protocol/wire/test_program.py",
-    "sedge_protocol.wire.work": "tests/edge/training/test_job.py",
-    "sedge_protocol.wire.refusals": "tests/android/test_java_words.py",
-    "sedge_protocol.wire.places": "tests/edge/rounds/test_places.py",
-    "sedge_edge.rounds.effects": "tests/edge/rounds/test_places.py",
-    "sedge_protocol.wire.effects": "tests/edge/test_runtime.py",
-    "sedge_protocol.host.onnx_runtime": "tests/edge/backends/test_onnx_runtime.py",
-    "sedge_cloud.admin.templates": "tests/cloud/admin/test_cloud_runs.py",
-    "sedge_cloud.facts.": "tests/cloud/facts/test_problems.py",
-    "sedge_cloud.outlets.page.": "tests/cloud/outlets/test_status_server.py",
-    "sedge_cloud.outlets.": "tests/cloud/outlets/test_status_server.py",
-    "sedge_cloud.figures.": "tests/cloud/figures/test_drawing.py",
-    "sedge_cloud.clocks": "tests/cloud/facts/test_problems.py",
-    "sedge_cloud.ingest.progress": "tests/cloud/facts/test_problems.py",
-    "sedge_cloud.recorder": "tests/cloud/facts/test_problems.py",
-    "sedge_cloud.rounds.reach": "tests/cloud/rounds/test_leader.py",
-    "sedge_cloud.rounds.accounts": "tests/cloud/facts/test_problems.py",
-    "sedge_cloud.store.earlier": "tests/cloud/store/test_migration.py",
-    "sedge_cloud.store.roles": "tests/cloud/store/test_database.py",
-    "sedge_cloud.store.records": "tests/cloud/facts/test_problems.py",
-    "sedge_cloud.runs.": "tests/cloud/runs/test_runs.py",
-    "sedge_cloud.events": "tests/cloud/test_service.py",
-    "sedge_cloud.strategies.": "tests/cloud/strategies/test_baselines.py",
-    "sedge_cloud.rounds.scheduler": "tests/cloud/rounds/test_leader.py",
-    "sedge_cloud.rounds.assignments": "tests/cloud/rounds/test_plans.py",
-    "sedge_cloud.runs.past": "tests/cloud/rounds/test_plans.py",
-    "sedge_cloud.rounds.summary": "tests/cloud/rounds/test_lifecycle.py",
-    "sedge_cloud.runs.capabilities": "tests/cloud/rounds/test_orders.py",
-    "sedge_cloud.processes.heartbeat": "tests/cloud/processes/test_membership.py",
-    "sedge_cloud.store.connection": "tests/cloud/store/test_database.py",
-    "sedge_cloud.store.tags": "tests/cloud/store/test_selector.py",
-    "sedge_cloud.store.devices": "tests/cloud/store/test_database.py",
-    "sedge_cloud.store.observed": "tests/cloud/facts/test_problems.py",
-    "sedge_cloud.store.contract": "tests/cloud/store/test_database.py",
-    "sedge_cloud.store.settings": "tests/cloud/store/test_opening.py",
-    "sedge_cloud.store.sqlite": "tests/cloud/store/test_database.py",
-    "sedge_cloud.store.schema": "tests/cloud/store/test_database.py",
-    "sedge_edge.status": "tests/edge/test_edge_main.py",
-    "sedge_edge.rounds.waiting": "tests/edge/test_gates.py",
-    "sedge_edge.rounds.disk_waits": "tests/edge/test_agent_faults.py",
-    "sedge_edge.rounds.collecting": "tests/edge/rounds/test_edge_retention.py",
-    "sedge_edge.rounds.resuming": "tests/edge/training/test_checkpoint.py",
-    "sedge_edge.training.examples": "tests/edge/test_edge_data.py",
-    "sedge_edge.data.": "tests/edge/test_edge_data.py",
-    "sedge_protocol.host.array_files": "tests/edge/test_edge_data.py",
-    "sedge_edge.backends.flat_module": "tests/emulate/training/test_module.py",
-    "sedge_emulate.summaries": "tests/emulate/test_watch.py",
-    "sedge_emulate.run": "tests/emulate/test_emulate_main.py",
-    "sedge_export.__main__": "tests/export/command_line/test_export_cli.py",
-    "sedge_export.": "tests/export/test_export_programs.py",
-    "sedge_export.apps.": "tests/export/apps/test_personal.py",
-    "sedge_export.command_line.": "tests/export/command_line/test_export_cli.py",
-    "sedge_export.inspection.": "tests/export/test_export_refusals.py",
-    "sedge_export.lowering.": "tests/export/lowering/test_export_executorch.py",
-    "sedge_export.recurrent.": "tests/export/recurrent/test_recurrent.py",
-    "sedge_export.subject.": "tests/export/test_export_programs.py",
-    "sedge_export.tracing.": "tests/export/test_export_programs.py",
-    "sedge_cloud.admin.certifying": "tests/system/test_client_certificates.py",
-    "sedge_cloud.store.certificate_rows": "tests/system/test_client_certificates.py",
-    "sedge_cloud.store.certificates": "tests/system/test_client_certificates.py",
-    "sedge_cloud.broker.files": "tests/cloud/admin/test_broker_passwords.py",
-    "sedge_edge.certificate": "tests/system/test_client_certificates.py",
-    "sedge_protocol.host.tls": "tests/protocol/test_mqtt_secure.py",
-    "sedge_export.verification.": "tests/export/verification/test_export_verify.py",
-    "sedge_export.writing.": "tests/export/test_export_programs.py",
-    "sedge_export.widths.": "tests/export/widths/test_axis_rules.py",
-    "sedge_export.lowering.rules.": "tests/export/lowering/test_rules.py",
-    "sedge_export.lowering.executorch.": "tests/export/lowering/test_rules.py",
-    "sedge_export.lowering.onnx.": "tests/export/lowering/test_export_ops.py",
-}
 MAX_LINES = 400
 LONGEST_CHAIN = 18  # of the cloud's imports
 # Longer than that, and why they are not two files.
@@ -516,35 +373,7 @@ def test_who_loads_nothing_heavy(modules: str, forbidden: str) -> None:
     assert "sedge_protocol" in loaded and not loaded & set(forbidden.split())
 
 
-# Tests, sizes, names.
-
-
-def test_of(module: str) -> list[str]:
-    """The names that a module's test file may have."""
-    *folders, name = module.removeprefix("sedge_").replace("__main__", "main").split(".")
-    return [f"test_{name}.py", *(f"test_{folder}_{name}.py" for folder in folders)]
-
-
-test_of.__test__ = False  # type: ignore[attr-defined]  # pyright: ignore[reportFunctionMemberAccess]
-
-
-def test_every_module_has_a_test() -> None:
-    used: set[str] = set()
-    for module in MODULES:
-        if module.endswith("__init__"):
-            continue
-        folder = ROOT / "tests" / module.partition(".")[0].removeprefix("sedge_")
-        if any(path for name in test_of(module) for path in folder.rglob(name)):
-            continue
-        parent = f"{module.rpartition('.')[0]}."
-        key = module if module in TESTED_ELSEWHERE else parent
-        assert key in TESTED_ELSEWHERE, (
-            f"{module} has no test of its name, nor is it said where else"
-        )
-        used.add(key)
-    assert used == TESTED_ELSEWHERE.keys(), "an exception that is none any more"
-    for path in TESTED_ELSEWHERE.values():
-        assert (ROOT / path).exists(), path
+# Sizes and names.
 
 
 def test_every_fleet_is_played() -> None:

@@ -48,6 +48,11 @@ JNI_TOOLS = {"javac": "openjdk-17-jdk-headless", "g++": "g++"}
 OLD_DEBIAN = "bullseye"
 OLD_PACKAGES = ("dalvik-exchange", "libandroid-23-java")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+# Android's classes that we use in a newer form than Debian's framework (API 23) has.
+NEWER = {
+    "ActivityManager", "ApplicationExitInfo", "Notification", "NotificationChannel",
+    "NotificationManager",
+}  # fmt: skip
 JNI_LIBRARY = "libsedge_executorch_jni.so"
 _ANDROID = "{http://schemas.android.com/apk/res/android}"
 
@@ -149,12 +154,22 @@ def core_jar(out: Path) -> Path:
         return jar(classes, out / "sedge-core.jar")
 
 
+def stand_ins(core: Path, out: Path) -> Path:
+    """Compile the tests' stand-ins for the AARs' classes and for those in ``NEWER``. Returns ``out``."""
+    folder, jvm = HERE / "library/src/jvm/java", HERE / "jvm/src/main/java/org/sedge/executorch"
+    files = [path for path in folder.rglob("*.java") if "sedge" not in path.parts]
+    compile_java([*files, *jvm.glob("*.java")], [core, nullness()], out)
+    for path in (out / "android").rglob("*.class"):
+        if path.stem.partition("$")[0] not in NEWER:
+            path.unlink()
+    return out
+
+
 def library_jar(core: Path, out: Path) -> Path:
     """Compile the Android library: jobs, their conditions, and the runtimes' backends. Returns its jar."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        stubs = compile_java(sources("stubs"), [framework().classes], folder / "stubs")
-        path = [stubs, framework().classes, core, nullness()]
+        path = [stand_ins(core, folder / "newer"), framework().classes, core, nullness()]
         classes = compile_java(sources("library"), path, folder / "classes")
         return jar(classes, out / "sedge-android.jar")
 

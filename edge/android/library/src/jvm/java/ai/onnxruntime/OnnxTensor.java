@@ -15,11 +15,13 @@ public class OnnxTensor implements OnnxValue {
         OrtEnvironment.open++;
     }
 
-    public static OnnxTensor createTensor(OrtEnvironment environment, FloatBuffer data, long[] shape) {
+    public static OnnxTensor createTensor(OrtEnvironment environment, FloatBuffer data, long[] shape)
+            throws OrtException {
         return new OnnxTensor(data, shape);
     }
 
-    public static OnnxTensor createTensor(OrtEnvironment environment, LongBuffer data, long[] shape) {
+    public static OnnxTensor createTensor(OrtEnvironment environment, LongBuffer data, long[] shape)
+            throws OrtException {
         return new OnnxTensor(data, shape);
     }
 

@@ -28,13 +28,13 @@ public class OrtSession implements AutoCloseable {
             OrtEnvironment.open++;
         }
 
-        public void setIntraOpNumThreads(int threads) {}
+        public void setIntraOpNumThreads(int threads) throws OrtException {}
 
-        public void setInterOpNumThreads(int threads) {}
+        public void setInterOpNumThreads(int threads) throws OrtException {}
 
-        public void setMemoryPatternOptimization(boolean on) {}
+        public void setMemoryPatternOptimization(boolean on) throws OrtException {}
 
-        public void addConfigEntry(String key, String value) {
+        public void addConfigEntry(String key, String value) throws OrtException {
             format = key + "=" + value;
         }
 

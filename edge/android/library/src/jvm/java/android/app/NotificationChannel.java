@@ -1,7 +1,7 @@
 package android.app;
 
 /** Replaces Android's class for tests on a JVM. It has only a name. */
-public class NotificationChannel {
+public final class NotificationChannel {
     final String id;
 
     public NotificationChannel(String id, CharSequence name, int importance) {

@@ -22,7 +22,6 @@ from sedge_cloud.outlets import terminal as lines
 from sedge_cloud.outlets.tables import table, terminal_width
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.selector import Condition, parse
-from sedge_cloud.store.tags import check_tag
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.command_line import Commands, Parser
 from sedge_protocol.host.console import json_text
@@ -194,8 +193,6 @@ def _revoke(arguments: argparse.Namespace) -> int:
 def _tag(arguments: argparse.Namespace) -> int:
     devices = [word for word in arguments.what if "=" not in word]
     tags = dict(word.split("=", 1) for word in arguments.what if "=" in word)
-    for key, value in tags.items():
-        check_tag(key, value)
     if not tags:
         raise ConfigError("device tag", " ".join(devices) or None, "at least one KEY=VALUE")
     if bool(devices) == (arguments.where is not None):

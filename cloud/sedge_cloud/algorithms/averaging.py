@@ -26,6 +26,7 @@ Change = NDArray[np.float64]
 # Memory for one block. A block holds the same coordinates from all updates; 100 updates of 582,026
 # parameters take four blocks.
 BLOCK_BYTES = 64 * 2**20
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def average_change(context: Context, updates: Iterable[Update]) -> Change:
@@ -120,3 +121,8 @@ def _check(update: Update, theta: Theta) -> None:
         raise StrategyError(f"mean: vector of shape {update.base.shape}, expected {theta.shape}")
     if not update.num_examples >= 0:
         raise StrategyError(f"mean: weight {update.num_examples}, expected 0 or more")
+
+
+def as_float32(values: NDArray[np.float64]) -> Theta:
+    """Convert to float32, clipped to its range, as one device's extreme change must not end the run."""
+    return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)

@@ -19,7 +19,7 @@ from sedge_cloud.runs.asked import AskedRound, read_answers, read_asked
 from sedge_cloud.runs.loaded import Runs
 from sedge_cloud.runs.named_blobs import Cut
 from sedge_cloud.runs.orders import Orders, too_large
-from sedge_cloud.runs.terms import keeps_model
+from sedge_cloud.runs.terms import keeps_model, packet_limit
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_protocol.errors import LocalError, StorageError, StrategyError
@@ -44,7 +44,7 @@ class OpenOrders:
     def __init__(
         self, store: Rows, runs: Runs, devices: Fleet, cut: Cut, counters: Counter[str]
     ) -> None:
-        self.orders = Orders(devices, cut, store.public)
+        self.orders = Orders(devices.hello, cut, store.public)
         self._store = store
         self._runs = runs
         self._devices = devices
@@ -214,7 +214,7 @@ class OpenOrders:
             return []
         try:
             order = order or self.orders.one(run, current, current.orders[name])
-            why = too_large(order, self._devices.max_packet_of(name))
+            why = too_large(order, packet_limit(self._devices.hello(name)))
             if not why:
                 return [self._devices.ask(name, order, now)]
         # Retrying would not help: the strategy failed, or the order is larger than a frame.

@@ -15,7 +15,7 @@ from sedge_cloud.ingest.rate_limit import RATE
 from sedge_cloud.ingest.refusals import REFUSE_EVERY_S, REVOKED, WARN_EVERY_S, Refusals
 from sedge_cloud.ingest.unheard import Unheard
 from sedge_cloud.runs.asked import Presence
-from sedge_cloud.runs.terms import Terms
+from sedge_cloud.runs.terms import Terms, packet_limit
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_cloud.store.selector import parse
@@ -238,15 +238,10 @@ class Fleet:
 
     def limited(self, hello: Hello) -> Hello:
         """Return the hello with the lower of its own packet limit and our broker's; 0 means no limit."""
-        limit = min(hello.max_packet or MAX_PACKET_BYTES, self.max_packet)
+        limit = min(packet_limit(hello), self.max_packet)
         return msgspec.structs.replace(
             hello, max_packet=limit if limit < MAX_PACKET_BYTES else 0, padding=b""
         )
-
-    def max_packet_of(self, device: str) -> int:
-        """Return the size of the largest MQTT packet that a device can receive, according to its hello."""
-        hello = self.hello(device)
-        return MAX_PACKET_BYTES if hello is None or not hello.max_packet else hello.max_packet
 
     def chunk(self, device: str | None, transfer: bytes, index: int, data: bytes) -> Send:
         """Return the frame with a chunk, for one device or (None) for all devices that lack the chunk."""

@@ -14,7 +14,6 @@ from sedge_cloud.runs.terms import Terms, abilities
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import DeviceRow, TrafficRow
 from sedge_cloud.store.selector import parse
-from sedge_protocol.wire.frame import MAX_PACKET_BYTES
 from sedge_protocol.wire.messages import Hello
 
 # The maximum number of offline devices to cache.
@@ -105,11 +104,6 @@ class Everywhere:
             return self._ours.hello(device)
         known = self._find(device)
         return None if known is None else known.hello
-
-    def max_packet_of(self, device: str) -> int:
-        """Return the size of the largest MQTT packet that a device can receive, according to its hello."""
-        hello = self.hello(device)
-        return MAX_PACKET_BYTES if hello is None or not hello.max_packet else hello.max_packet
 
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
         """Return the sorted ids of devices that are online, are not waiting, and meet a run's terms.

@@ -20,7 +20,7 @@ from sedge_cloud.runs.past import Past
 from sedge_cloud.runs.rollout_versions import Versions
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
-from sedge_cloud.runs.terms import keeps_model, without_memory
+from sedge_cloud.runs.terms import keeps_model, packet_limit, without_memory
 from sedge_cloud.runs.vectors import hash_of, magnitude
 from sedge_cloud.store.rows import ClientModelRow, OrderRow
 from sedge_cloud.strategy import Assignment, ClientModel, Context
@@ -35,7 +35,6 @@ from sedge_protocol.codec import (
 from sedge_protocol.errors import CodecError, ConfigError, StrategyError, Unencodable
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.extensions import CORRECTION, needed_by_work
-from sedge_protocol.wire.frame import MAX_PACKET_BYTES
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.transfer import MAX_INLINE_BYTES
 from sedge_protocol.wire.work import Work
@@ -155,7 +154,7 @@ class _Planner:
         is_own = self._is_own(device, assignment.patch, client)
         patch, patch_context = self._patch(assignment.patch, client, is_own)
         holds = b"" if client is None else self._past.holds(client)
-        limit = hello.max_packet if hello and hello.max_packet else MAX_PACKET_BYTES
+        limit = packet_limit(hello)
         inline = len(patch) <= (NAMED_BYTES if is_own else min(MAX_INLINE_BYTES, limit // 4))
         return OrderRow(
             run=run.name,

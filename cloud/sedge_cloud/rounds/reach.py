@@ -44,10 +44,6 @@ class Reach(Protocol):
         """Return a device's last hello, which says whether the device is waiting; None if there is none."""
         ...
 
-    def max_packet_of(self, device: str) -> int:
-        """Return the size of the largest MQTT packet that a device can receive, according to its hello."""
-        ...
-
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
         """Return the sorted ids of the devices that are online, are not waiting, and meet a run's terms.
 

@@ -83,7 +83,7 @@ class Scheduler:
         self.serving: RunRow | None = None
         self._run_store, self._store = run_store, run_store.store
         self._devices = devices
-        self._orders = Orders(devices, cut, run_store.store.public)
+        self._orders = Orders(devices.hello, cut, run_store.store.public)
         self._housekeeping = housekeeping
         self._counters, self._traffic = counters, traffic
         self._draw, self._wall = draw, wall

@@ -6,9 +6,8 @@ sending it inside the order would save a device only 1.7 % of its traffic.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import msgspec
 
@@ -16,7 +15,7 @@ from sedge_cloud.runs.asked import AskedRound
 from sedge_cloud.runs.capabilities import codec_for
 from sedge_cloud.runs.named_blobs import Cut, Describe, NamedBlob
 from sedge_cloud.runs.run import Run, order_seed
-from sedge_cloud.runs.terms import its_limit
+from sedge_cloud.runs.terms import its_limit, packet_limit
 from sedge_cloud.runs.versions import steps_since
 from sedge_cloud.store.contract import Public
 from sedge_cloud.store.rows import OrderRow, RoundRow
@@ -103,26 +102,17 @@ def places(shared: Iterable[Manifest], public: Public) -> tuple[Place, ...]:
     return tuple(found)
 
 
-class Links(Protocol):
-    """What an order depends on in addition to its rows: the devices' hellos and links."""
-
-    def hello(self, device: str) -> Hello | None:
-        """Return a device's last hello; None if it has sent none or is not enrolled."""
-        ...
-
-    def max_packet_of(self, device: str) -> int:
-        """Return the size of the largest MQTT packet that a device can receive, according to its hello."""
-        ...
-
-
 class Orders:
     """Builds the devices' orders. ``cut`` divides their blobs into chunks that fit each device's link.
 
-    ``public`` returns the URL of a large blob, for a device that must fetch the whole model.
+    ``last_hello`` returns a device's last hello, or None if there is none. ``public`` returns the URL of a
+    large blob, for a device that must fetch the whole model.
     """
 
-    def __init__(self, devices: Links, cut: Cut, public: Public | None = None) -> None:
-        self._devices, self._cut, self._public = devices, cut, public
+    def __init__(
+        self, last_hello: Callable[[str], Hello | None], cut: Cut, public: Public | None = None
+    ) -> None:
+        self._hello, self._cut, self._public = last_hello, cut, public
 
     def all(self, run: Run, current: AskedRound) -> dict[str, Order]:
         """Build the orders of a new round in their wire form. Raises ``StrategyError`` if one is too large.
@@ -138,9 +128,9 @@ class Orders:
     def one(self, run: Run, current: AskedRound, given: OrderRow) -> Order:
         """Build a device's order in its wire form."""
         name = given.device
-        hello, describe = self._devices.hello(name), self.describe(name)
+        hello, describe = self._hello(name), self.describe(name)
         order = make_order(run, current.row, current.steps, given, hello, describe, self._public)
-        return trimmed(order, self._devices.max_packet_of(name))
+        return trimmed(order, packet_limit(hello))
 
     def served(self, run: Run, current: AskedRound, device: str) -> Iterator[NamedBlob]:
         """Return the blobs that a device of the round may request."""
@@ -148,7 +138,7 @@ class Orders:
 
     def describe(self, device: str) -> Describe:
         """Return a function that returns a blob's manifest, with chunks that suit the device."""
-        chunk_bytes = fitting_chunk(self._devices.max_packet_of(device))
+        chunk_bytes = fitting_chunk(packet_limit(self._hello(device)))
         return lambda blob: self._cut(blob, chunk_bytes)
 
 

@@ -44,7 +44,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
             *(name for name in self.compressions if name not in hello.compressions),
             *(name for name in self.codecs if name not in hello.codecs),
             *memory,
-            *without_link(self.packets, hello.max_packet or MAX_PACKET_BYTES),
+            *without_link(self.packets, packet_limit(hello)),
             *(name for name in self.features if name not in hello.codecs),
         ]
 
@@ -78,6 +78,11 @@ def without_link(packets: tuple[int, ...], limit: int) -> list[str]:
     if not packets or limit >= packets[0]:
         return []
     return [f"a broker that takes messages of {packets[0]} bytes, {its_limit(limit)}"]
+
+
+def packet_limit(hello: Hello | None) -> int:
+    """Return the size of the largest MQTT packet that a device can receive, according to its hello."""
+    return (hello and hello.max_packet) or MAX_PACKET_BYTES
 
 
 def its_limit(limit: int) -> str:

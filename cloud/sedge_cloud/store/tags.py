@@ -32,8 +32,11 @@ class Tags(Devices):
     def tag(self, chosen: Condition | Collection[str], tags: Mapping[str, str]) -> int:
         """Give devices tags; an empty value removes a tag. Returns the number of devices.
 
-        Raises ``ConfigError`` if a device is not enrolled, or would get more than ``MAX_TAGS`` tags.
+        Raises ``ConfigError`` for a tag that is not allowed, and if a device is not enrolled or would get
+        more than ``MAX_TAGS`` tags.
         """
+        for key, value in tags.items():
+            check_tag(key, value)
         with self._transaction() as db:
             names = self._chosen(db, chosen)
             self._put_tags(db, dict.fromkeys(names, tags))

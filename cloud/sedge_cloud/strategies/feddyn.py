@@ -22,8 +22,8 @@ from typing import Annotated, ClassVar
 import msgspec
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
+from sedge_cloud.algorithms.averaging import as_float32
 from sedge_cloud.strategy import (
     Assignment,
     ClientModel,
@@ -39,8 +39,6 @@ from sedge_protocol.wire.work import Work
 SHARED = "shared"
 # The key of a device's last -g_k (n,) in ``ClientModel.arrays``.
 CORRECTION = "correction"
-
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 class FedDyn(Strategy, frozen=True):
@@ -74,7 +72,7 @@ class FedDyn(Strategy, frozen=True):
         shared = context.arrays.get(SHARED, np.zeros((), np.float32)).astype(np.float64)
         shared = shared - moved / max(context.devices, count, 1)
         change = moved / count - shared if count else moved
-        return context.moved(change, {SHARED: _float32(shared)})
+        return context.moved(change, {SHARED: as_float32(shared)})
 
     def _correction(self, client: ClientModel) -> Theta | None:
         """Return -g_k (n,) after a device's last update; None before its first."""
@@ -83,9 +81,4 @@ class FedDyn(Strategy, frozen=True):
             return last
         bent = self.alpha * client.sent.dense().astype(np.float64)
         bent += 0 if last is None else last
-        return _float32(bent)
-
-
-def _float32(values: NDArray[np.float64]) -> Theta:
-    """Convert to float32, clipped to its range, as one device's extreme change must not end the run."""
-    return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)
+        return as_float32(bent)

@@ -27,6 +27,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from sedge_cloud.algorithms.averaging import as_float32
 from sedge_cloud.strategy import (
     EVERY_ELEMENT,
     Assignment,
@@ -49,8 +50,6 @@ VARIATE = "variate"
 # returned by ``_rates``.
 CORRECTION = "correction"
 RATES = "rates"
-
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Scaffold(Strategy, frozen=True):
@@ -88,7 +87,7 @@ class Scaffold(Strategy, frozen=True):
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """Return the global model, and d_i = c - c_i unless it is 0."""
-        correction = _float32(_array(context.arrays, VARIATE) - _variate(context, client))
+        correction = as_float32(_array(context.arrays, VARIATE) - _variate(context, client))
         arrays = {RATES: _rates(context.training)}
         if not correction.any():
             return Assignment(arrays=arrays)
@@ -105,7 +104,7 @@ class Scaffold(Strategy, frozen=True):
             shifted -= variate + _slope(update.delta, update.steps, _rates(context.training))
         change = self.server_lr * moved / max(count, 1)
         shifted /= max(context.devices, count, 1)
-        return context.moved(change, {VARIATE: _float32(variate + shifted)})
+        return context.moved(change, {VARIATE: as_float32(variate + shifted)})
 
 
 def _variate(context: Context, client: ClientModel) -> NDArray[np.float64]:
@@ -141,8 +140,3 @@ def _rate_sum(steps: int, rates: Theta) -> np.float64:
 def _array(arrays: Arrays, name: str) -> NDArray[np.float64]:
     array = arrays.get(name)
     return np.zeros(()) if array is None else array.astype(np.float64)
-
-
-def _float32(values: NDArray[np.float64]) -> Theta:
-    """Convert to float32, clipped to its range, as one device's extreme change must not end the run."""
-    return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)

@@ -14,18 +14,17 @@ from urllib.parse import urlencode
 
 from sedge_cloud.admin import prepared
 from sedge_cloud.admin.policies import read_policy
-from sedge_cloud.admin.revocation import Revocation, revoke_device
+from sedge_cloud.admin.revocation import revoke_device
 from sedge_cloud.admin.runs import delete_run, resume_run, start_run, stop_run
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.records import Fleet, RunFacts
 from sedge_cloud.figures.numbers import quantity
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.tags import check_tag
 from sedge_protocol.errors import ConfigError
 
-# Performs an action. The last argument is the text entered in the form. If work is left to the operator,
-# the action returns the result of a revocation.
-Do: TypeAlias = Callable[[Store, CloudConfig, str], Revocation | None]
+# Performs an action. The last argument is the text entered in the form. Only a ``Revocation`` that it
+# returns matters: it may leave work to the operator.
+Do: TypeAlias = Callable[[Store, CloudConfig, str], object]
 
 
 @dataclass(frozen=True)
@@ -110,11 +109,7 @@ def _continue(name: str, facts: Fleet) -> Action:
         f"It continues where it ended: {left} of its {run.total_rounds} rounds are left."
         " An open round continues with the updates that it has."
     )
-    return Action("continue", name, text, lambda store, cloud, said: _continued(store, name))
-
-
-def _continued(store: Store, name: str) -> None:
-    resume_run(store, name)
+    return Action("continue", name, text, lambda store, cloud, said: resume_run(store, name))
 
 
 def _delete(name: str, facts: Fleet) -> Action:
@@ -122,38 +117,29 @@ def _delete(name: str, facts: Fleet) -> Action:
     if run is None or run.status == "running":
         raise ConfigError("name", name, "the name of a run that has ended")
     text = "Its rounds, its models and what it knows of each device are gone for good."
-    return Action("delete", name, text, lambda store, cloud, said: _deleted(store, name), ends=True)
-
-
-def _deleted(store: Store, name: str) -> None:
-    delete_run(store, name)
+    return Action(
+        "delete", name, text, lambda store, cloud, said: delete_run(store, name), ends=True
+    )
 
 
 def _revoke(name: str, facts: Fleet) -> Action:
     _require_device(name, facts)
     text = "The coordinator no longer listens to this device until `device reissue`."
-    do: Do = lambda store, cloud, _: revoke_device(store, cloud, name)  # noqa: E731
-    return Action("revoke", name, text, do, ends=True)
+    return Action(
+        "revoke", name, text, lambda store, cloud, _: revoke_device(store, cloud, name), ends=True
+    )
 
 
 def _pause(name: str, facts: Fleet) -> Action:
     _require_device(name, facts)
     text = "Rounds leave it out until it is resumed. It finishes an order that it already has."
-    return Action("pause", name, text, lambda store, cloud, said: _paused(store, name))
-
-
-def _paused(store: Store, name: str) -> None:
-    store.pause([name], time.time())
+    return Action("pause", name, text, lambda store, cloud, said: store.pause([name], time.time()))
 
 
 def _resume(name: str, facts: Fleet) -> Action:
     _require_device(name, facts)
     text = "The next rounds include it again."
-    return Action("resume", name, text, lambda store, cloud, said: _resumed(store, name))
-
-
-def _resumed(store: Store, name: str) -> None:
-    store.resume([name])
+    return Action("resume", name, text, lambda store, cloud, said: store.resume([name]))
 
 
 def _tag(name: str, facts: Fleet) -> Action:
@@ -168,8 +154,6 @@ def _tagged(store: Store, name: str, said: str) -> None:
     pairs = [word.partition("=") for word in said.split()]
     if not pairs or not all(sign for _, sign, _ in pairs):
         raise ConfigError("tags", said, "KEY=VALUE, several with spaces between them")
-    for key, _, value in pairs:
-        check_tag(key, value)
     store.tag([name], {key: value for key, _, value in pairs})
 
 

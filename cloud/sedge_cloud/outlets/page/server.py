@@ -227,10 +227,12 @@ class StatusServer:
 
     def _do(self, action: actions.Action, said: str) -> Revocation | None:
         with closing(open_store(self._cloud)) as store:
-            revocation = action.do(store, self._cloud, said)
-        if revocation is not None and revocation.failure:
-            _log.warning("%s %s is incomplete: %s", action.verb, action.name, revocation.failure)
-        return revocation
+            done = action.do(store, self._cloud, said)
+        if not isinstance(done, Revocation):
+            return None
+        if done.failure:
+            _log.warning("%s %s is incomplete: %s", action.verb, action.name, done.failure)
+        return done
 
     async def _events(self, request: Request) -> Response:
         if self._streams >= MAX_STREAMS:

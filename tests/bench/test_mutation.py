@@ -99,6 +99,15 @@ def test_what_survives_is_shown(root: Path, capsys: pytest.CaptureFixture[str]) 
     assert (root / MODULE).read_text() == SOURCE
 
 
+def test_fleets_run_only_as_a_modules_own_tests(root: Path) -> None:
+    check = root / "tests/cloud/test_check.py"
+    check.write_text("import pytest\n\n@pytest.mark.fleet\ndef test_check(): assert False")
+    assert "FAILED tests/cloud/test_check.py::test_check" in failure_of(root, [str(check)], 60)
+    check.rename(root / "tests/cloud/runs/test_check.py")
+    (root / "tests/cloud/runs/test_gate.py").unlink()
+    assert failure_of(root, ["tests/cloud/runs"], 60) == ""  # where none is left, none fails
+
+
 def test_a_mutant_that_hangs_is_killed(root: Path) -> None:
     check = root / "tests/cloud/test_check.py"
     check.write_text("import time\n\ndef test_check(): time.sleep(600)")

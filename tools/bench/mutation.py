@@ -64,6 +64,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 # Parts that are not mutated: what a type checker already checks, and messages for people.
 TYPES = ("annotation", "returns")  # except calls, as in Annotated[int, Meta(ge=1)]
 SKIPPED = {"decorator_list", "exc", "frozen", "strict"}
+NOTHING_TO_RUN = 5  # pytest.ExitCode.NO_TESTS_COLLECTED: all are fleets or slow
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,13 @@ def stages_of(root: Path, path: Path) -> list[tuple[str, ...]]:
 
 
 def failure_of(tree: Path, tests: Sequence[str], limit_s: float | None) -> str:
-    """Run tests in a tree. Returns the end of pytest's output if they fail or take too long, else ""."""
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu and not fleet"]
+    """Run tests in a tree. Returns the end of pytest's output if they fail or take too long, else "".
+
+    Folders run without their fleets. A module's own tests run with them: a server's client has no others.
+    """
+    fleets = all(test.endswith(".py") for test in tests)
+    marks = "not slow and not gpu" if fleets else "not slow and not gpu and not fleet"
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-m", marks]
     options += ["-k", "not java"]  # Java code contains no mutants
     search = os.pathsep.join(str(tree / folder) for folder in SEARCH)
     # A file instead of a pipe, which would stay open as long as any process that the tests left behind.
@@ -174,7 +180,7 @@ def failure_of(tree: Path, tests: Sequence[str], limit_s: float | None) -> str:
             start_new_session=True,
         )
         try:
-            if process.wait(limit_s) == 0:
+            if process.wait(limit_s) in (0, NOTHING_TO_RUN):
                 return ""
             output.seek(0)
             return output.read()[-2000:]

@@ -304,7 +304,7 @@ def test_a_real_device_takes_part_in_every_round(tmp_path: Path) -> None:
     device.terminate()
     assert device.wait(20) == 0
     assert process.returncode == 0, output
-    assert "pi-1 may join with out/join/pi-1" in output
+    assert "pi-1 can join from out/join/pi-1" in output
     strategy = read_json(tmp_path / "out" / "result.json").strategies[0]
     assert [r.num_updates for r in strategy.rounds] == [DEVICES + 1] * ROUNDS
     assert all(r.late == 0 for r in strategy.rounds)
@@ -398,7 +398,7 @@ def test_a_fresh_start_discards_what_was_stopped(
     assert "out/seed-2', expected --resume" in said
     assert not (tmp_path / "out" / "seed-1").exists()
     assert main(["run", *words, "--seeds", "2", "--fresh"]) == 0
-    assert "jobs are done already" not in capsys.readouterr().out
+    assert "jobs are already done" not in capsys.readouterr().out
     assert not (tmp_path / "out" / "seed-2" / "state").exists()
 
 
@@ -492,7 +492,7 @@ def error(capsys: pytest.CaptureFixture[str], *words: str, status: int = 2) -> s
         (
             ["--resume"],
             2,
-            "--resume: found 'runs/latest/state', expected the state of an emulation",
+            "--resume: found 'runs/latest/state', expected the state of an interrupted emulation",
         ),
         (["--out", "own_module.py"], 4, "make folder own_module.py: File exists"),
         (["--out", "own_module.py/out"], 4, "make folder own_module.py/out: Not a directory"),

@@ -155,7 +155,7 @@ def test_workers_are_as_many_as_processors_unless_told(
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (DataConfig(split="pathological", classes_per_device=2), "2 classes a device"),
+        (DataConfig(split="pathological", classes_per_device=2), "2 classes per device"),
         (DataConfig(split="iid"), "IID"),
         (DataConfig(split="given", partition="p.npy"), "as p.npy says"),
         (DataConfig(split="natural"), "each a group of the data's own"),
@@ -305,7 +305,7 @@ def test_a_second_emulation_says_that_its_export_is_from_the_cache(
     first = set_up(CONFIG, base, tmp_path / "first", False, ignore, fresh=True)
     second = set_up(CONFIG, base, tmp_path / "second", False, notes.append)
     assert (first.model.from_cache, second.model.from_cache) == (False, True)
-    assert "exported and verified, earlier (from the cache): mlp, 2,003 parameters" in notes
+    assert "exported and verified earlier (from the cache): mlp, 2,003 parameters" in notes
     assert resumed(CONFIG, base, tmp_path / "second").model == second.model
 
 
@@ -321,7 +321,7 @@ def test_targets_that_each_device_would_decline_are_refused_at_once(tmp_path: Pa
 
 
 def test_there_is_nothing_to_resume(base: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the state of an emulation that was stopped"):
+    with pytest.raises(ConfigError, match="the state of an interrupted emulation"):
         resumed(CONFIG, base, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

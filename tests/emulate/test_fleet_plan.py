@@ -51,13 +51,13 @@ def test_the_command_reads_what_benchmarks_kept(
     (tmp_path / "processes.json").write_bytes(msgspec.json.encode(CLOUD))
     assert main(words) == 0
     found = capsys.readouterr().out
-    assert "10,000,000 devices, 1 rounds a day with 100,000 of them" in found
+    assert "10,000,000 devices, 1 rounds per day with 100,000 of them" in found
     assert "3,000,000" in found  # updates of thirty days
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [((), "--devices"), (("--devices", "1e7", "--share", "2"), "--share: found 2.0, expected a share")],
+    [((), "--devices"), (("--devices", "1e7", "--share", "2"), "--share: found 2.0, expected a fraction")],
 )  # fmt: skip
 def test_wrong_words_get_one_line(
     words: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]

@@ -203,7 +203,8 @@ def exported(
 def test_whole_numbers_as_floats_are_asked_about(base: Path, factory: str, has: str) -> None:
     """A table writes labels as floats. They must not become a regression without a word."""
     said = (
-        f"data.npz: y holds whole numbers as floats{has}: labels? y.astype(int); targets? [model] "
+        f"data.npz: y holds whole numbers as floats{has}: for labels, use y.astype(int); "
+        "for targets, set [model] "
     )
     with pytest.raises(DataError, match=re.escape(said)):
         exported(base, np.arange(40) % 5.0, factory=factory)
@@ -226,7 +227,7 @@ def test_a_label_for_each_token(base: Path) -> None:
     assert (manifest.num_classes, manifest.target) == (5, TensorSpec("int64", (2,)))
     data = load_data_set("data.npz", base=base)
     assert data.labels.tolist()[:4] == [0, 2, 0, 3]  # each row's rarest, and -100 is none
-    with pytest.raises(ConfigError, match=r"a model for labels of shape \(2,\) in a row"):
+    with pytest.raises(ConfigError, match=r"a model for labels of shape \(2,\) per row"):
         exported(base, y, factory="")
 
 

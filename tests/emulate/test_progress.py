@@ -108,7 +108,7 @@ def test_a_line_says_who_was_late_and_what_went_twice() -> None:
 
 
 # No newcomers in the rounds of this file.
-LINKS = "; a device's first round ↑ 0 B ↓ 0 B, coordinator ↑ 2.00 MB ↓ 60.0 kB a round"
+LINKS = "; a device's first round ↑ 0 B ↓ 0 B, coordinator ↑ 2.00 MB ↓ 60.0 kB per round"
 
 
 def shown(progress: Progress, width: int = 110) -> list[str]:

@@ -458,7 +458,7 @@ def test_real_devices_are_invited_before_the_fleet_begins(
         assert f'device = "{device}"' in text
         assert 'fleet = "fed-obp"' in text
         assert url in text
-        note = f"{device} may join with {folder}: sedge-edge -c {folder}/edge.toml run"
+        note = f"{device} can join from {folder}: sedge-edge -c {folder}/edge.toml run"
         assert note.replace(" ", "") in "".join(screen.getvalue().split())
     # Begun anew into the same folder they have new secrets.
     secret = (folder / "secret").read_text()

@@ -55,7 +55,7 @@ def test_what_comes_again_is_announced(run: Run) -> None:
     before = run.screen.getvalue()
     run.watch.playing_back(12)
     said = run.screen.getvalue().removeprefix(before)
-    assert said.strip() == "12 jobs are done already; playing back to where it ended"
+    assert said.strip() == "12 jobs are already done; replaying them up to the interruption"
 
 
 COHORT = ("device-0", "device-1", "device-2")

@@ -83,10 +83,10 @@ def shared(value: Any, levels: int, width: int) -> Any:
         (pickle.dumps(np.array(["2020-01-01"], "M8[D]")), "an array of type 'M8'"),
         (pickle.dumps(np.zeros(2, [("a", "i4")])), "an array of type 'V4'"),
         (pickle.dumps(len), "it names builtins.len"),
-        (pickle.dumps(nested(20)), "more than 16 containers"),
+        (pickle.dumps(nested(20)), "containers nested more than 16 deep"),
         # The array itself must not be called: ndarray((9,), "O", b"...") would read addresses.
         (b"cnumpy\nndarray\n(I9\ntR.", "NoneType"),
-        (pickle.dumps(shared([], 7, 500)), "more values than so few bytes hold"),
+        (pickle.dumps(shared([], 7, 500)), "more values than that many bytes can hold"),
         # As a key of a dict: "}" before it, and the value 1 and "s" after it; without protocol and frame.
         (b"}" + pickle.dumps(shared((), 60, 2), 2)[2:-1] + b"K\x01s.", "names a tuple twice"),
         (b"}" + pickle.dumps(shared((), 60, 2), 4)[11:-1] + b"K\x01s.", "names a tuple twice"),

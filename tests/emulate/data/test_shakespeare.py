@@ -77,7 +77,7 @@ def test_each_role_of_each_play_is_a_group_and_its_end_is_for_tests(tmp_path: Pa
     )
     found = shakespeare(tmp_path, archive)
     # The fool's 800 characters lack the one after the last: nine windows.
-    assert found.notes == ("1 of 3 roles say fewer than 10 windows of 80 characters; left out",)
+    assert found.notes == ("1 of 3 roles have fewer than 10 windows of 80 characters; left out",)
     assert found.groups.tolist() == [*[0] * 10, *[1] * 11]
     assert np.flatnonzero(found.tests).tolist() == [8, 9, 18, 19, 20]
     assert found.inputs.shape == found.targets.shape == (21, 80)

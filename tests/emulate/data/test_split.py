@@ -192,7 +192,7 @@ def test_pathological_shards_are_about_equal() -> None:
         (0, 1, ConfigError, "devices: found 0"),
         (5, 0, ConfigError, "classes_per_device: found 0, expected 1 to 5"),
         (5, 6, ConfigError, "classes_per_device: found 6, expected 1 to 5"),
-        (2, 2, DataError, "2 devices of 2 classes cannot hold all 5 classes"),
+        (2, 2, DataError, "2 devices with 2 classes each cannot hold all 5 classes"),
         (3000, 1, DataError, "2000 examples are too few for 3000 devices"),
     ],
 )

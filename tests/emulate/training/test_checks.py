@@ -226,7 +226,7 @@ def test_evaluations_are_checked(wanted: References) -> None:
     with pytest.raises(Wrong, match="the loss_sum is wrong"):
         check(trainer, OF, "fp32", wanted)
     trainer.answer = TrainingDiverged("no")
-    with pytest.raises(Wrong, match="faulty: no in an evaluation, not in torch"):
+    with pytest.raises(Wrong, match="faulty: no in an evaluation, but not in torch"):
         check(trainer, OF, "fp32", wanted)
     (loss,) = {end.loss for end in AutogradTrainer.evaluate(trainer, [judged(wanted)])}  # type: ignore[union-attr]
     trainer.answer = Metrics(loss, 1.0, 1)
@@ -241,7 +241,7 @@ def judged(wanted: References) -> tuple[Theta, Examples]:
 
 
 def test_divergence_is_wrong_here(wanted: References) -> None:
-    with pytest.raises(Wrong, match="diverged that does not in torch: at once"):
+    with pytest.raises(Wrong, match="diverged, but not in torch: at once"):
         check(Diverging(lambda _, end: end), OF, "fp32", wanted)
 
 

@@ -118,18 +118,18 @@ def test_a_gpu_that_cannot_be_used_is_one_line_and_auto_goes_on_with_the_cpu(
     ) as caught:
         opened(device="cuda")
     assert "\n" not in str(caught.value)
-    with pytest.warns(UserWarning, match=rf"^trainer\.device: the CPU trains: .*{line}"):
+    with pytest.warns(UserWarning, match=rf"^trainer\.device: training on the CPU: .*{line}"):
         assert opened(device="auto", tf32=True).name == "autograd"
 
 
 def test_auto_goes_on_where_one_device_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*given: object, **options: object) -> None:
-        raise Unsupported("cuda has 2.1 GB, and one device of this model takes 3.0")
+        raise Unsupported("cuda has 2.1 GB, and one device of this model needs 3.0")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(choice, "_device", torch.device)
     monkeypatch.setattr(choice, "VectorisedTrainer", full)
-    with pytest.warns(UserWarning, match=r"the CPU trains: .*2\.1 GB, and one device"):
+    with pytest.warns(UserWarning, match=r"training on the CPU: .*2\.1 GB, and one device"):
         assert opened(device="auto").name == "autograd"
     with pytest.raises(ConfigError, match=r"trainer: found 'vectorised', .*2\.1 GB"):
         opened(device="cuda")
@@ -146,8 +146,8 @@ def test_auto_does_not_hide_what_no_gpu_can_do(monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_operator_that_torch_does_not_have_is_named() -> None:
     """torch 2.13 has no rule for a GRU of many devices in an evaluation."""
-    expected = r"trainer: found 'vectorised', expected a backend for this model: torch \S+ cannot"
-    with pytest.raises(ConfigError, match=rf"^{expected} compute it on cpu: .*gru") as caught:
+    expected = r"trainer: found 'vectorised', expected a backend that supports this model: torch \S+ cannot"
+    with pytest.raises(ConfigError, match=rf"^{expected} run it on cpu: .*gru") as caught:
         opened(problem("recurrent"), name="vectorised")
     assert "\n" not in str(caught.value)
 

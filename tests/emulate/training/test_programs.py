@@ -75,7 +75,7 @@ def test_what_programs_cannot_do(exported: tuple[Problem, Bundle]) -> None:
     of, bundle = exported
     with pytest.raises(Unsupported, match="no bundle"):
         OnnxFleet(of, "fp32", None)
-    with pytest.raises(Unsupported, match="compute in fp32"):
+    with pytest.raises(Unsupported, match="compute only in fp32"):
         OnnxFleet(of, "bf16", bundle)
     with pytest.raises(Unsupported, match="shuffle as devices do"):
         OnnxFleet(replace(of, shuffles=none), "fp32", bundle)

@@ -68,7 +68,7 @@ def test_a_host_that_may_compute_other_bits_is_refused(setup: WorkerSetup) -> No
         placed = Placed(
             setup, Shares.open(setup.data), bundle, {**versions_of(setup), name: "other"}
         )
-        with pytest.raises(ConfigError, match=f"{name}: found .* on .*, expected other, as where"):
+        with pytest.raises(ConfigError, match=f"{name}: found .* on .*, expected other, as on"):
             cluster._require_same(placed)
 
 
@@ -125,7 +125,10 @@ def test_a_host_lost_in_mid_run_changes_no_byte(tmp_path: Path, two_hosts: Any) 
                 assert working_below(raylet), "the second host has no part in it"
                 nodes.remove_node(lost, allow_graceful=False)
     assert process.returncode == 0, "".join(said)
-    assert f"Ray ({nodes.address}) starts its workers; a busy host takes a minute\n" in said
+    assert (
+        f"Ray ({nodes.address}) is starting its workers; on a busy host this takes a minute\n"
+        in said
+    )
     assert sum("round 12/" in line for line in said) == 1
     with begin_emulation(tmp_path / "local", FLEET) as process:
         process.communicate()

@@ -301,7 +301,9 @@ def test_a_gpu_that_cannot_be_used_is_noted(
     setup: WorkerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unusable(name: str) -> None:
-        raise choice._Unusable("trainer.device", name, "a device of this torch: the driver is old")
+        raise choice._Unusable(
+            "trainer.device", name, "a device that this PyTorch supports: the driver is old"
+        )
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(choice, "_device", unusable)
@@ -310,7 +312,7 @@ def test_a_gpu_that_cannot_be_used_is_noted(
     name, width, notes = module.describe()
     assert (name, width) == ("onnx", 1)
     assert [note.partition(": found")[0] for note in notes] == [
-        "trainer.device: the CPU trains: trainer.device"
+        "trainer.device: training on the CPU: trainer.device"
     ]
     assert notes[0].endswith("the driver is old")
 

@@ -51,7 +51,7 @@ class FakeWorkers:
         assert function is worker.describe
         future: Future[Any] = Future()
         self.described += 1
-        future.set_result(("noted", WIDTH, ["the CPU trains"]))
+        future.set_result(("noted", WIDTH, ["training on the CPU"]))
         return future
 
     def perform(self, requests: Sequence[Request]) -> Future[Answers]:
@@ -86,7 +86,7 @@ def test_jobs_go_in_groups_of_which_the_last_are_the_largest_first() -> None:
     workers = FakeWorkers(2)
     pool = WorkerPool(workers, hold=True)
     assert (pool.trainer, pool.workers) == ("noted", 2)
-    assert pool.notes == ["the CPU trains"]
+    assert pool.notes == ["training on the CPU"]
     assert workers.described == 2  # each opens its trainer
     sizes = [1, 5, 2, 9, 9, 7, 3, 8, 4, 6, 10]
     jobs = submit(pool, sizes)

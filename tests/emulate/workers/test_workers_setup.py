@@ -29,8 +29,8 @@ def test_every_option_of_the_fleet_file_reaches_the_trainer(
     bundle, _ = load(setup.bundle)
     notes: list[str] = []
     trainer_for(setup, bundle, np.zeros((1, 4), np.float32), notes.append)
-    asked["note"]("the CPU trains")
-    assert notes == ["the CPU trains"]
+    asked["note"]("training on the CPU")
+    assert notes == ["training on the CPU"]
     assert asked["processes"] == 3
     options = structs.asdict(wished)
     assert all(value != getattr(TrainerConfig(), key) for key, value in options.items())

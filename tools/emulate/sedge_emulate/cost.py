@@ -131,7 +131,7 @@ def cost(arguments: argparse.Namespace) -> int:
 
 
 def _table(name: str, first: Use, later: Use, bill: Bill, prices: Prices) -> Table:
-    table = Table(title=f"{name}: a device, {prices.rounds_per_day:g} rounds a day")
+    table = Table(title=f"{name}: a device, {prices.rounds_per_day:g} rounds per day")
     for head in ("", "first round", "a later round", f"{prices.days:g} days"):
         table.add_column(head, justify="right" if head else "left")
     uses = (first, later, bill.use)

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 # More frequent events would only slow the emulation down.
 SHORTEST_MEAN_S = 1.0
-MEAN = f"0 (never), or {SHORTEST_MEAN_S:g} second or more"
+MEAN = f"0 (never) or at least {SHORTEST_MEAN_S:g} second"
 _MAX_S = 3.2e8  # ten years
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -37,9 +37,9 @@ class LinkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     duplicate: Chance = 0.0
     """Probability that a message arrives twice."""
     up_kbit_s: KbitPerS = 0.0
-    """Upload rate in kbit/s (1,000 bits), for which messages queue; 0 sets no limit."""
+    """Upload rate in kbit/s (1,000 bits), at which queued messages are sent; 0 sets no limit."""
     down_kbit_s: KbitPerS = 0.0
-    """Download rate in kbit/s (1,000 bits), for which messages queue; 0 sets no limit."""
+    """Download rate in kbit/s (1,000 bits), at which queued messages arrive; 0 sets no limit."""
     cut_every_s: Seconds = 0.0
     """Mean seconds that the link stays up before it is cut; 0 means never."""
     cut_s: Seconds = 0.0
@@ -53,7 +53,7 @@ class DutyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     period_s: Annotated[float, Meta(ge=1, le=_MAX_S)]
-    """Seconds of a period, such as 86,400 for a day."""
+    """Length of a period in seconds, such as 86,400 for a day."""
     on_s: Annotated[float, Meta(ge=1, le=_MAX_S)]
     """Seconds of each period for which a device is on."""
 
@@ -75,7 +75,7 @@ class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     straggler_share: Chance = 0.0
     """Share of the jobs that take ``straggler_factor`` times as long."""
     straggler_factor: Annotated[float, Meta(ge=1, le=1e6)] = 4.0
-    """Factor by which a straggling job takes longer."""
+    """Factor by which a straggling job is slower."""
     reboot_every_s: Seconds = 0.0
     """Mean seconds between restarts, which clear the device's memory; 0 means never."""
     disk_full_every_s: Seconds = 0.0
@@ -83,11 +83,11 @@ class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     disk_full_s: Seconds = 0.0
     """Mean seconds that a full disk refuses writes."""
     memory_mb: Annotated[int, Meta(ge=0, le=2**30)] = 0
-    """Memory that the device reports, in megabytes, by which strategies choose its width; 0 reports
+    """Memory in megabytes that the device reports, from which strategies choose its width; 0 reports
     none."""
     absent_rounds: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
-    """Number of training rounds, the last ones, that devices of the class miss; with all of them, the
-    devices are newcomers to the final evaluation."""
+    """Number of final training rounds that devices of the class miss; if they miss all rounds, they are
+    newcomers in the final evaluation."""
     link: LinkConfig = LinkConfig()
     duty: DutyConfig | None = None
 
@@ -118,6 +118,6 @@ def contradictions(kind: ClassConfig) -> Iterator[tuple[str, float, str]]:
     ):
         if bool(every_s) != bool(lasting_s):
             wrong = f"{key}_every_s" if lasting_s else f"{key}_s"
-            yield wrong, 0.0, f"above 0: {key}_every_s and {key}_s go together"
+            yield wrong, 0.0, f"above 0: set {key}_every_s and {key}_s together"
     if duty and duty.on_s > duty.period_s:
         yield "duty.on_s", duty.on_s, f"at most duty.period_s = {duty.period_s:g}"

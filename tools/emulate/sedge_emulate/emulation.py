@@ -155,7 +155,7 @@ def set_up(
     """
     if config.real and len(config.strategies) > 1:
         expected = (
-            "one strategy when real devices join: they belong to one fleet; choose it with --only"
+            "one strategy if real devices join, as they belong to one fleet; choose it with --only"
         )
         raise ConfigError("strategies", len(config.strategies), expected)
     _require_names(config)
@@ -195,7 +195,7 @@ def set_up(
     cached = (state / CACHED).exists()
     model = Model(name=source.name, parameters=size, dense_bytes=4 * size, from_cache=cached)
     frozen = "" if manifest.frozen is None else f" and {manifest.frozen.layout.size:,} frozen ones"
-    when = ", earlier (from the cache)" if cached else ""
+    when = " earlier (from the cache)" if cached else ""
     note(f"exported and verified{when}: {model.name}, {model.parameters:,} parameters{frozen}")
     mapped = Shares.open(state / "data")
     return Stage(
@@ -208,7 +208,7 @@ def described_split(config: EmulationConfig, dataset: Dataset, central: int = 0)
     data = config.data
     how = {
         "dirichlet": f"Dir({data.alpha:g})",
-        "pathological": f"{data.classes_per_device} classes a device",
+        "pathological": f"{data.classes_per_device} classes per device",
         "iid": "IID",
         "natural": "each a group of the data's own",
         "given": f"as {data.partition} says",
@@ -326,9 +326,7 @@ def _require_names(config: EmulationConfig) -> None:
     names = [slug(strategy.title) for strategy in config.strategies]
     for name, strategy in zip(names, config.strategies, strict=True):
         if names.count(name) > 1:
-            expected = (
-                f"labels that differ as names of files; this one is {name!r}, and so is another"
-            )
+            expected = f"labels that give different file names; another one also gives {name!r}"
             raise ConfigError("strategies.label", strategy.title, expected)
 
 
@@ -350,11 +348,11 @@ def _require_own(out: Path) -> None:
     with translated("look into", out):
         own = (state / OWN).exists() or (state / "fleet.json").exists()
         if state.exists() and not own and any(state.iterdir()):
-            expected = "a folder whose state is an emulation's, or none"
+            expected = "no such folder, or the state of an emulation"
             raise ConfigError("--out", str(state), expected)
         bundle = out / "bundle"
         if bundle.exists() and not (bundle / "manifest.json").exists() and any(bundle.iterdir()):
-            raise ConfigError("--out", str(bundle), "a folder whose bundle is a bundle, or none")
+            raise ConfigError("--out", str(bundle), "no such folder, or a bundle")
 
 
 def _clear(out: Path) -> None:
@@ -379,12 +377,10 @@ def _require_same(mark: Path, described: bytes) -> None:
     with translated("read", mark):
         found = mark.read_bytes() if mark.exists() else b""
     if not found:
-        raise ConfigError(
-            "--resume", str(mark.parent), "the state of an emulation that was stopped"
-        )
+        raise ConfigError("--resume", str(mark.parent), "the state of an interrupted emulation")
     if found != described:
         old, new = msgspec.json.decode(found), msgspec.json.decode(described)
         changed = sorted(key for key in new if new[key] != old.get(key))
         raise ConfigError(
-            "--resume", ", ".join(changed), f"the fleet that {mark.parent} belongs to, unchanged"
+            "--resume", ", ".join(changed), f"settings unchanged since {mark.parent} was made"
         )

@@ -140,10 +140,12 @@ def plan(arguments: argparse.Namespace) -> int:
     Raises ``ConfigError`` for invalid options, and ``DataError`` if a benchmark's result is missing.
     """
     if arguments.devices is None:
-        raise ConfigError("--devices", "nothing", "the fleet's, as 1e7; or a fleet file")
+        raise ConfigError(
+            "--devices", "nothing", "the number of devices, such as 1e7, or a fleet file"
+        )
     for option in ("share", "online"):
         if not 0 <= getattr(arguments, option) <= 1:
-            raise ConfigError(f"--{option}", getattr(arguments, option), "a share, 0 to 1")
+            raise ConfigError(f"--{option}", getattr(arguments, option), "a fraction from 0 to 1")
     results: Path = arguments.results or RESULTS
     device = _kept(results / "fleet_costs.json", DeviceCosts, "tools.bench fleet_costs")
     cloud = _kept(results / "processes.json", ProcessCosts, "tools.bench processes")
@@ -157,20 +159,20 @@ def _kept(path: Path, kind: type[T], program: str) -> T:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, ValueError) as exc:  # ValueError covers msgspec's errors
-        expected = f"a result of `python -m {program}`; in a checkout, or in --results FOLDER"
+        expected = f"a result of `python -m {program}`, in a checkout or in --results FOLDER"
         raise DataError(f"{path}: {exc}, expected {expected}") from exc
 
 
 def _table(fleet: Fleet, found: Plan, device: DeviceCosts, cloud: ProcessCosts) -> Table:
     cohort = fleet.devices * fleet.share
     table = Table(
-        title=f"{fleet.devices:,.0f} devices, {fleet.rounds_per_day:g} rounds a day with {cohort:,.0f} of "
-        f"them, {device.parameters:,} parameters, {fleet.days:g} days",
+        title=f"{fleet.devices:,.0f} devices, {fleet.rounds_per_day:g} rounds per day with {cohort:,.0f} "
+        f"of them, {device.parameters:,} parameters, {fleet.days:g} days",
         caption=f"One update: {cloud.update_ms:.1f} ms. One idle coordinator: {cloud.idle:.1%} of a core.",
     )
     table.add_column("")
-    table.add_column("in all", justify="right")
-    table.add_column("a second, on average", justify="right")
+    table.add_column("in total", justify="right")
+    table.add_column("per second, on average", justify="right")
     seconds = max(fleet.days * SECONDS_A_DAY, 1e-9)
     for text, figure in (
         ("updates", found.updates),
@@ -184,9 +186,9 @@ def _table(fleet: Fleet, found: Plan, device: DeviceCosts, cloud: ProcessCosts) 
     ):
         table.add_row(text, f"{figure:,.0f}", f"{figure / seconds:,.2f}")
     for text, figure in (
-        ("connections at a time", found.connections),
-        ("bytes of memory for connections at the brokers", found.broker_bytes),
-        ("bytes of rows, nothing deleted", found.rows_bytes),
+        ("concurrent connections", found.connections),
+        ("bytes of broker memory for connections", found.broker_bytes),
+        ("bytes of rows if none are deleted", found.rows_bytes),
         ("price", found.price),
     ):
         table.add_row(text, f"{figure:,.0f}", "")

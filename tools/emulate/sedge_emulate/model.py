@@ -58,12 +58,14 @@ class ModelSource:
         name = config.factory or config.name or (AVGCNN if shape == (1, 28, 28) else MLP)
         dtype, target = str(dataset.inputs.dtype), config.target or dataset.target
         if target not in ("none", dataset.target):
-            raise ConfigError("model.target", target, f"{dataset.target}, as {dataset.name} has it")
+            raise ConfigError(
+                "model.target", target, f"{dataset.target}, the target of {dataset.name}"
+            )
         outputs = math.prod(shape) if target == "none" else dataset.outputs
         parts = dataset.parts if config.factory else ()
         labels = dataset.targets.shape[1:] if target == "class" else ()
         if labels and not config.factory:
-            raise ConfigError("model.factory", "", f"a model for labels of shape {labels} in a row")
+            raise ConfigError("model.factory", "", f"a model for labels of shape {labels} per row")
         return cls(name, config.factory, base, shape, outputs, target, config, dtype, parts, labels)
 
     @property
@@ -270,8 +272,8 @@ def _require_numbers(source: ModelSource, sample: Sample, row: tuple[int, ...]) 
         return
     has = f" and the model has {outputs} outputs" if outputs else ""
     raise DataError(
-        f"{sample.doubtful}: y holds whole numbers as floats{has}: labels? y.astype(int); "
-        'targets? [model] target = "float"'
+        f"{sample.doubtful}: y holds whole numbers as floats{has}: for labels, use y.astype(int); "
+        'for targets, set [model] target = "float"'
     )
 
 

@@ -194,7 +194,7 @@ def _doing(track: _Track) -> str:
     """Return what the strategy is doing, and the bytes that the table leaves out."""
     rates = rates_of(track.closed)
     first, own = _arrows(rates.newcomer), _arrows(rates.coordinator)
-    moved = f"; a device's first round {first}, coordinator {own} a round" if track.closed else ""
+    moved = f"; a device's first round {first}, coordinator {own} per round" if track.closed else ""
     return _state(track) + moved
 
 

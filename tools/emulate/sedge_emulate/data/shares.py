@@ -209,7 +209,7 @@ def _natural(
     dataset: Dataset, shared: Indices, config: DataConfig, devices: int, rng: Generator
 ) -> Sequence[Part]:
     if dataset.groups is None:
-        expected = "an array group (N,), or a third value of the function"
+        expected = "an array group (N,), or a third return value of the function"
         raise DataError(f"{dataset.name}: no groups to split by, expected {expected}")
     drawn = natural(dataset.groups[shared], devices, rng, config.min_examples)
     parts, tests = [shared[part] for part in drawn], dataset.tests
@@ -235,7 +235,7 @@ def _given(shared: Indices, path: Path, devices: int, num_examples: int) -> Sequ
 def _require_size(parts: list[Indices], config: DataConfig) -> None:
     smallest = min(len(part) for part in parts)
     if smallest < config.min_examples:
-        expected = f"data.min_examples = {config.min_examples} or more on each"
+        expected = f"at least data.min_examples = {config.min_examples} on each"
         raise DataError(f"{config.split}: a device with {smallest} examples, expected {expected}")
 
 

@@ -127,7 +127,7 @@ def pathological(
         raise ConfigError("classes_per_device", classes_per_device, f"1 to {len(members)}")
     if devices * classes_per_device < len(members):
         raise DataError(
-            f"pathological: {devices} devices of {classes_per_device} classes cannot hold all "
+            f"pathological: {devices} devices with {classes_per_device} classes each cannot hold all "
             f"{len(members)} classes"
         )
     num_shards = _shards_per_class(members, devices, classes_per_device)

@@ -108,7 +108,7 @@ def of_devices(result: Result) -> list[Plot]:
     plots: list[Plot] = []
     for i, strategy in enumerate(result.strategies):
         devices = worst_first(strategy.devices, metric)
-        x = count_axis(1, max(len(devices), 2), "devices, worst before training first", 0.6)
+        x = count_axis(1, max(len(devices), 2), "devices, from worst to best before training", 0.6)
         plot = Plot(strategy.name, x, metric_axis(values, metric))
         if len(devices) > MAX_STROKES:
             _distribution(plot, series(i), devices)
@@ -152,7 +152,7 @@ def of_cost(result: Result) -> list[Plot]:
     ]
     known = [total for sums in totals for total in sums if total]
     x = bytes_axis(
-        min(known, default=1), max(known, default=1), "bytes of all devices, both ways, logarithmic"
+        min(known, default=1), max(known, default=1), "bytes of all devices, both ways, log scale"
     )
     plots: list[Plot] = []
     for (title, mean, _), last in zip(_MOMENTS, ("before", "after"), strict=True):

@@ -65,7 +65,7 @@ def stored_result(reader: Reader, names: Sequence[str], command: str) -> Result:
     first = runs[0]
     for run in runs:
         if run.same != first.same:
-            expected = f"a run with the tensors and the metric of run {names[0]}"
+            expected = f"a run with the same tensors and metric as run {names[0]}"
             raise ConfigError("run", run.facts.run, expected)
     strategies = [_strategy(reader.store, run) for run in runs]
     layout, created = first.manifest.layout, first.facts.created
@@ -104,7 +104,7 @@ class _StoredRun:
             number: msgspec.msgpack.decode(coded, type=Summary) for number, coded in rows.items()
         }
         if facts is None or not any(summary.devices for summary in found.values()):
-            raise ConfigError("run", name, "a run with a closed round and an update in it")
+            raise ConfigError("run", name, "a run with a closed round that has an update")
         config = msgspec.msgpack.decode(row.config, type=RunConfig)
         return cls(facts, config, Run(row, store).manifest, found)
 

@@ -114,7 +114,7 @@ def _central(name: str, found: CentralTest, metric: Metric) -> str:
     before, after = (measured(one.mean, metric) for one in (found.before, found.after))
     one = "" if found.global_model is None else f", global {measured(found.global_model, metric)}"
     return (
-        f"{name} on the {found.examples:,} examples for all: devices' models {before} before, "
+        f"{name} on the {found.examples:,} central test examples: devices' models {before} before, "
         f"{after} after{one}"
     )
 

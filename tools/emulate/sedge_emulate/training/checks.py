@@ -159,7 +159,7 @@ def check(
 def _check_case(trainer: FleetTrainer, wanted: References, case: _Case, tolerance: float) -> None:
     (end,) = trainer.train([case.task])
     if isinstance(end, TrainingDiverged):
-        raise Wrong(f"{trainer.name}: a training diverged that does not in torch: {end}")
+        raise Wrong(f"{trainer.name}: training diverged, but not in torch: {end}")
     theta, rate = case.task.request.theta, case.task.request.training.learning_rate
     gradient = (theta.astype(np.float64) - end.theta) / rate
     for tensor in wanted.problem.network.layout.tensors:
@@ -170,7 +170,7 @@ def _check_case(trainer: FleetTrainer, wanted: References, case: _Case, toleranc
     truth.check(wanted.yardstick.answers(gradient, end.loss, left), tolerance)
     (found,) = trainer.evaluate([(theta, case.task.examples)])
     if isinstance(found, TrainingDiverged):
-        raise Wrong(f"{trainer.name}: {found} in an evaluation, not in torch")
+        raise Wrong(f"{trainer.name}: {found} in an evaluation, but not in torch")
     _check_evaluation(wanted, theta, case.task.examples, found, tolerance)
 
 
@@ -222,7 +222,7 @@ def _num_outputs(problem: Problem, sample: torch.Tensor) -> int:
     except (RuntimeError, ValueError, IndexError) as exc:
         row_shape = f"{problem.input.dtype} {tuple(problem.input.shape)}"
         raise ExportError(
-            f"model: expected outputs (B, C, ...) for rows of {row_shape}; it fails: {exc}"
+            f"model: expected outputs (B, C, ...) for rows of {row_shape}, but it fails: {exc}"
         ) from exc
     return outputs
 

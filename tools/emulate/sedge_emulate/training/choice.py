@@ -87,10 +87,14 @@ def open_trainer(
             if wanted is not None:
                 _checks().check(trainer, problem, precision, wanted)
         except Unsupported as exc:
-            raise _Unusable("trainer", chosen, f"a backend for this model: {exc}") from exc
+            raise _Unusable(
+                "trainer", chosen, f"a backend that supports this model: {exc}"
+            ) from exc
         except RuntimeError as exc:  # this torch lacks an operator on that device
-            why = f"torch {torch.__version__} cannot compute it on {where}: {_first_line(exc)}"
-            raise _Unusable("trainer", chosen, f"a backend for this model: {why}") from exc
+            why = f"torch {torch.__version__} cannot run it on {where}: {_first_line(exc)}"
+            raise _Unusable(
+                "trainer", chosen, f"a backend that supports this model: {why}"
+            ) from exc
         return trainer
 
     options = _Options(precision, tf32, graphs, convolutions)
@@ -100,7 +104,7 @@ def open_trainer(
         try:
             return opened(_device("cuda"), options)
         except _Unusable as exc:
-            note(f"trainer.device: the CPU trains: {exc}")
+            note(f"trainer.device: training on the CPU: {exc}")
     return opened(torch.device("cpu"), _Options(precision))
 
 
@@ -160,7 +164,7 @@ def _device(name: str) -> torch.device:
         torch.ones(1, device=device).add_(1).item()
     except (RuntimeError, AssertionError) as exc:  # torch without CUDA raises AssertionError
         raise _Unusable(
-            "trainer.device", name, f"a device of this torch: {_first_line(exc)}"
+            "trainer.device", name, f"a device that this PyTorch supports: {_first_line(exc)}"
         ) from exc
     return device
 

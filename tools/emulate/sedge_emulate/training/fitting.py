@@ -59,7 +59,7 @@ def fitting_width(
         place = place_bytes(problem, convolutions, graphs)
         needed = (place + _CONTEXT_BYTES) / (1 - _LEFT) * processes
         raise Unsupported(
-            f"{device} has {memory / 1e9:.1f} GB{shared}, and one device of this model takes"
+            f"{device} has {memory / 1e9:.1f} GB{shared}, and one device of this model needs"
             f" {needed / 1e9:.1f}"
         )
     return min(limit, most)

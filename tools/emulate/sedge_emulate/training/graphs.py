@@ -58,7 +58,7 @@ class _Capture:
             raise
         except RuntimeError as exc:
             raise Unsupported(
-                f"its step cannot be a CUDA graph (trainer.graphs = true): {exc}"
+                f"its step cannot run as a CUDA graph (trainer.graphs = true): {exc}"
             ) from exc
 
     def run(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -26,9 +26,9 @@ class OnnxFleet:
         if bundle is None:
             raise Unsupported("there is no bundle")
         if precision != "fp32":
-            raise Unsupported("programs compute in fp32")
+            raise Unsupported("programs compute only in fp32")
         if problem.shuffles is not permutations:
-            raise Unsupported("programs shuffle as devices do")
+            raise Unsupported("programs can only shuffle as devices do")
         manifest = bundle.manifest
         frozen = None if manifest.frozen is None else manifest.frozen.layout
         if (manifest.layout, frozen) != (problem.network.layout, problem.network.frozen):

@@ -148,7 +148,7 @@ class VectorisedTrainer:
                 return work()
         except torch.OutOfMemoryError as exc:
             raise Unsupported(
-                f"{self._device}: {self.width} devices at once do not fit,"
+                f"{self._device}: {self.width} devices at once do not fit in memory,"
                 f' expected trainer.backend = "autograd": {exc}'
             ) from exc
 

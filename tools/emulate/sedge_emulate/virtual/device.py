@@ -254,8 +254,8 @@ class VirtualDevice:
         state = None if self._agent is None else self._agent.state.runs.get(order.run)
         if order.work.keep and state is not None and state.kept.model is None:
             raise LocalError(
-                f"round {order.round}: {self.identity.device} is to keep {order.work.keep} of its own "
-                "model, which virtual devices keep only where every order asks for it"
+                f"round {order.round}: {self.identity.device} must keep {order.work.keep} of its own "
+                "model, which virtual devices do only if every order asks for it"
             )
 
     def _let_go(self, coming: "_StartedJob | None" = None) -> None:

@@ -223,5 +223,5 @@ def _require_same(given: Placed) -> None:
     """Raise ``ConfigError`` if this host might not compute the same results as the emulation's own host."""
     for name, found in versions_of(given.setup).items():
         if found != given.versions[name]:
-            expected = f"{given.versions[name]}, as where the emulation runs"
+            expected = f"{given.versions[name]}, as on the emulation's own host"
             raise ConfigError(name, f"{found} on {platform.node()}", expected)

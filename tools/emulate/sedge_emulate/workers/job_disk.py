@@ -187,7 +187,7 @@ class CarriedBlobs(JobBlobs):
         return sha256 in self._written or sha256 in self._carried.files
 
     def read(self, sha256: bytes) -> bytes:
-        """Return a blob's content. Raises ``StorageError`` if it did not come with the job."""
+        """Return a blob's content. Raises ``StorageError`` if it is missing from the job."""
         if sha256 in self._written:
             return self._written[sha256]
         return bytes(_carried(self._carried, sha256))
@@ -201,7 +201,7 @@ class CarriedVectors(JobVectors):
         self._carried = carried
 
     def read_mask(self, name: bytes) -> bytes:
-        """Return the bitmap of a mask. Raises ``StorageError`` if it did not come with the job."""
+        """Return the bitmap of a mask. Raises ``StorageError`` if it is missing from the job."""
         return bytes(_carried(self._carried, name))
 
     def lay(self, name: bytes, data: memoryview, is_shared: bool) -> None:
@@ -221,4 +221,4 @@ def _carried(carried: Carried, name: bytes) -> memoryview:
         return memoryview(carried.files[name])
     if name in carried.written:
         return memoryview(carried.written[name][1])
-    raise StorageError(f"{name.hex()[:16]} did not come with the job")
+    raise StorageError(f"{name.hex()[:16]} is missing from the job")

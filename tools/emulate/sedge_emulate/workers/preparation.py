@@ -41,7 +41,7 @@ def prepare(
     notes: list[str] = []
     cache = None if setup.cache is None else Cache(setup.cache, notes.append, fresh)
     if cache is None:
-        notes.append("cache: not used: neither $XDG_CACHE_HOME nor a home folder is known")
+        notes.append("cache: not used: found neither $XDG_CACHE_HOME nor a home folder")
     cached = [_exported(setup, cache, sample, seed, dropped, folder) for dropped, folder in forms]
     if setup.trainer.device == "cpu":  # a GPU's checks depend on more than the digest covers
         for _, folder in forms:

@@ -326,5 +326,5 @@ def perform(requests: Sequence[Request]) -> Answers:
 
 def _this() -> Worker:
     if _worker is None:
-        raise LocalError("worker: asked before it was started")
+        raise LocalError("worker: used before it was started")
     return _worker

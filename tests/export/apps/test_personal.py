@@ -224,7 +224,7 @@ def test_int8(
     assert complaints == ""
     found = re.search(r"^accuracy float32 1.0000, int8 (.*) on 30 held-out rows$", printed, re.M)
     assert found is not None and float(found[1]) >= 0.9
-    cost = r"[\d,]+ bytes, [\d.e-]+ ms a batch"
+    cost = r"[\d,]+ bytes, [\d.e-]+ ms per batch"
     assert re.search(rf"^float32 {cost}; int8 {cost}: [\d.]+ of the size", printed, re.M)
     expected = trained()(rows(8)).detach().numpy()
     outputs = FORMATS[ending].load(out.read_bytes())(rows(8).numpy())

@@ -95,9 +95,9 @@ def test_a_list(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        ("1 / 0", "found 'ZeroDivisionError: division by zero', expected a list of arrays"),
-        ("raise SystemExit", "found 'SystemExit: ', expected a list of arrays, or a dict"),
-        ("return np.zeros(3)", "found 'ndarray', expected a list of arrays, or a dict"),
+        ("1 / 0", "found 'ZeroDivisionError: division by zero', expected a list or a dict"),
+        ("raise SystemExit", "found 'SystemExit: ', expected a list or a dict of arrays"),
+        ("return np.zeros(3)", "found 'ndarray', expected a list or a dict of arrays"),
         ("return [np.zeros(3, int)]", "0: found 'int64', expected floating-point numbers"),
         ("return [np.zeros(3), [[1], [2, 3]]]", "1: found 'ValueError: "),
         ("return {'a': np.full(3, np.nan)}", "a: found 'NaN or inf', expected finite numbers"),

@@ -145,7 +145,9 @@ def test_backends_that_are_none(backends: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         main(["m:f", "--sample-shape=1", "--batch-size=2", "--num-classes=2", "--name=m",
               f"--out={tmp_path / 'b'}", f"--backend={backends}"])  # fmt: skip
-    with pytest.raises(ExportError, match=r"backends: .*expected of onnxruntime, executorch"):
+    with pytest.raises(
+        ExportError, match=r"backends: .*expected one or more of onnxruntime, executorch"
+    ):
         export(
             nn.Linear(2, 2), torch.randn(1, 2), batch_size=2, name="m", num_classes=2,
             folder=tmp_path / "b", backends=tuple(filter(None, backends.split(","))),

@@ -53,9 +53,9 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "parallel": (
         lambda: nn.DataParallel(layer()),
-        "model: a DataParallel, expected the module that it wraps: its .module",
+        "model: a DataParallel, expected the module that it wraps: pass its .module",
     ),
-    "script": (scripted, "model: a torch.jit.ScriptModule, expected the module that it was made of"),
+    "script": (scripted, "model: a torch.jit.ScriptModule, expected the module that it was made from"),
     "orthogonal": (
         lambda: nn.Sequential(nn.utils.parametrizations.orthogonal(layer())),
         r"parametrizations\.orthogonal, expected plain .*remove_parametrizations",

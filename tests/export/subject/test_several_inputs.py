@@ -128,7 +128,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     row = "float32 42: image float32 1 x 6 x 6, table float32 2, tokens int64 4"
     assert row in capsys.readouterr().out
     for wrong, said in (
-        ("tokens:4:99999999", "VOCABULARY with at most"),
+        ("tokens:4:99999999", "VOCABULARY up to"),
         ("4", "needs its own name"),
         ("table:2", "needs its own name"),
     ):

@@ -69,7 +69,7 @@ class Cost:
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.size:,} bytes, {1e3 * self.seconds:.3g} ms a batch"
+        return f"{self.size:,} bytes, {1e3 * self.seconds:.3g} ms per batch"
 
 
 @dataclass(frozen=True)
@@ -240,8 +240,8 @@ def _error(form: Format, run: Run, model: nn.Module, x: Tensor) -> float:
         raise ExportError("model: torch's own outputs are not finite")
     if not error <= TOLERANCE * largest:
         raise ExportError(
-            f"{form.name} disagrees with torch: error {error:.1e} of logits up to {largest:.1e},"
-            f" expected at most {TOLERANCE:.0e} of these"
+            f"{form.name} disagrees with torch: error {error:.1e} for logits up to {largest:.1e},"
+            f" expected at most {TOLERANCE:.0e} of them"
         )
     return error / largest if largest else 0.0
 

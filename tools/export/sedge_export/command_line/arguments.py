@@ -19,7 +19,7 @@ def _row_shape(text: str) -> tuple[int, ...]:
         if any(extent < 1 for extent in extents):
             raise ValueError
     except ValueError:
-        expected = "whole numbers from 1 with commas between, such as 1,28,28"
+        expected = "whole numbers from 1, separated by commas, such as 1,28,28"
         raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}") from None
     return extents
 
@@ -42,7 +42,7 @@ def _input_row(text: str) -> InputRow:
         return InputRow(name, _row_shape(shape), _positive_integer(*below) if below else 0)
     except ValueError:
         expected = (
-            f"NAME:SHAPE, or NAME:SHAPE:VOCABULARY with at most {MAX_INTEGER}, as tokens:20:9000"
+            f"NAME:SHAPE, or NAME:SHAPE:VOCABULARY up to {MAX_INTEGER}, such as tokens:20:9000"
         )
         raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}") from None
 
@@ -69,7 +69,7 @@ def _shares(text: str) -> tuple[float, ...]:
         if shares[0] != 0 or list(shares) != sorted(set(shares)) or not shares[-1] < 1:
             raise ValueError
     except ValueError:
-        expected = "0 and then rising shares below 1, such as 0,0.5"
+        expected = "0, then increasing fractions below 1, such as 0,0.5"
         raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}") from None
     return shares
 
@@ -77,7 +77,9 @@ def _shares(text: str) -> tuple[float, ...]:
 def _backends(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     if len(set(names)) < len(names) or not set(names) <= set(BACKENDS):
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected of {','.join(BACKENDS)}")
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, expected one or more of {','.join(BACKENDS)}"
+        )
     return names
 
 
@@ -101,7 +103,7 @@ def _weights(text: str) -> tuple[float, ...]:
     except ValueError:
         weights = ()
     if not weights or not all(0 <= weight <= 1e6 for weight in weights):
-        expected = "a number from 0 to 1e6 for each class, as in 1,2.5"
+        expected = "a number from 0 to 1e6 for each class, such as 1,2.5"
         raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
     return weights
 
@@ -174,7 +176,7 @@ def inputs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tupl
         parser.error("--sample-shape: each of several inputs needs its own name")
     if options.vocabulary and names != [""]:
         parser.error(
-            "--vocabulary is for a single input without a name: write NAME:SHAPE:VOCABULARY"
+            "--vocabulary is for a single unnamed input; for others write NAME:SHAPE:VOCABULARY"
         )
     if names == [""]:
         rows = [rows[0]._replace(vocabulary=options.vocabulary)]
@@ -185,7 +187,7 @@ def export_parser() -> Parser:
     """Build the parser of ``sedge-export MODULE:FUNCTION``."""
     parser = command(
         "sedge-export",
-        "Export a torch model as programs that train it on a device. Its other commands: `show` describes a"
+        "Export a torch model as programs that train it on a device. Other commands: `show` describes a"
         " bundle, `personal` writes a model for apps, and `bundle` writes initial parameters for devices"
         " that train with their own code.",
         examples=[
@@ -205,20 +207,20 @@ def export_parser() -> Parser:
         "--widths",
         type=_shares,
         default=(0.0,),
-        help="shares of channels to leave out, rising from 0 to below 1: 0,0.25,0.5,0.75",
+        help="fractions of channels to leave out, increasing from 0 to below 1: 0,0.25,0.5,0.75",
     )
     parser.add_argument(
         "--backend",
         type=_backends,
         default=(ONNXRUNTIME,),
-        help=f"runtimes that get programs, of {', '.join(BACKENDS)} (default {ONNXRUNTIME})",
+        help=f"runtimes to write programs for, from {', '.join(BACKENDS)} (default {ONNXRUNTIME})",
     )
     parser.add_argument(
         "--frozen",
         choices=FROZEN_PRECISIONS,
         default=FROZEN_PRECISIONS[0],
         help="precision of parameters that are not trained, which each device fetches once (default"
-        " %(default)s); others need --data, and are refused if they cost more than half a point of the"
+        " %(default)s); others need --data and are refused if they cost more than half a point of the"
         " metric on held-out rows",
     )
     parser.add_argument(
@@ -249,12 +251,12 @@ def _add_objective(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         choices=get_args(TargetKind),
-        help="a row of y: a label, numbers like the outputs, or (none) the input itself",
+        help="what a row of y is: a label, numbers shaped like the outputs, or (none) the input itself",
     )
     parser.add_argument(
         "--target-shape",
         type=_row_shape,
-        help="shape of one row of y: 20 for a label of each of 20 tokens, 64,64 for each pixel; outputs are"
+        help="shape of one row of y: 20 for a label per token, 64,64 for a label per pixel; outputs are"
         " (B, C, 20) or (B, 20, C), and -100 marks a label that does not count",
     )
     parser.add_argument(
@@ -266,19 +268,27 @@ def _add_objective(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--guided",
         default="",
-        help="a second loss that a strategy may ask for: fedlc, or module:function that returns a"
+        help="a second loss that a strategy may request: fedlc, or module:function that returns a"
         " GuidedLoss",
     )
-    parser.add_argument("--label-smoothing", type=_share, default=0.0, help="of cross_entropy")
     parser.add_argument(
-        "--class-weights", type=_weights, default=(), help="of cross_entropy, one a class: 1,2.5"
+        "--label-smoothing",
+        type=_share,
+        default=0.0,
+        help="smoothing from 0 to 1 for cross_entropy",
+    )
+    parser.add_argument(
+        "--class-weights",
+        type=_weights,
+        default=(),
+        help="weights for cross_entropy, one per class: 1,2.5",
     )
     parser.add_argument(
         "--metric",
         type=_metric,
-        help=f"what is reported besides the loss: {', '.join(sorted(METRICS))}, or"
+        help=f"the value to report besides the loss: {', '.join(sorted(METRICS))}, or"
         " module:function:higher (or :lower) from outputs and targets to (B,)"
-        " (default: accuracy for labels, label_accuracy for bce_with_logits, loss where the input is the"
+        " (default: accuracy for labels, label_accuracy for bce_with_logits, loss if the input is the"
         " target or the loss is your own, otherwise mean_absolute_error)",
     )
 
@@ -289,20 +299,20 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
         type=_input_row,
         action="append",
         required=True,
-        help="shape of one input row: 1,28,28. Of several inputs one for each, with the name that forward"
-        " has for it: image:1,28,28; and for integers what they are below: tokens:20:9000",
+        help="shape of one input row: 1,28,28. For several inputs, repeat the option with the name that"
+        " forward has for each: image:1,28,28; for integers, add the vocabulary size: tokens:20:9000",
     )
     parser.add_argument(
         "--vocabulary",
         type=_number,
         default=0,
-        help="inputs are int64 below this (default: float32); of one input without a name",
+        help="inputs are int64 below this (default: float32); only for a single unnamed input",
     )
 
 
 def commands_parser() -> Parser:
     """Build the parser of ``sedge-export COMMAND``."""
-    parser = command("sedge-export", "Bundles, and models for apps.")
+    parser = command("sedge-export", "Describe bundles, and write models for apps.")
     commands = parser.add_commands()
     _add_show(commands)
     _add_personal(commands)
@@ -336,7 +346,7 @@ def _add_personal(commands: Commands) -> None:
         "--largest-loss",
         type=_share,
         default=LARGEST_LOSS,
-        help="accuracy that int8 may cost, or error that it may add to a regression, relatively"
+        help="largest accuracy loss from int8, or largest relative increase of a regression's error"
         " (default %(default)s)",
     )
     parser.add_argument(
@@ -369,14 +379,14 @@ def _add_bundle(commands: Commands) -> None:
     parser.add_argument("--sample-type", choices=("float32", "int64"), default="float32")
     parser.add_argument("--batch-size", type=_positive, required=True)
     parser.add_argument(
-        "--num-classes", type=_positive, default=0, help="without it y has no labels"
+        "--num-classes", type=_positive, default=0, help="classes; without it, y has no labels"
     )
-    help_text = (
-        "shape of one row of y: of labels with --num-classes (default: one), otherwise of numbers"
-    )
+    help_text = "shape of one row of y: labels with --num-classes (default: one), otherwise numbers"
     help_text += " (default: y is x)"
     parser.add_argument("--target-shape", type=_row_shape, help=help_text)
-    help_text = "what the functions report, higher or lower being better: rmse:lower"
+    help_text = (
+        "metric that the functions report, and whether higher or lower is better: rmse:lower"
+    )
     parser.add_argument("--metric", type=_reported_metric, help=help_text)
     parser.add_argument("--name", required=True, help="name of the bundle")
     parser.add_argument("--out", type=_folder, required=True, help="folder to write")

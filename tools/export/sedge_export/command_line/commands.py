@@ -114,13 +114,13 @@ def personal_model(parser: argparse.ArgumentParser, options: argparse.Namespace)
     Raises the errors of ``export_personal``, and ``ConfigError`` for invalid options.
     """
     if options.int8 != (options.data is not None):
-        parser.error("--int8 and --data belong together")
+        parser.error("--int8 and --data must be given together")
     torch.manual_seed(options.seed)
     model, sample, parts = one_input(
         _model(options.model), _sample(inputs(parser, options), options.seed)
     )
     if parts and options.int8:
-        parser.error("--int8 is for models of one input")
+        parser.error("--int8 supports only models with one input")
     made = export_personal(
         model,
         sample,
@@ -137,7 +137,7 @@ def personal_model(parser: argparse.ArgumentParser, options: argparse.Namespace)
         if plain.seconds:
             shares += f" and {small.seconds / plain.seconds:.2f} of the time"
         return f"{size}\n{made.quality}\nfloat32 {plain}; int8 {small}: {shares}"
-    return f"{size}\nlargest difference from torch {made.error:.1e} of the largest logit"
+    return f"{size}\nlargest difference from torch: {made.error:.1e} of the largest logit"
 
 
 def _data(path: str) -> tuple[Given, Tensor]:

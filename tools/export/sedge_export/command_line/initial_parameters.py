@@ -88,7 +88,7 @@ def write_bundle(
 
 def _arrays(function: str) -> dict[str, NDArray[np.float32]]:
     """Return the initial parameters by name. Arrays in a list are named after their index."""
-    expected = "a list of arrays, or a dict of named ones"
+    expected = "a list or a dict of arrays"
     initial = imported(function, Path(), "function")
     try:
         with importable(Path()):

@@ -76,8 +76,8 @@ def _row_target(subject: Subject, outputs: tuple[int, ...]) -> TensorSpec | None
     as_large = choice.loss.name not in LOSSES or outputs == tuple(x.shape[1:])
     if not as_large or not x.is_floating_point():
         raise ExportError(
-            f"target 'none': the model gives rows of float32 {outputs} for an input of {x.dtype}"
-            f" {tuple(x.shape[1:])}, expected the same"
+            f"target 'none': the model returns rows of float32 {outputs} for an input of {x.dtype}"
+            f" {tuple(x.shape[1:])}, expected the same type and shape"
         )
     return None
 

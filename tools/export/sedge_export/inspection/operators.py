@@ -27,18 +27,19 @@ FAILS_ON_SAMPLE = "fails on the sample input"
 
 _AUTOGRAD = Path(torch.autograd.__file__)
 _EVALUATION = (
-    "it draws random numbers in evaluation mode, where a program has none; draw `if self.training`"
+    "it draws random numbers in evaluation mode, where a program has none; draw them only"
+    " `if self.training`"
 )
-_GENERATOR = "a program cannot be given a generator's random numbers: leave out generator="
+_GENERATOR = "a program cannot receive a generator's random numbers: leave out generator="
 _RANDOM = (
-    "a program cannot be given its random numbers: write it with torch.rand, torch.randn,"
-    " torch.bernoulli or dropout, whose numbers in training it is given"
+    "a program cannot receive its random numbers: write it with torch.rand, torch.randn, torch.bernoulli"
+    " or dropout, whose numbers it receives in training"
 )
 _DIFFERENTIATES = (
-    "a forward that differentiates is not supported: a program has the gradient of the loss alone"
+    "a forward that differentiates is not supported: a program has only the gradient of the loss"
 )
-ON_A_CARD = "programs are made on the CPU: write .to(x.device) for .to('cuda')"
-_INTEGERS = "integers are for token ids, measurements must be float32"
+ON_A_CARD = "programs are exported on the CPU: write .to(x.device) for .to('cuda')"
+_INTEGERS = "integers are for token ids; measurements must be float32"
 
 
 class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -84,7 +85,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._watch.drawn:
             raise ExportError(
                 f"model: its forward pass draws random numbers from {self._watch.drawn}: a program would"
-                f" repeat one outcome for ever; {_way_out(self.model)}"
+                f" repeat the same outcome for ever; {_way_out(self.model)}"
             )
         return ran.output
 
@@ -178,7 +179,7 @@ def _way_out(model: nn.Module) -> str:
     configs = (getattr(module, "config", None) for module in model.modules())
     if any(getattr(config, "apply_spec_augment", False) for config in configs):
         return "give the model's config apply_spec_augment=False and layerdrop=0"
-    return "draw them with torch.rand or dropout in training, whose numbers a program is given"
+    return "draw them in training with torch.rand or dropout, whose numbers a program receives"
 
 
 def accepts(model: nn.Module, x: Tensor) -> bool:
@@ -209,7 +210,7 @@ def _check_output(
     expected = " or ".join(map(str, shapes)) if num_classes else f"({batch_size}, C, ...)"
     if not isinstance(output, Tensor):
         raise ExportError(
-            f"model: output is a {type(output).__name__}, expected a tensor float32 {expected};"
+            f"model: output is a {type(output).__name__}, expected a float32 tensor {expected};"
             f" {_one_output(output)}"
         )
     shape = tuple(output.shape)
@@ -230,7 +231,7 @@ def _one_output(output: object) -> str:
     items = cast(Mapping[object, object], held)
     names = [name for name, value in items.items() if isinstance(value, Tensor)]
     if not names:
-        return "several become one in forward (torch.cat), and a loss of your own splits it"
+        return "join several tensors in forward (torch.cat), and split them in your own loss"
     name = "logits" if "logits" in names else names[0]
     one = f".{name}" if hasattr(output, str(name)) else f"[{name!r}]"
     return f"let forward return one of its tensors, as in `return self.model(x){one}`"
@@ -238,12 +239,12 @@ def _one_output(output: object) -> str:
 
 def _hint(row: tuple[int, ...], num_classes: int, labels: tuple[int, ...]) -> str:
     """Return a hint for outputs whose shape does not match the labels."""
-    hint = f", one output for each label 0 to {num_classes - 1}"
+    hint = f", one output for each label from 0 to {num_classes - 1}"
     for axis in (0, len(row) - 1):
         rest = row[:axis] + row[axis + 1 :]
         if len(row) > 1 and row[axis] == num_classes and max(rest) > 1 and not labels:
             extents = ",".join(map(str, rest))
-            return f"{hint}; if rows have labels of shape {rest}: --target-shape {extents}"
+            return f"{hint}; if rows have labels of shape {rest}, use --target-shape {extents}"
     return hint
 
 

@@ -32,7 +32,7 @@ from sedge_protocol.errors import ExportError
 Sums: TypeAlias = list[tuple[str, object]]
 
 _SYMPY = f"{os.sep}sympy{os.sep}"  # libraries such as einx use sympy to solve for shapes
-_ADVICE = "a program would repeat one outcome for ever"
+_ADVICE = "a program would repeat the same outcome for ever"
 
 
 @dataclass(frozen=True)
@@ -192,8 +192,8 @@ def _compare(expected: Sums, found: Sums) -> None:
     pairs = zip(expected, found, strict=False)
     name = next((right[0] for right, wrong in pairs if right != wrong), "")
     raise ExportError(
-        f"{_named(name)} gives other outputs when it runs again on the same input: hidden randomness or"
-        f" state, of which {_ADVICE}"
+        f"{_named(name)} gives different outputs when run again on the same input, from hidden randomness"
+        f" or state: {_ADVICE}"
     )
 
 

@@ -11,7 +11,9 @@ from sedge_protocol.errors import ExportError
 def check_backends(backends: Sequence[str]) -> None:
     """Raise ``ExportError`` for a runtime that is unknown, named twice or not installed."""
     if not backends or len(set(backends)) < len(backends) or not set(backends) <= set(TARGETS):
-        raise ExportError(f"backends: {', '.join(backends)}, expected of {', '.join(TARGETS)}")
+        raise ExportError(
+            f"backends: {', '.join(backends)}, expected one or more of {', '.join(TARGETS)}"
+        )
     for backend in backends:
         TARGETS[backend].check_installed()
 

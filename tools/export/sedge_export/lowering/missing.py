@@ -7,12 +7,12 @@ from sedge_export.subject.source import bare_name
 from sedge_protocol.errors import ExportError
 
 _ITEM = (
-    ".item() and float() take a number out of a tensor, which a program cannot: leave it a tensor, as in"
-    " x.sum() for x.sum().item()"
+    ".item() and float() take a number out of a tensor, which a program cannot do: keep it a tensor, as"
+    " in x.sum() for x.sum().item()"
 )
 _MATRICES = (
-    "programs add and multiply matrices, but do not decompose, invert or solve those that depend on the"
-    " input or on parameters: compute it from a constant, or write it with products"
+    "programs add and multiply matrices, but cannot decompose, invert or solve any that depend on the input"
+    " or on parameters: compute it from a constant, or write it with products"
 )
 # Prefixes of torch.linalg's operators, some of which are not named after their functions.
 _OF_MATRICES = ("linalg_", "cholesky", "triangular_solve", "lu_unpack", "householder_product")

@@ -15,7 +15,7 @@ from sedge_export.subject.source import here
 from sedge_protocol.errors import ExportError
 
 _WAY = (
-    "run the layer on all steps, and take each row's last one by"
+    "run the layer on all steps, and take each row's last one with"
     " output.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, units))"
 )
 

@@ -51,7 +51,7 @@ def chosen(
         raise ExportError(f"target: {target.dtype} with {num_classes} classes, expected int64")
     named = loss if isinstance(loss, Loss) else default_loss(kind) if loss is None else _named(loss)
     if named.class_weights and not any(named.class_weights):
-        raise ExportError("loss: all class weights are 0, expected one that is not")
+        raise ExportError("loss: all class weights are 0, expected one above 0")
     if isinstance(metric, str) and metric not in METRICS:
         raise ExportError(f"metric: {metric!r}, expected one of {', '.join(METRICS)}")
     own = None

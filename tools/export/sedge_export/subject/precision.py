@@ -171,7 +171,7 @@ def require_finite(subject: Subject) -> None:
     frozen, tensors = subject.network.frozen, _tensors(subject.model)
     for name in () if frozen is None else frozen.by_name:
         if not tensors[name].isfinite().all():
-            expected = "finite numbers; a mask of -inf can be a buffer"
+            expected = "finite numbers; store a mask of -inf as a buffer"
             raise ExportError(f"{name!r}: frozen with NaN or inf, expected {expected}")
 
 

@@ -38,9 +38,9 @@ def require_exportable(model: nn.Module) -> None:
 
 def _wrong_module(module: nn.Module) -> str | None:
     if isinstance(module, _WRAPPERS):
-        return f"a {type(module).__name__}, expected the module that it wraps: its .module"
+        return f"a {type(module).__name__}, expected the module that it wraps: pass its .module"
     if isinstance(module, torch.jit.ScriptModule):
-        return "a torch.jit.ScriptModule, expected the module that it was made of"
+        return "a torch.jit.ScriptModule, expected the module that it was made from"
     for hook in module._forward_pre_hooks.values():
         for kind, name in _HOOKS.items():
             if isinstance(hook, kind):

@@ -78,8 +78,8 @@ class Spectrum:
 
 def _refusal(name: str) -> ExportError:
     return ExportError(
-        f"model: {name} of complex numbers at {here()}: programs have abs, real, imag, conj, view_as_real,"
-        " products, changes of shape and inverse transforms of them; compute the rest on the two parts"
+        f"model: {name} of complex numbers at {here()}: programs support only abs, real, imag, conj,"
+        " view_as_real, products, reshaping and inverse transforms; compute the rest on the two parts"
     )
 
 
@@ -87,9 +87,9 @@ def _waves(length: int, rows: int, columns: int) -> tuple[NDArray[Any], NDArray[
     """Return cos and sin of 2 pi row column / length, each as a matrix (rows, columns)."""
     if rows * columns > MAX_ELEMENTS:
         raise ExportError(
-            f"model: a Fourier transform of {length} samples at {here()}: it is a product with a matrix"
-            f" ({rows}, {columns}), expected at most {MAX_ELEMENTS} elements; cut it into frames, as"
-            " torch.stft does"
+            f"model: a Fourier transform of {length} samples at {here()}: it multiplies by a matrix"
+            f" ({rows}, {columns}), expected at most {MAX_ELEMENTS} elements; cut the signal into frames,"
+            " as torch.stft does"
         )
     turns = np.outer(np.arange(rows), np.arange(columns)) % length * (2 * math.pi / length)
     waves = np.cos(turns), np.sin(turns)

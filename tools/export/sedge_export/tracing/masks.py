@@ -72,8 +72,8 @@ def _laid(value: Tensor, after: int, rank: int) -> Tensor:
         return value
     if _is_one_each(value, after):
         raise ExportError(
-            f"model: x[mask] = value at {here()}: the value has {value.shape[axis]} rows for as many"
-            f" elements as the data says, and programs have fixed shapes: {_WAY}"
+            f"model: x[mask] = value at {here()}: the value has {value.shape[axis]} rows for a number"
+            f" of elements that depends on the data, but programs have fixed shapes: {_WAY}"
         )
     return value.reshape(*value.shape[:axis], *[1] * rank, *value.shape[axis + 1 :])
 
@@ -97,7 +97,7 @@ def _fixed(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         found = result if isinstance(result, tuple) else (result,)
         if any(type(extent) is not int for each in found for extent in each.shape):
             raise ExportError(
-                f"model: {name} at {here()} has as many elements as the data says, and programs have"
+                f"model: {name} at {here()} has a size that depends on the data, but programs have"
                 f" fixed shapes: {_WAY}"
             )
         return result

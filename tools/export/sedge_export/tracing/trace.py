@@ -128,8 +128,8 @@ def _traced(function: Function, inputs: Sequence[Tensor], origins: Origins) -> f
 
 
 _DEPENDS = (
-    "its path or its shapes depend on the data, and a program has one path: write"
-    " torch.where(condition, a, b) for an if, and a mask for a part"
+    "its path or its shapes depend on the data, but a program has one path: write"
+    " torch.where(condition, a, b) for an if, and a mask for a selection"
 )
 
 

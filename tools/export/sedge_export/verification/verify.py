@@ -173,9 +173,9 @@ class _Epoch:
             alone = objective.loss(model(batch.x[: batch.rows]), batch.y[: batch.rows])
         if not torch.allclose(whole, alone, rtol=MIXED, atol=MIXED):
             raise ExportError(
-                "model or loss: a row's loss changes with the other rows of its batch, as x.mean() or"
-                " x.sum(0) makes it; expected rows that do not depend on each other, because devices fill"
-                " batches up with padding: leave axis 0 out, as in x.mean(1). Only BatchNorm may mix rows"
+                "model or loss: a row's loss depends on the other rows of its batch, as with x.mean() or"
+                " x.sum(0); expected rows that do not depend on each other, because devices fill up batches"
+                " with padding: leave out axis 0, as in x.mean(1). Only BatchNorm may mix rows"
             )
 
     def _check_gradient(

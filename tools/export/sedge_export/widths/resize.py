@@ -81,7 +81,7 @@ def _group_norm(name: str, module: nn.Module) -> None:
     if channels % groups:
         raise ExportError(
             f"module {name!r}: {channels} channels in groups of {each}, expected whole groups;"
-            f" leave out another share of the {layer.num_channels} channels"
+            f" leave out a different share of the {layer.num_channels} channels"
         )
     layer.num_channels, layer.num_groups = channels, groups
 

@@ -20,6 +20,6 @@ def short_loop(
     if count > MAX_STEPS:
         raise ExportError(
             f"{count} steps of {step}, expected at most {MAX_STEPS}: ExecuTorch has no loops,"
-            " onnxruntime has"
+            " but onnxruntime does"
         )
     return unrolled(step, states, sequences, constants, reverse)

@@ -67,7 +67,7 @@ def _fold(
     weight, bias, gamma, beta, mean, variance = constants
     if weight is None or mean is None or variance is None:
         raise LocalError(
-            f"{source}, {norm}: a convolution has a weight, a normalisation statistics"
+            f"{source}, {norm}: expected a convolution's weight and a normalisation's statistics"
         )
     eps = cast(float, norm.args[7])
     made = fuse_conv_bn_weights(weight, bias, mean, variance, eps, gamma, beta)

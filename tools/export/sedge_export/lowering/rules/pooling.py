@@ -184,6 +184,6 @@ def even_windows(extents: Sequence[int], counts: Sequence[int]) -> list[int]:
     pairs = list(zip(extents, counts, strict=True))
     if any(extent % count for extent, count in pairs):
         raise ExportError(
-            f"adaptive pooling of {tuple(extents)} to {tuple(counts)}, which overlaps"
+            f"adaptive pooling of {tuple(extents)} to {tuple(counts)}, whose windows overlap"
         )
     return [extent // count for extent, count in pairs]

@@ -24,7 +24,7 @@ def _sorted(x: Tensor, count: int, dim: int, descending: bool) -> tuple[Tensor, 
     if rows.numel() * extent > MAX_PAIRS:
         raise ExportError(
             f"sorts {extent} elements in each of {rows.numel() // extent} rows, expected at most"
-            f" {MAX_PAIRS} pairs to compare in all: pool or cut the axis first"
+            f" {MAX_PAIRS} pairs to compare in total: pool or cut the axis first"
         )
     own, other = rows.unsqueeze(-1), rows.unsqueeze(-2)
     places = torch.arange(extent, device=x.device)

@@ -184,7 +184,9 @@ def test_a_full_disk(copy: Path) -> None:
     content.write_text(json.dumps({**json.loads(content.read_text()), "unpacked_bytes": 10**18}))
     summed = subprocess.run(["sha256sum", content.name], cwd=copy, capture_output=True, check=True)
     (copy / "SHA256SUMS").write_bytes(summed.stdout)
-    assert "MB free, expected 1,000,000,000,000 MB; name another in TMPDIR" in refusal(run(copy))
+    assert "MB free, expected 1,000,000,000,000 MB; set TMPDIR to another folder" in refusal(
+        run(copy)
+    )
 
 
 def test_what_cannot_be_packed(
@@ -197,7 +199,7 @@ def test_what_cannot_be_packed(
         assert main([*words, "--out", str(tmp_path / "pack")]) == 2
         assert capsys.readouterr().err == f"{line}\n"
     (tmp_path / "mine").write_text("")
-    with pytest.raises(PackError, match="holds something else"):
+    with pytest.raises(PackError, match="contains something else"):
         pack(wanted(parts), tmp_path)
     with pytest.raises(PackError, match="expected a checkout"):
         pack(Wanted(tmp_path, PYTHON, 3, 10**6, ("tiny",)), tmp_path / "pack")

@@ -27,9 +27,13 @@ def main(argv: list[str] | None = None) -> int:
     """Make the pack and list its contents; on failure, print one line and return 2."""
     parser = argparse.ArgumentParser("tools.pack", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--python", default="3.12", help="the other machine's CPython")
-    parser.add_argument("--train-images", type=int, default=TRAIN_IMAGES, help="only the first N")
-    parser.add_argument("--max-mb", type=float, default=50.0, help="size of the folder, 10^6 bytes")
+    parser.add_argument("--python", default="3.12", help="CPython version of the other machine")
+    parser.add_argument(
+        "--train-images", type=int, default=TRAIN_IMAGES, help="pack only the first N"
+    )
+    parser.add_argument(
+        "--max-mb", type=float, default=50.0, help="largest size of the folder (MB = 10^6 bytes)"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "dist/pack")
     words = parser.parse_args(argv)
     try:

@@ -85,7 +85,9 @@ def pack(wanted: Wanted, out: Path) -> Content:
     Raises ``PackError``, ``NoWheel``, ``DataError`` and ``OSError``, and then leaves ``out`` unchanged.
     """
     if out.exists() and any(out.iterdir()) and not (out / CONTENT).exists():
-        raise PackError(f"{out}: holds something else, expected no folder, an empty one or a pack")
+        raise PackError(
+            f"{out}: contains something else, expected no folder, an empty one or a pack"
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f"{out.name}-") as name:
         stage, made = Path(name) / "stage", Path(name) / "pack"
@@ -144,7 +146,7 @@ def copy_data(train_images: int, folder: Path) -> None:
     """Copy Fashion-MNIST's four files, uncompressed, with the first ``train_images`` training images."""
     source = find_fashion_mnist()
     if source is None:
-        raise PackError("Fashion-MNIST: not here; install Debian's dataset-fashion-mnist")
+        raise PackError("Fashion-MNIST: not found; install Debian's dataset-fashion-mnist")
     folder.mkdir()
     for names, count in zip(FILES, (train_images, None), strict=True):
         for name, axes in zip(names, (3, 1), strict=True):
@@ -199,8 +201,8 @@ def _require_small(folder: Path, packages: Path, limit: int) -> None:
         biggest = ", ".join(_named(entry) for entry in sizes(folder)[:3])
         inside = ", ".join(_named(entry) for entry in sizes(packages)[:3])
         raise PackError(
-            f"{total / 1e6:.1f} MB, expected at most {limit / 1e6:g} MB; the biggest: {biggest}; "
-            f"among the packages, unpacked: {inside}; fewer --train-images make it smaller"
+            f"{total / 1e6:.1f} MB, expected at most {limit / 1e6:g} MB; the largest: {biggest}; "
+            f"among the packages, unpacked: {inside}; use fewer --train-images"
         )
 
 

@@ -43,7 +43,7 @@ def main(folder: str) -> int:
     try:
         unpack(Path(__file__).parent, Path(folder))
     except (OSError, tarfile.TarError) as exc:
-        print(f"run: unpacking into {folder}: {exc}; name another in TMPDIR", file=sys.stderr)
+        print(f"run: unpacking into {folder}: {exc}; set TMPDIR to another folder", file=sys.stderr)
         return 2
     return 0
 

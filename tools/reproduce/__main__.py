@@ -32,28 +32,38 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         "python -m tools.reproduce", description="Reproduce published experiments."
     )
-    found.add_argument("tables", nargs="*", metavar="TABLE", help="tables; --list names them")
-    found.add_argument("--list", action="store_true", help="name all tables and their methods")
     found.add_argument(
-        "--short", action="store_true", help=f"{SHORT_ROUNDS} rounds of a few methods: ten minutes"
+        "tables", nargs="*", metavar="TABLE", help="tables to reproduce (see --list)"
     )
-    found.add_argument("--all", action="store_true", help="every table in its long form: hours")
-    found.add_argument("--only", action="append", help="only this method of the tables")
-    found.add_argument("--seed", type=int, action="append", help="instead of the table's seeds")
-    found.add_argument("--rounds", type=int, help="instead of the table's")
+    found.add_argument("--list", action="store_true", help="list all tables and their methods")
+    found.add_argument(
+        "--short",
+        action="store_true",
+        help=f"run {SHORT_ROUNDS} rounds of a few methods (ten minutes)",
+    )
+    found.add_argument(
+        "--all", action="store_true", help="run every table in its long form (hours)"
+    )
+    found.add_argument("--only", action="append", help="run only this method of the tables")
+    found.add_argument("--seed", type=int, action="append", help="override the table's seeds")
+    found.add_argument("--rounds", type=int, help="override the table's rounds")
     found.add_argument(
         "--backend",
         default=TrainerConfig().backend,
-        help="the trainer; one other than the rule's choice shows the effect of float rounding",
+        help="trainer; any other than the rule's choice shows the effect of float rounding",
     )
-    found.add_argument("--workers", type=int, default=0, help="processes that train; 0: all cores")
+    found.add_argument(
+        "--workers", type=int, default=0, help="training processes; 0 uses all cores"
+    )
     found.add_argument(
         "--results",
         type=Path,
         default=Path("runs/reproduce/results"),
-        help="where outcomes are kept",
+        help="folder that keeps the outcomes",
     )
-    found.add_argument("--out", type=Path, default=Path("runs/reproduce"), help="for the report")
+    found.add_argument(
+        "--out", type=Path, default=Path("runs/reproduce"), help="folder for the report"
+    )
     return found
 
 

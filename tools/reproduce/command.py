@@ -57,7 +57,7 @@ def chosen_trials(arguments: argparse.Namespace) -> Iterable[Trial]:
     """Return the cells to run. Raises ``ConfigError`` for unknown names and if there is nothing to run."""
     _require_values(arguments)
     if arguments.short + arguments.all + bool(arguments.tables) != 1:
-        expected = "names of tables (--list), --short or --all"
+        expected = "table names (see --list), --short or --all"
         raise ConfigError("reproduce", arguments.tables, expected)
     names = [name for name, _ in SHORT] if arguments.short else arguments.tables or list(TABLES)
     chosen = _named(names)

@@ -126,7 +126,7 @@ def read(path: Path) -> Outcome | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as exc:
-        raise StorageError(f"{path}: {exc}; delete it to make it again") from exc
+        raise StorageError(f"{path}: {exc}; delete it to run it again") from exc
 
 
 def write(outcome: Outcome, folder: Path) -> Path:

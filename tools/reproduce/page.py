@@ -37,7 +37,7 @@ def _drawn(outcomes: Sequence[Outcome]) -> list[Plot]:
     sums = [list(accumulate(p.bytes_up + p.bytes_down for p in o.points)) for o in outcomes]
     totals = [total for one in sums for total in one]
     numbers = round_axis([number for one in rounds for number in one])
-    label = "bytes of all devices, both ways, logarithmic"
+    label = "bytes of all devices, both ways, log scale"
     cost = bytes_axis(min(totals, default=1), max(totals, default=1), label)
     return [
         _plot("Participants before local training", numbers, rounds, outcomes, "before"),

@@ -71,7 +71,7 @@ def _accounted(table: Table, outcome: Outcome) -> Section:
     )
     return Section(
         f"{outcome.cell}, seed {outcome.seed}, {outcome.rounds} rounds of which {beta} up to beta:",
-        ("MiB a device and round", "counted", "published", "on the wire", "published / wire"),
+        ("MiB per device and round", "counted", "published", "on the wire", "published / wire"),
         tuple(lines),
     )
 
@@ -111,8 +111,8 @@ def _sizes(_: Table, outcome: Outcome) -> Section:
         for one in outcome.sizes
     )
     return Section(
-        f"{outcome.cell}, seed {outcome.seed}, by the share of the channels that a device lacks; "
-        "multiplications of a forward pass, bytes of a device in all, accuracies per device:",
+        f"{outcome.cell}, seed {outcome.seed}, by the share of channels that a device lacks; "
+        "multiplications per forward pass, total bytes per device, accuracies per device:",
         (
             "dropped", "devices", "parameters", "multiply-adds", "of the largest", "up", "down",
             "before", "after",
@@ -129,8 +129,8 @@ def _against(table: Table, outcomes: Sequence[Outcome]) -> Iterable[Section]:
         found = tuple(line for line in lines if line)
         if len(found) > 1:
             yield Section(
-                f"After {rounds} rounds, means over seeds; differences to {table.plain} with the "
-                "same seed, their mean and ends:",
+                f"After {rounds} rounds, means over seeds; differences from {table.plain} with the "
+                "same seed, their mean and range:",
                 ("method", "seeds", "before", "difference", "after", "difference", "worst 10 %"),
                 found,
             )

@@ -52,7 +52,9 @@ def write() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command: write the files, or check them. Returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tools.spec", description="Write made files.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.spec", description="Write generated files."
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; fail if one is stale")
     if not parser.parse_args(arguments).check:
         write()

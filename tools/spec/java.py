@@ -202,7 +202,7 @@ def java_type(kind: inspect.Type) -> JavaType:
         case inspect.StructType(cls=cls):
             return _same(cls.__name__, f"{cls.__name__}.SCHEMA")
         case _:
-            raise TypeError(f"{kind}: Type.java reads no such type")
+            raise TypeError(f"{kind}: Type.java cannot read this type")
 
 
 def _same(name: str, reader: str) -> JavaType:
@@ -212,7 +212,7 @@ def _same(name: str, reader: str) -> JavaType:
 def _words(values: Iterable[object]) -> JavaType:
     values = list(values)
     if not all(isinstance(value, str) for value in values):
-        raise TypeError(f"one of {values}: Type.java reads no choice but of texts")
+        raise TypeError(f"one of {values}: Type.java can read only choices of texts")
     return _same("String", f"Type.oneOf({', '.join(map(literal, values))})")
 
 
@@ -228,7 +228,7 @@ def _number(kind: inspect.FloatType) -> str:
     least = kind.ge if kind.gt is None else kind.gt
     if least is None:
         if kind.lt is not None or kind.le is not None:
-            raise TypeError(f"{kind}: Type.java reads no number with an upper limit alone")
+            raise TypeError(f"{kind}: Type.java cannot read a number with only an upper limit")
         return "Type.FINITE"
     most = "Double.MAX_VALUE" if kind.le is None else literal(float(kind.le))
     if kind.lt is not None:

@@ -38,7 +38,7 @@ def pages(texts: Iterable[str]) -> list[str]:
     for name in _tables():
         if found[name] != 1:
             raise ValueError(
-                f"<!-- make spec: {name} --> … <!-- end --> is there {found[name]} times, expected once"
+                f"<!-- make spec: {name} --> … <!-- end --> occurs {found[name]} times, expected once"
             )
     return made
 

@@ -46,13 +46,13 @@ class PrivacyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     delta: Annotated[float, Meta(gt=0, lt=1)]
     """Probability that the bound may fail; it must be below 1 / (number of devices)."""
     clip: Annotated[float, Meta(gt=0, le=1e6)]
-    """Maximum length of an update; longer ones are shortened to it. Use about the typical length."""
+    """Maximum length (L2 norm) of an update; longer ones are scaled down. Use about the typical length."""
     noise: Annotated[float, Meta(gt=0, le=1e6)] | None = None
     """Standard deviation of the noise in the sum, as a multiple of ``clip``; by default, the value at which
     ``num_rounds`` rounds spend the budget."""
     reports: Literal["withheld", "kept"] = "withheld"
-    """What happens to devices' measurements: ``withheld`` from summaries, page and metrics, without
-    evaluation rounds; or ``kept``, which the guarantee does not cover."""
+    """Whether devices' measurements are ``withheld`` from summaries, page and metrics, which rules out
+    evaluation rounds, or ``kept``, which the guarantee does not cover."""
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -118,7 +118,7 @@ def require_devices(config: PrivacyConfig, devices: int, where: str = "") -> Non
         raise ConfigError(
             "privacy",
             "no device",
-            "enrolled devices, as delta is compared with their number",
+            "enrolled devices, because delta is checked against their number",
             where,
         )
     if config.delta * devices >= 1:
@@ -138,7 +138,7 @@ def require_found(
     if share < 1 and (1 - share) ** fewest > allowed:
         needed = math.ceil(math.log(allowed) / math.log1p(-share))
         expected = (
-            f"at least {needed} with fraction_train = {share:g}: otherwise a draw may find nobody"
+            f"at least {needed} with fraction_train = {share:g}: otherwise a draw may be empty"
         )
         raise ConfigError("min_available_devices", fewest, expected, where)
 
@@ -195,7 +195,7 @@ def bought_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
     """Describe what the whole budget buys. Raises ``ConfigError`` if the accountant is not installed."""
     delta = (1 - EMPTY_SHARE) * config.delta
     return (
-        f"privacy: {budget.rounds} rounds of training with noise of {budget.noise:.4g} clips, which spend"
+        f"privacy: {budget.rounds} training rounds with noise of {budget.noise:.4g} clips spend"
         f" epsilon {epsilon_of(budget.noise, share, budget.rounds, delta):.3g} of {config.epsilon:g} at"
         f" delta {config.delta:g}"
     )
@@ -203,13 +203,13 @@ def bought_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
 
 def spent_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
     """Describe the budget spent so far; without the accountant, only as a number of rounds."""
-    rounds = f"{budget.spent} of the {budget.rounds} rounds of training that it lasts for"
+    rounds = f"{budget.spent} of its {budget.rounds} training rounds used"
     try:
         delta = (1 - EMPTY_SHARE) * config.delta
         spent = f"epsilon {epsilon_of(budget.noise, share, budget.spent, delta):.3g}"
     except ConfigError:
-        return f"privacy: {rounds}; epsilon {config.epsilon:g} in all"
+        return f"privacy: {rounds}; epsilon {config.epsilon:g} in total"
     return (
-        f"privacy: {spent} of {config.epsilon:g} at delta {config.delta:g} is spent, {rounds} "
+        f"privacy: {spent} of {config.epsilon:g} at delta {config.delta:g} spent, {rounds} "
         f"(noise {budget.noise:.4g}, clip {config.clip:g})"
     )

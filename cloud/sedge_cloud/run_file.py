@@ -63,12 +63,12 @@ def _check_privacy(run: RunConfig, privacy: PrivacyConfig, strategy: Strategy, w
     require_accountant()
     # FedSelect is refused, as its mean depends on which elements each device has chosen.
     if not isinstance(strategy, FedAvg | FedOBP) or isinstance(strategy, FedSelect):
-        expected = (
-            "one that only averages changes with [privacy]: fedavg and its variants, or fedobp"
-        )
+        expected = "fedavg, its variants or fedobp with [privacy]: they only average changes"
         raise ConfigError("strategy", run.strategy, expected, where)
     if isinstance(strategy, FedOBP) and strategy.scoring != "device":
-        expected = "'device' with [privacy]: the cloud's scores would come from single updates"
+        expected = (
+            "'device' with [privacy]: the cloud would compute the scores from individual updates"
+        )
         raise ConfigError("options.scoring", strategy.scoring, expected, where)
     for field in msgspec.structs.fields(RobustConfig):
         found = getattr(run.robust, field.name)
@@ -83,9 +83,13 @@ def _check_privacy(run: RunConfig, privacy: PrivacyConfig, strategy: Strategy, w
             False,
             "error feedback makes updates longer",
         ),
-        "late_updates": (run.late_updates, "remember", "a late update is in no round's draw"),
+        "late_updates": (
+            run.late_updates,
+            "remember",
+            "a late update belongs to another round's draw",
+        ),
         "quorum": (run.quorum, 1.0, "otherwise a device could take another's place"),
-        "min_updates": (run.min_updates, 1, "a coin decides how many are drawn"),
+        "min_updates": (run.min_updates, 1, "the number of devices drawn is random"),
     }
     for key, (found, wanted, why) in fixed.items():
         if found != wanted:
@@ -113,5 +117,5 @@ def _check_schedule(schedule: ScheduleConfig, training: Training, rounds: int, w
         expected = "false: without kind or warmup_rounds all rounds have the same rate"
         raise ConfigError("schedule.steps", True, expected, where)
     if schedule.steps and training.end_factor != 1:
-        expected = "1: schedule.steps says where the rate of a round ends"
+        expected = "1: schedule.steps sets the rate at the end of a round"
         raise ConfigError("training.end_factor", training.end_factor, expected, where)

@@ -209,15 +209,15 @@ class Service:
             self.link.send(self._itself, numbered(self._token, number, self._itself, size))
         if not known and self._probe.limit is not None:
             self._failed(
-                f"the coordinator's messages to itself on {self._itself} do not come back: let the "
-                f"broker's rules allow them; it sends messages of at most {self._probe.limit} bytes"
+                f"the coordinator's messages to itself on {self._itself} do not come back: allow them "
+                f"in the broker's rules; meanwhile it sends messages of at most {self._probe.limit} bytes"
             )
             self._measured(self._probe.limit, now)
 
     def _measured(self, limit: int, now: float) -> None:
         """Start serving devices, now that the largest message size is known."""
         if limit < MAX_PACKET_BYTES and not self._probe.deaf:
-            self._log.warning("the broker passes on messages of up to %d bytes", limit)
+            self._log.warning("the broker forwards messages of up to %d bytes", limit)
         if self._recorder is not None:
             self._recorder.link(True, now, max_packet=limit)
         self._do(self.coordinator.connected(now, limit))

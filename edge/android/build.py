@@ -87,7 +87,7 @@ def mirror() -> str:
         origin, codename, address = line.split(maxsplit=2)
         if origin == "Debian" and "security" not in codename:
             return address
-    sys.exit("apt: found no archive of Debian in the sources; run apt-get update first")
+    sys.exit("apt: no Debian archive found in the sources; run apt-get update first")
 
 
 def framework() -> Framework:
@@ -288,7 +288,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist" / "android")
     parser.add_argument("--aar", type=Path, action="append", default=[])
     parser.add_argument(
-        "--jni", type=Path, help="a folder with sedge-executorch's libraries: the backend for JVMs"
+        "--jni",
+        type=Path,
+        help="folder with sedge-executorch's libraries, to build the backend for JVMs",
     )
     parsed = parser.parse_args(arguments)
     if lacking := missing(TOOLS if parsed.jni is None else {**TOOLS, **JNI_TOOLS}):

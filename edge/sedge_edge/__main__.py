@@ -80,7 +80,7 @@ def parser() -> Parser:
     )
     joining.add_argument("line", nargs="?", help=help_text)
     joining.add_argument("--out", type=Path, help="the folder (default: the device's id)")
-    help_text = "with a token: the id to ask for (default: this machine's name)"
+    help_text = "with a token: the id to request (default: this machine's name)"
     joining.add_argument("--name", default="", help=help_text)
     help_text = "give the device in the folder a new secret; keep its edge.toml and state"
     joining.add_argument("--replace", action="store_true", help=help_text)
@@ -93,7 +93,7 @@ def parser() -> Parser:
         "once", help="do all pending work, then exit", examples=["sedge-edge once --timeout-s 300"]
     )
     once.add_argument(
-        "--timeout-s", type=seconds, default=600.0, help="exit after this long in any case"
+        "--timeout-s", type=seconds, default=600.0, help="exit after at most this many seconds"
     )
     once.set_defaults(call=_once)
     shown = commands.add_parser(
@@ -314,7 +314,9 @@ def _leave(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         if sys.stdin is None or not sys.stdin.isatty():
             raise ConfigError(
-                "stdin", Words("no terminal"), "one to confirm on, or --yes: leaving is final"
+                "stdin",
+                Words("no terminal"),
+                "a terminal to confirm on, or --yes: leaving is final",
             )
         if not _confirmed(f"Delete the state and secret of {config.device} for good?"):
             return 1

@@ -22,7 +22,7 @@ FIRST_S, LAST_S = 1.0, 30.0
 # The user is informed if no answer at all has arrived for this many seconds.
 SILENT_S = 10.0
 _STEP_S = 0.02
-_NEW = "`sedge-cloud device token add` on the coordinator gives a new one"
+_NEW = "`sedge-cloud device token add` on the coordinator creates a new one"
 
 
 class JoinRefused(LinkError):
@@ -169,5 +169,7 @@ def _explain(reason: str, asking: Asking, tell: Callable[[str], None]) -> None:
         raise JoinRefused(f"{text} belongs to another fleet; {_NEW}")
     if time.time() < EARLIEST_CLOCK_S and "certificate" in reason:
         at = time.strftime("%F", time.gmtime())
-        reason = f"{reason}; this clock says {at}: sudo date -s or timedatectl set-ntp true"
+        reason = (
+            f"{reason}; this device's clock says {at}: sudo date -s or timedatectl set-ntp true"
+        )
     tell(f"{reason}; trying again")

@@ -73,6 +73,6 @@ class OwnCertificate:
             self.check()
         except ConfigError as exc:
             self._der = before
-            raise RemoteError(f"a certificate that is not ours: {exc}") from exc
+            raise RemoteError(f"the certificate is not for this device's key: {exc}") from exc
         if self._durable is not None:
             self._durable.commit(KeptCertificate(self._base, der))

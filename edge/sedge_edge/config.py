@@ -57,14 +57,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     authorities."""
     cert_file: Path | None = None
     """Certificate of the device, in PEM, for brokers that require one; without ``key_file``, its key
-    follows from the device's secret."""
+    is derived from the device's secret."""
     key_file: Path | None = None
-    """Private key that belongs to the certificate in ``cert_file``; others must not be able to read
+    """Private key that belongs to the certificate in ``cert_file``; other users must not be able to read
     it."""
     username: str = ""
     """Account at the broker; if empty, the device's name, which the broker's access rules expect."""
     password_file: Path | None = None
-    """File with the account's password, closed to others; by default, the password is derived from the
+    """File with the account's password, unreadable to other users; by default, it is derived from the
     device's secret."""
 
 
@@ -344,14 +344,16 @@ def _check_tls(edge: EdgeConfig) -> None:
         read = _read_private if key == "broker.key_file" else config.named_text
         read(path, key)
     if broker.key_file is not None and broker.cert_file is None:
-        raise ConfigError("broker.cert_file", None, "a file that goes with broker.key_file")
+        raise ConfigError(
+            "broker.cert_file", None, "the certificate that belongs to broker.key_file"
+        )
     own = edge.certificate(None)
     if own is not None:
         try:
             own.check()
         except ConfigError:
             expected = (
-                "that of this device, with the key that follows from secret_file; or key_file, too"
+                "this device's certificate, whose key is derived from secret_file; or key_file, too"
             )
             raise ConfigError("broker.cert_file", str(broker.cert_file), expected) from None
 
@@ -364,7 +366,9 @@ def _read_private(path: Path, key: str) -> str:
     text = config.named_text(path, key)
     mode = path.stat().st_mode & 0o777
     if mode & _OTHERS:
-        raise ConfigError(key, f"{path} (mode {mode:04o})", "a file closed to others (chmod o= it)")
+        raise ConfigError(
+            key, f"{path} (mode {mode:04o})", "a file that other users cannot read (chmod o= it)"
+        )
     return text
 
 

@@ -127,10 +127,10 @@ def _data(config: EdgeConfig, path: Path, bundle: Path | None) -> str:
     if manifest is not None:
         wholes = [_fitting(*pair, manifest) for pair in zip(raws, wholes, strict=True)]
     rows = "x".join(str(extent) for extent in wholes[0].inputs.shape[1:])
-    said = f"{counts[0]} examples to train on, {counts[1]} to test, each {rows}"
+    said = f"{counts[0]} examples to train on, {counts[1]} to test on, each {rows}"
     notes = dict.fromkeys(note for raw in raws for note in raw.notes)
     if manifest is None:
-        notes["no model is here yet: --bundle FOLDER compares the data with one"] = None
+        notes["no model has arrived yet: --bundle FOLDER compares the data with one"] = None
     said = f"{said}, x {_range(raws[0], wholes[0])}{_targets(wholes[0])}"
     return "; ".join([said, *notes])
 
@@ -175,7 +175,7 @@ def _targets(whole: Examples) -> str:
     row = int(np.argmax(odd.reshape(len(odd), -1).any(axis=1)))
     place = f"y[{row}]" if whole.places is None else whole.places.name(row)
     value = y[row][odd[row]].flat[0] if y.ndim > 1 else y[row]
-    return f"{said} ({place} has {value:.6g}, which is no class)"
+    return f"{said} ({place} has {value:.6g}, which is not a class)"
 
 
 def _range(raw: Raw, whole: Examples) -> str:
@@ -183,7 +183,7 @@ def _range(raw: Raw, whole: Examples) -> str:
     if not whole.inputs.size:
         return "without values"
     low, high = whole.inputs.min(), whole.inputs.max()
-    pixels = ", bytes taken as pixels" if is_pixels(raw.x) else ""
+    pixels = ", bytes read as pixels" if is_pixels(raw.x) else ""
     return f"from {low:.3g} to {high:.3g}{pixels}"
 
 
@@ -230,7 +230,9 @@ def gate_values(gates: Gates) -> str:
     for gate in gates.states():
         if gate.value is None:
             raise ConfigError(
-                f"gates.{gate.key}", "set", "no such key: this device has no sensor for it"
+                f"gates.{gate.key}",
+                "set",
+                "this key to be removed: this device has no sensor for it",
             )
         found.append(f"{gate.key} {'closed' if gate.closed else 'open'} ({gate.value})")
     return ", ".join(found) or "none is set; training starts at any time"
@@ -254,7 +256,10 @@ def _torch(config: EdgeConfig) -> str:
 def _unit(config: EdgeConfig, path: Path) -> str:
     """Check that sedge-edge.service can write the state, although its file system is mostly read-only."""
     if path.absolute().parent == SERVICE_CONFIG and config.state_dir != SERVICE_STATE:
-        found, expected = str(config.state_dir), f"{SERVICE_STATE}, which sedge-edge.service writes"
+        found, expected = (
+            str(config.state_dir),
+            f"{SERVICE_STATE}, to which sedge-edge.service can write",
+        )
         raise ConfigError("state_dir", found, expected, str(path))
     return f"state in {config.state_dir}"
 

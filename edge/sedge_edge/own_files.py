@@ -59,7 +59,7 @@ class DeviceBlobs(BlobFolder):
                     self.write_part(owner, manifest, index, data)
                     copied.add(index)
         if len(copied) < len(missing):
-            wrong = f"{len(missing) - len(copied)} of {manifest.count} chunks are not the base's"
+            wrong = f"{len(missing) - len(copied)} of {manifest.count} chunks do not match the base"
             self._tell(manifest, f"{path}: {wrong}")
         return copied
 
@@ -69,7 +69,7 @@ class DeviceBlobs(BlobFolder):
         if base is None or not self._files:
             return
         others = [_described(path, base.layout.size) for path in self._files.values()]
-        said = ["none of the files of [frozen]", *(text for text in others if text)]
+        said = ["none of the files in [frozen]", *(text for text in others if text)]
         self._tell(manifest, "; ".join(said))
 
     def _tell(self, manifest: Manifest, what: str) -> None:
@@ -88,7 +88,7 @@ def _described(path: Path, size: int) -> str:
         return f"{path}: {exc.strerror}"
     if head is None or head.size != size:
         return ""
-    return f"{path} has as many values, as {head.coding}: another precision of the base, or another base"
+    return f"{path} has as many values, but as {head.coding}: another precision of the base or another base"
 
 
 def own_files(frozen: Mapping[str, Path]) -> dict[bytes, Path]:
@@ -121,4 +121,4 @@ def check_files(files: Mapping[bytes, Path], needed: bytes | None) -> str:
     said = f"{len(files)} files match their SHA-256"
     if needed is None:
         return said
-    return f"{said}; the newest run's base is {'one' if needed in files else 'none'} of them"
+    return f"{said}; the newest run's base is {'one' if needed in files else 'not one'} of them"

@@ -51,8 +51,12 @@ def ask_coordinator(config: EdgeConfig) -> str:
         except RemoteError:
             return False
         if isinstance(message, Refusal) and message.reason == "revoked":
-            text = f"{config.device} is revoked: `sedge-cloud device reissue {config.device}` there"
-            raise StorageError(f"{text}, then copy the new secret to {config.secret_file}")
+            text = (
+                f"{config.device} is revoked: run `sedge-cloud device reissue {config.device}` on"
+            )
+            raise StorageError(
+                f"{text} the coordinator, then copy the new secret to {config.secret_file}"
+            )
         if not isinstance(message, Welcome) or message.nonce != nonce:
             return False
         said.append((message.version, frame.incarnation))
@@ -69,7 +73,7 @@ def ask_coordinator(config: EdgeConfig) -> str:
     version, started = said[0]
     if time.time() < started - BEHIND_S:
         here, there = (time.strftime("%F %R", time.gmtime(at)) for at in (time.time(), started))
-        text = f"this clock says {here} UTC, the coordinator's said {there} when it started"
+        text = f"this clock says {here} UTC, but the coordinator's said {there} when it started"
         raise StorageError(f"{text}: timedatectl set-ntp true")
     return f"coordinator {version} of fleet {config.fleet} hears {config.device}"
 
@@ -129,7 +133,7 @@ def _explained(reason: str, config: EdgeConfig) -> str:
         return f"{text} edge.toml to the coordinator's fleet; `sedge-cloud doctor` there shows it"
     if "refused" in reason and "Not authorized" in reason:
         text = f"{reason}: revoked, another secret (did the state folder hold a newer one?), or a "
-        text += "password file that the broker has not read again"
+        text += "password file that the broker has not reloaded"
         return f"{text}; {THERE}"
     if "not yet valid" in reason:
         return f"{reason}: the clock is wrong (it says {time.ctime()}): timedatectl set-ntp true"

@@ -87,5 +87,5 @@ def test_a_coded_broadcast_reaches_what_a_whole_one_does(tmp_path: Path, strateg
         assert coded.cloud.core.counters["replaced_models"] == parts * ROUNDS
         reader = Reader(FLEET, coded.cloud.folder / "state", coded.cloud.store)
         shown = list(run_report(reader, RUN, as_json=False))
-        said = "      every element of the next model is sent: the strategy replaces it"
+        said = "      the strategy replaces the model, so every element of the next one is sent"
         assert shown.count(said) == parts * ROUNDS

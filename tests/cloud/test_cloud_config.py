@@ -50,7 +50,7 @@ def test_what_the_file_as_shipped_has_in_comments_is_right(tmp_path: Path) -> No
     [
         ('[http]\nlisten = "8470"', "http.listen: found '8470', expected host:port"),
         ('[http]\nlisten = "127.0.0.1:70000"', "http.listen: found '127.0.0.1:70000'"),
-        ('[http]\nlisten = "0.0.0.0:1"', "expected a loopback address, or one with token_file"),
+        ('[http]\nlisten = "0.0.0.0:1"', "expected a loopback address, unless token_file is set"),
         ('[http]\nlisten = "sedge.example:1"', "expected a loopback address"),
         ('[notify]\nwebhook = "file:///etc/passwd"', "expected http://… or https://…"),
     ],
@@ -221,7 +221,7 @@ def test_rules_by_coordinate_are_for_averages_that_follow_them(
         (RUN + "[schedule]\nsteps = true", "schedule.steps: found True, expected false: without kind"),
         (
             RUN + '[schedule]\nkind = "linear"\nsteps = true\n[training]\nend_factor = 0.5',
-            "training.end_factor: found 0.5, expected 1: schedule.steps says",
+            "training.end_factor: found 0.5, expected 1: schedule.steps sets",
         ),
     ],
 )  # fmt: skip

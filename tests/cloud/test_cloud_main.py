@@ -363,7 +363,7 @@ def test_a_run_that_failed(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     assert "no personal" not in said, "nothing was trained, so nothing is known"
     assert why.strip() == (
         "failed: 0 of 2 devices sent an update that counts, expected min_updates = 1; "
-        "2 declined, 0 were rejected; most declined because 'DataError: no data' (2 of 2)"
+        "2 declined, 0 rejected; most declined because 'DataError: no data' (2 of 2)"
     )
     assert call(home, "run", "show", "run", "--json") == 0
     found = json.loads(capsys.readouterr().out)

@@ -96,9 +96,9 @@ def test_noise_of_ones_own_lasts_for_fewer_rounds() -> None:
     within, beyond = (epsilon_of(4.0, 1.0, budget.rounds + more, delta) for more in (0, 1))
     assert within <= given.epsilon < beyond
     bought = bought_line(given, 1.0, budget)
-    assert bought.startswith(f"privacy: {budget.rounds} rounds of training with noise of 4 clips")
+    assert bought.startswith(f"privacy: {budget.rounds} training rounds with noise of 4 clips")
     assert bought.endswith(f"spend epsilon {within:.3g} of {given.epsilon:g} at delta 1e-05")
-    assert f"of {given.epsilon:g} at delta 1e-05 is spent, 1 of the" in spent_line(
+    assert f"of {given.epsilon:g} at delta 1e-05 spent, 1 of its" in spent_line(
         given, 1.0, budget.after_round()
     )
     with pytest.raises(ConfigError, match=r"privacy.noise: found 0.2, expected more: one round"):
@@ -204,9 +204,7 @@ def test_a_round_is_the_clipped_sum_and_noise_and_is_spent_with_it(tmp_path: Pat
     row = cloud.run_row()
     assert (row.status, ended.status, len(cloud.summaries())) == (FINISHED, FINISHED, 2)
     assert (
-        row.why
-        == ended.why
-        == "its privacy budget of epsilon 8 is spent, after 2 rounds of training"
+        row.why == ended.why == "its privacy budget of epsilon 8 is spent after 2 training rounds"
     )
     with pytest.raises(
         ConfigError, match="--rounds: found 9, expected at most 2: after that the privacy"
@@ -295,7 +293,7 @@ def refusal(call: Callable[[], object]) -> str:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"strategy": "scaffold"}, "strategy: found 'scaffold', expected one that only averages"),
+        ({"strategy": "scaffold"}, "strategy: found 'scaffold', expected fedavg, its variants or"),
         ({"strategy": "fedpurin"}, "strategy: found 'fedpurin'"),
         ({"strategy": "fedselect"}, "strategy: found 'fedselect'"),
         ({"strategy": "local_only"}, "strategy: found 'local_only'"),
@@ -365,5 +363,5 @@ def test_without_the_accountant_the_extra_is_named(
     epsilon_of.cache_clear()
     assert "pip install 'sedge-fl[privacy]'" in refusal(lambda: check_run(PRIVATE))
     assert spent_line(PRIVACY, 1.0, BUDGET.after_round()) == (
-        "privacy: 1 of the 2 rounds of training that it lasts for; epsilon 8 in all"
+        "privacy: 1 of its 2 training rounds used; epsilon 8 in total"
     )

@@ -212,7 +212,7 @@ def test_a_broker_with_another_limit(bench: Bench, caplog: pytest.LogCaptureFixt
     bench.link.limit = 65_536
     bench.link.sent.clear()
     bench.happen(Disconnected("cut", 0.1), Connected(400_000))
-    assert "the broker passes on messages of up to 65536 bytes" in caplog.messages
+    assert "the broker forwards messages of up to 65536 bytes" in caplog.messages
     bench.hear("a", a_hello("a"))
     *welcomes, order = bench.told("a")
     assert isinstance(order, Order) and order.model.sha256 == before.model.sha256

@@ -294,7 +294,7 @@ def test_a_damaged_blob_is_fetched_again(device: Harness, which: str) -> None:
     (work,) = only(device.feed(*wanted), StartJob)
     damage(device, victim.sha256)
     device.pump(device.work(work.job))
-    assert any("do not have its sha256" in note for note in device.notes)
+    assert any("do not match its sha256" in note for note in device.notes)
     assert not device.updates
     device.chunks_sent = 0
     device.settle()
@@ -350,7 +350,7 @@ def test_a_manifest_that_no_chunks_fit_does_not_keep_the_link_busy(device: Harne
     device.manifests[lie.transfer] = lie
     device.tell(msgspec.structs.replace(order, model=lie))
     (note,) = only(device.feed(order.bundle, lie), Note)
-    words = "its chunks do not have its sha256; fetching it again in 30 s"
+    words = "its chunks do not match its sha256; fetching it again in 30 s"
     assert note.text == f"blob {lie.sha256.hex()[:16]}: {words}"
     assert device.messages(device.agent.poll(device.now)) == []
     device.now += 30.0

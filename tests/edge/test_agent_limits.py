@@ -115,7 +115,9 @@ def test_training_stops_when_the_days_hours_are_over(device: Harness) -> None:
 def test_a_coordinator_tightens_limits_and_loosens_none(device: Harness) -> None:
     device.settings = b'{"limits.orders_per_hour": 2.5}'  # neither core rounds it
     limited(device)
-    (ignored,) = (note for note in device.notes if note.startswith("ignored of the coordinator's"))
+    (ignored,) = (
+        note for note in device.notes if note.startswith("ignored some of the coordinator's")
+    )
     assert "limits.orders_per_hour = 2.5 (Expected `int`, got `float`" in ignored
     device.notes.clear()
     device.settings = (
@@ -123,7 +125,9 @@ def test_a_coordinator_tightens_limits_and_loosens_none(device: Harness) -> None
     )
     device.pump(device.reboot())
     assert device.hello and device.hello.settings == name_of(device.settings)
-    (ignored,) = (note for note in device.notes if note.startswith("ignored of the coordinator's"))
+    (ignored,) = (
+        note for note in device.notes if note.startswith("ignored some of the coordinator's")
+    )
     assert "limits.megabytes_per_day" in ignored and "power" in ignored
     for number in (1, 2, 3):
         device.give(device.order(number))

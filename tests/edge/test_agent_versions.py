@@ -220,7 +220,7 @@ def test_damage_ends_in_fetching_again(device: Harness, orders: list[Order], vic
     device.order_at_hand = order
     device.chunks_sent = 0
     device.settle()
-    assert any("do not have its sha256" in note for note in device.notes)
+    assert any("do not match its sha256" in note for note in device.notes)
     assert device.declines == []
     assert device.report(2).model_hash == order.model_hash
     assert device.chunks_sent == (0 if cost is None else cost.count)

@@ -91,7 +91,7 @@ def test_a_healthy_device(home: Path) -> None:
     texts = {what: text for what, (_, text) in found.items()}
     assert texts["configuration"] == f"{home}, device pi-1 of fleet home"
     assert texts["data"].startswith(
-        "16 examples to train on, 4 to test, each 6, x from -2.33 to 2, y labels from 0 to 2; no model"
+        "16 examples to train on, 4 to test on, each 6, x from -2.33 to 2, y labels from 0 to 2; no model"
     )
     assert texts["disk"].startswith(f"{home.parent / 'state'} is writable, ")
     assert "onnxruntime" in texts["backend"]
@@ -138,7 +138,7 @@ BROKEN: dict[str, tuple[str, Break, str]] = {
     "a unit that cannot write": (
         "unit",
         lambda home, monkeypatch: monkeypatch.setattr(doctor, "SERVICE_CONFIG", home.parent),
-        "expected /var/lib/sedge, which sedge-edge.service writes",
+        "expected /var/lib/sedge, to which sedge-edge.service can write",
     ),
     "no backend": (
         "backend",
@@ -198,11 +198,11 @@ def test_a_label_that_is_no_class(home: Path, tiny: tuple[bytes, Theta], label: 
         (
             np.arange(120, dtype=np.uint8).reshape(20, 6),
             "each 6, x from 0 to 119, y labels from 0 to 2; x holds unsigned bytes in rows of shape "
-            "(6,), taken as numbers",
+            "(6,), read as numbers",
         ),
         (
             np.arange(120, dtype=np.uint8).reshape(20, 1, 2, 3),
-            "each 1x2x3, x from 0 to 0.467, bytes taken as pixels",
+            "each 1x2x3, x from 0 to 0.467, bytes read as pixels",
         ),
         (np.arange(120).reshape(20, 6), "each 6, x from 0 to 119"),
     ],
@@ -238,7 +238,7 @@ def test_photographs_are_compared_with_the_model_first(
     (folder / "b.png").write_bytes(b"")
     good, text = findings(home)[1]["data"]
     assert not good
-    assert text == f"{folder / 'a.png'}: an image (3, 30, 40), the model expects (6,)"
+    assert text == f"{folder / 'a.png'}: an image (3, 30, 40), but the model expects (6,)"
 
 
 def test_whole_numbers_without_a_row(home: Path, tiny: tuple[bytes, Theta]) -> None:

@@ -206,7 +206,9 @@ def test_a_secret_that_others_can_read(folder: Path, name: str, key: str, mode: 
     (folder / name).chmod(0o440)
     load_config(path)
     (folder / name).chmod(mode)
-    with pytest.raises(ConfigError, match=rf"{key}: found .*mode {mode:04o}.*closed to others"):
+    with pytest.raises(
+        ConfigError, match=rf"{key}: found .*mode {mode:04o}.*other users cannot read"
+    ):
         load_config(path)
 
 

@@ -123,8 +123,8 @@ def test_files_that_are_no_npz(tmp_path: Path) -> None:
     }.items():
         (tmp_path / name).write_bytes(data)
     for name, message in {
-        "array.npy": ".npy is not read, expected .npz, .csv",
-        "table.h5": ".h5 is not read, expected .npz, .csv, a folder of images, or a function",
+        "array.npy": ".npy cannot be read, expected .npz, .csv",
+        "table.h5": ".h5 cannot be read, expected .npz, .csv, a folder of images, or a function",
         "text": "neither .npy nor .npz, expected an .npz with plain arrays x and y",
         "empty": "empty: empty, expected an .npz",
         "cut": "damaged",
@@ -236,7 +236,9 @@ def test_what_is_closed_to_us_is_a_data_error(
 
     monkeypatch.setattr(os, real.__name__, refuse)
     source = closed if closed.endswith(".png") else "images"
-    with pytest.raises(DataError, match=f"{tmp_path / closed}: Permission denied, expected a file"):
+    with pytest.raises(
+        DataError, match=f"{tmp_path / closed}: Permission denied, expected a readable"
+    ):
         load_source(source, tmp_path)
 
 
@@ -292,11 +294,11 @@ def test_photographs_are_counted_before_memory_is_taken(
     for number in range(9):
         (tmp_path / "big" / "0" / f"b{number}.png").write_bytes(b"")
     monkeypatch.setattr(memory, "memory_mb", lambda: 17)  # they need 18
-    said = r"big: 10 images of 400 x 300 pixels need 18 MB of memory, this device has 17 MB: make"
+    said = r"big: 10 images of 400 x 300 pixels need 18 MB of memory, but this device has 17 MB: resize"
     with pytest.raises(DataError, match=said):
         load_source("big", tmp_path)
     with pytest.raises(
-        DataError, match=r"a\.png: an image \(3, 300, 400\), the model expects \(3, 8, 8\)"
+        DataError, match=r"a\.png: an image \(3, 300, 400\), but the model expects \(3, 8, 8\)"
     ):
         read_source("big", tmp_path, (3, 8, 8))
     monkeypatch.setattr(memory, "memory_mb", lambda: 19)
@@ -310,7 +312,7 @@ def test_arrays_that_do_not_fit_are_a_data_error(
     np.savez_compressed(tmp_path / "data.npz", x=np.zeros((1000, 1000)), y=np.zeros(1000, int))
     monkeypatch.setattr(memory, "memory_mb", lambda: 7)
     with pytest.raises(
-        DataError, match=r"data\.npz: its arrays need 8 MB of memory, this device has 7"
+        DataError, match=r"data\.npz: its arrays need 8 MB of memory, but this device has 7"
     ):
         load_source("data.npz", tmp_path)
     monkeypatch.setattr(memory, "memory_mb", lambda: 8000)
@@ -436,7 +438,7 @@ def test_bytes_that_are_no_image_are_said_once(
     data()
     (record,) = caplog.records
     assert (
-        "data.npz: x holds unsigned bytes in rows of shape (2,), taken as numbers" in record.message
+        "data.npz: x holds unsigned bytes in rows of shape (2,), read as numbers" in record.message
     )
     caplog.clear()
     load_source(write_npz(tmp_path, x=PIXELS, y=Y), tmp_path)

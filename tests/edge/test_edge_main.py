@@ -59,7 +59,7 @@ def damaged_journal(config: Path) -> None:
 
 CANNOT_START: list[tuple[Callable[[Path], object], int, str]] = [
     (lambda config: config.unlink(), 2, "expected a readable TOML file"),
-    (lambda config: (config.parent / "secret").chmod(0o644), 2, "closed to others"),
+    (lambda config: (config.parent / "secret").chmod(0o644), 2, "other users cannot read"),
     (lambda config: (config.parent / "train.npz").unlink(), 3, "train.npz: No such file"),
     (lambda config: (config.parent / "state").write_text(""), 4, "state: "),
 ]
@@ -397,7 +397,7 @@ def test_a_photo_is_predicted(config: Path, capsys: pytest.CaptureFixture[str]) 
     assert said[0] == said[1] != ""
     Image.fromarray(pixels[:, :3]).save(photo)
     assert run(config, "predict", str(photo)) == 3
-    assert "an image (3, 4, 3), the model expects (3, 4, 4)" in capsys.readouterr().err
+    assert "an image (3, 4, 3), but the model expects (3, 4, 4)" in capsys.readouterr().err
 
 
 def test_export_writes_the_model(trained: Path) -> None:

@@ -64,5 +64,5 @@ def test_it_asks_before_it_deletes(
     monkeypatch.setattr("sys.stdin", stdin)
     assert main(["-c", str(config), "leave"]) == code
     assert (tmp_path / "secret").exists() is stays
-    refused = "expected one to confirm on, or --yes: leaving is final\n"
+    refused = "expected a terminal to confirm on, or --yes: leaving is final\n"
     assert capsys.readouterr().err.endswith(refused) is (code == 2)

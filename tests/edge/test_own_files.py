@@ -35,7 +35,7 @@ class WithFiles(Harness):
     ("data", "sent", "why"),
     [
         (CODED, 0, ""),
-        (WRONG, 1, "1 of 4 chunks are not the base's"),
+        (WRONG, 1, "1 of 4 chunks do not match the base"),
         (CODED[:99_000], 4, f"has 99000 bytes, expected {BLOB.size}"),
         (None, 4, "No such file or directory"),
     ],
@@ -62,7 +62,7 @@ def test_a_base_that_is_here_is_not_sent(
     [
         (
             OTHER,
-            "; {path} has as many values, as bf16: another precision of the base, or another base",
+            "; {path} has as many values, but as bf16: another precision of the base or another base",
         ),
         (VALUES[:7].tobytes(), ""),
         (frozen_blob(VALUES[:7]), ""),
@@ -82,7 +82,7 @@ def test_a_base_that_is_none_of_the_files_is_one_line(
         for number in (1, 2):
             give(device, number)
             device.settle()
-    said = f"none of the files of [frozen]{what.format(path=path)}; downloading it"
+    said = f"none of the files in [frozen]{what.format(path=path)}; downloading it"
     assert caplog.messages == [f"base {BLOB.sha256.hex()[:16]}: {said}"]
 
 
@@ -104,7 +104,7 @@ def test_what_the_doctor_says(tmp_path: Path) -> None:
     path.write_bytes(CODED)
     files = own_files({BLOB.sha256.hex(): path})
     assert check_files(files, BLOB.sha256).endswith("the newest run's base is one of them")
-    assert check_files(files, bytes(32)).endswith("the newest run's base is none of them")
+    assert check_files(files, bytes(32)).endswith("the newest run's base is not one of them")
     path.write_bytes(WRONG)
     with pytest.raises(StorageError, match=r"has SHA-256 .*, expected"):
         check_files(files, None)

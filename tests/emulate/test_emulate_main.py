@@ -563,7 +563,7 @@ def test_a_fleet_that_cannot_train_says_so(fleet: Path, capsys: pytest.CaptureFi
     said = error(capsys, str(fleet), status=3)
     assert said.startswith("sedge-emulate: FedOBP: 0 of 6 devices sent an update that counts")
     reason = r"'TrainingDiverged: .* the loss is nan' \(5 of 6\)$"
-    assert re.search(f"6 declined, 0 were rejected; most declined because {reason}", said)
+    assert re.search(f"6 declined, 0 rejected; most declined because {reason}", said)
     assert not (fleet.parent / "runs" / "latest" / "result.json").exists()
 
 

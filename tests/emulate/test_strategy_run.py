@@ -99,7 +99,9 @@ def test_a_run_in_which_nothing_was_personal_says_so(
     """At its start, for its options, in the first round that devices return to, and in its result."""
     nothing = StrategyConfig(name="fedobp", label="none", options={"quantile": 1.0})
     result = result_of(stage, nothing, False, pool_of(stage), None, progress)
-    at_most = "fedobp: quantile 1 of 2,003 elements keeps at most 0 personal, as good as FedAvg"
+    at_most = (
+        "fedobp: quantile 1 of 2,003 elements keeps at most 0 personal, which amounts to FedAvg"
+    )
     assert screen.getvalue().index(at_most) < screen.getvalue().index("none round 1/2")
     options, came = result.remarks
     assert options.startswith(at_most)
@@ -330,7 +332,7 @@ def test_a_run_that_fails_with_answers_in_hand_has_no_result(
     )
     overflowing = replace(stage, config=config)
     own = StrategyConfig(name="tests.emulate.test_strategy_run:Overflowing", label="mine")
-    with pytest.raises(DataError, match=r"mine: the next global model cannot be kept: .* fp16"):
+    with pytest.raises(DataError, match=r"mine: the next global model cannot be created: .* fp16"):
         result_of(overflowing, own, False, pool_of(stage), None, progress)
     given.clear()
     assert not (stage.out / "models").exists()

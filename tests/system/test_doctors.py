@@ -114,7 +114,10 @@ def test_revoked(fleet: RealFleet) -> None:
     fleet.cloud("device", "revoke", "pi-3")  # without a reload
     wait_until(lambda: "revoked" in "".join(edge(fleet, "pi-3")), 30, "it has read that")
     (found,) = edge(fleet, "pi-3")
-    assert "pi-3 is revoked: `sedge-cloud device reissue pi-3` there, then copy" in found
+    assert (
+        "pi-3 is revoked: run `sedge-cloud device reissue pi-3` on the coordinator, then copy"
+        in found
+    )
     (found,) = cloud(fleet)
     assert found.startswith(f"passwords: {fleet.url} still lets in pi-3, which is revoked: ")
     config = fleet.folder / "cloud.toml"

@@ -82,7 +82,7 @@ def test_a_token_admits_as_many_as_it_says(fleet: RealFleet) -> None:
         status, said = ended(process)
         assert status == 0 and "Its tags: site=lab" in said, said
     status, said = ended(joining(fleet, line, "pi-3"))
-    assert status == 5 and "used up: 3 devices joined with it" in said
+    assert status == 5 and "used up: 3 devices have joined with it" in said
     for number in range(3):
         assert connects(fleet, f"pi-{number}")
         assert not (fleet.folder / f"pi-{number}" / "joining").exists()

@@ -59,7 +59,7 @@ def test_a_run_goes_through_what_the_broker_lets_through(
     fleet.start_run(wide_bundle, RUN)
     wait_until(fleet.finished, 240, "the run ends")
     assert [len(r.devices) for r in fleet.rounds()] == [2, 2, 2]
-    assert f"passes on messages of up to {limit} bytes" in fleet.log("cloud")
+    assert f"forwards messages of up to {limit} bytes" in fleet.log("cloud")
     dropped = [line for line in fleet.log("broker").splitlines() if "Dropped too large" in line]
     measures = up("test", ITSELF)
     assert dropped and all(measures in line for line in dropped), "only what measures"
@@ -72,7 +72,7 @@ def test_a_run_that_needs_larger_messages_is_refused_by_name(
     limited: Callable[[int], RealFleet], large_bundle: Path
 ) -> None:
     """The digests of a 14 MB model alone take 28 kB. Once a device was heard, `run start` says no."""
-    needs = "a broker that takes messages of 32768 bytes, this one takes 16000"
+    needs = "a broker that accepts messages of 32768 bytes; this broker accepts 16000"
     fleet = limited(16_000)
     wait_until(lambda: all("welcomed" in fleet.log(d) for d in ("pi-1", "pi-2")), 30, "both are in")
     run_file = fleet.folder / "run.toml"
@@ -87,7 +87,7 @@ def test_a_run_that_began_before_the_limit_was_known_is_named_wherever_one_looks
 ) -> None:
     fleet.start_run(large_bundle, RUN + EXACT)
     limited(16_000)
-    needs = "a broker that takes messages of 32768 bytes, this one takes 16000"
+    needs = "a broker that accepts messages of 32768 bytes; this broker accepts 16000"
     refused = f"run run has no work for pi-1: it lacks {needs}"
     wait_until(lambda: refused in fleet.log("cloud"), 60, "the coordinator's log")
     wait_until(lambda: refused in fleet.log("pi-1"), 60, "the device's log")

@@ -42,7 +42,7 @@ def test_a_device_that_is_a_version_behind(fleet: RealFleet, small_bundle: Path)
     wait_until(fleet.finished, 120, "two rounds")
     assert {len(summary.devices) for summary in fleet.rounds()} == {2}
     said = fleet.cloud("device", "list")
-    assert f"agents: 1 of 0.0.9 (behind), 1 of {VERSION}; this coordinator is {VERSION}" in said
+    assert f"agents: 1 on 0.0.9 (behind), 1 on {VERSION}; this coordinator is {VERSION}" in said
     assert "pi-2" in fleet.cloud("device", "list", "--where", "version=0.0.9")
     assert "pi-2: its agent 0.0.9 cannot change its secret" in fleet.cloud(
         "device", "rotate", "pi-1", "pi-2"

@@ -318,7 +318,7 @@ def _data(tar: tarfile.TarFile, name: str, size: int | None, path: Path) -> IO[b
 def _read_head(coded: bytes, path: Path) -> Head:
     first, _, rest = coded.partition(b"\n")
     if hashlib.sha256(rest).hexdigest().encode() != first:
-        raise _damaged(path, f"{HEAD} does not have its sha256")
+        raise _damaged(path, f"{HEAD} does not match its sha256")
     head = msgspec.json.decode(rest, type=Head)
     if head.format != FORMAT:
         raise StorageError(f"backup {path}: format {head.format}, this version reads {FORMAT}")

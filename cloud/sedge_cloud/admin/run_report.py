@@ -180,7 +180,7 @@ def _below(store: Store, run: RunFacts, known: RoundFacts, s: Summary) -> Iterat
     if s.failure:
         yield f"      {run.status}: {s.failure}"
     if s.replaced:
-        yield "      every element of the next model is sent: the strategy replaces it"
+        yield "      the strategy replaces the model, so every element of the next one is sent"
     for text in s.remarks:
         yield f"      {text}"
     for device, factor in s.distrusted.items():

@@ -68,7 +68,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.listen is None:
             return
         if not self.is_loopback() and self.token_file is None:
-            expected = "a loopback address, or one with token_file"
+            expected = "a loopback address, unless token_file is set"
             raise ConfigError("http.listen", self.listen, expected, where)
 
 
@@ -102,7 +102,7 @@ class HomeAssistantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     enabled: bool = False
     """Announce the fleet and its devices to Home Assistant, and publish their state."""
     max_devices: Annotated[int, Meta(ge=0, le=1000)] = 50
-    """Maximum number of devices that get their own entities, in the order of their ids."""
+    """Maximum number of devices that get their own entities, chosen in order of their ids."""
 
 
 def _is_web(text: str) -> bool:

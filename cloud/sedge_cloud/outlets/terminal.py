@@ -53,7 +53,7 @@ def closes(it: RoundFacts, at: datetime) -> str:
     if it.phase == "grace":
         return f"has its quorum of {it.needed} updates and closes at {end}"
     if it.phase == "offline":
-        return f"all who are online have answered, it closes at {end}"
+        return f"all online devices have answered; it closes at {end}"
     until = f" or at {clock(it.deadline, at)} with {it.least}" if it.deadline else ""
     return f"closes with {it.needed} updates{until}"
 
@@ -85,7 +85,7 @@ def device_cells(device: DeviceFacts, at: datetime) -> tuple[str, ...]:
 
 def versions_line(versions: Sequence[AgentVersion]) -> str:
     """Say how many devices run each agent version, and which versions are older than the coordinator's."""
-    said = (f"{v.devices} of {v.version}{' (behind)' if v.behind else ''}" for v in versions)
+    said = (f"{v.devices} on {v.version}{' (behind)' if v.behind else ''}" for v in versions)
     return f"agents: {', '.join(said)}; this coordinator is {VERSION} (docs/versions.md)"
 
 

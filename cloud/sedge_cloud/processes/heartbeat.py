@@ -37,7 +37,7 @@ class Heartbeat:
         while not self._ended.wait(RENEW_S):
             if time.monotonic() > self._members.polled_at + LONGEST_STEP_S:
                 logging.getLogger("sedge.cloud").error(
-                    "the main loop hangs; the lease is not renewed"
+                    "the main loop is stuck; not renewing the lease"
                 )
                 return
             with suppress(StorageError):  # the loop will report the error

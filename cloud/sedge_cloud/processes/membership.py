@@ -145,7 +145,7 @@ class Membership:
         self._ahead = self._process.joined - now
         self._renewed_at, self._is_in = now, True
         if abs(ahead := time.time() - self._process.joined) > SKEW_S:
-            text = f"this host's clock is {ahead:+.0f} s off the database's, which is the one that counts"
+            text = f"this host's clock is {ahead:+.0f} s off the database's, which takes precedence"
             self._note(logging.WARNING, text)
         self._look(now)
 
@@ -197,9 +197,9 @@ class Membership:
     def _note_others(self, living: Sequence[ProcessRow], gone: Sequence[ProcessRow]) -> None:
         others = {process.token: process for process in living if process.token != self.token}
         for token in others.keys() - self._others.keys():
-            self._note(logging.INFO, f"{_name(others[token])} serves the fleet, too")
+            self._note(logging.INFO, f"{_name(others[token])} also serves the fleet")
         for token in self._others.keys() - others.keys():
-            self._note(logging.WARNING, f"{_name(self._others[token])} serves the fleet no longer")
+            self._note(logging.WARNING, f"{_name(self._others[token])} no longer serves the fleet")
         self._others = others
 
     def _take_over(self, living: Sequence[ProcessRow], leases: Sequence[LeaseRow]) -> None:
@@ -216,7 +216,7 @@ class Membership:
                 coming.add(lease.name)
                 unready |= set() if lease.ready else {lease.name}
         if frozenset(mine) != self.shards:
-            self._note(logging.INFO, f"{len(mine)} of {SHARDS} shards are served here")
+            self._note(logging.INFO, f"this process serves {len(mine)} of {SHARDS} shards")
         self.shards, self.coming, self.going = frozenset(mine), frozenset(coming), frozenset(going)
         self.unready = frozenset(unready)
 

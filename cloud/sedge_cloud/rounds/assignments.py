@@ -27,7 +27,7 @@ def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
     where, work = f"{run.config.strategy}, {device}", assignment.work
     if not 0 <= assignment.width < len(run.widths):
         raise StrategyError(
-            f"{where}: width {assignment.width}, the run has {len(run.widths)} bundles"
+            f"{where}: width {assignment.width}, but the run has {len(run.widths)} bundles"
         )
     layout = run.layout(assignment.width)
     if assignment.width and assignment.start is None:
@@ -41,14 +41,16 @@ def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
     if patch is not None and patch.size != layout.size:
         raise StrategyError(f"{where}: a patch of n={patch.size}, expected {layout.size}")
     if work.scoring is not None and (patch is not None or work.own_model is not None):
-        raise StrategyError(f"{where}: device scoring together with a patch or a model of its own")
+        raise StrategyError(
+            f"{where}: device scoring cannot be combined with a patch or an own model"
+        )
     if assignment.correction is not None and work.own_model is not None and work.own_model.mixes:
-        raise StrategyError(f"{where}: a correction together with a mixture")
+        raise StrategyError(f"{where}: a correction cannot be combined with a mixture")
     if work.arrays:
-        raise StrategyError(f"{where}: work.arrays, expected none: Assignment.send has them")
+        raise StrategyError(f"{where}: work.arrays is set: use Assignment.send instead")
     average = (work.training or run.config.training).average
     if average and work.own_model is not None and work.own_model.mixes:
-        raise StrategyError(f"{where}: training.average together with a mixture, expected 0")
+        raise StrategyError(f"{where}: training.average with a mixture, expected 0")
     _require_choice(where, assignment)
     if work.blend is not None and (work.scoring or work.own_model or assignment.holdout):
         expected = "no device scoring, own model or holdout together with it"
@@ -74,11 +76,11 @@ def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
 def _require_choice(where: str, assignment: Assignment) -> None:
     """Raise ``StrategyError`` if the strategy sets ``choice`` itself, or a holdout that cannot be used."""
     if assignment.work.choice is not None:
-        raise StrategyError(f"{where}: a choice, which follows from the holdout")
+        raise StrategyError(f"{where}: work.choice is set, but it follows from the holdout")
     alone = assignment.work.scoring is None and assignment.work.own_model is None
     if assignment.holdout and not alone:
         raise StrategyError(
-            f"{where}: a holdout together with device scoring or a model of its own"
+            f"{where}: a holdout cannot be combined with device scoring or an own model"
         )
 
 

@@ -49,7 +49,7 @@ def close_round(
     while True:
         row = store.round(run.name, current.row.round)
         if row is None:
-            raise StorageError(f"run {run.name}: round {current.row.round} is deleted")
+            raise StorageError(f"run {run.name}: round {current.row.round} was deleted")
         if not row.open:
             kept = already_closed(live, run_store, current)
             if kept is None:  # the run was resumed after this round
@@ -91,7 +91,7 @@ def _conclude(
         try:
             state, shortened, replaced = _aggregate(run, run_store, row, updates, current.orders)
         except (StrategyError, Unencodable, ConfigError) as exc:
-            failure = f"the next global model cannot be kept: {exc}"
+            failure = f"the next global model cannot be created: {exc}"
     late = tuple(update.device for update in updates if update.late)
     summary = msgspec.structs.replace(
         summary,
@@ -184,5 +184,5 @@ def _shortage(run: Run, summary: Summary) -> str:
     why = f"; most declined because {summary.why_declined}" if summary.declined else ""
     return (
         f"{good} of {summary.cohort} devices sent an update that counts, expected min_updates = "
-        f"{needed}; {summary.declined} declined, {rejected} were rejected{why}"
+        f"{needed}; {summary.declined} declined, {rejected} rejected{why}"
     )

@@ -60,11 +60,11 @@ class Event(StrEnum):
     LAST_ROUND = "the last round closed"
     BUDGET = "the privacy budget is spent"
     STOP = "the operator stopped it"
-    FAILURE = "it cannot go on"
+    FAILURE = "it cannot continue"
     # to a round
     QUORUM = "the quorum has sent updates"
     EVERYONE = "every device has answered"
-    ALONE = "all who are online have answered, with enough updates"
+    ALONE = "all online devices have answered, with enough updates"
     RETURN = "a device that owes an answer has come back"
     TIME = "time is up, with enough updates"
     SHORTAGE = "time is up, with too few updates"

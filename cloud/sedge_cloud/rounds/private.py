@@ -16,7 +16,9 @@ def noised(run: Run, context: Context, given: RoundUpdates) -> Update:
     """
     config, budget = run.config.privacy, run.state.budget
     if config is None or budget is None:
-        raise StorageError(f"run {run.name}: it has a privacy budget or a setting, but not both")
+        raise StorageError(
+            f"run {run.name}: found only one of [privacy] and its budget, expected both"
+        )
     covered = hashlib.sha256()
     for row, _ in given.accepted:
         covered.update(row.blob)
@@ -34,6 +36,6 @@ def exhausted(run: Run) -> str:
     if config is None or budget is None or budget.left > 0:
         return ""
     return (
-        f"its privacy budget of epsilon {config.epsilon:g} is spent, after "
-        f"{budget.spent} rounds of training"
+        f"its privacy budget of epsilon {config.epsilon:g} is spent after "
+        f"{budget.spent} training rounds"
     )

@@ -317,8 +317,8 @@ def fault(metric: str, plan: RolloutPlan, needed: int, tally: Tally) -> str:
         reasons = sorted(new.failed.values())
         common = max(set(reasons), key=reasons.count)
         return (
-            f"{len(new.failed)} of {through} devices failed ({common!r}), of the others "
-            f"{len(others.failed)} of {len(others.failed) + len(others.succeeded)}"
+            f"{len(new.failed)} of {through} devices failed ({common!r}), compared with "
+            f"{len(others.failed)} of {len(others.failed) + len(others.succeeded)} others"
         )
     groups = tally.changes()
     if min(map(len, groups)) < needed:
@@ -328,6 +328,6 @@ def fault(metric: str, plan: RolloutPlan, needed: int, tally: Tally) -> str:
         if change < usual - plan.worse_by:
             return (
                 f"{metric} {when} training changed by {change:+.3f} on "
-                f"{len(groups[0])} devices, on {len(groups[1])} others by {usual:+.3f}"
+                f"{len(groups[0])} devices, but on {len(groups[1])} others by {usual:+.3f}"
             )
     return ""

@@ -316,7 +316,7 @@ class Scheduler:
             yield Note(logging.ERROR, text)
         if summary.replaced:
             self._counters["replaced_models"] += 1
-            text = "every element of the next model is sent: the strategy replaces it"
+            text = "the strategy replaces the model, so every element of the next one is sent"
             yield Note(logging.INFO, f"run {summary.run}, round {summary.round}: {text}")
         for text in summary.remarks:
             yield Note(logging.WARNING, f"run {summary.run}, round {summary.round}: {text}")

@@ -156,13 +156,13 @@ def named_blobs(
         users = min(waiting, current.users[current.row.model])
         yield NamedBlob(describe(current.row.model), users, "the model")
         for step in current.steps:
-            yield NamedBlob(describe(step.blob), users, "changes of the model")
+            yield NamedBlob(describe(step.blob), users, "changes to the model")
     own = {
         given.model: "its start",
         given.patch_blob: "its personal parameters",
         given.patch_context: "its mask",
         given.correction: "its correction",
-        given.step: "changes of the model",
+        given.step: "changes to the model",
     }
     for blob, what in own.items():
         if blob:
@@ -202,7 +202,7 @@ def too_large(order: Order, max_packet: int) -> str:
     """Explain why an order does not fit in packets of ``max_packet`` bytes. Returns "" if it fits."""
     if max_packet >= MAX_PACKET_BYTES or (packet := packet_of(order)) <= max_packet:
         return ""
-    return f"MessageTooLarge: its order takes {packet} bytes, {its_limit(max_packet)}"
+    return f"MessageTooLarge: its order takes {packet} bytes; {its_limit(max_packet)}"
 
 
 def trimmed(order: Order, max_packet: int) -> Order:

@@ -70,14 +70,14 @@ def without_memory(memory_mb: dict[str, int], hello: Hello) -> list[str]:
     needed = min(able, default=0) if WITHOUT_PROGRAMS.isdisjoint(hello.backends) else 0
     if not 0 < hello.memory_mb < needed:
         return []
-    return [f"memory for a job: {needed} MB, of which it has {hello.memory_mb}"]
+    return [f"memory for a job: {needed} MB, but it has {hello.memory_mb}"]
 
 
 def without_link(packets: tuple[int, ...], limit: int) -> list[str]:
     """Describe why orders of these sizes exceed a packet ``limit``; an empty list if any size fits."""
     if not packets or limit >= packets[0]:
         return []
-    return [f"a broker that takes messages of {packets[0]} bytes, {its_limit(limit)}"]
+    return [f"a broker that accepts messages of {packets[0]} bytes; {its_limit(limit)}"]
 
 
 def packet_limit(hello: Hello | None) -> int:
@@ -87,4 +87,4 @@ def packet_limit(hello: Hello | None) -> int:
 
 def its_limit(limit: int) -> str:
     """Describe the largest message size, and the setting that limits it."""
-    return f"this one takes {limit} (Mosquitto: message_size_limit or max_packet_size)"
+    return f"this broker accepts {limit} (Mosquitto: message_size_limit or max_packet_size)"

@@ -18,7 +18,7 @@ from sedge_protocol.errors import StorageError
 
 _UPGRADE = "upgrade Sedge"
 _BEGIN_ANEW = (
-    "no release used it: `run export` models with the version that wrote it, and begin anew"
+    "no release used it: `run export` models with the version that wrote it, then start anew"
 )
 # The name of a lock. An exclusive holder may collect blobs; shared holders prevent that.
 COLLECTING = "collecting"
@@ -103,9 +103,7 @@ class Database:
         """
         with self._db.lock(SERVING, shared=shared) as is_held:
             if not is_held:
-                alone = (
-                    "a coordinator that serves alone, or a command such as restore, has this store"
-                )
+                alone = "a coordinator that serves alone, or a command such as restore, is using this store"
                 running = "a coordinator is running on this store"
                 raise StorageError(f"{self.place}: {alone if shared else running}")
             yield
@@ -162,7 +160,7 @@ class Database:
             if found > SCHEMA or None in steps:
                 todo = _UPGRADE if found > SCHEMA else _BEGIN_ANEW
                 raise StorageError(
-                    f"{self.place}: schema {found}, this version uses {SCHEMA}; {todo}"
+                    f"{self.place}: schema {found}, but this version uses {SCHEMA}; {todo}"
                 )
             # Migrate only while no coordinator runs.
             with self.serving() if found else nullcontext():

@@ -45,7 +45,7 @@ class Dialect(Protocol):
     place: str
     """The database's name in error messages: a path, or a URL without its password."""
     clock: str
-    """An expression for the database's clock when it is evaluated, in seconds since 1970."""
+    """SQL expression for the database's time when it is evaluated, in seconds since 1970."""
 
     def errors(self) -> AbstractContextManager[None]:
         """Turn the driver's errors in a ``with`` block into ``StorageError`` with a one-line message."""

@@ -44,7 +44,7 @@ class Store(Receipts, Observed, Renewals, Certificates, Rollouts, Leases):
                 sql = "INSERT INTO fleet VALUES (?, ?) ON CONFLICT DO NOTHING"
                 db.execute(sql, (name, token_bytes(32)))
         elif row[0] != name:
-            raise ConfigError("fleet", name, f"{row[0]!r}, whose store {self.place} is")
+            raise ConfigError("fleet", name, f"{row[0]!r}, which owns the store {self.place}")
 
     def secret(self) -> bytes:
         """Return a secret that only the fleet's coordinators know."""

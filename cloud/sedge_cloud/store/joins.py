@@ -115,7 +115,9 @@ class Joins(Tags):
             sql = "SELECT * FROM joins WHERE device = ? AND state = 'pending' FOR UPDATE"
             row = db.execute(sql, (device,)).fetchone()
             if row is None:
-                raise ConfigError("device", device, "one that waits to join (see `device list`)")
+                raise ConfigError(
+                    "device", device, "a device that is waiting to join (see `device list`)"
+                )
             join = _join(row)
             token = self.join_token(join.token)
             if token is None or (not token.device and self.device(device) is not None):
@@ -128,7 +130,9 @@ class Joins(Tags):
         """Refuse a pending device. Raises ``ConfigError`` if it is not pending."""
         with self._transaction() as db:
             if not self._refuse(db, "device = ?", device, "the operator has refused it"):
-                raise ConfigError("device", device, "one that waits to join (see `device list`)")
+                raise ConfigError(
+                    "device", device, "a device that is waiting to join (see `device list`)"
+                )
 
     def admit_joins(self, points: Iterable[bytes]) -> None:
         """Record that the broker has accounts for these devices, so they may be told of their admission."""
@@ -174,7 +178,9 @@ class Joins(Tags):
             at = time.strftime("%F %R", time.gmtime(token.expires))
             return f"the token expired at {at} UTC: ask for a new one"
         if self.uses().get(token.token, 0) >= token.uses:
-            return f"the token is used up: {token.uses} devices joined with it. Ask for a new one"
+            return (
+                f"the token is used up: {token.uses} devices have joined with it. Ask for a new one"
+            )
         name = asked.device
         if name == self.coordinator_account or name.startswith((TOKEN_PREFIX, COORDINATOR)):
             return f"no device may be called {name}: join with another --name"

@@ -175,7 +175,7 @@ class ObjectBlobs:
         if hashlib.sha256(data).digest() != sha256:
             with self._errors("set aside corrupt blob", sha256):
                 obstore.rename(self._objects, sha256.hex(), f"{sha256.hex()}.corrupt")
-            text = f"{len(data)} bytes do not have its sha256"
+            text = f"{len(data)} bytes do not match its sha256"
             raise StorageError(f"read blob {self.place}/{sha256.hex()}: {text}")
         self._copy(data)
         return data

@@ -142,7 +142,7 @@ class Receipts(Database):
         if row is None:
             return self.blobs.read(sha256)
         if hashlib.sha256(row[0]).digest() != sha256:
-            raise StorageError(f"{self.place}: update {sha256.hex()} does not have its sha256")
+            raise StorageError(f"{self.place}: update {sha256.hex()} does not match its sha256")
         return bytes(row[0])
 
     def missing_reason(self, sha256: bytes) -> str:

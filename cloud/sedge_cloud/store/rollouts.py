@@ -117,7 +117,7 @@ class Rollouts(Database):
             sql = "SELECT number FROM rollouts WHERE run = ? AND state = 'in_progress'"
             if (found := db.execute(sql, (row.run,)).fetchone()) is not None:
                 command = f"rollout rollback {row.run}".rstrip()
-                expected = f"the end of its rollout {found[0]} first (`{command}`)"
+                expected = f"no rollout in progress: end rollout {found[0]} first (`{command}`)"
                 raise ConfigError("rollout start", row.run or "settings", expected)
             self._insert(db, "rollouts", row)
 
@@ -157,7 +157,7 @@ class Rollouts(Database):
         with self._transaction():
             rows = [row for row in self.rollouts(run) if number in (None, row.number)]
             if not rows:
-                raise ConfigError("rollout rollback", run or "settings", "a rollout of it")
+                raise ConfigError("rollout rollback", run or "settings", "an existing rollout")
             row = rows[-1]
             if row.state not in ("in_progress", "succeeded"):
                 return row, False

@@ -152,7 +152,7 @@ class _Parser:
                 raise ConfigError(
                     self.key,
                     self.text,
-                    f"a condition; character {at + 1} does not begin a word",
+                    f"a condition; character {at + 1} cannot start a word",
                     self.where,
                 )
             kind = ("paren", "operator", "quoted", "word")[(match.lastindex or 1) - 1]
@@ -254,7 +254,7 @@ class _Parser:
         if self.at >= len(self.tokens):
             return self._refused(self.text, f"{expected} at its end")
         _, found, at = self.tokens[self.at]
-        return self._refused(self.text, f"{expected} in place of {found!r}, character {at + 1}")
+        return self._refused(self.text, f"{expected} instead of {found!r} at character {at + 1}")
 
     def _refused(self, found: str, expected: str) -> ConfigError:
         return ConfigError(self.key, found, expected, self.where)

@@ -26,7 +26,7 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     url: str | None = None
-    """PostgreSQL database of this fleet alone, as postgresql://user@host:port/database; by default,
+    """PostgreSQL database for this fleet only, as postgresql://user@host:port/database; by default,
     SQLite in ``state_dir``."""
     password_file: str | None = None
     """File with the database user's password; by default, libpq finds it, for example in ~/.pgpass."""
@@ -58,7 +58,7 @@ class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     url: str | None = None
-    """Bucket and prefix of this fleet alone, as s3://bucket/prefix, or file:///folder; by default, files
+    """Bucket and prefix for this fleet only, as s3://bucket/prefix, or file:///folder; by default, files
     in ``state_dir``."""
     endpoint: str | None = None
     """Address of the S3 server, http:// or https://; by default, Amazon's."""
@@ -103,7 +103,7 @@ class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _check_public(self, where: str) -> None:
         if self.public is None:
             return
-        expected = f"https://host/path, or with {NAME} where a blob's name belongs"
+        expected = f"https://host/path, optionally with {NAME} where a blob's name goes"
         if self.public == PRESIGNED:
             if self.url is None or not self.url.startswith("s3:"):
                 raise ConfigError("blobs.public", self.public, "blobs.url = s3://…", where)

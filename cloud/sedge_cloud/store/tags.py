@@ -16,7 +16,9 @@ MAX_TAGS = 32
 def check_tag(key: str, value: str, where: str = "") -> None:
     """Raise ``ConfigError`` for a key or a value that is not allowed in a tag."""
     if not TAG.fullmatch(key) or key in ATTRIBUTES or key in ("and", "or", "not", "device"):
-        expected = "a tag: 1 to 32 of a-z, 0-9, _ and -, beginning with a letter, and no attribute"
+        expected = (
+            "a tag: 1 to 32 of a-z, 0-9, _ and -, beginning with a letter, not an attribute's name"
+        )
         raise ConfigError("tag", key, expected, where)
     if len(value) > MAX_VALUE or not value.isprintable() or "'" in value or '"' in value:
         expected = f"at most {MAX_VALUE} printable characters without quotes"

@@ -59,7 +59,7 @@ def make_strategy(name: str, options: Mapping[str, object]) -> Strategy:
     except ConfigError:
         raise
     except Exception as exc:  # the user's code may raise anything
-        expected = f"what {name} takes ({type(exc).__name__}: {exc})"
+        expected = f"options that {name} accepts ({type(exc).__name__}: {exc})"
         raise ConfigError("options", dict(options), expected) from exc
     return Custom(made) if ":" in name else made
 

@@ -28,7 +28,7 @@ class APFL(FedAvg, frozen=True):
     name: ClassVar[str] = "apfl"
 
     alpha: Annotated[float, Meta(ge=0, le=LARGEST)] = 0.5
-    """Share of the device's own model in its mixture; only the first one if ``adaptive``."""
+    """Share of the device's own model in its mixture; only the initial value if ``adaptive``."""
     adaptive: bool = True
     """Let each device adapt its alpha by gradient steps (the paper's equation 11)."""
 

@@ -37,7 +37,7 @@ class Blended(FedAvg, frozen=True):
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
         """Return a remark if the model has no bias to which the prior could be added."""
         if self.prior and not _bias(layouts[0]):
-            return (f"{self.name}: the head has no bias that could take a device's class shares",)
+            return (f"{self.name}: the head has no bias to which class shares could be added",)
         return ()
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:

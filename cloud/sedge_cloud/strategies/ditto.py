@@ -25,7 +25,7 @@ class Ditto(FedAvg, frozen=True):
     lam: Annotated[float, Meta(ge=0, le=1e6)] = 0.1
     """Strength of the pull of a device's own model towards the global one; the paper's lambda."""
     personal_epochs: Annotated[int, Meta(ge=0, le=1000)] = 0
-    """Epochs of the own model's training per round; 0 uses the run's ``local_epochs``."""
+    """Number of epochs per round that train the device's own model; 0 uses the run's ``local_epochs``."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """Return FedAvg's assignment, with the training of the device's own model."""

@@ -23,8 +23,8 @@ class FedBN(FedAvg, frozen=True):
     name: ClassVar[str] = "fedbn"
 
     norms: Norms = "batch"
-    """Normalisation that stays on the device: ``batch`` for BatchNorm, as in the paper, ``all`` also for
-    modules with vectors only."""
+    """Normalisation that stays on the device: ``batch`` for BatchNorm, as in the paper, or ``all`` to
+    include modules that have only vectors."""
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
         """Return a remark if the model has nothing to keep."""

@@ -88,14 +88,14 @@ class FedOBP(Strategy, frozen=True):
     ema: BelowOne = 0.0
     """Weight a of the past in a device's smoothed importance, E <- (1 - a) I + a E; 0 turns it off."""
     cold_start: ColdStart = "global"
-    """Where a device without a past starts: ``global`` from the global model, ``init`` as if it had ended
-    with the first one."""
+    """Where a device without history starts: ``global`` from the global model, ``init`` as if its last
+    model had been the run's first one."""
     scoring: Scoring = "cloud"
     """Where elements are scored: in the ``cloud``, or on each ``device``, as secure aggregation requires;
     on its own, that hides nothing."""
     energy: BelowOne = 0.0
-    """Select the fewest elements whose scores add up to this share of all, instead of by ``quantile``; 0
-    turns it off."""
+    """Select the fewest elements whose scores add up to this share of the total, instead of by
+    ``quantile``; 0 turns it off."""
     most: Annotated[float, Meta(gt=0, le=1)] = 0.01
     """Maximum share of the scored elements that ``energy`` may select."""
     holdout: BelowOne = 0.0
@@ -106,7 +106,7 @@ class FedOBP(Strategy, frozen=True):
         if self.classifier_only == ():
             raise ConfigError("classifier_only", (), "true, false or names of tensors")
         if self.scoring == "cloud" and self.score in NEEDS_GRADIENT:
-            expected = 'squared or product; the cloud has no gradient, only scoring = "device" has'
+            expected = 'squared or product; the others need a gradient, thus scoring = "device"'
             raise ConfigError("score", self.score, expected)
         for option in msgspec.structs.fields(self) if self.scoring == "device" else ():
             if option.name not in ON_DEVICE and getattr(self, option.name) != option.default:
@@ -125,18 +125,18 @@ class FedOBP(Strategy, frozen=True):
         number = kept(size, self._share(size))
         if not self.energy and number <= 1:
             said.append(
-                f"quantile {self._share(size):g} of {size:,} elements keeps at most {number} personal, as "
-                f"good as FedAvg; leave quantile out to keep {kept(size, FedOBP()._share(size))}"
+                f"quantile {self._share(size):g} of {size:,} elements keeps at most {number} personal, "
+                f"which amounts to FedAvg; omit quantile to keep {kept(size, FedOBP()._share(size))}"
             )
         most = floor_of(self.most, size)
         if self.energy and most <= 1:
             said.append(
                 f"most = {self.most:g} of {size:,} elements keeps at most {most} personal,"
-                " as good as FedAvg"
+                " which amounts to FedAvg"
             )
         if personal == 0 and self.scoring == "cloud":
             said.append(
-                "no element is personal, as in FedAvg; scores that tie, as those of a two-class head's "
+                "no element is personal, as in FedAvg; tied scores, such as those of a two-class head's "
                 "rows do, are left out together"
             )
         return tuple(f"{self.name}: {text}" for text in said)

@@ -56,7 +56,7 @@ class FedPURIN(Grouped, frozen=True):
     """Gradient in the criterion c: that of the ``last`` batch, or ``delta``, the change made by training,
     as in FedCAC."""
     hessian: bool = False
-    """Add the second order to the criterion: c = |-g th + (g th)^2 / 2|."""
+    """Add the second-order term to the criterion: c = |-g th + (g th)^2 / 2|."""
     half: bool = True
     """Round the last batch's gradient to fp16 first, as the authors' code does."""
     cutoff: Annotated[float, Meta(ge=0, le=1)] = 1e-10

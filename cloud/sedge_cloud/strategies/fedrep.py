@@ -30,7 +30,7 @@ class FedRep(FedPer, frozen=True):
     name: ClassVar[str] = "fedrep"
 
     body_epochs: Epochs = 1
-    """Number of the last ``local_epochs`` that train the body; 1 in the paper and its code."""
+    """Number of epochs at the end of ``local_epochs`` that train the body; 1 in the paper and its code."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """Return the global body with the device's own head, and two training phases."""
@@ -45,7 +45,8 @@ class FedBABU(FedPer, frozen=True):
     name: ClassVar[str] = "fedbabu"
 
     head_epochs: Epochs = 1
-    """Number of the last ``local_epochs`` that fit a device's own head, which is sent but not averaged."""
+    """Number of epochs at the end of ``local_epochs`` that fit a device's own head, which is sent but not
+    averaged."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """Return the global model with the first head, and two phases: the body's, then the head's."""

@@ -61,8 +61,8 @@ class FedSelect(FedAvg, frozen=True):
         if self.grown(np.zeros(layout.size, np.bool_), everything, layout).any():
             return ()
         return (
-            f"{self.name}: rate {self.rate:g} and limit {self.limit:g} of the model's tensors make no "
-            "element personal, so this is FedAvg",
+            f"{self.name}: with rate {self.rate:g} and limit {self.limit:g}, no tensor gets a personal "
+            "element, so this is FedAvg",
         )
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:

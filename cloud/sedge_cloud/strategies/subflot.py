@@ -64,13 +64,13 @@ class SubFLOT(WidthPolicy, frozen=True):
     mix: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Share of the global model in a device's start; the paper's a."""
     pull: Annotated[float, Meta(ge=0, lt=1)] = 0.11
-    """Share of the distance from its start that SAR takes back per round from a device without channels;
+    """Share of a model's distance from its start that SAR undoes per round if all channels are missing;
     0.11 is about the paper's lambda."""
     solver: Solver = "emd"
     """Transport plan: ``emd`` merges neurons, ``sinkhorn`` merges them more softly, ``assign`` leaves
     some out."""
     reg: Annotated[float, Meta(ge=MIN_REG, le=1)] = 0.01
-    """Softness of the plans of ``sinkhorn``, as a share of the largest distance."""
+    """Softness of the plans that ``sinkhorn`` makes, as a share of the largest distance."""
     normalisation: Normalisation = "mass"
     """How tensors that read channels are normalised: by ``mass``, which preserves the function, or
     ``literal``, like those that output channels."""
@@ -81,7 +81,7 @@ class SubFLOT(WidthPolicy, frozen=True):
     """Derive each start from the global model by transport; without it, every start is the first channels
     of W_G."""
     sar: bool = True
-    """Pull every device's model towards its start in training, in addition to the run's own ``prox``."""
+    """Pull every device's model towards its start during training, in addition to the run's ``prox``."""
     ota: bool = True
     """Average in the neurons of the global model; without it, average by position, as HeteroFL does."""
 

@@ -56,7 +56,7 @@ class Library:
         except (OSError, AttributeError) as exc:
             raise ImportError(f"{folder / LIBRARY}: {exc}") from exc
         if abi != _ABI:
-            raise ImportError(f"{folder / LIBRARY}: interface {abi}, this version needs {_ABI}")
+            raise ImportError(f"{folder / LIBRARY}: interface {abi}, but this version needs {_ABI}")
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         self.native.sedge_et_error.restype = ctypes.c_char_p
         self.native.sedge_et_open.restype = pointer

@@ -187,7 +187,7 @@ class FunctionTrainer:
         said = ", ".join(sorted(self._honours)) or "none of them"
         known = ", ".join(HONOURABLE)
         return CodecError(
-            f"order: {what}: {self._name} cannot do it; of {known}, it honours {said}"
+            f"order: {what}: {self._name} does not support it; of {known}, it honours {said}"
         )
 
     def _parameters(self, theta: Theta) -> list[NDArray[np.float32]]:
@@ -210,7 +210,7 @@ class FunctionTrainer:
         self, name: str, function: Callable[..., Any], first: str, *arguments: object
     ) -> tuple[object, object, dict[str, object]]:
         """Call ``function`` and return its three results. Raises ``ConfigError`` for anything else."""
-        expected = f"a tuple ({first}, number of examples, metrics), metrics a dict"
+        expected = f"a tuple ({first}, number of examples, metrics) with a dict of metrics"
         returned = self._call(name, function, expected, *arguments)
         if not isinstance(returned, tuple):
             raise ConfigError(name, type(returned).__name__, expected)

@@ -53,7 +53,9 @@ def features_of(model: nn.Module) -> Generator[Callable[[], Tensor]]:
     def features() -> Tensor:
         if not held or not isinstance(held[-1], Tensor) or held[-1].ndim < 2:
             kind = type(layer).__name__
-            raise ValueError(f"{kind}, the last layer with parameters, takes no tensor (B, ...)")
+            raise ValueError(
+                f"{kind}, the last layer with parameters, was not called with a tensor (B, ...)"
+            )
         return held[-1].flatten(1)
 
     try:

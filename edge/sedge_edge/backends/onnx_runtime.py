@@ -91,7 +91,7 @@ class OnnxProgram:
         gives = [node.name for node in self._session.get_outputs()]
         if set(takes) != set(signature.inputs) or not set(signature.outputs) <= set(gives):
             expected = f"{', '.join(signature.inputs)} and {', '.join(signature.outputs)}"
-            found = f"it takes {', '.join(takes)} and gives {', '.join(gives)}"
+            found = f"it has inputs {', '.join(takes)} and outputs {', '.join(gives)}"
             raise CodecError(f"{found}, expected {expected}")
 
     def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:

@@ -149,7 +149,7 @@ def _reason(ended: signal.Signals) -> str:
     if ended is signal.SIGKILL:
         return ": most likely there was too little memory"
     if not _SYSTEM.exists():
-        return f": {_SYSTEM} is not visible here, and runtimes read it"
+        return f": {_SYSTEM} is not visible here, but runtimes read it"
     return ""
 
 

@@ -111,11 +111,11 @@ def _require_fit(
     count: int, first: tuple[int, ...], shape: tuple[int, ...] | None, path: Path
 ) -> None:
     if shape is not None and first != shape:
-        raise DataError(f"{path}: an image {first}, the model expects {shape}")
+        raise DataError(f"{path}: an image {first}, but the model expects {shape}")
     channels, height, width = first
     size = count * channels * height * width * _BYTES_A_NUMBER
     what = f"{path.parent.parent}: {count} images of {width} x {height} pixels"
-    require_room(size, what, "make them as small as the model takes them")
+    require_room(size, what, "resize them to the model's input")
 
 
 def _endings(folder: Path) -> set[str]:

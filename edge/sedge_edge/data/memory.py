@@ -12,7 +12,8 @@ def require_room(needed: int, what: str, instead: str) -> None:
     memory = memory_mb()
     if 0 < memory < needed / 1e6:
         raise DataError(
-            f"{what} need {_words(needed)} of memory, this device has {_words(memory * 10**6)}: {instead}"
+            f"{what} need {_words(needed)} of memory, but this device has "
+            f"{_words(memory * 10**6)}: {instead}"
         )
 
 

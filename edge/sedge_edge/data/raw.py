@@ -74,8 +74,8 @@ def raw(x: object, y: object, group: object, where: str, notes: tuple[str, ...] 
     inputs = _rows(x, where)
     if is_bytes(inputs) and not is_pixels(inputs):
         notes += (
-            f"x holds unsigned bytes in rows of shape {inputs.shape[1:]}, taken as numbers from 0 to 255; "
-            "only images (C, H, W) are pixels, scaled to 0 to 1",
+            f"x holds unsigned bytes in rows of shape {inputs.shape[1:]}, read as numbers from 0 to 255; "
+            "only images (C, H, W) are read as pixels and scaled to 0 to 1",
         )
     if y is None:
         return Raw(inputs, None, where, group, parts, notes)
@@ -147,7 +147,7 @@ def _array(value: object, where: str) -> NDArray[np.generic]:
         # Raised by numpy, or by a value such as a tensor with a gradient or on another device.
     ) as exc:
         kind = type(value).__name__
-        expected = "numbers in rows of one length, as numpy takes them"
+        expected = "numbers in rows of one length, as numpy accepts them"
         raise DataError(f"{where}: a {kind} that is not an array, expected {expected}") from exc
 
 

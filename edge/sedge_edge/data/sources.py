@@ -65,7 +65,9 @@ def _read(source: str, base: Path, shape: tuple[int, ...] | None) -> Raw:
     if FUNCTION_SOURCE.fullmatch(source):
         return raw(*_call(source, base), source)
     if "\0" in source:
-        raise DataError(f"{source!r}: a name with a null byte, expected that of a file or folder")
+        raise DataError(
+            f"{source!r}: a name with a null byte, expected the name of a file or folder"
+        )
     path = base / source
     try:
         if path.is_dir():
@@ -73,12 +75,12 @@ def _read(source: str, base: Path, shape: tuple[int, ...] | None) -> Raw:
     except OSError as exc:  # no access to the folder, or an invalid file name
         where = path if exc.filename is None else exc.filename
         raise DataError(
-            f"{where}: {exc.strerror or exc}, expected a file or folder we may read"
+            f"{where}: {exc.strerror or exc}, expected a readable file or folder"
         ) from exc
     ending = path.suffix.lower()
     if ending in _OTHERS:
         expected = ".npz, .csv, a folder of images, or a function that reads it"
-        raise DataError(f"{path}: {ending} is not read, expected {expected}: 'my_data:load'")
+        raise DataError(f"{path}: {ending} cannot be read, expected {expected}: 'my_data:load'")
     if ending in DELIMITERS:
         table = read_table(path)
         made = raw(table.x, table.y, table.group, str(path), table.notes)

@@ -78,8 +78,8 @@ class _Columns:
         for place, name in enumerate(self.names):
             if not name or name.startswith("unnamed:"):
                 raise DataError(
-                    f"{self.path}: column {place + 1} has no name: the rows' numbers? Leave it out, as "
-                    "to_csv(index=False) does"
+                    f"{self.path}: column {place + 1} has no name; if it holds row numbers, leave it out, "
+                    "as to_csv(index=False) does"
                 )
         targets = [place for place, name in enumerate(self.names) if name in _TARGETS]
         if len(targets) > 1:
@@ -94,7 +94,7 @@ class _Columns:
         if self.target is None:
             return
         self.notes = (
-            f"the target is the last column, {self.names[self.target]}; none is called "
+            f"the target is the last column, {self.names[self.target]}; no column is called "
             f"{', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}",
         )
 
@@ -111,7 +111,9 @@ def _read(file: TextIO, path: Path, inputs: int) -> Table:
     rows = (row for row in reader if row)
     first = [text.strip() for text in next(rows)]
     if len(first) < 2 and inputs != 1:
-        raise DataError(f"{path}: one column, expected the inputs and the target in columns")
+        raise DataError(
+            f"{path}: one column, expected the inputs and the target in separate columns"
+        )
     names = (
         [text.lstrip("# ").lower() for text in first] if _is_header(first, decimal_comma) else []
     )

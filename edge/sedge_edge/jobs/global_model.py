@@ -140,7 +140,7 @@ def held_model(
         return vectors.read(base, layout)
     theta = _apply_steps(steps, blobs, vectors, layout)
     if _hash(theta) != base:
-        raise CodecError(f"the {len(steps)} steps that are kept do not lead to model {base.hex()}")
+        raise CodecError(f"the {len(steps)} stored steps do not lead to model {base.hex()}")
     return theta
 
 

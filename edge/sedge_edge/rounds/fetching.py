@@ -218,7 +218,7 @@ class Fetches:
         # time.
         self._retry_at[transfer] = now + DISK_RETRY_S
         name = fetch.manifest.sha256.hex()[:16]
-        text = f"blob {name}: its chunks do not have its sha256; fetching it again in {DISK_RETRY_S:.0f} s"
+        text = f"blob {name}: its chunks do not match its sha256; fetching it again in {DISK_RETRY_S:.0f} s"
         return [Note(logging.WARNING, text)]
 
     def _listen(self) -> list[Effect]:

@@ -149,7 +149,7 @@ class Outbox:
             if not self._blobs.has(waiting.blob):
                 self._store.remove_update(waiting)
                 where = f"run {waiting.run}, round {waiting.round}"
-                text = f"{where}: the update is lost; the order is done again if the coordinator repeats it"
+                text = f"{where}: the update is lost; the order runs again if the coordinator resends it"
                 return [*effects, Note(logging.ERROR, text)]
         except StorageError as exc:
             effects.append(Note(logging.ERROR, str(exc)))

@@ -35,5 +35,5 @@ def job_for(
         try:
             checkpoint = blobs.read(stopped.checkpoint)
         except StorageError as exc:
-            lost(f"{exc}; the training starts over")
+            lost(f"{exc}; training starts over")
     return Job(order, kept, checkpoint, http_bytes), notes

@@ -20,8 +20,8 @@ class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     runs: Annotated[int, Meta(ge=1, le=MAX_RUNS)] | None = None
-    """Number of runs to keep, newest first; by default 16, the oldest deleted only to make room for a new
-    one."""
+    """Number of runs to keep, newest first; by default 16, and the oldest is deleted only to make room for
+    a new one."""
     gigabytes: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
     """Gigabytes that runs may use, above which the oldest are deleted; by default, no limit."""
 

@@ -55,9 +55,9 @@ class TakenSettings:
         self._apply(own, tight)
         self._handshake.follows(name_of(coded), now)
         if not coded:
-            return [Note(logging.INFO, "the coordinator has taken its settings back")]
+            return [Note(logging.INFO, "the coordinator has withdrawn its settings")]
         notes: list[Effect] = [Note(logging.INFO, f"settings of the coordinator: {listed(coded)}")]
         if ignored:
-            text = f"ignored of the coordinator's settings: {', '.join(ignored)}"
+            text = f"ignored some of the coordinator's settings: {', '.join(ignored)}"
             notes.append(Note(logging.WARNING, text))
         return notes

@@ -115,4 +115,4 @@ def _padded(epoch: int, rows: NDArray[np.int64], batch_size: int) -> Batch:
 
 def _require_examples(num_examples: int) -> None:
     if num_examples < 1:  # cannot happen, because fitting refuses an empty set
-        raise LocalError(f"{num_examples} examples make no batch")
+        raise LocalError(f"{num_examples} examples cannot form a batch")

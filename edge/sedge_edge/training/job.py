@@ -135,9 +135,7 @@ def _run_job(job: Job, context: WorkerContext) -> Outcome:
     earlier = decode_checkpoint(job.checkpoint, same)
     if job.checkpoint is not None and earlier.is_empty:
         where = f"run {order.run}, round {order.round}"
-        _LOG.info(
-            "%s: the checkpoint is from another version or job; the training starts over", where
-        )
+        _LOG.info("%s: the checkpoint is from another version or job; training starts over", where)
     attempt = Attempt(earlier, ask, context.clock)
     try:
         result = run_to_end(prepared.local_training, attempt.answer)

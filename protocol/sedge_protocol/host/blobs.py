@@ -146,7 +146,7 @@ class BlobFolder:
         if hashlib.sha256(data).digest() != sha256:
             with translated("set aside corrupt blob", path):
                 os.replace(path, path.with_suffix(".corrupt"))
-            raise StorageError(f"read blob {path}: {len(data)} bytes do not have its sha256")
+            raise StorageError(f"read blob {path}: {len(data)} bytes do not match its sha256")
         return data
 
     def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:

@@ -179,7 +179,7 @@ def test_a_device_gets_what_fits_into_its_memory(
             continue
         (refusal,) = cloud.messages(name, Refusal)
         least = 400 if strategy == "fedavg" else 200
-        what = f"memory for a job: {least} MB, of which it has {memory_mb}"
+        what = f"memory for a job: {least} MB, but it has {memory_mb}"
         text = f"run {RUN} has no work for {name}: it lacks {what}"
         assert refusal == Refusal("unable", text)
         hello = msgspec.structs.replace(a_hello(name), memory_mb=memory_mb)

@@ -84,10 +84,10 @@ def test_a_damaged_blob_is_not_copied(busy: Cloud, target: Store, engine: str) -
     with pytest.MonkeyPatch.context() as patched:
 
         def damaged(sha256: bytes) -> bytes:
-            raise StorageError(f"read blob {sha256.hex()}: 3 bytes do not have its sha256")
+            raise StorageError(f"read blob {sha256.hex()}: 3 bytes do not match its sha256")
 
         patched.setattr(busy.store.blobs, "read", damaged)
-        with pytest.raises(StorageError, match="do not have its sha256"):
+        with pytest.raises(StorageError, match="do not match its sha256"):
             copy_store(busy.store, target)
     assert target.runs() == []
 

@@ -77,7 +77,7 @@ def test_agents_that_are_behind(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert row is not None
     hello = msgspec.structs.replace(a_hello("y"), version=f"java {VERSION}")
     store.save_hello(row, 2, msgspec.msgpack.encode(hello))
-    expected = f"agents: 2 of 0.0.9 (behind), 1 of java {VERSION}; this coordinator is {VERSION}"
+    expected = f"agents: 2 on 0.0.9 (behind), 1 on java {VERSION}; this coordinator is {VERSION}"
     assert main(["-c", config, "device", "list"]) == 0
     assert expected in capsys.readouterr().out
     counts = store.agent_versions()  # as a large fleet counts them

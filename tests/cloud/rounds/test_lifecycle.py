@@ -338,7 +338,7 @@ def test_a_round_that_settles_with_too_few_updates_ends_the_run(
     sent, size, declined, rejected = counts
     why = (
         f"{sent} of {size} devices sent an update that counts, expected min_updates = {min_updates}; "
-        f"{declined} declined, {rejected} were rejected"
+        f"{declined} declined, {rejected} rejected"
     )
     if declined:
         why += f"; most declined because 'DataError: x has wrong rows' ({declined} of {declined})"
@@ -366,7 +366,7 @@ def test_a_global_that_cannot_be_coded_fails_the_run(tmp_path: Path) -> None:
     cloud.answer("b")
     assert cloud.run_row().status == "failed" and cloud.state() == before
     (summary,) = cloud.summaries()
-    assert summary.failure.startswith("the next global model cannot be kept: ")
+    assert summary.failure.startswith("the next global model cannot be created: ")
     assert len(summary.devices) == 2
 
 

@@ -16,7 +16,7 @@ from sedge_protocol.wire.messages import MAX_STEPS, Order, Refusal
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.work import Step
 
-NEEDS = "it lacks a broker that takes messages of 16000 bytes, this one takes 1024"
+NEEDS = "it lacks a broker that accepts messages of 16000 bytes; this broker accepts 1024"
 
 
 def say(cloud: Cloud, name: str, max_packet: int) -> None:
@@ -68,7 +68,7 @@ def test_a_run_is_not_started_that_no_device_can_be_asked_for(tmp_path: Path) ->
     say(cloud, "b", 0)
     start_run(cloud.store, "one-can", cloud.folder / "bundle", config)
     say(cloud, "b", 1024)
-    with pytest.raises(ConfigError, match="messages of 16000 bytes, this one takes 1024"):
+    with pytest.raises(ConfigError, match="messages of 16000 bytes; this broker accepts 1024"):
         start_run(cloud.store, "nobody-can", cloud.folder / "bundle", config)
 
 
@@ -98,4 +98,4 @@ def test_an_order_that_does_not_fit_counts_as_declined(tmp_path: Path) -> None:
     (row,) = (row for row in cloud.store.orders(RUN, 1) if row.declined)
     assert row.device == "a"
     assert row.declined.startswith("MessageTooLarge: its order takes 3")
-    assert "this one takes 20000" in row.declined
+    assert "this broker accepts 20000" in row.declined

@@ -86,8 +86,8 @@ DOUBLES: Any = np.zeros(LAYOUT.size)
 
 
 WRONG: dict[str, tuple[Assignment, str]] = {
-    "width": (assigned(width=2), "width 2, the run has 2 bundles"),
-    "negative": (assigned(width=-1), "width -1, the run has 2 bundles"),
+    "width": (assigned(width=2), "width 2, but the run has 2 bundles"),
+    "negative": (assigned(width=-1), "width -1, but the run has 2 bundles"),
     "no start": (assigned(width=1), "width 1 without its own start"),
     "a start of another width": (
         assigned(start=random_theta(0), width=1),
@@ -100,29 +100,29 @@ WRONG: dict[str, tuple[Assignment, str]] = {
     ),
     "a correction of a mixture": (
         assigned(correction=random_theta(0), own_model=OwnModel(mix=0.5)),
-        "a correction together with a mixture",
+        "a correction cannot be combined with a mixture",
     ),
     "the mean of a mixture": (
         assigned(training=Training(average=0.5), own_model=OwnModel(mix=0.5)),
-        "training.average together with a mixture, expected 0",
+        "training.average with a mixture, expected 0",
     ),
     "a patch of another n": (assigned(patch=part(3, size=99)), "a patch of n=99, expected 12000"),
     "own and a patch": (
         assigned(patch=part(3), scoring=DeviceScoring(quantile=0.5)),
-        "device scoring together with a patch or a model of its own",
+        "device scoring cannot be combined with a patch or an own model",
     ),
     "a holdout and own": (
         assigned(scoring=DeviceScoring(quantile=0.5), holdout=0.1),
-        "a holdout together with device scoring or a model of its own",
+        "a holdout cannot be combined with device scoring or an own model",
     ),
     "a holdout and a personal model": (
         assigned(own_model=OwnModel(), holdout=0.1),
-        "a holdout together with device scoring or a model of its own",
+        "a holdout cannot be combined with device scoring or an own model",
     ),
     "a holdout of everything": (assigned(holdout=1.0), "< 1"),
     "a holdout below nothing": (assigned(holdout=-0.1), "> 0"),
     "a holdout that is no number": (assigned(holdout=float("nan")), "holdout"),
-    "a choice of its own": (assigned(choice=PatchChoice(0.1)), "a choice, which follows from"),
+    "a choice of its own": (assigned(choice=PatchChoice(0.1)), "work.choice is set, but it follows from"),
     "a blend and an own model": (
         assigned(blend=Blend(0.5), own_model=OwnModel()),
         "a blend, expected no device scoring",
@@ -142,7 +142,7 @@ WRONG: dict[str, tuple[Assignment, str]] = {
     ),
     "an array too large": (assigned(send={"m": np.zeros(8193, np.float32)}), r"32768 - at `\$\.arrays"),
     "arrays in the work": (
-        Assignment(work=Work(arrays={"m": b""})), "work.arrays, expected none: Assignment.send",
+        Assignment(work=Work(arrays={"m": b""})), "work.arrays is set: use Assignment.send",
     ),
     "too many phases": (assigned(then=(Training(),) * 9), "length"),
 }  # fmt: skip
@@ -195,7 +195,7 @@ def test_a_plan_that_cannot_be_given_ends_the_run(
     cloud = began(tmp_path, config=GIVEN)
     assert cloud.run_row().status == "failed" and cloud.core.open == {}
     (note,) = cloud.notes(logging.ERROR)
-    expected = f"{given.NAME}, b: {error or 'width 3, the run has 1 bundles'}"
+    expected = f"{given.NAME}, b: {error or 'width 3, but the run has 1 bundles'}"
     assert note == f"run run has failed: round 1 cannot be planned: {expected}"
     assert cloud.events(RunEnded) == [RunEnded(RUN, "failed", note.partition(": ")[2])]
     cloud.restart()

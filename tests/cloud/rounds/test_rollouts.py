@@ -156,7 +156,7 @@ def test_a_bundle_that_crashes_runs_on_two_of_200_devices_and_all_go_back(tmp_pa
     assert len(tried) == 2
     row = fleet.now()
     assert row.state == "aborted"
-    assert row.why == "2 of 2 devices failed ('TooManyStarts: why'), of the others 0 of 200"
+    assert row.why == "2 of 2 devices failed ('TooManyStarts: why'), compared with 0 of 200 others"
     assert f"run run, rollout 1: aborted: {row.why}" in fleet.cloud.notes(logging.WARNING)
     assert fleet.answer(good) == set(), "in the next round"
     told = fleet.lines()
@@ -224,7 +224,7 @@ def test_a_bundle_that_makes_models_worse_is_taken_back(tmp_path: Path) -> None:
     row = fleet.now()
     assert row.state == "aborted"
     assert row.why == (
-        "accuracy after training changed by -0.350 on 10 devices, on 10 others by +0.000"
+        "accuracy after training changed by -0.350 on 10 devices, but on 10 others by +0.000"
     )
 
 
@@ -348,7 +348,7 @@ def test_a_long_phase_needs_no_rows_of_old_rounds(tmp_path: Path) -> None:
     assert fleet.lines()[1] == "  succeeded 1, failed 0"
     fleet.answer(worse)
     assert fleet.now().why == (
-        "accuracy after training changed by -0.350 on 1 devices, on 3 others by +0.000"
+        "accuracy after training changed by -0.350 on 1 devices, but on 3 others by +0.000"
     )
 
 
@@ -433,7 +433,7 @@ def test_a_bundle_that_is_no_version_of_the_runs_is_refused(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="enrolled device matches"):
         start_rollout(cloud.store, RUN, new, RolloutPlan((1.0,), where="memory_mb>9"))
     start_rollout(cloud.store, RUN, new, PLAN)
-    with pytest.raises(ConfigError, match="the end of its rollout 1 first"):
+    with pytest.raises(ConfigError, match="no rollout in progress: end rollout 1 first"):
         start_rollout(cloud.store, RUN, new, PLAN)
     stop_run(cloud.store, RUN)
     with pytest.raises(ConfigError, match="running run"):

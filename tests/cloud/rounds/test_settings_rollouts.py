@@ -142,7 +142,7 @@ def test_settings_that_devices_do_not_take_are_taken_back_from_the_others(tmp_pa
     row = fleet.row()
     assert (row.state, row.why) == (
         "aborted",
-        f"1 of 5 devices failed ({NOT_TAKEN!r}), of the others 0 of 5",
+        f"1 of 5 devices failed ({NOT_TAKEN!r}), compared with 0 of 5 others",
     )
     assert fleet.given == set()
 

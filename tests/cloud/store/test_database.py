@@ -218,7 +218,9 @@ def test_a_receipt_its_client_model_and_its_small_update_are_one(tmp_path: Path)
     )  # the same bytes again
     assert store.update_blob(sha256) == data and store.update_blob(other) == large
     store._db.execute("UPDATE small_updates SET data = x'00'")
-    with pytest.raises(StorageError, match=r"sedge\.sqlite: update [0-9a-f]{64} does not have its"):
+    with pytest.raises(
+        StorageError, match=r"sedge\.sqlite: update [0-9a-f]{64} does not match its"
+    ):
         store.update_blob(sha256)
 
 
@@ -297,12 +299,12 @@ def test_what_the_disk_has_lost(tmp_path: Path) -> None:
             assert bool(store.missing_reason(blob)) is gone
     path = tmp_path / "blobs" / blob.hex()
     path.write_bytes(b"an updatf")
-    assert "9 bytes do not have its sha256" in store.missing_reason(blob)
+    assert "9 bytes do not match its sha256" in store.missing_reason(blob)
     assert "No such file" in store.missing_reason(blob)  # set aside
     small = b"small"
     row = msgspec.structs.replace(GOOD, blob=hashlib.sha256(b"another").digest())
     store.commit_receipt(row, None, small)
-    assert "does not have its sha256" in store.missing_reason(row.blob)
+    assert "does not match its sha256" in store.missing_reason(row.blob)
     assert [r.device for r in store.updates("run", 1)] == ["a"]
     store.reject(row.refused("malformed", "lost"))
     found = store.update("run", 1, "a")
@@ -354,7 +356,7 @@ def test_another_schema_is_refused_and_not_touched(tmp_path: Path) -> None:
     with pytest.raises(StorageError) as caught:
         open_folder(tmp_path)
     expected = (
-        f"{tmp_path}/sedge.sqlite: schema {schema}, this version uses {SCHEMA}; upgrade Sedge"
+        f"{tmp_path}/sedge.sqlite: schema {schema}, but this version uses {SCHEMA}; upgrade Sedge"
     )
     assert str(caught.value) == expected
     assert (tmp_path / "sedge.sqlite").read_bytes() == before
@@ -492,7 +494,8 @@ def test_an_older_schema_is_brought_up_in_one_transaction(
     for broken in ({SCHEMA: later[SCHEMA]}, {**later, SCHEMA + 1: "CREATE TABLE notes (; )"}):
         monkeypatch.setattr("sedge_cloud.store.connection.MIGRATIONS", broken)
         with pytest.raises(
-            StorageError, match=rf"schema {SCHEMA}, this version uses {SCHEMA + 2}; no|incomplete"
+            StorageError,
+            match=rf"schema {SCHEMA}, but this version uses {SCHEMA + 2}; no|incomplete",
         ):
             open_store(tmp_path)
     monkeypatch.setattr("sedge_cloud.store.connection.MIGRATIONS", later)

@@ -44,7 +44,7 @@ def test_who_is_admitted_and_who_is_not(tmp_path: Path) -> None:
         answer = store.ask_to_join(asks(name, "a", key=7), NOW)
         assert answer.state == "refused" and why in answer.detail
     assert store.ask_to_join(asks("pi-2", "a"), NOW).state == "accepted"
-    assert "used up: 2 devices joined" in store.ask_to_join(asks("pi-3", "a"), NOW).detail
+    assert "used up: 2 devices have joined" in store.ask_to_join(asks("pi-3", "a"), NOW).detail
     assert "expired at" in store.ask_to_join(asks("pi-3", "b"), NOW + 1).detail
     assert store.ask_to_join(asks("pi-3", "none"), NOW).detail == "no such token"
     assert store.uses() == {"join-a": 2} and store.devices_named(["boss", "pi-3"]) == {}
@@ -66,7 +66,7 @@ def test_pending_accepted_admitted(tmp_path: Path) -> None:
     assert store.devices() == []
     assert store.spent_tokens(NOW + 1) == []  # expired, and somebody still joins by it
     store.accept_join("pi-1")
-    with pytest.raises(ConfigError, match="one that waits to join"):
+    with pytest.raises(ConfigError, match="a device that is waiting to join"):
         store.accept_join("pi-1")
     (row,) = store.joins(["accepted"])
     store.admit_joins([row.point])

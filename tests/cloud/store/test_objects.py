@@ -109,7 +109,7 @@ def test_damage_is_found_and_the_blob_can_be_written_again(bench: Bench) -> None
     obstore.put(bench.memory, sha256.hex(), b"some bites")
     assert bench.blobs.read(sha256) == b"some bytes"  # the copy
     other = bench.opened("two")
-    with pytest.raises(StorageError, match="10 bytes do not have its sha256"):
+    with pytest.raises(StorageError, match="10 bytes do not match its sha256"):
         other.read(sha256)
     assert not other.has(sha256) and other.sizes() == {}
     bench.put(b"some bytes")

@@ -157,7 +157,7 @@ def test_another_fleets_store_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "state" / "sedge.sqlite"
     assert (
         str(caught.value)
-        == f"fleet: found 'other', expected {cloud.fleet!r}, whose store {place} is"
+        == f"fleet: found 'other', expected {cloud.fleet!r}, which owns the store {place}"
     )
 
 

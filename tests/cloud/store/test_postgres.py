@@ -142,7 +142,7 @@ def test_another_schema_and_foreign_tables_are_refused(servers: Servers, tmp_pat
     store._db.execute(f"UPDATE sedge_store SET schema = {SCHEMA + 1}")
     with pytest.raises(StorageError) as caught:
         open_store(tmp_path)
-    expected = f"{place}: schema {SCHEMA + 1}, this version uses {SCHEMA}; upgrade Sedge"
+    expected = f"{place}: schema {SCHEMA + 1}, but this version uses {SCHEMA}; upgrade Sedge"
     assert str(caught.value) == expected
 
 

@@ -28,5 +28,5 @@ def test_a_device_is_told_which_bias_takes_its_class_shares(
     method = Blended(mix=0.25)
     assert method.plan(context, ClientModel()).work.blend == Blend(0.25, prior)
     assert Blended(prior=False).plan(context, ClientModel()).work.blend == Blend(0.5)
-    remark = "blended: the head has no bias that could take a device's class shares"
+    remark = "blended: the head has no bias to which class shares could be added"
     assert method.remarks([layout]) == (() if prior else (remark,))

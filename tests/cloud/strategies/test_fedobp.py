@@ -161,9 +161,9 @@ def test_the_default_personalises_a_model_of_any_size(rows: int, columns: int) -
         (
             FedOBP("paper"),
             577,
-            "quantile 0.99993 of 577 elements keeps at most 1 personal, as good as FedAvg",
+            "quantile 0.99993 of 577 elements keeps at most 1 personal, which amounts to FedAvg",
         ),
-        (FedOBP("paper"), 577, "leave quantile out to keep 24"),
+        (FedOBP("paper"), 577, "omit quantile to keep 24"),
         (FedOBP(quantile=1), 577, "quantile 1 of 577 elements keeps at most 0 personal"),
         (FedOBP("paper", scoring="device"), 577, "keeps at most 1 personal"),
         (FedOBP(energy=0.5, most=0.001), 577, "most = 0.001 of 577 elements keeps at most 0 personal"),
@@ -193,7 +193,7 @@ def test_a_tie_does_not_empty_the_personal_set_without_a_word() -> None:
     assert patch is not None and patch.indices is not None and patch.indices.tolist() == [1, 4]
     for strategy in (one, three):
         (said,) = strategy.remarks([layout], 0)[-1:]
-        assert said.startswith("fedobp: no element is personal, as in FedAvg; scores that tie")
+        assert said.startswith("fedobp: no element is personal, as in FedAvg; tied scores")
     assert not three.remarks([layout], 1)
     assert not FedOBP(quantile=0.5, scoring="device").remarks(
         [layout], 0

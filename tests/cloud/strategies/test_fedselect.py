@@ -27,5 +27,5 @@ def test_tensors_too_small_for_a_personal_element_are_said() -> None:
     assert not FedSelect(rate=0.2).remarks([LAYOUT])
     (said,) = FedSelect().remarks([LAYOUT])
     assert said.startswith(
-        "fedselect: rate 0.05 and limit 0.3 of the model's tensors make no element"
+        "fedselect: with rate 0.05 and limit 0.3, no tensor gets a personal element"
     )

@@ -140,8 +140,11 @@ def test_a_strategy_of_ones_own(own: str) -> None:
         ("of_mine:Mine", {"gains": 1}, "gains", "an option of of_mine:Mine: gain"),
         ("of_mine:Needing", {}, "share", "a value: of_mine:Needing has no default"),
         ("of_mine:Ranged", {"share": 3}, "share", "at most 2"),
-        ("of_mine:Ranged", {"share": 2}, "options", "what of_mine:Ranged takes (ValueError: share above"),
-        ("of_mine:Ranged", {}, "options", "what of_mine:Ranged takes (KeyError: 0.5)"),
+        (
+            "of_mine:Ranged", {"share": 2}, "options",
+            "options that of_mine:Ranged accepts (ValueError: share above",
+        ),
+        ("of_mine:Ranged", {}, "options", "options that of_mine:Ranged accepts (KeyError: 0.5)"),
         ("of_mine:Twofold", {"share": [1]}, "share", "Type unions may not contain more than one"),
     ],
 )  # fmt: skip

@@ -204,7 +204,7 @@ def test_an_interface_of_another_version(
     executorch_libraries: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executorch, "_ABI", 99)
-    with pytest.raises(ImportError, match="interface 1, this version needs 99"):
+    with pytest.raises(ImportError, match="interface 1, but this version needs 99"):
         executorch.Library(executorch_libraries / executorch.PACKAGE)
 
 

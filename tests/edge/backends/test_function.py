@@ -150,7 +150,7 @@ def test_frozen_tensors_follow_the_parameters(client: Client) -> None:
     np.testing.assert_array_equal(found[: F * C], start()[: F * C] + 5)
 
 
-NO = "cannot do it; of prox, freeze, optimizer, schedule, it honours none of them$"
+NO = "does not support it; of prox, freeze, optimizer, schedule, it honours none of them$"
 CALLS: dict[str, tuple[Training, dict[str, Any]]] = {
     "prox": (Training(prox=0.1), {}),
     "freeze": (Training(freeze=("W",)), {}),

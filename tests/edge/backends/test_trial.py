@@ -110,7 +110,7 @@ def test_what_a_processor_lacks(
 def test_a_hidden_sys(broken: Break, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken("raise(SIGSEGV);")
     monkeypatch.setattr(trial, "_SYSTEM", tmp_path / "sys")
-    reason = f"{tmp_path / 'sys'} is not visible here, and runtimes read it"
+    reason = f"{tmp_path / 'sys'} is not visible here, but runtimes read it"
     assert tried(PTE) == f"a trial run ended with SIGSEGV: {reason}"
 
 

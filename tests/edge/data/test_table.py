@@ -59,7 +59,9 @@ def test_a_last_column_taken_as_the_target_is_said(
 ) -> None:
     load_source(write(tmp_path, "a,b,species\n1,2,0\n"), tmp_path)
     (record,) = caplog.records
-    assert "train.csv: the target is the last column, species; none is called" in record.message
+    assert (
+        "train.csv: the target is the last column, species; no column is called" in record.message
+    )
     caplog.clear()
     load_source(write(tmp_path, "a,b,label\n1,2,0\n"), tmp_path)
     assert not caplog.records
@@ -87,7 +89,7 @@ def test_a_last_column_taken_as_the_target_is_said(
         ),
         ("a,b,y\n1,2\n", "line 2: 2 fields, expected 3 as in the first line"),
         ("a,y,label\n1,2,0\n", "columns y, label, expected one target: rename the others"),
-        (",a,b,label\n0,1,2,0\n", "column 1 has no name: the rows' numbers"),
+        (",a,b,label\n0,1,2,0\n", "column 1 has no name; if it holds row numbers"),
         ("Unnamed: 0,a,label\n0,1,0\n", "column 1 has no name"),
         ("a;b;y\n1.234,5;2;0\n", r"column 1 \(a\): '1.234,5', expected a number"),
         ("a;b;y\n1,234,567;2;0\n", r"column 1 \(a\): '1,234,567'"),

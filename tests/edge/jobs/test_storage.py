@@ -41,9 +41,9 @@ def test_what_is_not_there_or_damaged_is_a_storage_error(
     for name in (model, mask):
         (path,) = tmp_path.glob(f"blobs/{name.hex()}")
         path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(StorageError, match="do not have its sha256"):
+    with pytest.raises(StorageError, match="do not match its sha256"):
         vectors.read(model, LAYOUT)
-    with pytest.raises(StorageError, match="do not have its sha256"):
+    with pytest.raises(StorageError, match="do not match its sha256"):
         vectors.read_mask(mask)
     assert not vectors.has(model)
     assert not vectors.has(mask)

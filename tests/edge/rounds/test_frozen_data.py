@@ -87,7 +87,7 @@ def test_a_damaged_one_is_fetched_again(device: Harness) -> None:
     give(device, 2)
     device.settle()
     assert ("run", 2) in device.updates
-    assert any("do not have its sha256" in note for note in device.notes)
+    assert any("do not match its sha256" in note for note in device.notes)
     assert chunks(device) == BLOB.count + device.order(2).model.count
     assert path.read_bytes() == CODED
 

@@ -53,7 +53,7 @@ public final class BlobFolder implements Blobs {
         byte[] data = Disk.read(file);
         if (!Arrays.equals(Digests.sha256(data), sha256)) {
             Disk.remove(file);
-            throw new StorageError("read blob " + file + ": " + data.length + " bytes do not have its sha256", null);
+            throw new StorageError("read blob " + file + ": " + data.length + " bytes do not match its sha256", null);
         }
         return data;
     }

@@ -276,7 +276,7 @@ final class Fetches {
         if (!blobs.finishPart(active.get(transfer).manifest)) {
             retryAt.put(transfer, now + DiskWaits.RETRY_S);
             String name = Hex.encode(active.get(transfer).manifest.sha256).substring(0, 16);
-            effects.note(Level.WARNING, "blob " + name + ": its chunks do not have its sha256; fetching it again in "
+            effects.note(Level.WARNING, "blob " + name + ": its chunks do not match its sha256; fetching it again in "
                     + Math.round(DiskWaits.RETRY_S) + " s");
         }
         active.remove(transfer);

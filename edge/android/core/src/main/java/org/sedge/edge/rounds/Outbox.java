@@ -248,7 +248,7 @@ final class Outbox {
             if (!blobs.has(waiting.blob)) {
                 store.removeUpdate(waiting);
                 effects.note(Level.SEVERE, "run " + waiting.run + ", round " + waiting.round
-                        + ": the update is lost; the order is done again if the coordinator repeats it");
+                        + ": the update is lost; the order runs again if the coordinator resends it");
                 return;
             }
         } catch (StorageError again) {

@@ -67,10 +67,10 @@ final class TakenSettings {
         apply(limits);
         handshake.follows(name(coded));
         handshake.begin(now);
-        effects.note(Level.INFO, given.isEmpty() ? "the coordinator has taken its settings back"
+        effects.note(Level.INFO, given.isEmpty() ? "the coordinator has withdrawn its settings"
                 : "settings of the coordinator: " + given);
         if (!ignored.isEmpty()) {
-            effects.note(Level.WARNING, "ignored of the coordinator's settings: " + String.join(", ", ignored));
+            effects.note(Level.WARNING, "ignored some of the coordinator's settings: " + String.join(", ", ignored));
         }
     }
 

@@ -73,7 +73,7 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
         names: set[str] = set()
         for i, tensor in enumerate(self.tensors):
             if tensor.name in names:
-                raise CodecError(f"layout.tensors[{i}]: name {tensor.name!r} repeats")
+                raise CodecError(f"layout.tensors[{i}]: duplicate name {tensor.name!r}")
             if not 0 < len(tensor.name) <= MAX_NAME_CHARS or len(tensor.shape) > MAX_RANK:
                 raise CodecError(
                     f"layout.tensors[{i}]: a name of {len(tensor.name)} characters, limit "

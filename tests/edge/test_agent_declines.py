@@ -199,7 +199,7 @@ def test_the_bundle_of_a_declined_order_is_not_fetched_again(
 @pytest.mark.parametrize("which", ["train", "test"])
 def test_data_that_the_model_cannot_take(device: Harness, which: str) -> None:
     setattr(device, which, examples(width=4))
-    text = "x has rows of shape (4,), the model expects (3,)"
+    text = "x has rows of shape (4,), but the model expects (3,)"
     check_declined(device, device.order(2), "DataError", text)
 
 

@@ -349,11 +349,11 @@ class Wrong:
         Wrong(
             np.where(X == 5, 2**24 + 1, X.astype(np.int64)),
             Y,
-            r"x is int64 and x\[2\] holds 16777217, the model expects float32: only whole numbers",
+            r"x is int64 and x\[2\] holds 16777217, but the model expects float32: only whole numbers",
         ),
         Wrong(X, np.full((6, 1), 0.5, np.float32), r"y\[0\] is 0.5, the model has classes 0 to 2"),
-        Wrong(X.reshape(6, 2, 1), Y, r"shape \(2, 1\), the model expects \(2,\)"),
-        Wrong(X[:, 0], Y, r"shape \(\), the model expects \(2,\)"),
+        Wrong(X.reshape(6, 2, 1), Y, r"shape \(2, 1\), but the model expects \(2,\)"),
+        Wrong(X[:, 0], Y, r"shape \(\), but the model expects \(2,\)"),
         Wrong(np.where(X == 5, np.nan, X).astype(np.float32), Y, r"x\[2\] holds NaN"),
         Wrong(np.where(X == 6, np.inf, X).astype(np.float32), Y, r"x\[3\] holds NaN or inf"),
         Wrong(np.where(X == 7, -np.inf, X).astype(np.float32), Y, r"x\[3\] holds NaN or inf"),
@@ -394,7 +394,9 @@ def test_a_model_of_numbers_takes_floats_as_columns(tmp_path: Path) -> None:
     assert found.targets.shape == (6, 1)
     assert fitting(found, regression) is found
     two = structs.replace(regression, target=TensorSpec("float32", (2,)))
-    with pytest.raises(DataError, match=r"y has rows of shape \(1,\), the model expects \(2,\)"):
+    with pytest.raises(
+        DataError, match=r"y has rows of shape \(1,\), but the model expects \(2,\)"
+    ):
         fitting(found, two)
     broken = Examples(X, np.where(Y[:, None] == 1, np.nan, 0).astype(np.float32))
     with pytest.raises(DataError, match=r"y\[1\] holds NaN or inf"):
@@ -451,7 +453,7 @@ def test_without_y_the_input_is_the_target_of_a_model_that_takes_it_so(tmp_path:
     train, test = load_data(DataConfig(train=source), tmp_path)
     for found in (unlabelled, train, test):
         assert found.targets is found.inputs
-    with pytest.raises(DataError, match="there is no y, the model expects int64 targets"):
+    with pytest.raises(DataError, match="there is no y, but the model expects int64 targets"):
         fitting(unlabelled, manifest())
     named = load_source(write_npz(tmp_path, image=X, age=X), tmp_path)
     with pytest.raises(DataError, match=r"there is no y, .*; the arrays are image, age$"):

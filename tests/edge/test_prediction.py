@@ -216,8 +216,8 @@ def test_bad_files(config: EdgeConfig, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (np.zeros((4, 5), np.float32), r"rows of shape \(5,\), the model expects \(6,\)"),
-        (np.full((4, 6), 2**25), r"is int64 and .* holds 33554432, the model expects float32"),
+        (np.zeros((4, 5), np.float32), r"rows of shape \(5,\), but the model expects \(6,\)"),
+        (np.full((4, 6), 2**25), r"is int64 and .* holds 33554432, but the model expects float32"),
         (np.full((4, 6), 1e300), "holds NaN or inf"),
         (np.float32(1.0), "x is a single value"),
         (np.array(["a"]), "expected numbers"),

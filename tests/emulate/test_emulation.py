@@ -316,7 +316,9 @@ def test_targets_that_each_device_would_decline_are_refused_at_once(tmp_path: Pa
     np.savez(tmp_path / "mine.npz", x=np.ones((90, 6)), y=np.arange(90) / 2)
     model = ModelConfig(factory="five_outputs:build", batch_size=8)
     config = changed(model=model, data=DataConfig(dataset="mine.npz", split="iid"))
-    with pytest.raises(DataError, match=r"y has rows of shape \(1,\), the model expects \(5,\)"):
+    with pytest.raises(
+        DataError, match=r"y has rows of shape \(1,\), but the model expects \(5,\)"
+    ):
         set_up(config, tmp_path, tmp_path / "out", resume=False, note=ignore)
 
 

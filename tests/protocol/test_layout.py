@@ -43,7 +43,7 @@ def test_tensors_lie_one_after_the_other() -> None:
 REFUSED: list[tuple[str, list[Tensor]]] = [
     ("0 tensors", []),
     ("4097 tensors", [Tensor(f"t{i}", (1,), i) for i in range(MAX_TENSORS + 1)]),
-    ("name 'a' repeats", [Tensor("a", (1,), 0), Tensor("a", (1,), 1)]),
+    ("duplicate name 'a'", [Tensor("a", (1,), 0), Tensor("a", (1,), 1)]),
     ("0 characters", [Tensor("", (1,), 0)]),
     (f"{MAX_NAME_CHARS + 1} characters", [Tensor("x" * (MAX_NAME_CHARS + 1), (1,), 0)]),
     (f"{MAX_RANK + 1} extents", [Tensor("a", (1,) * (MAX_RANK + 1), 0)]),

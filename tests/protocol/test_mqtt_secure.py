@@ -346,7 +346,10 @@ def test_an_unknown_authority_is_not_trusted(secure: Secure) -> None:
 
 @pytest.mark.parametrize(
     ("presented", "reason"),
-    [("stranger", "our certificate is of another authority"), (None, "it asks for a certificate")],
+    [
+        ("stranger", "our certificate was issued by another authority"),
+        (None, "it requires a certificate"),
+    ],
 )
 def test_a_certificate_of_another_authority_or_none_is_refused(
     secure: Secure, presented: str | None, reason: str

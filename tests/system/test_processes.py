@@ -73,7 +73,7 @@ def test_a_run_from_first_command_to_prediction(fleet: RealFleet, small_bundle: 
     assert [(len(r.devices), r.declined) for r in rounds[:3]] == [(2, 1), (2, 1), (2, 0)]
     assert len(rounds[-1].devices) == 2
     assert rounds[0].before < 0.4 < 0.6 < rounds[-1].before
-    assert "x has rows of shape (1, 9, 9), the model expects (1, 8, 8)" in fleet.log("cloud")
+    assert "x has rows of shape (1, 9, 9), but the model expects (1, 8, 8)" in fleet.log("cloud")
     assert "finished" in fleet.cloud("run", "list")
     assert "evaluate" in fleet.cloud("run", "show", "run")
     wait_until(lambda: "Not authorized" in fleet.log("pi-4"), 20, "the broker's refusal is logged")

@@ -193,7 +193,7 @@ def with_other_certificates(fleet: RealFleet, name: str) -> Iterator[tuple[str, 
 
     ours, other = Authority.read(key, own), Authority.made(FLEET)
     for what, settings, reason in (
-        ("without a certificate", replace(good, client_pem=None), "it asks for a certificate"),
+        ("without a certificate", replace(good, client_pem=None), "it requires a certificate"),
         ("with an expired one", showing(ours, now - 60), "our certificate has expired"),
         (
             "with one of another authority, by its name",

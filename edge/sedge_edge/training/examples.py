@@ -69,7 +69,9 @@ def _fitting(examples: Examples, manifest: BundleManifest) -> Examples:
     inputs, parts = examples.inputs, examples.parts
     if manifest.target is not None and examples.targets is inputs:
         names = f"; the arrays are {', '.join(part.name for part in parts)}" if parts else ""
-        raise DataError(f"there is no y, the model expects {manifest.target.dtype} targets{names}")
+        raise DataError(
+            f"there is no y, but the model expects {manifest.target.dtype} targets{names}"
+        )
     if parts:
         inputs = arranged(inputs, parts, manifest.parts, "the data")
     else:
@@ -134,7 +136,7 @@ def for_model(rows: Inputs, wanted: TensorSpec, name: str) -> Inputs:
         limit = f"at most {MAX_INTEGER} in magnitude"
         found = f"{name} is {rows.dtype} and {name}[{row}] holds {value}"
         raise DataError(
-            f"{found}, the model expects {wanted.dtype}: only whole numbers are converted, {limit}",
+            f"{found}, but the model expects {wanted.dtype}: only whole numbers are converted, {limit}",
             row,
         )
     return rows.astype(wanted.dtype)
@@ -204,12 +206,12 @@ def check_tokens(inputs: Inputs, vocabulary: int, name: str) -> None:
 
 def _check_rows(rows: Inputs, expected: TensorSpec, name: str) -> None:
     if rows.dtype != expected.dtype:
-        raise DataError(f"{name} is {rows.dtype}, the model expects {expected.dtype}")
+        raise DataError(f"{name} is {rows.dtype}, but the model expects {expected.dtype}")
     if rows.shape[1:] != expected.shape:
         found = f"rows of shape {rows.shape[1:]}"
         last = rows.ndim == 4 and (*rows.shape[-1:], *rows.shape[1:-1]) == expected.shape
         hint = "; move the channels to the front: x.transpose(0, 3, 1, 2)" if last else ""
-        raise DataError(f"{name} has {found}, the model expects {expected.shape}{hint}")
+        raise DataError(f"{name} has {found}, but the model expects {expected.shape}{hint}")
     require_finite(rows, name)
 
 
@@ -222,4 +224,4 @@ def require_finite(inputs: Inputs, name: str) -> None:
     finite = np.isfinite(highest) & np.isfinite(lowest)
     if not finite.all():
         row = int(np.argmin(finite))
-        raise DataError(f"{name}[{row}] holds NaN or inf, expected finite numbers, as float32", row)
+        raise DataError(f"{name}[{row}] holds NaN or inf, expected finite float32 numbers", row)

@@ -284,7 +284,7 @@ def check_order(order: Order, layout: Layout) -> None:
     if personal is not None and personal.mixes and order.correction is not None:
         raise CodecError("correction: cannot be combined with a mixture")
     if personal is not None and personal.mixes and wants_gradient(order) and not order.work.then:
-        raise CodecError("select: a mixture's training gives no gradient, expected 'delta'")
+        raise CodecError("select: training a mixture yields no gradient, expected 'delta'")
 
 
 A = TypeVar("A", Metrics, Trained)
@@ -320,7 +320,7 @@ def _selection_gradient(select: UpdateSelection, start: Theta, trained: Trained)
     with np.errstate(over="ignore"):
         change = trained.theta - start
     if not np.isfinite(change).all():
-        raise TrainingDiverged("the change from start to trained model overflows float32")
+        raise TrainingDiverged("the change from the start to the trained model overflows float32")
     return change
 
 

@@ -49,7 +49,7 @@ def from_bitmap(data: bytes, size: int) -> Positions:
     Raises ``CodecError`` unless ``data`` is a bitmap of n = ``size`` bits.
     """
     if not is_bitmap(data, size):
-        raise CodecError(f"mask: {len(data)} bytes are not a bitmap of n={size}")
+        raise CodecError(f"mask: {len(data)} bytes do not match a bitmap of n={size}")
     return _ones(np.frombuffer(data, np.uint8))
 
 

@@ -101,7 +101,7 @@ def decompress_zstd(data: bytes | memoryview, limit: int) -> bytes:
         if size is None:  # pyright: ignore[reportUnnecessaryComparison] (the stub says int)
             raise CodecError("zstd: the frame does not state its size")
         if not size:
-            raise CodecError("zstd: the frame states that it is empty")
+            raise CodecError("zstd: the frame states a size of 0")
         if size > limit:
             raise CodecError(f"zstd: {size} bytes, the limit is {limit}")
         if header.dictionary_id:
@@ -145,7 +145,7 @@ def decompress_zlib(data: bytes | memoryview, limit: int) -> bytes:
     except zlib.error as exc:
         raise CodecError(f"zlib: {exc}") from exc
     if len(result) > limit:
-        raise CodecError(f"zlib: over {limit} bytes, the limit")
+        raise CodecError(f"zlib: more than the limit of {limit} bytes")
     if not inflater.eof:
         raise CodecError("zlib: the stream is truncated")
     if inflater.unused_data:

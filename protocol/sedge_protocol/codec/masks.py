@@ -98,7 +98,7 @@ def decode_positions(
         case MaskForm.CHANGES:
             positions = _from_changes(data, compression, size, context)
         case _:
-            raise CodecError(f"mask: form {form.name.lower()} for k={count}, n={size}")
+            raise CodecError(f"mask: form {form.name.lower()} does not fit k={count}, n={size}")
     if positions.size != count:
         raise CodecError(f"mask: {positions.size} positions, expected k={count}")
     return positions
@@ -118,9 +118,11 @@ def _from_changes(
     data: memoryview, compression: Compression, size: int, context: bytes | None
 ) -> NDArray[np.uint32]:
     if context is None:
-        raise CodecError("mask: its form needs the context, an earlier mask, and there is none")
+        raise CodecError("mask: its form needs an earlier mask as context, but there is none")
     if not is_bitmap(context, size):
-        raise CodecError(f"mask: the context of {len(context)} bytes is not a bitmap of n={size}")
+        raise CodecError(
+            f"mask: the context of {len(context)} bytes does not match a bitmap of n={size}"
+        )
     changes = from_gaps(from_varints(grow(data, compression, max_changes_bytes(size))), size)
     return with_changes(context, changes, size)
 

@@ -228,7 +228,7 @@ def _from_nibbles(plane: Plane, count: int) -> NDArray[np.int8]:
     nibbles[::2] = plane & 15
     nibbles[1::2] = plane >> 4
     if nibbles[count:].any():
-        raise CodecError("value: bits past the last code")
+        raise CodecError("value: bits are set past the last code")
     return (nibbles[:count].view(np.int8) ^ 8) - 8
 
 
@@ -236,7 +236,7 @@ def _from_signs(plane: Plane, count: int) -> NDArray[np.int8]:
     """Return the signs (k,) in ``plane`` as 1 and -1."""
     bits = np.unpackbits(plane, bitorder="little")
     if bits[count:].any():
-        raise CodecError("value: bits past the last sign")
+        raise CodecError("value: bits are set past the last sign")
     return 1 - 2 * bits[:count].view(np.int8)
 
 

@@ -142,7 +142,7 @@ def encode(
     _check_indices(vector)
     if context is not None and not is_bitmap(context, vector.size):
         raise LocalError(
-            f"sparse: the context of {len(context)} bytes is not a bitmap of n={vector.size}"
+            f"sparse: the context of {len(context)} bytes does not match a bitmap of n={vector.size}"
         )
     form, mask_compression, mask = _encode_mask(vector, compression, context)
     raw = to_planes(np.ascontiguousarray(vector.values), values)
@@ -255,7 +255,7 @@ def _sections(data: memoryview, size: int) -> tuple[_Header, list[memoryview]]:
     raw_bytes = plane_sizes(header.coding, header.kept)
     start = _HEAD.size + 4 * (1 + len(raw_bytes))
     if len(data) < start:
-        raise CodecError(f"coded vector: {len(data)} bytes, the header has {start}")
+        raise CodecError(f"coded vector: {len(data)} bytes, the header alone has {start}")
     lengths = struct.unpack_from(f"<{1 + len(raw_bytes)}I", data, _HEAD.size)
     if len(data) != start + sum(lengths):
         raise CodecError(
@@ -276,7 +276,9 @@ def _read_head(data: memoryview, size: int) -> _Header:
     if len(data) and data[0] != VERSION:
         raise CodecError(f"coded vector: version {data[0]}, this codec reads {VERSION}")
     if len(data) < _HEAD.size:
-        raise CodecError(f"coded vector: {len(data)} bytes, the header has at least {_HEAD.size}")
+        raise CodecError(
+            f"coded vector: {len(data)} bytes, the header alone has at least {_HEAD.size}"
+        )
     _, mask_tag, value_tag, order, stated_size, count = _HEAD.unpack_from(data)
     if stated_size != size or not 0 < size <= MAX_PARAMETERS:
         raise CodecError(f"coded vector: n={stated_size}, expected {size}")
@@ -295,7 +297,7 @@ def _read_head(data: memoryview, size: int) -> _Header:
     except (ValueError, IndexError) as exc:
         raise CodecError(f"coded vector: unknown tag, mask {mask_tag}, values {value_tag}") from exc
     if order > (header.coding in _BY_EXPONENT):
-        raise CodecError(f"coded vector: order {order} of {header.coding} values")
+        raise CodecError(f"coded vector: order {order} does not fit {header.coding} values")
     return header
 
 
@@ -326,7 +328,7 @@ def _decode_mask(
     if header.form is not expected or header.mask_compression is not Compression.NONE:
         raise CodecError(
             f"mask: form {header.form.name.lower()} with {header.mask_compression} "
-            f"for k={header.kept}, n={header.size}"
+            f"does not fit k={header.kept}, n={header.size}"
         )
     return None if expected is MaskForm.DENSE else np.empty(0, np.uint32)
 

@@ -80,7 +80,7 @@ class BlobFolder:
         make_folder(self._blobs)
         make_folder(self._parts)
         if min_free_bytes is None:
-            with translated("ask for the size of", root):
+            with translated("determine the size of", root):
                 disk = os.statvfs(root)
             share = int(FREE_FRACTION * disk.f_blocks * disk.f_frsize)
             min_free_bytes = min(share, FREE_MAX_BYTES)
@@ -110,7 +110,7 @@ class BlobFolder:
             # Set before the fsync, because another thread may write a blob that this fsync misses.
             self._settled = True
             try:
-                with translated("flush the names in", self._blobs):
+                with translated("flush the folder", self._blobs):
                     sync_folder(self._blobs)
             except StorageError:
                 self._settled = False
@@ -302,13 +302,13 @@ class BlobFolder:
 
     def _require_room(self, length: int, path: Path, reserve: bool = True) -> None:
         """Raise ``StorageError`` if there is no room. With ``reserve``, count the bytes as used."""
-        with translated("ask for the free space of", self._root):
+        with translated("determine the free space of", self._root):
             disk = os.statvfs(self._root)
         free = disk.f_bavail * disk.f_frsize
         if free - length < self.min_free_bytes:
             raise StorageError(
-                f"disk full: {path} needs {length} bytes, {free} are free, "
-                f"{self.min_free_bytes} must stay free"
+                f"disk full: {path} needs {length} bytes, but {free} are free "
+                f"and {self.min_free_bytes} must stay free"
             )
         if self.share < 1:
             self._require_share(length, free, path)
@@ -325,8 +325,8 @@ class BlobFolder:
         if self._used + length > limit:
             self._measure_at = -math.inf
             raise StorageError(
-                f"{path} needs {length} bytes, {self._used} are used of {limit}: "
-                f"limits.disk_share of edge.toml is {self.share:g}"
+                f"{path} needs {length} bytes, but {self._used} of {limit} are used: "
+                f"limits.disk_share in edge.toml is {self.share:g}"
             )
 
     def _blob(self, sha256: bytes) -> Path:

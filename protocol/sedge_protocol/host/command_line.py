@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         self.set_defaults(config_name=config)
         if config:
             help_text = (
-                f"the file, or its folder (default: ${CONFIG_VARIABLE}, or else {config} in "
+                f"the configuration file or its folder (default: ${CONFIG_VARIABLE}, or else {config} in "
                 f"this folder or /etc/sedge)"
             )
             self.add_argument(

@@ -109,7 +109,7 @@ class TooLarge:
 
     def __str__(self) -> str:
         return (
-            f"not sent to {self.topic}: a message of {self.size} bytes; the broker takes "
+            f"not sent to {self.topic}: a message of {self.size} bytes; the broker accepts "
             f"{self.max_packet_bytes} (Mosquitto: max_packet_size)"
         )
 
@@ -332,7 +332,7 @@ class MqttLink:
 
     def _drop_deaf(self) -> None:
         """Drop a connection on which nothing arrives, and retry soon, because the broker was reachable."""
-        reason = f"{self.settings.url}: heard nothing for {self._patience_s:.0f} s, though we spoke"
+        reason = f"{self.settings.url}: heard nothing for {self._patience_s:.0f} s, although we sent data"
         self._patience_s = min(2 * self._patience_s, DEAF_MAX_S)
         self._random = secrets.token_hex(16)
         self._drop(reason, Ended.HEARD)
@@ -431,7 +431,7 @@ class MqttLink:
             hint = " (does it expect TLS, mqtts?)"
             if self._tls:
                 own = self.settings.client_pem or self.settings.cert_file
-                hint = "" if own else " (does it ask for a broker.cert_file?)"
+                hint = "" if own else " (does it require a client certificate, broker.cert_file?)"
         return f"the broker closed the connection{hint}"
 
     def _on_message(self, client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:

@@ -111,7 +111,7 @@ def measure(
             for one, size in limits.poll(now):
                 link.send(*make(one, size))
             time.sleep(0.02)
-        raise NoAnswer(why or f"nothing comes back on {topic} within {timeout_s:.0f} s")
+        raise NoAnswer(why or f"nothing came back on {topic} within {timeout_s:.0f} s")
     finally:
         link.close()
 
@@ -143,6 +143,6 @@ def ask(
             time.sleep(0.02)
         if not link.up:
             raise LinkError(f"{settings.url} did not answer within {timeout_s:.0f} s")
-        raise NoAnswer(f"nothing comes back on {topic} within {timeout_s:.0f} s")
+        raise NoAnswer(f"nothing came back on {topic} within {timeout_s:.0f} s")
     finally:
         link.close()

@@ -101,11 +101,11 @@ def replace_key(old: Path, new: Path) -> Path:
     before, after = read_key(old), bytes.fromhex(public_hex(read_key(new)))
     name = key_id(bytes.fromhex(public_hex(before)))
     if name == key_id(after):
-        raise ConfigError("key replace", str(new), "another key than the one that it replaces")
+        raise ConfigError("key replace", str(new), "a key other than the one that it replaces")
     statement = name + before.sign(replacement(after)) + after
     path = _chain_path(new)
     if path.exists():
-        raise ConfigError("key replace", str(new), f"a key that has replaced none yet ({path})")
+        raise ConfigError("key replace", str(new), f"a key that has not replaced another ({path})")
     with translated("write a chain of keys to", path):
         path.write_text("".join(f"{one.hex()}\n" for one in (*read_chain(old), statement)))
     return path

@@ -17,10 +17,10 @@ from sedge_protocol.wire.reconnect import Ended
 REFUSED = {
     "CERTIFICATE_EXPIRED": "our certificate has expired",
     "CERTIFICATE_REVOKED": "our certificate was revoked",
-    "CERTIFICATE_REQUIRED": "it asks for a certificate (broker.cert_file), and we have none",
-    "BAD_CERTIFICATE": "our certificate is not valid yet by its clock, or damaged",
-    "UNKNOWN_CA": "our certificate is of another authority",
-    "DECRYPT_ERROR": "our certificate is of another authority",
+    "CERTIFICATE_REQUIRED": "it requires a certificate (broker.cert_file), but we have none",
+    "BAD_CERTIFICATE": "our certificate is damaged, or not yet valid by the broker's clock",
+    "UNKNOWN_CA": "our certificate was issued by another authority",
+    "DECRYPT_ERROR": "our certificate was issued by another authority",
 }
 # How OpenSSL names an alert in the text of an error.
 _ALERT = re.compile(r"\[SSL: \w*_ALERT_(\w+)\]")

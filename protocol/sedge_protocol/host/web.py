@@ -123,7 +123,7 @@ class Span:
                 return response
             url = urljoin(url, response.getheader("Location", ""))
             response.close()
-        raise LinkError(f"{shown(self._url)}: more than {MAX_REDIRECTS} redirections")
+        raise LinkError(f"{shown(self._url)}: more than {MAX_REDIRECTS} redirects")
 
     def _get(self, address: Address) -> HTTPResponse:
         if self._connection is not None:  # this connection is to the server that redirected us here

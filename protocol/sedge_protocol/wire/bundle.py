@@ -243,10 +243,12 @@ def _decode_manifest(data: bytes, where: str) -> BundleManifest:
         raise CodecError(f"{where}: {len(manifest.labels)} labels, expected {expected}")
     size = sum(part.size for part in manifest.parts)
     if manifest.parts and manifest.input != TensorSpec("float32", (size,)):
-        raise CodecError(f"{where}: parts of {size} numbers in an input of {manifest.input}")
+        raise CodecError(
+            f"{where}: parts of {size} numbers do not fit an input of {manifest.input}"
+        )
     for program in manifest.programs:
         if Path(program.file).name != program.file:
-            raise CodecError(f"{where}: program file {program.file!r} holds a path")
+            raise CodecError(f"{where}: program file {program.file!r} contains a path")
         if program.name == GUIDED and manifest.guide is None:
             raise CodecError(f"{where}: program {GUIDED!r} without a guide")
     if manifest.frozen is not None:
@@ -260,7 +262,7 @@ def _check_frozen(frozen: FrozenData, layout: Layout, where: str) -> None:
         expected = f"at most {most} for {frozen.layout.size} values"
         raise CodecError(f"{where}: a blob of {frozen.blob.size} bytes, expected {expected}")
     if both := frozen.layout.by_name.keys() & layout.by_name.keys():
-        raise CodecError(f"{where}: tensor {min(both)!r} is in the layout as well")
+        raise CodecError(f"{where}: tensor {min(both)!r} is also in the layout")
 
 
 def _check_files(manifest: BundleManifest, files: Mapping[str, bytes], where: str) -> None:
@@ -270,7 +272,7 @@ def _check_files(manifest: BundleManifest, files: Mapping[str, bytes], where: st
         if program.file not in files:
             raise CodecError(f"{where}: program file {program.file!r} is missing")
         if hashlib.sha256(files[program.file]).hexdigest() != program.sha256:
-            raise CodecError(f"{where}: {program.file!r} does not have the manifest's sha256")
+            raise CodecError(f"{where}: {program.file!r} does not match the manifest's sha256")
 
 
 def save(folder: Path, bundle: Bundle, init: Theta) -> None:
@@ -330,7 +332,7 @@ def read_frozen_blob(folder: Path, manifest: BundleManifest) -> bytes:
     except OSError as exc:
         raise StorageError(f"bundle {exc.filename or folder}: {os_reason(exc)}") from exc
     if hashlib.sha256(data).digest() != expected.sha256:
-        raise CodecError(f"{path}: {len(data)} bytes do not have the manifest's sha256")
+        raise CodecError(f"{path}: {len(data)} bytes do not match the manifest's sha256")
     return data
 
 

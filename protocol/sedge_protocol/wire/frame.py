@@ -183,7 +183,7 @@ def _check_mac(
 ) -> None:
     if key is None:
         if not flags & UNKEYED or data[3] != Kind.CHUNK:
-            raise FrameError(f"only unkeyed chunks are read from {topic}")
+            raise FrameError(f"only unkeyed chunks are accepted on {topic}")
         return
     extra = data[HEADER.size : len(data) - len(body)]
     if not hmac.compare_digest(mac, _mac(key, topic, data[:MAC_OFFSET], extra + body)):

@@ -111,7 +111,7 @@ def test_a_coordinator_at_work_is_asked_whether_it_hears(
     fleet.processes["cloud"].send_signal(signal.SIGCONT)
     fleet.stop("cloud")
     assert set(found.bad) == {"coordinator"}
-    assert f"nothing comes back on {down('test', ITSELF)}" in found.bad["coordinator"]
+    assert f"nothing came back on {down('test', ITSELF)}" in found.bad["coordinator"]
 
 
 def test_a_wrong_password(home: Path) -> None:

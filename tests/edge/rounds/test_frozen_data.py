@@ -115,7 +115,7 @@ def test_one_that_is_too_large_for_the_device_is_not_fetched(device: Harness) ->
         ),
         (
             frozen_data(Layout.of([("head.bias", (640, 100), Role.PARAMETER)]), VALUES),
-            "bundle: frozen: tensor 'head.bias' is in the layout as well",
+            "bundle: frozen: tensor 'head.bias' is also in the layout",
         ),
     ],
     ids=["size", "name"],

@@ -81,7 +81,7 @@ def test_large_blobs_come_over_http_and_the_report_says_how_much(
         ("cuts", 2, "the response was cut off"),
         ("skews", 0, "for the bytes from 0"),
         ("larger", 0, "expected"),
-        ("circles", 0, "more than 4 redirections"),
+        ("circles", 0, "more than 4 redirects"),
         ("fails", 0, "answered 503"),
         ("garbles", 0, "BadStatusLine|answered no HTTP"),
     ],

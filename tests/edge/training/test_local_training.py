@@ -234,7 +234,7 @@ FROZEN = Training(freeze=("body.weight", "tail"))
         ),
         (
             {"own_model": OwnModel(mix=0.5), "select": UpdateSelection()},
-            "select: a mixture's training gives no gradient, expected 'delta'",
+            "select: training a mixture yields no gradient, expected 'delta'",
         ),
     ],
 )

@@ -91,7 +91,9 @@ def test_inputs_that_are_not_the_models_are_named(
         with pytest.raises(DataError, match=message):
             as_inputs({**inputs, **changed}, manifest, "new.npz")
     np.savez(tmp_path / "one.npz", x=inputs["table"], y=load()[1])
-    with pytest.raises(DataError, match=r"x has rows of shape \(2,\), the model expects \(42,\)"):
+    with pytest.raises(
+        DataError, match=r"x has rows of shape \(2,\), but the model expects \(42,\)"
+    ):
         fitting(load_source("one.npz", tmp_path), manifest)
 
 

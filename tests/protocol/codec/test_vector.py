@@ -88,10 +88,10 @@ def test_the_context_is_needed_and_has_to_be_the_same() -> None:
     vector = _vector(1000, 300)
     context = _moved(vector, 20)
     data = encode(vector, context=context)
-    with pytest.raises(CodecError, match="needs the context"):
+    with pytest.raises(CodecError, match="needs an earlier mask as context"):
         decode(data, 1000)
     for wrong in (b"", context[:-1], context + b"\x00", bytes(200)):
-        with pytest.raises(CodecError, match="not a bitmap of n=1000"):
+        with pytest.raises(CodecError, match="does not match a bitmap of n=1000"):
             decode(data, 1000, wrong)
     another = _moved(vector, 20, seed=1)
     try:
@@ -103,7 +103,7 @@ def test_the_context_is_needed_and_has_to_be_the_same() -> None:
 @pytest.mark.parametrize("context", [b"", bytes(12), bytes(14), bytes(12) + b"\x10"])
 def test_a_context_that_is_no_bitmap_of_n_is_the_encoders_error(context: bytes) -> None:
     for count in (0, 50, 100):
-        with pytest.raises(LocalError, match="not a bitmap of n=100"):
+        with pytest.raises(LocalError, match="does not match a bitmap of n=100"):
             encode(_vector(100, count), context=context)
 
 

@@ -216,7 +216,7 @@ def test_a_blob_is_settled_only_by_what_came_after_it(
 
     monkeypatch.setattr(os, "fsync", fsync)
     folder.settle()
-    with pytest.raises(StorageError, match=r"flush the names in .*blobs: Input/output error"):
+    with pytest.raises(StorageError, match=r"flush the folder .*blobs: Input/output error"):
         folder.settle()
     for _ in range(2):
         folder.settle()
@@ -333,7 +333,7 @@ def test_a_folder_with_a_share_of_the_disk_takes_no_more(
 ) -> None:
     folder = BlobFolder(tmp_path, min_free_bytes=0, share=1e-9)
     with pytest.raises(
-        StorageError, match=r"are used of \d+: limits\.disk_share of edge\.toml is 1e-09"
+        StorageError, match=r"of \d+ are used: limits\.disk_share in edge\.toml is 1e-09"
     ):
         folder.write(bytes(2**20))
     monkeypatch.setattr("sedge_protocol.host.blobs.MEASURE_S", 0.0)

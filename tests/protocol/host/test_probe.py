@@ -25,5 +25,5 @@ def test_nobody_listens() -> None:
 def test_what_is_said_must_come_back(shared: Broker) -> None:
     topic = fresh()
     probe(settings(shared.url, fresh()), topic, topic)
-    with pytest.raises(LinkError, match=f"nothing comes back on {topic} within 0 s"):
+    with pytest.raises(LinkError, match=f"nothing came back on {topic} within 0 s"):
         probe(settings(shared.url, fresh()), topic, "elsewhere", 0.2)

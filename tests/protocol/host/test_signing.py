@@ -72,7 +72,7 @@ def test_replacements_make_a_chain_which_is_read_beside_the_newest_key(tmp_path:
     assert counting == key_id(bytes.fromhex(public[2])) and len(chain) == 2
     for old, new, why in (
         (first, first, "another key"),
-        (first, third, "replaced none yet"),
+        (first, third, "not replaced another"),
     ):
         with pytest.raises(ConfigError, match=why):
             replace_key(old, new)

@@ -134,7 +134,7 @@ public enum Coding {
         }
         int used = this == INT4 ? count % 2 * 4 : this == SIGN ? count % 8 : 0;
         if (used > 0 && (coded[0][coded[0].length - 1] & 0xff) >> used != 0) {
-            throw new CodecError("value: bits past the last code");
+            throw new CodecError("value: bits are set past the last code");
         }
         return values;
     }

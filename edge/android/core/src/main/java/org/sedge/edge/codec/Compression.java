@@ -58,7 +58,7 @@ public enum Compression {
                 int count = inflater.inflate(buffer);
                 out.write(buffer, 0, count);
                 if (out.size() > limit) {
-                    throw new CodecError("zlib: over " + limit + " bytes, the limit");
+                    throw new CodecError("zlib: more than the limit of " + limit + " bytes");
                 }
                 if (count == 0 && !inflater.finished() && (inflater.needsInput() || inflater.needsDictionary())) {
                     throw new CodecError("zlib: the stream is truncated, or needs a dictionary");

@@ -56,7 +56,7 @@ final class Masks {
             return ones(compression.grow(data, (n + 7) / 8), n, k);
         }
         if (form != GAPS) {
-            throw new CodecError("mask: form " + form + " for k=" + k + ", n=" + n);
+            throw new CodecError("mask: form " + form + " does not fit k=" + k + ", n=" + n);
         }
         int m = Math.min(k, n - k);
         int[] found = fromVarints(compression.grow(data, (int) Math.min((long) MAX_VARINT_BYTES * m, n)), m, n);

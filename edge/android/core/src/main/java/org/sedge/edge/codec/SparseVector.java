@@ -121,7 +121,7 @@ public final class SparseVector {
         }
         float[] values = coding.fromPlanes(planes, k);
         if (k == 0 || k == n) {
-            require(maskTag == (k == 0 ? Masks.EMPTY : Masks.DENSE), "mask tag " + maskTag + " for k=" + k);
+            require(maskTag == (k == 0 ? Masks.EMPTY : Masks.DENSE), "mask tag " + maskTag + " does not fit k=" + k);
             return new SparseVector(n, k == n ? null : new int[0], values);
         }
         Compression of = Compression.values()[maskTag >> 4];

@@ -6,12 +6,12 @@ import java.util.Locale;
 
 /** Explains a broker's TLS alerts about our certificate, in the same words as the Python agent. */
 final class Alerts {
-    private static final String OTHER_AUTHORITY = "our certificate is of another authority";
+    private static final String OTHER_AUTHORITY = "our certificate was issued by another authority";
     private static final String[][] MEANINGS = {
         {"certificate_expired", "our certificate has expired"},
         {"certificate_revoked", "our certificate was revoked"},
-        {"certificate_required", "it asks for a certificate, and we have none"},
-        {"bad_certificate", "our certificate is not valid yet by its clock, or damaged"},
+        {"certificate_required", "it requires a certificate, but we have none"},
+        {"bad_certificate", "our certificate is damaged, or not yet valid by the broker's clock"},
         {"unknown_ca", OTHER_AUTHORITY},
         {"decrypt_error", OTHER_AUTHORITY},
     };

@@ -140,8 +140,8 @@ public final class BlobFolder implements Blobs {
         long limit = (long) (share * (used + folder.getUsableSpace()));
         if (used + length > limit) {
             measureAt = Long.MIN_VALUE;
-            throw new StorageError(folder + " needs " + length + " bytes, " + used + " are used of " + limit
-                    + ": the limit of the disk's share is " + share, null);
+            throw new StorageError(folder + " needs " + length + " bytes, but " + used + " of " + limit
+                    + " are used: the limit of the disk's share is " + share, null);
         }
         used += length;
     }

@@ -46,8 +46,8 @@ public final class Disk {
     public static void requireRoom(File folder, long length) throws StorageError {
         long free = folder.getUsableSpace();
         if (free - length < MIN_FREE_BYTES) {
-            throw new StorageError("disk full: " + folder + " needs " + length + " bytes, " + free + " are free, "
-                    + MIN_FREE_BYTES + " must stay free", null);
+            throw new StorageError("disk full: " + folder + " needs " + length + " bytes, but " + free
+                    + " are free and " + MIN_FREE_BYTES + " must stay free", null);
         }
     }
 

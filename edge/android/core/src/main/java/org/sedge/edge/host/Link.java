@@ -110,7 +110,7 @@ public final class Link {
             connection = events.mine;
             heard = false;
         } else if (up && now >= deafAt) {
-            String reason = config.url + ": heard nothing for " + Math.round(patience) + " s, though we spoke";
+            String reason = config.url + ": heard nothing for " + Math.round(patience) + " s, although we sent data";
             patience = Math.min(2 * patience, DEAF_MAX_S);
             clientId = newClientId();
             connection.hangUp();

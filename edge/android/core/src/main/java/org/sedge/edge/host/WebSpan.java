@@ -121,7 +121,7 @@ public final class WebSpan {
             }
             url = next;
         }
-        throw new ProtocolException("more than " + MAX_REDIRECTS + " redirections");
+        throw new ProtocolException("more than " + MAX_REDIRECTS + " redirects");
     }
 
     private void open(URL url) throws IOException, GeneralSecurityException {

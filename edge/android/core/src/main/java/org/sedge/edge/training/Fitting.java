@@ -35,7 +35,7 @@ public final class Fitting {
             throw new DataError("x has no rows, expected at least one");
         }
         if (bundle.target != null && examples.targets == null) {
-            throw new DataError("there is no y, the model expects " + bundle.target.dtype + " targets");
+            throw new DataError("there is no y, but the model expects " + bundle.target.dtype + " targets");
         }
         Rows inputs = inputs(examples.inputs, bundle, "x");
         if (bundle.target == null) {
@@ -148,8 +148,8 @@ public final class Fitting {
             throws DataError {
         if (!isExact) {
             throw new DataError(name + " is " + type(rows) + " and " + name + "[" + i / rows.rowSize + "] holds " + value
-                    + ", the model expects " + wanted.dtype + ": only whole numbers are converted, at most " + MAX_INTEGER
-                    + " in magnitude");
+                    + ", but the model expects " + wanted.dtype + ": only whole numbers are converted, at most "
+                    + MAX_INTEGER + " in magnitude");
         }
     }
 
@@ -169,16 +169,16 @@ public final class Fitting {
 
     private static void check(Rows rows, Bundle.Row expected, String name) throws DataError {
         if (!type(rows).equals(expected.dtype)) {
-            throw new DataError(name + " is " + type(rows) + ", the model expects " + expected.dtype);
+            throw new DataError(name + " is " + type(rows) + ", but the model expects " + expected.dtype);
         }
         if (!Arrays.equals(rows.shape(), expected.shape)) {
-            throw new DataError(name + " has rows of shape " + Rows.tuple(rows.shape()) + ", the model expects "
+            throw new DataError(name + " has rows of shape " + Rows.tuple(rows.shape()) + ", but the model expects "
                     + Rows.tuple(expected.shape));
         }
         for (int i = 0; rows.isFloat() && i < rows.size(); i++) {
             if (Float.isNaN(rows.floatAt(i)) || Float.isInfinite(rows.floatAt(i))) {
                 throw new DataError(name + "[" + i / rows.rowSize
-                        + "] holds NaN or inf, expected finite numbers, as float32");
+                        + "] holds NaN or inf, expected finite float32 numbers");
             }
         }
     }

@@ -195,8 +195,8 @@ public final class Bundle {
         }
         boolean packed = input.dtype.equals("float32") && input.shape.length == 1 && input.shape[0] == size;
         if (!found.isEmpty() && !packed) {
-            throw new IllegalArgumentException("parts of " + size + " numbers in an input of " + input.dtype + " "
-                    + Arrays.toString(input.shape));
+            throw new IllegalArgumentException("parts of " + size + " numbers do not fit an input of " + input.dtype
+                    + " " + Arrays.toString(input.shape));
         }
         return Collections.unmodifiableList(found);
     }
@@ -207,13 +207,13 @@ public final class Bundle {
             throw new IllegalArgumentException("program 'guided' without a guide");
         }
         if (file.indexOf('/') >= 0 || file.equals(".") || file.equals("..")) {
-            throw new IllegalArgumentException("program file '" + file + "' holds a path");
+            throw new IllegalArgumentException("program file '" + file + "' contains a path");
         }
         if (!files.containsKey(file)) {
             throw new IllegalArgumentException("program file '" + file + "' is missing");
         }
         if (!Hex.encode(Digests.sha256(files.get(file))).equals(program.get(SHA256))) {
-            throw new IllegalArgumentException("'" + file + "' does not have the manifest's sha256");
+            throw new IllegalArgumentException("'" + file + "' does not match the manifest's sha256");
         }
     }
 
@@ -225,7 +225,7 @@ public final class Bundle {
         }
         for (Layout.Tensor tensor : frozenLayout.tensors) {
             if (layout.find(tensor.name) != null) {
-                throw new IllegalArgumentException("frozen: tensor '" + tensor.name + "' is in the layout as well");
+                throw new IllegalArgumentException("frozen: tensor '" + tensor.name + "' is also in the layout");
             }
         }
     }

@@ -62,7 +62,7 @@ public final class Layout {
         for (Record row : rows) {
             String name = row.get(NAME);
             if (find(name) != null) {
-                throw new IllegalArgumentException("tensor '" + name + "': its name repeats");
+                throw new IllegalArgumentException("tensor '" + name + "': duplicate name");
             }
             if (row.get(OFFSET) != offset) {
                 throw new IllegalArgumentException("tensor '" + name + "': expected offset " + offset);

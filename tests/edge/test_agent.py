@@ -517,7 +517,7 @@ def test_a_run_too_many_is_declined_and_the_log_says_so(device: Harness) -> None
     (decline,) = device.declines
     assert (decline.run, decline.round, decline.reason) == ("new", 1, "TooManyRuns")
     assert (
-        "16 other runs, and none seems to be over: each had one of the last 16 orders"
+        "16 other runs, and none seems to be over: each received one of the last 16 orders"
         in decline.detail
     )
     assert device.notes[-1] == decline.detail

@@ -188,7 +188,9 @@ def test_a_label_that_is_no_class(home: Path, tiny: tuple[bytes, Theta], label: 
     assert not good and "train.npz: no such file, but train.csv is there; to train on it: " in text
     subprocess.run(shlex.split(text.partition("train on it: ")[2]), check=True)
     good, text = findings(home)[1]["data"]
-    assert not good and f"train.csv, line 20: y[17] is {label}, the model has classes 0 to" in text
+    assert (
+        not good and f"train.csv, line 20: y[17] is {label}, but the model has classes 0 to" in text
+    )
 
 
 @pytest.mark.parametrize(

@@ -351,13 +351,15 @@ class Wrong:
             Y,
             r"x is int64 and x\[2\] holds 16777217, but the model expects float32: only whole numbers",
         ),
-        Wrong(X, np.full((6, 1), 0.5, np.float32), r"y\[0\] is 0.5, the model has classes 0 to 2"),
+        Wrong(
+            X, np.full((6, 1), 0.5, np.float32), r"y\[0\] is 0.5, but the model has classes 0 to 2"
+        ),
         Wrong(X.reshape(6, 2, 1), Y, r"shape \(2, 1\), but the model expects \(2,\)"),
         Wrong(X[:, 0], Y, r"shape \(\), but the model expects \(2,\)"),
         Wrong(np.where(X == 5, np.nan, X).astype(np.float32), Y, r"x\[2\] holds NaN"),
         Wrong(np.where(X == 6, np.inf, X).astype(np.float32), Y, r"x\[3\] holds NaN or inf"),
         Wrong(np.where(X == 7, -np.inf, X).astype(np.float32), Y, r"x\[3\] holds NaN or inf"),
-        Wrong(X, np.array([0, 1, 2, 3, 4, 0]), r"y\[3\] is 3, the model has classes 0 to 2"),
+        Wrong(X, np.array([0, 1, 2, 3, 4, 0]), r"y\[3\] is 3, but the model has classes 0 to 2"),
         Wrong(X, np.array([0, 1, 2, 0, 0, -1]), r"y\[5\] is -1"),
     ],
     ids=lambda wrong: wrong.message,
@@ -370,7 +372,7 @@ def test_check_names_what_is_wrong(wrong: Wrong) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        ((4, 1, 0), 3, "y[4, 1, 0] is 3, the model has classes 0 to 2; -100 is for an element that "
+        ((4, 1, 0), 3, "y[4, 1, 0] is 3, but the model has classes 0 to 2; -100 marks an element that "
          "does not count"),
         ((5, 0, 1), 255, "y[5, 0, 1] is 255"),
         ((0, 1, 1), -1, "y[0, 1, 1] is -1"),

@@ -544,7 +544,11 @@ def test_a_model_that_does_not_fit_the_data(
     [
         ("missing.npz", 3, "missing.npz: No such file or directory"),
         ("own_module:nothing", 3, "has no 'nothing'"),
-        ("own_module:negative", 3, "own_module:negative: y[0] is -1, the model has classes 0 to 1"),
+        (
+            "own_module:negative",
+            3,
+            "own_module:negative: y[0] is -1, but the model has classes 0 to 1",
+        ),
         ("own_module:number", 3, "'int' object is not callable"),
     ],
 )

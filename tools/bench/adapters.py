@@ -114,7 +114,7 @@ def figures(found: Result) -> list[Figure]:
     return [
         Figure(
             f"{name}: {cell['parameters']:,} parameters in training, {found['rounds']} rounds",
-            f"{size(cell['up'])} up, {size(cell['down'])} down a device and round (its first: "
+            f"{size(cell['up'])} up, {size(cell['down'])} down per device and round (its first: "
             f"{size(cell['newcomer_up'])} up, {size(cell['newcomer_down'])} down); "
             f"{percent(cell['before'])} before, {percent(cell['after'])} after training",
         )

@@ -97,14 +97,14 @@ def figure(cell: Cell, clean: float) -> Figure:
     measured = f"{percent(error)}; named in {percent(fmean(cell.named))} of rounds"
     if cell.success:
         share = percent(fmean(cell.success))
-        measured += f"; {share} of marked images are taken for the attackers' label"
+        measured += f"; {share} of marked images are classified as the attackers' label"
     if cell.rule:
         return Figure(f'{what}, rule = "{cell.rule}"', measured)
     held = (at_most(HELD, error / clean, "times"),)
     return Figure(what, measured, () if cell.success else held)
 
 
-@bench("The damage by hostile devices", figures)
+@bench("Damage done by hostile devices", figures)
 def measure(
     strategies: Sequence[str] = (), seeds: Sequence[int] = (45, 46, 47), rounds: int = 20,
     out: Path = Path("runs/attacks"),

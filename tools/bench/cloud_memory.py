@@ -49,7 +49,7 @@ def figures(found: Result) -> list[Figure]:
     return [
         Figure(
             f"after {row['rounds']:,} rounds",
-            f"{row['rss_mb']:.0f} MB, {row['caches_mb']:.0f} MB of it caches",
+            f"{row['rss_mb']:.0f} MB, of which {row['caches_mb']:.0f} MB caches",
         )
         for row in found["rows"]
     ]

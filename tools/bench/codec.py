@@ -213,7 +213,7 @@ def figures(found: Result) -> list[Figure]:
         encode_ms, decode_ms = mid(timed, "encode_ms"), mid(timed, "decode_ms")
         measured = (
             f"{size(mean)}, {4 * found['n'] / mean:.1f} times smaller than dense float32; "
-            f"coded in {encode_ms:.1f} ms, decoded in {decode_ms:.1f} ms"
+            f"encoded in {encode_ms:.1f} ms, decoded in {decode_ms:.1f} ms"
         )
         met = (at_most(TARGET_ENCODE_MS, encode_ms, "ms"),) if key == TIMED else ()
         written.append(Figure(what, measured, met))

@@ -44,8 +44,8 @@ def figures(found: Result) -> list[Figure]:
         accuracies = [f"{percent(mean[key])}" for key in MEANS[:4]]
         seeds = ", ".join(str(cell["seed"]) for cell in cells)
         measured = (
-            f"{size(mean['up'] + mean['down'])} a device and round, {times(1 / mean['of_dense'])} smaller "
-            f"than dense both ways ({size(mean['up'])} up, {size(mean['down'])} down; newcomer "
+            f"{size(mean['up'] + mean['down'])} per device and round, {times(1 / mean['of_dense'])} "
+            f"smaller than dense both ways ({size(mean['up'])} up, {size(mean['down'])} down; newcomer "
             f"{size(mean['newcomer_down'])}); "
             f"{accuracies[0]} before (worst tenth {accuracies[1]}), "
             f"{accuracies[2]} after training (worst tenth {accuracies[3]})"

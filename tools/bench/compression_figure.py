@@ -19,7 +19,7 @@ from sedge_cloud.figures.pages import environment
 
 PAGE = Path(__file__).parents[2] / "docs" / "compression.svg"
 ALLOWED = -0.5
-TITLE = "Accuracy before training, in points against everything whole"
+TITLE = "Accuracy before training, in points relative to everything whole"
 SVG = """\
 {% import "macros.html" as m with context %}
 {{ m.svg(plot) }}"""
@@ -49,7 +49,7 @@ def plot_of(cells: list[dict[str, Any]]) -> Plot:
     """Return the plot. Every split has a colour, and every coding's name is above its dots."""
     whole = {(c["alpha"], c["seed"]): c for c in cells if c["setting"] == WHOLE}
     ticks = [(at, f"{at / 1000:.0f} kB") for at in (20e3, 30e3, 40e3, 60e3, 100e3)]
-    x = Axis(15e3, 170e3, ticks, "bytes of a device and round, up and down, logarithmic", log=True)
+    x = Axis(15e3, 170e3, ticks, "bytes per device and round, up and down, logarithmic", log=True)
     y = Axis(-1.05, 1.05, [(at, f"{at:+g}" if at else "0") for at in (-1, -0.5, 0, 0.5, 1)])
     plot = Plot(TITLE, x, y)
     dense = fmean(c["up"] + c["down"] for c in whole.values())

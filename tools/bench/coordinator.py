@@ -338,11 +338,13 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument(
-        "--turn", type=int, default=32, help="devices heard from in each turn of the loop"
+        "--turn", type=int, default=32, help="devices that send in each turn of the loop"
     )
     parser.add_argument("--strategy", default="fedavg")
     parser.add_argument("--folder", type=Path, help="folder of the stores (default: the system's)")
-    parser.add_argument("--group-commit", action="store_true", help="by turns alone, with fsync")
+    parser.add_argument(
+        "--group-commit", action="store_true", help="measure only by turns, with fsync"
+    )
     args = parser.parse_args()
     rows: list[Row] = []
     if args.group_commit:

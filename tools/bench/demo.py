@@ -24,12 +24,12 @@ def figures(found: Json) -> list[Figure]:
     first = result.strategies[0]
     row = headline(first)
     device, new = row.rates.device, row.rates.newcomer
-    both = f"a device and round of {row.name} after its first, both ways, against dense both ways"
+    both = f"{row.name}, per device and round after its first, both ways, against dense both ways"
     dense, payload = first.bytes.dense_update, first.bytes.update_payload_mean
     sent = first.bytes.coordinator_up / (len(first.rounds) + 1) / dense
     update = f"one update of {first.name}, against dense float32"
     broadcast = (
-        f"what leaves the coordinator in a round, {result.devices} devices, against one dense model"
+        f"coordinator's upload per round, {result.devices} devices, relative to one dense model"
     )
     return [
         Figure(both, f"{size(device.both)}, {1 / row.of_dense:.0f} times smaller"),

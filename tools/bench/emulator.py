@@ -107,8 +107,8 @@ def figures(found: Result) -> list[Figure]:
     written = [
         Figure(
             f"emulated devices, {row['devices']:,} of which {row['cohort']:,} in a round",
-            f"{row['cost_ms']:.1f} ms of a core per device round besides training, "
-            f"{row['device_rounds_per_s']:g} device rounds a second, "
+            f"{row['cost_ms']:.1f} ms of a core per device round outside training, "
+            f"{row['device_rounds_per_s']:g} device rounds per second, "
             f"{size(row['peak_rss_bytes'])} of memory",
             (at_most(TARGET_DISPATCH_MS, row["cost_ms"], "ms"),),
         )
@@ -117,11 +117,11 @@ def figures(found: Result) -> list[Figure]:
     example = found["example"]
     what = f"examples/thousand.toml, {example['device_rounds']:,} device rounds"
     measured = (
-        f"{example['wall_s']:.0f} s, {example['device_rounds_per_s']:g} device rounds a second, "
-        f"{example['overhead']:.1%} of the time besides training, "
+        f"{example['wall_s']:.0f} s, {example['device_rounds_per_s']:g} device rounds per second, "
+        f"{example['overhead']:.1%} of the time outside training, "
         f"{size(example['peak_rss_bytes'])} of memory"
     )
-    target = f"at most {TARGET_OVERHEAD:.0%} besides training"
+    target = f"at most {TARGET_OVERHEAD:.0%} outside training"
     return [*written, Figure(what, measured, ((target, example["overhead"] <= TARGET_OVERHEAD),))]
 
 

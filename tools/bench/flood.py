@@ -77,7 +77,7 @@ FLEET = "bench"
 KINDS = {
     "chunk": "chunks that it has not offered",
     "get": "GETs for a whole model",
-    "hello": "HELLOs of later and later starts",
+    "hello": "HELLOs with ever later starts",
     "garbage": "bytes that are not a frame",
     "mac": "frames with a wrong MAC",
 }

@@ -135,5 +135,5 @@ class Downloads:
         data = self._blobs.read_span(manifest.sha256, offset, length)
         if not manifest.matches(index, data):  # every device would silently drop a damaged chunk
             name = manifest.sha256.hex()
-            raise StorageError(f"read blob {name}: chunk {index} does not have its digest")
+            raise StorageError(f"read blob {name}: chunk {index} does not match its digest")
         return owner, transfer, index, data

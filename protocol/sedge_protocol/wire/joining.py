@@ -67,7 +67,7 @@ class Agreement:
         """Derive the secret from our ``private`` key and the ``other`` side's public key.
 
         ``device`` is the device's public key, whichever side we are. Raises ``FrameError`` for bytes that
-        are not a point of the curve.
+        are not a point on the curve.
         """
         from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -75,7 +75,7 @@ class Agreement:
             point = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), other)
             shared = ec.derive_private_key(private, ec.SECP256R1()).exchange(ec.ECDH(), point)
         except ValueError as exc:
-            raise FrameError("public key: no point of the curve P-256") from exc
+            raise FrameError("public key: not a point on the curve P-256") from exc
         said = hashlib.sha256(b"\0".join((fleet.encode(), token.encode(), device))).hexdigest()
         return cls(derive(shared, f"join {said}"))
 

@@ -110,7 +110,7 @@ class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
     padding: Padding = b""
     """The padding of a doctor's HELLO."""
     settings: Annotated[bytes, Meta(max_length=MAX_SETTINGS_BYTES)] = b""
-    """What the device's own settings are tightened to (settings.md); empty: nothing."""
+    """The values that tighten the device's own settings (settings.md); empty: none."""
 
 
 class Goodbye(msgspec.Struct, frozen=True):
@@ -158,7 +158,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     work: Work = Work()
     """What the device does with the start vector."""
     codec: Codec = Codec()
-    """How the device codes its update."""
+    """How the device encodes its update."""
     context: Annotated[bytes, Meta(max_length=32)] = b""
     """Extension ``select``: the SHA-256 of the mask that the coordinator holds, a bitmap of n bits; empty:
     none."""
@@ -198,7 +198,7 @@ class Cancel(msgspec.Struct, frozen=True):
     round: Count
     """The round whose order is void; 0: all orders of the run."""
     reason: Detail
-    """Why, for people."""
+    """The reason, for people."""
 
 
 class Decline(msgspec.Struct, frozen=True):
@@ -209,7 +209,7 @@ class Decline(msgspec.Struct, frozen=True):
     round: Round
     """The order's round."""
     reason: Short
-    """A code of section 10."""
+    """A code from section 10."""
     detail: Detail = ""
     """What is wrong, where, and what was expected."""
 
@@ -263,7 +263,7 @@ class Reject(msgspec.Struct, frozen=True):
     sha256: Hash
     """The SHA-256 of the update blob."""
     reason: Short
-    """A code of section 10."""
+    """A code from section 10."""
     detail: Detail = ""
     """What is wrong, where, and what was expected."""
 
@@ -274,7 +274,7 @@ class Busy(msgspec.Struct, frozen=True):
     retry_ms: Count
     """Milliseconds until the next offer."""
     reason: Short = ""
-    """Why, for people."""
+    """The reason, for people."""
 
 
 class Get(msgspec.Struct, frozen=True):
@@ -295,7 +295,7 @@ class Refusal(msgspec.Struct, frozen=True):
     """The reason why the coordinator cannot work with the device."""
 
     reason: Short
-    """A code of section 10."""
+    """A code from section 10."""
     detail: Detail = ""
     """What is wrong, where, and what was expected."""
 
@@ -304,11 +304,11 @@ class Join(msgspec.Struct, frozen=True, omit_defaults=True):
     """A device asks to join, on its token's topic (E9), or for a new secret, on its own topic (E14)."""
 
     point: Point
-    """The device's public key, a point of P-256."""
+    """The device's public key, a point on P-256."""
     device: Id
-    """The id that the device asks for."""
+    """The id that the device requests."""
     proof: Proof
-    """Shows that the sender has the private key (E10)."""
+    """Proves that the sender has the private key (E10)."""
     version: Short = ""
     """The version of the device's software, for people."""
 
@@ -323,7 +323,7 @@ class Joined(msgspec.Struct, frozen=True, omit_defaults=True):
     device: Annotated[str, Meta(max_length=48)] = ""
     """The device's id."""
     proof: Annotated[bytes, Meta(max_length=PROOF_BYTES)] = b""
-    """In ``accepted``: shows that the sender is the coordinator (E10)."""
+    """In ``accepted``: proves that the sender is the coordinator (E10)."""
     tags: Annotated[tuple[Tag, ...], Meta(max_length=32)] = ()
     """In ``accepted``: the device's tags, ``key=value`` each, for people."""
     detail: Detail = ""
@@ -336,7 +336,7 @@ class Renew(msgspec.Struct, frozen=True):
     """Asks the device to change its secret (E14); it answers with a JOIN."""
 
     point: Point
-    """The coordinator's public key, a point of P-256."""
+    """The coordinator's public key, a point on P-256."""
 
 
 Message: TypeAlias = (

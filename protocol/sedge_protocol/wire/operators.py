@@ -136,7 +136,7 @@ class Names:
         if name in self._kinds:
             return self._kinds[name]
         if self.outer is None:
-            raise CodecError(f"{where}: input {text(name)!r} is not defined before it")
+            raise CodecError(f"{where}: input {text(name)!r} is not defined before this node")
         return self.outer.kind(name, where)
 
     def constant(self, name: bytes) -> Constant | None:

@@ -58,7 +58,7 @@ def pack(
     for name, array in arrays.items():
         if len(array) != count:
             raise DataError(
-                f"{where}: {name} has {len(array)} rows, expected {count} like the first"
+                f"{where}: {name} has {len(array)} rows, expected {count}, as in the first"
             )
         integers = array.dtype.kind == "i"
         if integers:

@@ -99,8 +99,8 @@ class Peer:
             return frame, None
         if frame.incarnation > latest:
             raise FrameError(
-                f"frame.incarnation: a start at {start_time(frame.incarnation)} by its clock, half a "
-                "year or more ahead of ours. Set the clock that is wrong and restart, or `device reissue`"
+                f"frame.incarnation: a start at {start_time(frame.incarnation)} by its clock, half "
+                "a year or more ahead of ours. Set the wrong clock and restart, or run `device reissue`"
             )
         if frame.kind is not Kind.GOODBYE and not self.window.accept(frame):
             if not self._answers(frame):

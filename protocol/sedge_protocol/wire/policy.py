@@ -49,7 +49,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     run: Id
     """The run whose orders the policy allows."""
     version: Annotated[int, Meta(ge=1, le=2**40)]
-    """Grows with every policy of the run: a device refuses a version below the last that it accepted."""
+    """Increases with every policy of the run: a device refuses a version below the last one accepted."""
     bundles: Annotated[tuple[Hash, ...], Meta(min_length=1, max_length=64)]
     """The SHA-256 of the manifest (B1) of each bundle that an order may name."""
     last_round: Round
@@ -91,7 +91,9 @@ class Sealed(NamedTuple):
         """
         sealed = self.key + self.signature + self.signed.removeprefix(CONTEXT)
         if len(sealed) > MAX_POLICY_BYTES:
-            raise PolicyError(f"a policy of {len(sealed)} bytes, expected {MAX_POLICY_BYTES}")
+            raise PolicyError(
+                f"a policy of {len(sealed)} bytes, expected at most {MAX_POLICY_BYTES}"
+            )
         return sealed
 
     def policy(self) -> Policy:

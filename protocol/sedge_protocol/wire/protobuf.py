@@ -102,4 +102,4 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
             if value >= 2**64:
                 break
             return value, at + index + 1
-    raise CodecError(f"byte {at}: no varint of at most 64 bits")
+    raise CodecError(f"byte {at}: not a varint of at most 64 bits")

@@ -15,7 +15,7 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         "malformed": "Its bytes break a rule, do not match its manifest, or produce a model that is "
         "not finite.",
         "lost": "It was accepted, but the coordinator's disk has lost it since.",
-        "invalid": "It claims no training examples, or a share outside of 0 and 1.",
+        "invalid": "It claims no training examples, or a share that is not between 0 and 1.",
     },
     "REFUSED": {
         "version": "The two sides have no protocol version in common; `detail` lists both sides' versions.",
@@ -28,7 +28,7 @@ REASONS: Mapping[str, Mapping[str, str]] = {
     "DECLINE": {
         "BodyError": "The order has a value that the device does not know.",
         "CodecError": "The model, patch or bundle does not match the order, or the device cannot do what "
-        "the order asks.",
+        "the order asks for.",
         "DataError": "The device's data do not fit the bundle.",
         "MessageTooLarge": "The update does not fit the packets that the brokers let through (7.5).",
         "OutOfMemory": "The device does not have enough memory.",
@@ -36,7 +36,7 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         "than its policy allows (spec/policy.md).",
         "TooManyOrders": "The device's owner allows fewer orders per hour.",
         "TooManyRuns": "Every run that the device keeps is in use (5.12).",
-        "TooManyStarts": "The device began the order in three starts and never finished it (10.3).",
+        "TooManyStarts": "The device began the order in three of its starts but never finished it (10.3).",
         "TrainingDiverged": "The training produced numbers that are not finite (T8).",
     },
 }

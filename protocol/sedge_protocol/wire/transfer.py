@@ -135,7 +135,7 @@ def to_bitmap(indices: Iterable[int], count: int) -> bytes:
 def from_bitmap(bitmap: bytes, count: int) -> set[int]:
     """Return the indices of the set bits. Raises ``FrameError`` for a wrong length or bits past the end."""
     if not bitmaps.is_bitmap(bitmap, count):
-        raise FrameError(f"bitmap: {len(bitmap)} bytes are not one of {count} chunks")
+        raise FrameError(f"bitmap: {len(bitmap)} bytes do not match {count} chunks")
     return set(bitmaps.from_bitmap(bitmap, count).tolist())
 
 

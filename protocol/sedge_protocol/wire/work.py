@@ -131,7 +131,7 @@ class Blend(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Codec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a device codes its update.
+    """How a device encodes its update.
 
     The values are rounded to a grid (codec/grid.py) when they are in bf16, ``fraction`` is below 1 and
     ``error_feedback`` is on.

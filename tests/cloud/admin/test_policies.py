@@ -81,7 +81,7 @@ def test_a_rollout_gives_devices_only_bundles_that_the_policy_covers(tmp_path: P
     [
         ({"last_round": 2}, "with 3 rounds (its policy ends with round 2)"),
         ({"run": "other"}, "its policy is for run other"),
-        ({"learning_rate": 0.001}, "learning_rate 0.01, its policy allows 0.001"),
+        ({"learning_rate": 0.001}, "learning_rate 0.01, but its policy allows 0.001"),
         ({"bundles": (bytes(32),)}, "is not in its policy"),
     ],
 )

@@ -39,14 +39,14 @@ def ask(downloads: Downloads, device: str, missing: set[int], expected: int, now
 
 
 def test_a_damaged_chunk_is_not_sent_but_told(downloads: Downloads, tmp_path: Path) -> None:
-    """Devices drop what does not have its digest, and would ask for it for ever."""
+    """Devices drop what does not match its digest, and would ask for it for ever."""
     (path,) = tmp_path.glob(f"blobs/{SHARED.sha256.hex()}")
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     ask(downloads, "a", {0, 3}, 1, now=10.0)
     with pytest.raises(
-        StorageError, match=rf"{SHARED.sha256.hex()}: chunk 3 does not have its digest"
+        StorageError, match=rf"{SHARED.sha256.hex()}: chunk 3 does not match its digest"
     ):
         downloads.poll(10.0, 9)
     ask(downloads, "a", {0}, 1, now=11.0)

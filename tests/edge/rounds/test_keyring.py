@@ -86,7 +86,7 @@ def test_a_secret_that_comes_otherwise() -> None:
     disk = Disk()
     ring = opened(disk)
     ring.answer(POINT, "1")
-    with pytest.raises(FrameError, match="no point of the curve"):
+    with pytest.raises(FrameError, match="not a point on the curve"):
         ring.answer(bytes(65), "1")
     ring.turn()
     ring.welcomed()

@@ -243,7 +243,7 @@ def test_an_update_whose_digests_alone_are_too_large_is_given_up_by_name(bench: 
     ((_, decline),) = bench.frames(effects)
     assert isinstance(decline, Decline)
     assert (decline.run, decline.round, decline.reason) == ("run", 1, "MessageTooLarge")
-    said = "an update of 9000000 bytes needs messages of 17853 bytes, the broker takes 16000"
+    said = "an update of 9000000 bytes needs messages of 17853 bytes, but the broker accepts 16000"
     assert decline.detail.startswith(said)
     (note,) = only(effects, Note)
     assert said in note.text

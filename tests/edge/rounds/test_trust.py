@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     ),
     "a foreign key": (
         signed(key=FOREIGN),
-        f"signed by the key {name(FOREIGN)}, this device trusts {name(KEY)}",
+        f"signed by the key {name(FOREIGN)}, but this device trusts {name(KEY)}",
     ),
     "a foreign key that names a pinned one": (
         lambda d: d.order(1, policy=sign(POLICY, KEY)[:8] + sign(POLICY, FOREIGN)[8:]),
@@ -128,22 +128,25 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "a coding": (lambda d: signed()(d, codec=Codec(values=ValueCoding.SIGN)), "allow sign"),
     "a rate": (
         lambda d: signed()(d, work=training(learning_rate=1.5)),
-        "learning_rate 1.5, its policy allows 1.0",
+        "learning_rate 1.5, but its policy allows 1.0",
     ),
     "a rate that grows": (
         lambda d: signed(words=("schedule",))(d, work=training(end_factor=3.5)),
-        "learning_rate 3.5, its policy allows 1.0",
+        "learning_rate 3.5, but its policy allows 1.0",
     ),
     "passes": (
         lambda d: signed()(d, work=training(local_epochs=3)),
-        "local_epochs 3, its policy allows 2",
+        "local_epochs 3, but its policy allows 2",
     ),
-    "passes of all trainings": (over_all, "local_epochs 3, its policy allows 2"),
+    "passes of all trainings": (over_all, "local_epochs 3, but its policy allows 2"),
     "momentum": (
         lambda d: signed()(d, work=training(momentum=0.75)),
-        "momentum 0.75, its policy allows 0.5",
+        "momentum 0.75, but its policy allows 0.5",
     ),
-    "prox": (lambda d: signed()(d, work=training(prox=0.5)), "prox 0.5, its policy allows 0.25"),
+    "prox": (
+        lambda d: signed()(d, work=training(prox=0.5)),
+        "prox 0.5, but its policy allows 0.25",
+    ),
 }
 
 
@@ -179,7 +182,7 @@ def test_rollback_an_older_version_is_refused_also_after_a_restart(device: Harne
     pinning(device, KEY, incarnation=2)
     device.give(signed(2, version=2)(device))
     assert device.declines[-1].detail == (
-        "its policy has version 2, this device has already accepted version 3"
+        "its policy has version 2, but this device has already accepted version 3"
     )
     device.give(signed(2, run="another", version=1)(device, run="another"))
     device.give(signed(3, version=4)(device))
@@ -205,7 +208,7 @@ def test_rotation_both_keys_count_while_both_are_pinned_and_the_old_one_is_named
     pinning(device, NEW_KEY)
     device.give(signed(3, version=5)(device))
     assert device.declines[-1].detail == (
-        f"its policy is signed by the key {name(KEY)}, this device trusts {name(NEW_KEY)}"
+        f"its policy is signed by the key {name(KEY)}, but this device trusts {name(NEW_KEY)}"
     )
     assert device.updates.keys() == {("run", 1), ("run", 2)}
 
@@ -239,7 +242,7 @@ def test_a_device_that_was_away_for_two_replacements_follows_the_chain_and_keeps
     device.give(signed(4, NEWEST)(device))
     device.give(signed(5, FOREIGN)(device))
     assert device.declines[-1].detail == (
-        f"its policy is signed by the key {name(NEWEST)}, this device trusts {name(FOREIGN)}"
+        f"its policy is signed by the key {name(NEWEST)}, but this device trusts {name(FOREIGN)}"
     )
     assert ("run", 5) in device.updates and not device.on_disk().replaced
 
@@ -259,7 +262,7 @@ def test_a_statement_that_no_counting_key_made_of_another_changes_nothing(
 ) -> None:
     device.give(signed(key=NEW_KEY, chain=chain)(device))
     assert device.declines[-1].detail == (
-        f"its policy is signed by the key {name(NEW_KEY)}, this device trusts {name(KEY)}"
+        f"its policy is signed by the key {name(NEW_KEY)}, but this device trusts {name(KEY)}"
     )
     device.give(signed(2, chain=chain)(device))
     assert device.updates.keys() == {("run", 2)} and not device.on_disk().replaced

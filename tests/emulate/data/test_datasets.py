@@ -136,7 +136,7 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
 
 def test_a_label_out_of_range_is_refused(tmp_path: Path) -> None:
     write(tiny(tmp_path) / FILES[0][1], idx(np.full(5, 10, np.uint8)))
-    with pytest.raises(DataError, match=r"y\[0\] is 10, the model has classes 0 to 9"):
+    with pytest.raises(DataError, match=r"y\[0\] is 10, but the model has classes 0 to 9"):
         fashion_mnist(tmp_path)
 
 
@@ -205,7 +205,7 @@ def test_the_digits() -> None:
         ((2,), [0, 1], r"expected \(N, \.\.\.\)"),
         ((2, 1, 3, 3), [0, 1, 2], r"expected \(N, \.\.\.\)"),
         ((0, 1, 3, 3), [], "no examples"),
-        ((2, 1, 3, 3), [0, 3], r"y\[1\] is 3, the model has classes 0 to 2"),
+        ((2, 1, 3, 3), [0, 3], r"y\[1\] is 3, but the model has classes 0 to 2"),
         ((2, 1, 3, 3), [-1, 0], r"y\[0\] is -1"),
     ],
 )

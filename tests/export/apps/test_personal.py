@@ -412,7 +412,7 @@ def test_files_that_hold_no_weights(
             3,
             "x is torch.float32 (60, 8, 8), expected torch.float32 (N, 1, 8, 8)",
         ),
-        (f"{HERE}:strange_labels", 3, "data: y[0] is 3, the model has classes 0 to 2"),
+        (f"{HERE}:strange_labels", 3, "data: y[0] is 3, but the model has classes 0 to 2"),
     ],
 )
 def test_data_that_are_none(

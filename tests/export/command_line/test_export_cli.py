@@ -190,7 +190,7 @@ def test_tokens_that_the_model_does_not_know(
     manifest = bundle.load(tmp_path / "b")[0].manifest
     assert (manifest.input.dtype, manifest.vocabulary) == ("int64", 9)
     capsys.readouterr()
-    known = "the model knows 0 to 8: use one of these for all others"
+    known = "but the model knows 0 to 8: use one of these for all others"
     for changes, message in (
         (
             {"vocabulary": "12"},

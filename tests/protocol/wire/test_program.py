@@ -341,9 +341,9 @@ REFUSED: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     ),
     "a name that comes later": (
         lambda m: m.graph.node.insert(0, helper.make_node("Add", ["x", "sum"], ["z"])),
-        r"node\[0\]: input 'sum' is not defined before it",
+        r"node\[0\]: input 'sum' is not defined before this node",
     ),
-    "a name without text": (added("Max", "x", ""), "input '' is not defined before it"),
+    "a name without text": (added("Max", "x", ""), "input '' is not defined before this node"),
     "an output without a name": (
         lambda m: m.graph.node.append(helper.make_node("Split", ["x", "none"], ["z", ""])),
         "defines an empty name",

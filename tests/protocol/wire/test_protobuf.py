@@ -40,20 +40,20 @@ def test_what_was_read_is_written_again() -> None:
 @pytest.mark.parametrize(
     ("message", "said"),
     [
-        ("08", "byte 1: no varint"),
-        ("08 96", "byte 1: no varint"),
-        ("08" + "ff" * 10 + "01", "byte 1: no varint"),
-        ("08" + "ff" * 9 + "02", "byte 1: no varint"),
+        ("08", "byte 1: not a varint"),
+        ("08 96", "byte 1: not a varint"),
+        ("08" + "ff" * 10 + "01", "byte 1: not a varint"),
+        ("08" + "ff" * 9 + "02", "byte 1: not a varint"),
         ("12 07 74 65", "byte 2: 7 bytes expected, 2 left"),
         ("12" + "ff" * 9 + "01", "byte 11: 18446744073709551615 bytes expected, 0 left"),
         ("0d 00 00 80", "byte 1: 4 bytes expected, 3 left"),
         ("0b", "byte 1: wire type 3"),
         ("0f", "byte 1: wire type 7"),
-        ("80", "byte 0: no varint"),
+        ("80", "byte 0: not a varint"),
     ],
 )
 def test_malformed_bytes(message: str, said: str) -> None:
     with pytest.raises(CodecError, match=said):
         read(message)
-    with pytest.raises(CodecError, match="byte 0: no varint"):
+    with pytest.raises(CodecError, match="byte 0: not a varint"):
         list(numbers(memoryview(b"\x80")))

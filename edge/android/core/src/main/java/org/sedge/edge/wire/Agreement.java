@@ -68,7 +68,7 @@ public final class Agreement {
             PrivateKey key = KeyFactory.getInstance("EC").generatePrivate(new PKCS8EncodedKeySpec(own.coded));
             secret = agreed(key, own.point, other, fleet, token);
         } catch (GeneralSecurityException | IllegalArgumentException error) {
-            throw new FrameError("public key: no point of the curve P-256");
+            throw new FrameError("public key: not a point on the curve P-256");
         }
     }
 

@@ -158,7 +158,7 @@ public final class BoundProgram {
                     return value;
                 }
             }
-            throw new IllegalArgumentException("no varint");
+            throw new IllegalArgumentException("not a varint");
         }
     }
 }

@@ -284,7 +284,7 @@ public final class Messages {
         }
     }
 
-    /** How a device codes its update. */
+    /** How a device encodes its update. */
     public static final class Codec extends Struct<Codec> {
         public static final Schema<Codec> SCHEMA = new Schema<Codec>(true) {
             @Override
@@ -592,7 +592,7 @@ public final class Messages {
         public final long maxPacket;
         /** The padding of a doctor's HELLO. */
         public final byte[] padding;
-        /** What the device's own settings are tightened to (settings.md); empty: nothing. */
+        /** The values that tighten the device's own settings (settings.md); empty: none. */
         public final byte[] settings;
 
         private Welcome(Object[] given) {
@@ -684,7 +684,7 @@ public final class Messages {
         public final List<Place> places;
         /** What the device does with the start vector. */
         public final Work work;
-        /** How the device codes its update. */
+        /** How the device encodes its update. */
         public final Codec codec;
         /**
          * Extension {@code select}: the SHA-256 of the mask that the coordinator holds, a bitmap of n bits; empty:
@@ -741,7 +741,7 @@ public final class Messages {
         public final String run;
         /** The round whose order is void; 0: all orders of the run. */
         public final long round;
-        /** Why, for people. */
+        /** The reason, for people. */
         public final String reason;
 
         private Cancel(Object[] given) {
@@ -884,7 +884,7 @@ public final class Messages {
         public final long round;
         /** The SHA-256 of the update blob. */
         public final byte[] sha256;
-        /** A code of section 10. */
+        /** A code from section 10. */
         public final String reason;
         /** What is wrong, where, and what was expected. */
         public final String detail;
@@ -912,7 +912,7 @@ public final class Messages {
 
         /** Milliseconds until the next offer. */
         public final long retryMs;
-        /** Why, for people. */
+        /** The reason, for people. */
         public final String reason;
 
         private Busy(Object[] given) {
@@ -966,7 +966,7 @@ public final class Messages {
         public final String run;
         /** The order's round. */
         public final long round;
-        /** A code of section 10. */
+        /** A code from section 10. */
         public final String reason;
         /** What is wrong, where, and what was expected. */
         public final String detail;
@@ -991,7 +991,7 @@ public final class Messages {
         public static final Field<Refusal, String> REASON = SCHEMA.required("reason", Type.text(0, 64));
         public static final Field<Refusal, String> DETAIL = SCHEMA.optional("detail", Type.text(0, 1000), "");
 
-        /** A code of section 10. */
+        /** A code from section 10. */
         public final String reason;
         /** What is wrong, where, and what was expected. */
         public final String detail;
@@ -1016,11 +1016,11 @@ public final class Messages {
         public static final Field<Join, byte[]> PROOF = SCHEMA.required("proof", Type.NONCE);
         public static final Field<Join, String> VERSION = SCHEMA.optional("version", Type.text(0, 64), "");
 
-        /** The device's public key, a point of P-256. */
+        /** The device's public key, a point on P-256. */
         public final byte[] point;
-        /** The id that the device asks for. */
+        /** The id that the device requests. */
         public final String device;
-        /** Shows that the sender has the private key (E10). */
+        /** Proves that the sender has the private key (E10). */
         public final byte[] proof;
         /** The version of the device's software, for people. */
         public final String version;
@@ -1059,7 +1059,7 @@ public final class Messages {
         public final String state;
         /** The device's id. */
         public final String device;
-        /** In {@code accepted}: shows that the sender is the coordinator (E10). */
+        /** In {@code accepted}: proves that the sender is the coordinator (E10). */
         public final byte[] proof;
         /** In {@code accepted}: the device's tags, {@code key=value} each, for people. */
         public final List<String> tags;
@@ -1090,7 +1090,7 @@ public final class Messages {
         };
         public static final Field<Renew, byte[]> POINT = SCHEMA.required("point", Type.bytes(65, 65));
 
-        /** The coordinator's public key, a point of P-256. */
+        /** The coordinator's public key, a point on P-256. */
         public final byte[] point;
 
         private Renew(Object[] given) {
@@ -1152,7 +1152,7 @@ public final class Messages {
 
         /** The run whose orders the policy allows. */
         public final String run;
-        /** Grows with every policy of the run: a device refuses a version below the last that it accepted. */
+        /** Increases with every policy of the run: a device refuses a version below the last one accepted. */
         public final long version;
         /** The SHA-256 of the manifest (B1) of each bundle that an order may name. */
         public final List<byte[]> bundles;
@@ -1206,7 +1206,7 @@ public final class Messages {
 
         /** The mean loss over the examples. */
         public final double loss;
-        /** The mean of the bundle's {@code metric} over the examples; from 0 to 1 if the metric is a share. */
+        /** The mean of the bundle's {@code metric} over the examples; from 0 to 1 if the metric is a fraction. */
         public final double metric;
         /** The number of test examples. */
         public final long numExamples;

@@ -97,7 +97,7 @@ public final class OnnxProgram {
         long kind(String name) throws CodecError {
             Long kind = kinds.get(name);
             if (kind == null && around == null) {
-                throw refused("input '" + name + "' is not defined before it");
+                throw refused("input '" + name + "' is not defined before this node");
             }
             return kind == null ? around.kind(name) : kind;
         }

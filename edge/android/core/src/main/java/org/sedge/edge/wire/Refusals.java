@@ -13,7 +13,7 @@ public final class Refusals {
         return where
                 + ": this device keeps "
                 + runs
-                + " other runs, and none seems to be over: each had one of the last "
+                + " other runs, and none seems to be over: each received one of the last "
                 + orders
                 + " orders";
     }
@@ -45,13 +45,13 @@ public final class Refusals {
                 + size
                 + " bytes needs messages of "
                 + packet
-                + " bytes, the broker takes "
+                + " bytes, but the broker accepts "
                 + most
                 + " (Mosquitto: message_size_limit or max_packet_size)";
     }
 
     public static String wrongLabel(Object name, Object place, Object value, Object last) {
-        return name + "[" + place + "] is " + value + ", the model has classes 0 to " + last;
+        return name + "[" + place + "] is " + value + ", but the model has classes 0 to " + last;
     }
 
     public static String wrongElement(Object name, Object place, Object value, Object last, Object ignored) {
@@ -60,11 +60,11 @@ public final class Refusals {
                 + place
                 + "] is "
                 + value
-                + ", the model has classes 0 to "
+                + ", but the model has classes 0 to "
                 + last
                 + "; "
                 + ignored
-                + " is for an element that does not count";
+                + " marks an element that does not count";
     }
 
     public static String wrongToken(Object name, Object place, Object value, Object last) {
@@ -73,7 +73,7 @@ public final class Refusals {
                 + place
                 + "] is "
                 + value
-                + ", the model knows 0 to "
+                + ", but the model knows 0 to "
                 + last
                 + ": use one of these for all others";
     }
@@ -111,7 +111,7 @@ public final class Refusals {
     }
 
     public static String foreignKey(Object key, Object keys) {
-        return "its policy is signed by the key " + key + ", this device trusts " + keys;
+        return "its policy is signed by the key " + key + ", but this device trusts " + keys;
     }
 
     public static String replacedKey(Object key, Object newest) {
@@ -131,7 +131,7 @@ public final class Refusals {
     }
 
     public static String oldPolicy(Object version, Object taken) {
-        return "its policy has version " + version + ", this device has already accepted version " + taken;
+        return "its policy has version " + version + ", but this device has already accepted version " + taken;
     }
 
     public static String expiredPolicy(Object seconds) {
@@ -151,7 +151,7 @@ public final class Refusals {
     }
 
     public static String policyBound(Object name, Object value, Object most) {
-        return name + " " + value + ", its policy allows " + most;
+        return name + " " + value + ", but its policy allows " + most;
     }
 
     public static String policyBundle(Object digest) {

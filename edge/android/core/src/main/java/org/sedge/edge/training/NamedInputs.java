@@ -56,7 +56,8 @@ public final class NamedInputs {
 
     private static void check(String name, Rows rows, int count, String where) throws DataError {
         if (rows.count != count) {
-            throw new DataError(where + ": " + name + " has " + rows.count + " rows, expected " + count + ", as in the first");
+            throw new DataError(where + ": " + name + " has " + rows.count + " rows, expected " + count
+                    + ", as in the first");
         }
         for (int i = 0; !rows.isFloat() && i < rows.size(); i++) {
             if (Math.abs(rows.longAt(i)) > Fitting.MAX_INTEGER || rows.longAt(i) == Long.MIN_VALUE) {

@@ -71,7 +71,7 @@ def test_replacements_make_a_chain_which_is_read_beside_the_newest_key(tmp_path:
     (counting,) = pinned.after(pinned.learned({}, chain))
     assert counting == key_id(bytes.fromhex(public[2])) and len(chain) == 2
     for old, new, why in (
-        (first, first, "another key"),
+        (first, first, "a key other than"),
         (first, third, "not replaced another"),
     ):
         with pytest.raises(ConfigError, match=why):

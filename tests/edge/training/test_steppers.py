@@ -149,6 +149,30 @@ def test_models_side_by_side_are_those_alone() -> None:
         assert row.tobytes() == model.theta.tobytes()
 
 
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_a_mixture_is_that_of_its_paper(adaptive: bool) -> None:
+    """Algorithm 1 of Deng et al. (2020), its mix adapted at the first step only."""
+    training, frozen = Training(momentum=0.8, prox=0.4, freeze=("scale",)), LAYOUT.mask(["scale"])
+    start, mix = theta_of(1), 0.6
+    own, velocity = exact(theta_of(2)), np.zeros(N)
+    both = mixture(Program(), start, SecondModel(theta_of(2), mix, adaptive), training)
+    alone = Single(Program(), LAYOUT, TrainRequest(start, training, 0))
+    for step, batch in enumerate(batches()):
+        sent, x = exact(alone.model.theta), exact(batch["x"])
+        mixed = mix * own + (1 - mix) * sent
+        gradient = np.where(frozen, 0, gradient_of(mixed, x, exact(batch["y"]))[0])
+        velocity = 0.8 * velocity + mix * gradient
+        if adaptive and step == 0:
+            mix -= RATE * float((own - sent) @ gradient)
+        own -= RATE * velocity
+        own[MEAN] = moved(mixed, x)
+        both.step(batch, RATE, False)
+        alone.step(batch, RATE, False)
+    assert both.mix == pytest.approx(mix, rel=1e-5) and (mix != 0.6) is adaptive
+    np.testing.assert_allclose(both.own.theta, own, rtol=0, atol=3e-6)
+    assert both.sent.theta.tobytes() == alone.model.theta.tobytes()
+
+
 def test_the_mix_stays_between_0_and_1() -> None:
     """It goes to the better of two models, though one step would lead far beyond."""
     good, bad = theta_of(1), 100 * theta_of(2)

@@ -1,17 +1,15 @@
 """Any model by autograd, its tensors views of one vector."""
 
-import numpy as np
 import torch
 from tests.emulate.training import trainings
-from tests.emulate.training.trainings import CLASSES, PLAIN, PULLED, problem
+from tests.emulate.training.trainings import CLASSES, PLAIN, problem
 from torch import Tensor, nn
 
 from sedge_edge.backends.rows import CLASSIFICATION
-from sedge_edge.training.examples import Examples
-from sedge_edge.training.trainer import TrainRequest
 from sedge_emulate.training.autograd import AutogradTrainer
+from sedge_emulate.training.checks import check, references
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.tasks import Task
+from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_protocol.wire.bundle import TensorSpec
 
 CPU = torch.device("cpu")
@@ -42,12 +40,7 @@ def test_tied_frozen_and_unused_parameters() -> None:
     of = partial()
     assert of.network.frozen is not None
     assert set(of.network.frozen.by_name) == {"fixed.weight", "fixed.bias"}
-    trainer = AutogradTrainer(of, "fp32", CPU)
-    for training in (PLAIN, PULLED):
-        tasks = trainings.devices(of, training)
-        for end, task in zip(trainings.trained(trainer, tasks), tasks, strict=True):
-            wanted = trainings.in_torch(of, task)
-            np.testing.assert_allclose(end.theta, wanted, rtol=0, atol=2e-6)
+    check(AutogradTrainer(of, "fp32", CPU), of, "fp32", references(of))
 
 
 def test_the_users_model_stays_as_it_is() -> None:
@@ -66,8 +59,7 @@ def test_a_group_norm_whose_input_needs_no_gradient() -> None:
                           nn.Linear(144, CLASSES))  # fmt: skip
     of = Problem(model, CLASSIFICATION, 8, TensorSpec("float32", (4, 8, 8)))
     trainer = AutogradTrainer(of, "fp32", CPU)
-    trainings.check_like_torch(trainer, of, PLAIN, 3e-4)
-    trainings.check_frozen_and_anchored(trainer, of, 3e-4)
+    trainings.check_agreement(trainer, VectorisedTrainer(of, "fp32", CPU, 2), of)
 
 
 def test_tokens() -> None:
@@ -75,8 +67,4 @@ def test_tokens() -> None:
     torch.manual_seed(5)
     model = nn.Sequential(nn.Embedding(9, 6), nn.Flatten(), nn.Linear(24, CLASSES))
     of = Problem(model, CLASSIFICATION, 8, TensorSpec("int64", (4,)))
-    rng = np.random.default_rng(0)
-    data = Examples(rng.integers(0, 9, (20, 4)), rng.integers(0, CLASSES, 20))
-    task = Task(TrainRequest(of.network.theta, PULLED, 3), data)
-    (end,) = trainings.trained(AutogradTrainer(of, "fp32", CPU), [task])
-    np.testing.assert_allclose(end.theta, trainings.in_torch(of, task), rtol=0, atol=1e-6)
+    check(AutogradTrainer(of, "fp32", CPU), of, "fp32", references(of))

@@ -5,56 +5,17 @@ import torch
 from tests.emulate.training import trainings
 from tests.emulate.training.trainings import PLAIN, PULLED, problem
 
+from sedge_emulate.training.autograd import AutogradTrainer
+from sedge_emulate.training.checks import check, references
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Convolutions, Unsupported
 from sedge_emulate.training.vectorised import VectorisedTrainer
-from sedge_protocol.wire.training import LastBatch, Training
 
 CPU = torch.device("cpu")
 
 
 def opened(of: Problem, width: int = 2) -> VectorisedTrainer:
     return VectorisedTrainer(of, "fp32", CPU, width)
-
-
-@pytest.mark.parametrize("model", ["mlp", "cnn", "groupnorm", "batchnorm", "recurrent"])
-def test_the_numbers_are_torchs(model: str) -> None:
-    of = problem(model)
-    trainings.check_like_torch(opened(of), of, PULLED, 2e-4)
-
-
-@pytest.mark.parametrize("model", ["mlp", "batchnorm"])
-@pytest.mark.parametrize("last_batch", ["fill", "drop"])
-def test_the_last_batch(model: str, last_batch: LastBatch) -> None:
-    of = problem(model)
-    training = Training(learning_rate=0.05, last_batch=last_batch)
-    trainings.check_like_torch(opened(of), of, training, 2e-4)
-
-
-@pytest.mark.parametrize("model", ["cnn", "batchnorm"])
-def test_evaluation_bits_and_divergence(model: str) -> None:
-    of = problem(model)
-    trainer = opened(of)
-    trainings.check_evaluation(trainer, of)
-    trainings.check_repeats(trainer, opened(of), of)
-    trainings.check_divergence(trainer, of)
-
-
-def test_bf16_is_near() -> None:
-    of = problem("mlp")
-    trainer = VectorisedTrainer(of, "bf16", CPU, 2)
-    trainings.check_like_torch(trainer, of, PLAIN, 0.3)
-    trainings.check_evaluation(trainer, of, 2e-2)
-
-
-@pytest.mark.parametrize("model", ["cnn", "batchnorm"])
-def test_frozen_anchored_gradient_and_mixed(model: str) -> None:
-    of = problem(model)
-    trainer = opened(of)
-    trainings.check_frozen_and_anchored(trainer, of, 3e-4)
-    trainings.check_gradient(trainer, of, 3e-4)
-    trainings.check_mixed(trainer, of, 3e-4)
-    trainings.check_mean(trainer, of, 3e-4)
 
 
 def test_a_memory_that_is_too_small_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,11 +53,11 @@ def test_on_a_gpu(model: str, graphs: bool, convolutions: Convolutions) -> None:
         return VectorisedTrainer(of, "fp32", gpu, graphs=graphs, convolutions=convolutions)
 
     trainer = opened()
-    trainings.check_like_torch(trainer, of, PULLED, 1e-3)
-    trainings.check_frozen_and_anchored(trainer, of, 1e-3)
-    trainings.check_gradient(trainer, of, 1e-3)
-    trainings.check_mixed(trainer, of, 1e-3)
-    trainings.check_repeats(trainer, opened(), of)
+    check(trainer, of, "fp32", references(of))
+    trainings.check_agreement(trainer, AutogradTrainer(of, "fp32", CPU), of, 1e-3)
+    tasks = trainings.devices(of, PULLED)
+    one, two = (trainings.trained(each, tasks) for each in (trainer, opened()))
+    assert [end.theta.tobytes() for end in one] == [end.theta.tobytes() for end in two]
 
 
 @pytest.mark.gpu

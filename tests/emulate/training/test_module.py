@@ -59,6 +59,7 @@ def test_a_group_norm_whose_input_needs_no_gradient() -> None:
                           nn.Linear(144, CLASSES))  # fmt: skip
     of = Problem(model, CLASSIFICATION, 8, TensorSpec("float32", (4, 8, 8)))
     trainer = AutogradTrainer(of, "fp32", CPU)
+    check(trainer, of, "fp32", references(of))
     trainings.check_agreement(trainer, VectorisedTrainer(of, "fp32", CPU, 2), of)
 
 

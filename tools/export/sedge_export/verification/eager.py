@@ -76,6 +76,9 @@ class Eager:
         self._model.train()
         self._model.zero_grad()
         x, y, w = (self._cast(t[: batch.rows]) for t in (batch.x, batch.y, batch.w))
+        if self._format == torch.channels_last and x.is_floating_point():
+            # A GroupNorm whose input needs no gradient crashes torch 2.13. A clone allows in-place layers.
+            x = x.detach().requires_grad_().clone()
         with self._computing():
             with draws(batch.noise), features_of(self._model) as features:
                 output = self._model(x)

@@ -94,11 +94,13 @@ def parser() -> Parser:
     )
     init.add_argument("--fleet", required=True, help="the fleet's name")
     init.add_argument("--url", help=f"where the broker will listen (default: {TRIAL_URL})")
-    help_text = "for sedge-cloud.service and Debian's Mosquitto: below /etc, with the right owners"
+    help_text = (
+        "write under /etc for sedge-cloud.service and Debian's Mosquitto, with the right owners"
+    )
     init.add_argument("--service", action="store_true", help=help_text)
-    help_text = "with --service: TLS, with a certificate for these names of this machine"
+    help_text = "with --service: use TLS, with a certificate for these names of this machine"
     init.add_argument("--tls", nargs="+", metavar="HOST", help=help_text)
-    help_text = "with --tls: clients need a certificate of the fleet's authority, too"
+    help_text = "with --tls: require client certificates from the fleet's authority"
     init.add_argument("--client-certificates", action="store_true", help=help_text)
     init.set_defaults(call=_init)
 
@@ -152,13 +154,13 @@ def _run_parser(parser: Parser) -> None:
     stop.add_argument("name")
     stop.set_defaults(call=_run_stop)
     listed = commands.add_parser("list", help="every run", examples=["sedge-cloud run list --json"])
-    listed.add_argument("--json", action="store_true", help="one JSON object a run")
+    listed.add_argument("--json", action="store_true", help="one JSON object per run")
     listed.set_defaults(call=_run_list)
     show = commands.add_parser(
         "show", help="a run's rounds", examples=["sedge-cloud run show first"]
     )
     show.add_argument("name")
-    show.add_argument("--json", action="store_true", help="one JSON object a round")
+    show.add_argument("--json", action="store_true", help="one JSON object per round")
     show.set_defaults(call=_run_show)
     help_text = "show the fleet and redraw it at every change, until no run is running"
     watch = commands.add_parser("watch", help=help_text, examples=["sedge-cloud run watch"])
@@ -174,9 +176,9 @@ def _init(arguments: argparse.Namespace) -> int:
     if arguments.service:
         return _init_service(arguments)
     if arguments.client_certificates:
-        raise ConfigError("--client-certificates", "alone", "--service --tls together with it")
+        raise ConfigError("--client-certificates", "alone", "--service --tls as well")
     if arguments.tls is not None:
-        raise ConfigError("--tls", Words("given alone"), "--service together with it")
+        raise ConfigError("--tls", Words("given alone"), "--service as well")
     if folder is None:
         raise ConfigError("folder", None, "the folder to write to, or --service")
     write_first_files(folder, arguments.fleet, arguments.url or TRIAL_URL)
@@ -190,7 +192,7 @@ def _init(arguments: argparse.Namespace) -> int:
 
 def _init_service(arguments: argparse.Namespace) -> int:
     if arguments.folder is not None:
-        raise ConfigError("folder", str(arguments.folder), "none with --service")
+        raise ConfigError("folder", str(arguments.folder), "no folder with --service")
     url = write_service_files(
         arguments.fleet, arguments.url, arguments.tls, Places(), arguments.client_certificates
     )

@@ -86,7 +86,7 @@ def back_up(store: Store, fleet: str, path: Path) -> list[str]:
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return [
-        f"written: {path}, {bytes_text(written)}, of which {bytes_text(size)} database",
+        f"written: {path}, {bytes_text(written)}, of which {bytes_text(size)} is the database",
         *contents,
         *([f"lost earlier and therefore not included: {lost} blobs"] if lost else ()),
         "It holds the devices' secrets, but neither cloud.toml nor the files that cloud.toml names.",
@@ -123,8 +123,8 @@ def restore(path: Path, cloud: CloudConfig, replace: bool) -> list[str]:
             for run, number in before.items()
             if after.get(run, 0) < number
         ),
-        "Lost is what came later: rounds, receipts, devices that were added or given new secrets. "
-        "Devices that are ahead do the open round again.",
+        "Everything later is lost: rounds, receipts, and devices added or given new secrets since. "
+        "Devices that are ahead repeat the open round.",
     ]
 
 
@@ -299,7 +299,7 @@ def _pieces(data: IO[bytes], name: str, sha256: str, size: int, path: Path) -> I
         left -= len(piece)
         yield piece
     if left or digest.hexdigest() != sha256:
-        raise _damaged(path, f"{name} does not have its size and sha256")
+        raise _damaged(path, f"{name} does not match its size and sha256")
 
 
 def _data(tar: tarfile.TarFile, name: str, size: int | None, path: Path) -> IO[bytes]:
@@ -324,12 +324,12 @@ def _read_head(coded: bytes, path: Path) -> Head:
         raise StorageError(f"backup {path}: format {head.format}, this version reads {FORMAT}")
     for name, size in head.blobs.items():
         if len(bytes.fromhex(name)) != 32 or not 0 <= size <= MAX_BLOB_BYTES:
-            raise _damaged(path, f"no blob has the name {name!r} and {size} bytes")
+            raise _damaged(path, f"not a valid blob: name {name!r}, {size} bytes")
     return head
 
 
 def _damaged(path: Path, why: str) -> StorageError:
-    return StorageError(f"backup {path}: damaged, or no backup: {why}; nothing was changed")
+    return StorageError(f"backup {path}: damaged, or not a backup: {why}; nothing was changed")
 
 
 def _switch(work: Path, folder: Path) -> None:

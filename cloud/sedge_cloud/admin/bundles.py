@@ -17,7 +17,7 @@ def costs(folder: Path, training: Training) -> Iterator[str]:
     for program in manifest.programs:
         needed = manifest.memory_mb([program.backend], Work().vectors(training))
         if program.name == "gradient" and needed:
-            step = f"{program.multiply_adds / 1e6:,.1f} million multiply-adds a step"
+            step = f"{program.multiply_adds / 1e6:,.1f} million multiply-adds per step"
             yield f"{folder} in {program.backend}: a device needs {needed} MB; {step}"
 
 
@@ -40,7 +40,7 @@ def require_forms(whole: BundleManifest, narrower: Sequence[BundleManifest]) -> 
             if actual != expected:
                 raise ConfigError(key, f"{name} {actual}", f"{expected}, as in the first")
         if form.frozen != whole.frozen:
-            raise ConfigError(key, "other frozen data", "the frozen data of the first")
+            raise ConfigError(key, "different frozen data", "the same frozen data as in the first")
         if _backends(form) != _backends(whole):
             raise ConfigError(key, _backends(form), f"programs for {_backends(whole)}")
         if form.dropped <= last:
@@ -51,8 +51,8 @@ def require_forms(whole: BundleManifest, narrower: Sequence[BundleManifest]) -> 
             expected = f"{whole.axes.narrowed(form.dropped).channels} along the first one's axes"
             raise ConfigError(key, f"channels {form.axes.channels}", expected)
         if form.layout != whole.axes.layout(whole.layout, form.axes):
-            expected = "the first one's tensors, with fewer channels and nothing else different"
-            raise ConfigError(key, "other tensors", expected)
+            expected = "the first one's tensors, with fewer channels and no other difference"
+            raise ConfigError(key, "different tensors", expected)
         last = form.dropped
 
 

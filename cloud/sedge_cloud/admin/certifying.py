@@ -34,13 +34,13 @@ def authority_of(cloud: CloudConfig) -> Authority | None:
     if key is None:
         return None
     if own is None or cloud.broker.device_password_file is None:
-        expected = "broker.ca_file and broker.device_password_file together with it"
+        expected = "broker.ca_file and broker.device_password_file as well"
         raise ConfigError("broker.authority_key_file", key, expected)
     with as_caller(), translated("read the authority's files", Path(key)):
         try:
             return Authority.read(Path(key).read_text(), Path(own).read_text())
         except ValueError as exc:
-            expected = f"the key of {own} ({exc})"
+            expected = f"the private key for {own} ({exc})"
             raise ConfigError("broker.authority_key_file", key, expected) from exc
 
 
@@ -126,17 +126,18 @@ def certificates_left(store: Store, cloud: CloudConfig) -> str:
     late = store.certificates_late(now)
     if late:
         some = ", ".join(f"{row.name} {days_left(row, now)}" for row in late[:4])
-        raise StorageError(f"{len(late)} not renewed, as their devices do not connect: {some}")
+        raise StorageError(f"{len(late)} not renewed because their devices do not connect: {some}")
     rows = store.certificates_held()
     if not rows:
         return "no device has connected with one yet"
-    return f"of {len(rows)} devices; the first to end is that of {rows[0].name} {days_left(rows[0], now)}"
+    first = f"{rows[0].name} {days_left(rows[0], now)}"
+    return f"held by {len(rows)} devices; the first to expire is that of {first}"
 
 
 def days_left(row: CertificateRow, now: float) -> str:
     """Format the number of days until a certificate expires, or since it expired."""
     days = int((row.until - now) // DAY_S)
-    return f"({days} days left)" if days >= 0 else f"(ended {-days} days ago)"
+    return f"({days} days left)" if days >= 0 else f"(expired {-days} days ago)"
 
 
 def _due(store: Store, cloud: CloudConfig) -> list[CertificateRow]:

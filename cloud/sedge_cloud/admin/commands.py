@@ -28,7 +28,7 @@ _YEAR_S = 365 * 86_400
 def add_run_commands(commands: Commands) -> None:
     """Add the commands for one run."""
     export = commands.add_parser(
-        "export", help="write a run's models and its history as files",
+        "export", help="write a run's models and history to files",
         examples=[
             "sedge-cloud run export first --out model.onnx",
             "sedge-cloud run export first --device pi-1 --out pi-1.npz",
@@ -53,7 +53,7 @@ def add_run_commands(commands: Commands) -> None:
         examples=["sedge-cloud run resume first --rounds 40"],
     )  # fmt: skip
     resume.add_argument("name")
-    help_text = "rounds of training in all (default: as before)"
+    help_text = "training rounds in total (default: as before)"
     resume.add_argument("--rounds", type=int, help=help_text)
     help_text = "a policy from `run sign` that replaces the run's; devices need one for more rounds"
     resume.add_argument("--policy", type=Path, metavar="FILE", help=help_text)
@@ -97,7 +97,7 @@ def add_state_commands(commands: Commands) -> None:
     )  # fmt: skip
     help_text = "the cloud.toml of the existing store; its coordinator must not be running"
     copying.add_argument("source", type=Path, metavar="FROM", help=help_text)
-    copying.add_argument("target", type=Path, metavar="TO", help="the cloud.toml of the new one")
+    copying.add_argument("target", type=Path, metavar="TO", help="the cloud.toml of the new store")
     copying.set_defaults(call=_copy)
 
 
@@ -119,7 +119,7 @@ def _export(arguments: argparse.Namespace) -> int:
     name, out, folder, history = arguments.name, arguments.out, arguments.devices, arguments.history
     device: str = arguments.device or ""
     if device and out is None:
-        raise ConfigError("--device", device, "--out with it")
+        raise ConfigError("--device", device, "--out as well")
     if out is None and folder is None and history is None:
         raise ConfigError("run export", name, "--out, --devices or --history")
     if history is not None and history.suffix != ".csv":
@@ -161,7 +161,7 @@ def _delete(arguments: argparse.Namespace) -> int:
         print(f"run {arguments.name} would be deleted, and {size(freed)} of models with it")
         return 0
     print(f"run {arguments.name} is deleted, and {size(freed)} of models with it")
-    print("Devices keep their data of this run: give a later run another name.")
+    print("Devices keep their data from this run, so give later runs a different name.")
     _free_space(store)
     return 0
 
@@ -185,7 +185,7 @@ def _free_space(store: Store) -> None:
             alone.enter_context(store.serving())
         except StorageError:
             print(
-                "The coordinator is running and frees the space within a minute or in its next round."
+                "The coordinator is running and will free the space within a minute or in its next round."
             )
             return
         freed = Garbage(store).collect()
@@ -250,7 +250,7 @@ def seconds_of(key: str, text: str, least: int = 0) -> float:
     """
     number, unit = text[:-1], _UNITS.get(text[-1:])
     if unit is None or not number.isdecimal() or not least <= int(number) * unit <= _YEAR_S:
-        raise ConfigError(key, text, "a time such as 30m, 1h or 7d, at most 365d")
+        raise ConfigError(key, text, "a duration such as 30m, 1h or 7d, at most 365d")
     return float(int(number) * unit)
 
 

@@ -41,7 +41,7 @@ def add_device_commands(commands: Commands) -> None:
     )  # fmt: skip
     add.add_argument("device", nargs="?")
     which = add.add_mutually_exclusive_group()
-    help_text = "enrol N devices: DEVICE-1, DEVICE-2, …; --out is then the folder of their folders"
+    help_text = "enrol N devices: DEVICE-1, DEVICE-2, …; --out then holds their folders"
     which.add_argument("--count", type=at_least_one, metavar="N", help=help_text)
     help_text = (
         "enrol the devices of this CSV file instead: columns device, secret (optional), tags"
@@ -67,20 +67,20 @@ def add_device_commands(commands: Commands) -> None:
     add_join_commands(commands)
     add_rotate_command(commands)
     devices = commands.add_parser(
-        "list", help="every device: online or not, since when, what is wrong",
+        "list", help="list every device: whether it is online, since when, and what is wrong",
         examples=[
             "sedge-cloud device list --online",
             "sedge-cloud device list --where 'site=lab and memory_mb>=512' --json",
         ],
     )  # fmt: skip
-    devices.add_argument("--json", action="store_true", help="one JSON object a device")
+    devices.add_argument("--json", action="store_true", help="one JSON object per device")
     which = devices.add_mutually_exclusive_group()
-    which.add_argument("--online", action="store_true", help="only those that are online")
-    which.add_argument("--state", choices=get_args(DeviceState), help="only those in this state")
+    which.add_argument("--online", action="store_true", help="only devices that are online")
+    which.add_argument("--state", choices=get_args(DeviceState), help="only devices in this state")
     devices.add_argument(
-        "--search", metavar="TEXT", default="", help="only ids that contain this text"
+        "--search", metavar="TEXT", default="", help="only devices whose id contains this text"
     )
-    help_text = "only those that match, such as 'site=lab and memory_mb>=512'"
+    help_text = "only devices that match, such as 'site=lab and memory_mb>=512'"
     devices.add_argument("--where", metavar="CONDITION", help=help_text)
     devices.add_argument("--limit", type=at_least_one, metavar="N", help="list at most N devices")
     devices.add_argument(
@@ -118,7 +118,7 @@ def _add_issue_options(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, help="new folder for the files (default: the device's id)"
     )
     parser.add_argument(
-        "--service", action="store_true", help="for /etc/sedge and sedge-edge.service"
+        "--service", action="store_true", help="write them for /etc/sedge and sedge-edge.service"
     )
     help_text = "also print the files as one line, for `sedge-edge join` or a phone's app"
     parser.add_argument("--join", action="store_true", help=help_text)
@@ -168,8 +168,8 @@ def _tell_issued(
         print(SIGHUP)
     for name, folder in issued.items():
         if cloud.broker.cert_file is not None and cloud.broker.authority_key_file is None:
-            print(f"If the broker requires client certificates, add one with CN={name}, its key and "
-                  "their lines in edge.toml.")  # fmt: skip
+            print(f"If the broker requires client certificates, add one with CN={name} and "
+                  "its key, and name both in edge.toml.")  # fmt: skip
         if arguments.join:
             print("Or give this line, which holds the secret, to the app or to `sedge-edge join`:")
             print(enrolment.join_text(folder))
@@ -197,7 +197,7 @@ def _tag(arguments: argparse.Namespace) -> int:
         raise ConfigError("device tag", " ".join(devices) or None, "at least one KEY=VALUE")
     if bool(devices) == (arguments.where is not None):
         raise ConfigError(
-            "device tag", " ".join(devices) or None, "ids of devices, or --where without any"
+            "device tag", " ".join(devices) or None, "device ids or --where, not both"
         )
     _, store = open_state(arguments)
     count = store.tag(devices or _condition(store, arguments.where), tags)
@@ -209,7 +209,7 @@ def _set_aside(arguments: argparse.Namespace) -> int:
     devices, pauses = list[str](arguments.device), arguments.verb == "pause"
     if bool(devices) == (arguments.where is not None):
         key = f"device {arguments.verb}"
-        raise ConfigError(key, " ".join(devices) or None, "ids of devices, or --where without any")
+        raise ConfigError(key, " ".join(devices) or None, "device ids or --where, not both")
     _, store = open_state(arguments)
     chosen = devices or _condition(store, arguments.where)
     count = store.pause(chosen, time.time()) if pauses else store.resume(chosen)

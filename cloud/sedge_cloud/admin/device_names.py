@@ -58,7 +58,7 @@ def device_names(
     repeated, and for an invalid secret or tag. Raises ``StorageError`` for a file that cannot be read.
     """
     if (device is None) == (file is None):
-        raise ConfigError("device", device, "an id, or --names FILE without one")
+        raise ConfigError("device", device, "either an id or --names FILE")
     if file is not None:
         return _read(file, taken)
     assert device is not None
@@ -81,14 +81,14 @@ def _read(file: Path, taken: Callable[[Collection[str]], Collection[str]]) -> De
             if columns[0] in _HEADERS:
                 continue
         if len(cells) > len(columns):
-            expected = (
-                f"at most {len(columns)}, those that the first line names ({', '.join(columns)})"
-            )
+            expected = f"at most {len(columns)}, as in the first line ({', '.join(columns)})"
             raise ConfigError("columns", len(cells), expected, where)
         name, *values = cells
         _check_id(name, where)
         if lines.setdefault(name, number) != number:
-            raise ConfigError("device", name, f"every id once (line {lines[name]} has it)", where)
+            raise ConfigError(
+                "device", name, f"each id only once (line {lines[name]} has it too)", where
+            )
         _take(found, name, dict(zip(columns[1:], values, strict=False)), where)
     if not lines:
         raise ConfigError("--names", str(file), "at least one id")
@@ -102,7 +102,7 @@ def _columns(cells: list[str], where: str) -> list[str]:
     columns = [cell.lower() for cell in cells]
     if columns[0] not in _HEADERS:
         if len(cells) > 1:
-            expected = "the columns' names: device, then secret or tags"
+            expected = "column names in the first line: device, then secret or tags"
             raise ConfigError("columns", ",".join(cells), expected, where)
         return ["ids"]
     if len(columns) > MAX_TAGS + 2:
@@ -111,7 +111,7 @@ def _columns(cells: list[str], where: str) -> list[str]:
         if key != _SECRET:
             check_tag(key, "", where)
         if columns.count(key) > 1:
-            raise ConfigError("columns", key, "every column once", where)
+            raise ConfigError("columns", key, "each column only once", where)
     return columns
 
 
@@ -155,4 +155,4 @@ def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, cells
     except csv.Error as exc:
         where = f"{file}, line {reader.line_num}"
-        raise ConfigError("--names", str(exc), "a line of CSV", where) from exc
+        raise ConfigError("--names", str(exc), "a valid line of CSV", where) from exc

@@ -34,7 +34,7 @@ SERVICE_CONFIG, SERVICE_STATE = Path("/etc/sedge"), Path("/var/lib/sedge-cloud")
 # A coordinator that is closing a large fleet's round does not answer until it has finished.
 ANSWER_S = 30.0
 # The advice given when the broker's limit is too low.
-LIMITS = "raise message_size_limit or max_packet_size (Mosquitto), or the like"
+LIMITS = "raise message_size_limit or max_packet_size (Mosquitto), or your broker's equivalent"
 
 
 def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
@@ -114,8 +114,9 @@ def _public(cloud: CloudConfig) -> str:
     if not manifest.matches(last, sent[last]):
         raise LinkError(f"{shown(url)} sends bytes that differ from the store's")
     if not span.ranged:
-        return f"{shown(url)} is right, but ignores ranges: an interrupted download starts over"
-    return f"{shown(url)} is right"
+        end = "but ignores ranges: an interrupted download starts over"
+        return f"{shown(url)} serves the right bytes, {end}"
+    return f"{shown(url)} serves the right bytes"
 
 
 def _models(store: Store) -> list[bytes]:
@@ -126,7 +127,7 @@ def _models(store: Store) -> list[bytes]:
 def _unit(cloud: CloudConfig, path: Path) -> str:
     """Check that the state is in the only folder to which sedge-cloud.service may write."""
     if path.absolute().parent == SERVICE_CONFIG and Path(cloud.state_dir) != SERVICE_STATE:
-        expected = f"{SERVICE_STATE}, which sedge-cloud.service writes"
+        expected = f"{SERVICE_STATE}, the only folder that sedge-cloud.service may write to"
         raise ConfigError("state_dir", cloud.state_dir, expected, str(path))
     return f"state in {cloud.state_dir}"
 
@@ -145,7 +146,9 @@ def _reload(command: str) -> str:
         raise ConfigError("broker.reload", command, f"a command line ({exc})") from exc
     for word in words:
         if word.startswith("/") and not Path(word).parent.is_dir():
-            expected = "a path that is there; `sedge-cloud up` mends it in a folder that was moved"
+            expected = (
+                "an existing path; if the fleet's folder was moved, `sedge-cloud up` corrects it"
+            )
             raise ConfigError("broker.reload", word, expected)
     return command
 

@@ -59,7 +59,7 @@ def add_devices(
         check_id(device, "device")
         if device == cloud.username or device.startswith((COORDINATOR, TOKEN_PREFIX)):
             others = f"{cloud.username!r}, {COORDINATOR!r}… and {TOKEN_PREFIX!r}…"
-            raise ConfigError("device", device, f"another id: {others} are not devices")
+            raise ConfigError("device", device, f"another id: {others} are reserved")
     for device in sorted(store.devices_named([*folders, *given])):
         raise ConfigError("device", device, NOT_ENROLLED)
     if given and cloud.broker.authority_key_file is not None:

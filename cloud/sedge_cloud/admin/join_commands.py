@@ -20,12 +20,12 @@ from sedge_protocol.host.console import json_text
 def add_join_commands(commands: Commands) -> None:
     """Add the commands for tokens and for devices that are waiting to join."""
     parser: Parser = commands.add_parser(
-        "token", help="join tokens, with which devices make their own secrets"
+        "token", help="join tokens, which let devices create their own secrets"
     )
     verbs = parser.add_commands()
     add = verbs.add_parser(
         "add",
-        help="print a line with which `sedge-edge join` joins the fleet",
+        help="create a token and print its line for `sedge-edge join`",
         examples=["sedge-cloud device token add --count 20 --tags site=lab --expires 2d"],
     )
     help_text = "how many devices may join with it (default: 1)"
@@ -45,7 +45,7 @@ def add_join_commands(commands: Commands) -> None:
         "list", help="every token, and how many devices have joined with it",
         examples=["sedge-cloud device token list", "sedge-cloud device token list --json"],
     )  # fmt: skip
-    listed.add_argument("--json", action="store_true", help="one JSON object a token")
+    listed.add_argument("--json", action="store_true", help="one JSON object per token")
     listed.set_defaults(call=_list)
     revoke = verbs.add_parser(
         "revoke", help="revoke a token: no more devices can join with it",
@@ -155,7 +155,9 @@ def _state(row: TokenRow, used: int, now: float) -> str:
 def _revoke(arguments: argparse.Namespace) -> int:
     cloud, store = open_state(arguments)
     store.revoke_token(arguments.token)
-    print(f"{arguments.token} is revoked: no device can join with it, not even those that waited")
+    print(
+        f"{arguments.token} is revoked: no device can join with it, not even those already waiting"
+    )
     joining.settle(store, cloud)
     if cloud.broker.device_password_file is None:
         print("Remove its account at the broker.")

@@ -161,15 +161,15 @@ def may_settle(cloud: CloudConfig) -> bool:
 def by_hand(cloud: CloudConfig, row: TokenRow) -> list[str]:
     """Return what the operator must do for a token's account if the broker's files are elsewhere."""
     if cloud.broker.device_password_file is not None:
-        return (
-            [] if access_file(cloud) is not None else [f"Deny {row.token} {_SHARED} at the broker."]
-        )
+        if access_file(cloud) is not None:
+            return []
+        return [f"Deny {row.token} access to {_SHARED} at the broker."]
     password = DeviceKeys.of(row.secret).password
     account = f"an account {row.token} with the password {password}"
     return [
         "This machine does not keep the broker's passwords (broker.device_password_file), so the broker",
-        "does not know this token. Run `device token add` on the broker's host instead: only there do",
-        "devices that join get accounts, too. Otherwise, by hand:",
+        "does not know this token. Run `device token add` on the broker's host instead, where devices",
+        "that join also get accounts. Otherwise, by hand:",
         f"Give the broker {account}, which may not read {_SHARED}.",
     ]
 

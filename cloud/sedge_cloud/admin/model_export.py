@@ -89,16 +89,16 @@ def _kept_back(run: Run, run_store: RunStore, client: ClientModel) -> str:
         # The strategy can no longer be loaded, so what the device keeps is unknown.
         return ""
     if not work.upload:
-        return "sends no model: the file holds its first model"
+        return "sends no model: the file holds its initial model"
     if work.own_model is not None:
-        return "has a second model, which stays there: the file holds the one that it sends"
+        return "has a second model, which stays on the device: the file holds the one that it sends"
     if work.keep:
         named = ", ".join(work.keep[:4]) + (", …" if len(work.keep) > 4 else "")
-        return f"keeps {named} to itself: the file holds the run's values of these"
+        return f"keeps {named} to itself: the file holds the run's values instead"
     if work.blend is not None:
         return (
-            "predicts with a mean over its rounds, which stays there: the file holds the model that it"
-            " sends"
+            "predicts with a mean over its rounds, which stays on the device: the file holds the model "
+            "that it sends"
         )
     return ""
 

@@ -58,7 +58,7 @@ def add_rollout_commands(commands: Commands) -> None:
         examples=["sedge-cloud rollout status first", "sedge-cloud rollout status --json"],
     )  # fmt: skip
     status.add_argument("name", nargs="?", default=FLEET, help="the run; none for settings")
-    status.add_argument("--json", action="store_true", help="one JSON object a rollout")
+    status.add_argument("--json", action="store_true", help="one JSON object per rollout")
     status.set_defaults(call=_status)
     back = verbs.add_parser(
         "rollback", help="end the newest rollout: its devices get back what they had before",

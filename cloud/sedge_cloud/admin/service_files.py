@@ -109,7 +109,7 @@ def write_service_files(
     check_id(fleet, "fleet")
     check_hosts(hosts or ())
     if client_certificates and hosts is None:
-        raise ConfigError("--client-certificates", "alone", "--tls together with it")
+        raise ConfigError("--client-certificates", "alone", "--tls as well")
     scheme = "mqtt" if hosts is None else "mqtts"
     device_url = url or f"{scheme}://{_bracketed(hosts[0] if hosts else socket.gethostname())}"
     settings = BrokerSettings(device_url, "")

@@ -71,7 +71,9 @@ def test_a_disk_is_lost_and_the_run_goes_on(busy: Cloud, tmp_path: Path) -> None
     busy.store.close()
     shutil.rmtree(busy.folder / "state")
     said = restore(tmp_path / "b.tar", at(busy.folder / "state"), replace=False)
-    assert said[0].startswith("restored: the state of 20") and "Lost is what came later" in said[-1]
+    assert (
+        said[0].startswith("restored: the state of 20") and "Everything later is lost" in said[-1]
+    )
     assert rows(busy.folder / "state") == before
     busy.restart()
     assert busy.state().round == 1
@@ -187,7 +189,7 @@ def test_damage_anywhere_is_refused_before_anything_is_written(busy: Cloud, tmp_
             restore(bad, at(target), replace=False)
         except StorageError as exc:
             refused += 1
-            assert str(exc).startswith(f"backup {bad}: damaged, or no backup: ")
+            assert str(exc).startswith(f"backup {bad}: damaged, or not a backup: ")
             assert not target.exists()
         else:
             assert rows(target) == expected
@@ -236,14 +238,14 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         packed(DATABASE, lambda h: msgspec.structs.replace(h, blobs={"00" * 32: 5})),
         "found nothing more, expected the file 'blobs/0000",
     ),
-    "a wrong digest": (packed({**DATABASE, blob_of(b"a"): b"b"}), "does not have its size and sha256"),
+    "a wrong digest": (packed({**DATABASE, blob_of(b"a"): b"b"}), "does not match its size and sha256"),
     "a negative size": (
         packed(DATABASE, lambda h: msgspec.structs.replace(h, blobs={"00" * 32: -5})),
-        "no blob has the name",
+        "not a valid blob: name",
     ),
     "a later format": (packed(DATABASE, lambda h: msgspec.structs.replace(h, format=2)), "format 2"),
-    "no archive": (b"PK\x03\x04" * 1000, "damaged, or no backup"),
-    "no head": (packed(DATABASE).replace(HEAD.encode(), b"other.txt", 1), "damaged, or no backup"),
+    "no archive": (b"PK\x03\x04" * 1000, "damaged, or not a backup"),
+    "no head": (packed(DATABASE).replace(HEAD.encode(), b"other.txt", 1), "damaged, or not a backup"),
 }  # fmt: skip
 
 

@@ -58,14 +58,14 @@ WRONG: dict[str, tuple[Callable[[BundleManifest], BundleManifest], str]] = {
     "axes": (changed(axes=None), "found 'no axes', expected bundles that were exported with"),
     "channels": (changed(axes=Axes((59,), AXES.dims)), r"found 'channels \(59,\)', expected \(60"),
     "dims": (changed(axes=Axes((60,), ((0, FIXED), (0,)))), "along the first one's axes"),
-    "names": (changed(layout=NAMES), "found 'other tensors'"),
-    "shapes": (changed(layout=SHAPES), "found 'other tensors'"),
-    "roles": (changed(layout=ROLES), "found 'other tensors'"),
+    "names": (changed(layout=NAMES), "found 'different tensors'"),
+    "shapes": (changed(layout=SHAPES), "found 'different tensors'"),
+    "roles": (changed(layout=ROLES), "found 'different tensors'"),
     "frozen": (
         changed(frozen=HELD),
-        "found 'other frozen data', expected the frozen data of the first",
+        "found 'different frozen data', expected the same frozen data as in the first",
     ),
-    "fewer": (changed(layout=Layout(LAYOUT.tensors[:1])), "found 'other tensors'"),
+    "fewer": (changed(layout=Layout(LAYOUT.tensors[:1])), "found 'different tensors'"),
 }
 
 

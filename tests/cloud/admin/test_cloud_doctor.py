@@ -213,8 +213,8 @@ def test_a_problem_is_found(alone: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("manner", "bad", "says"),
     [
-        ("ranges", False, "is right"),
-        ("whole", False, "is right, but ignores ranges"),
+        ("ranges", False, "serves the right bytes"),
+        ("whole", False, "serves the right bytes, but ignores ranges"),
         ("lies", True, "sends bytes that differ from the store's"),
         ("larger", True, "bytes, expected"),
         ("fails", True, "answered 503"),

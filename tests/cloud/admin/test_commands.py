@@ -55,7 +55,7 @@ def test_export(home: Path, cloud: Cloud, tmp_path: Path, capsys: CAPSYS) -> Non
     ("words", "text"),
     [
         ([], "run export: found 'run', expected --out, --devices or --history"),
-        (["--device", "a"], "--device: found 'a', expected --out with it"),
+        (["--device", "a"], "--device: found 'a', expected --out as well"),
         (["--history", "x.txt"], "--history: found 'x.txt', expected a name that ends in .csv"),
         (["--out", "x.onnx"], "no program 'predict' for onnxruntime"),
         (["--out", "x.npz", "--device", "z"], "expected a device with a model in run run: a, b"),
@@ -103,7 +103,7 @@ def test_prune(home: Path, cloud: Cloud, capsys: CAPSYS) -> None:
     with lock_folder(cloud.folder / "state"):  # as the service holds it
         assert call(home, "prune") == 0
     lines = said(capsys).splitlines()
-    assert lines[0] == "runs deleted: old" and "frees the space" in lines[-1]
+    assert lines[0] == "runs deleted: old" and "will free the space" in lines[-1]
     assert call(home, "prune") == 0
     assert said(capsys).splitlines()[0] == "runs deleted: none"
 

@@ -47,11 +47,11 @@ def test_a_broker_that_does_not_reload(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a\nb\na\n", r"list.csv, line 3: device: found 'a', expected every id once \(line 1 has it"),
+        ("a\nb\na\n", r"list.csv, line 3: device: found 'a', expected each id only once \(line 1 has it"),
         ("a\nB\n", "device: found 'B', expected 1 to 48"),
         ("a\n\nc\n", "line 3: device: found 'c', expected an id that is not enrolled"),
-        ("a,1\n", "line 1: columns: found 'a,1', expected the columns' names: device, then"),
-        ("id,site,site\n", "line 1: columns: found 'site', expected every column once"),
+        ("a,1\n", "line 1: columns: found 'a,1', expected column names in the first line: device, then"),
+        ("id,site,site\n", "line 1: columns: found 'site', expected each column only once"),
         ("id,memory_mb\n", "line 1: tag: found 'memory_mb', expected a tag"),
         ("id,site\na,lab,3\n", "line 2: columns: found 3, expected at most 2"),
         ('id,site\na,"hall\nb"\n', r"line 3: tag site: found 'hall\\nb', expected at most 64"),
@@ -61,7 +61,7 @@ def test_a_broker_that_does_not_reload(tmp_path: Path, capsys: pytest.CaptureFix
         ("id,site\na,'\n", 'line 2: tag site: found "\'", expected at most 64 printable'),
         ("id,secret\nd,\na,12\n", "line 3: secret: found '2 characters', expected 64 hex digits"),
         (f"id,secret\na,{'x' * 64}\n", "line 2: secret: found '64 characters', expected 64 hex"),
-        ('id,site\na,"lab\n', "line 2: --names: found 'unexpected end of data', expected a line of CSV"),
+        ('id,site\na,"lab\n', "--names: found 'unexpected end of data', expected a valid line of CSV"),
         ("name\n", "expected at least one id"),
         ("\n", "expected at least one id"),
         (None, "No such file"),
@@ -98,5 +98,5 @@ def test_devices_come_with_secrets_and_tags(
 
 def test_an_id_or_a_list() -> None:
     for device, file in ((None, None), ("a", Path("list.csv"))):
-        with pytest.raises(ConfigError, match="an id, or --names FILE without one"):
+        with pytest.raises(ConfigError, match="either an id or --names FILE"):
             device_names(device, None, file, list)

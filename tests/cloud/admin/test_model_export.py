@@ -45,10 +45,10 @@ def test_the_global_model_and_each_devices_own(tmp_path: Path) -> None:
 def test_what_stays_on_a_device_is_said(tmp_path: Path) -> None:
     for number, (strategy, said) in enumerate(
         {
-            "fedper": "keeps head.bias to itself: the file holds the run's values of these",
-            "local_only": "sends no model: the file holds its first model",
-            "ditto": "has a second model, which stays there",
-            "blended": "predicts with a mean over its rounds, which stays there",
+            "fedper": "keeps head.bias to itself: the file holds the run's values instead",
+            "local_only": "sends no model: the file holds its initial model",
+            "ditto": "has a second model, which stays on the device",
+            "blended": "predicts with a mean over its rounds, which stays on the device",
         }.items()
     ):
         folder = tmp_path / str(number)

@@ -48,7 +48,7 @@ def connected_ray(address: str, key: str, processors: int) -> ModuleType:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except (RuntimeError, OSError, ValueError, RayError) as exc:
         # Ray's error about a wrong version of Ray or Python spans several lines; join them.
-        expected = f"a Ray cluster that takes this process ({' '.join(str(exc).split())})"
+        expected = f"a Ray cluster that accepts this process ({' '.join(str(exc).split())})"
         raise ConfigError(key, address, expected) from exc
     finally:
         signal.signal(signal.SIGTERM, before)  # Ray has replaced the handler
@@ -107,7 +107,7 @@ class RayCompute:
         try:
             ray = connected_ray(self._address, KEY, os.cpu_count() or 1)
         except ConfigError as exc:
-            logging.getLogger("sedge.cloud").warning("%s; this process does it alone", exc)
+            logging.getLogger("sedge.cloud").warning("%s; this process does the work alone", exc)
             yield from IN_PLACE.map(function, shared, slices)
             return
         try:
@@ -135,7 +135,9 @@ def _mapped(
         except Exception as exc:
             if not is_warned:
                 text = _line(exc)
-                logging.getLogger("sedge.cloud").warning("Ray: %s; this process does it", text)
+                logging.getLogger("sedge.cloud").warning(
+                    "Ray: %s; this process does the work", text
+                )
                 is_warned = True
             return None
 

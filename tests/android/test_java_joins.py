@@ -65,7 +65,7 @@ def test_a_device_in_java_changes_its_secret(fleet: RealFleet, class_path: str) 
     online = "device jvm-1 is online"
     wait_until(lambda: online in fleet.log("cloud"), 60, "the device connects")
     fleet.cloud("device", "rotate", "jvm-1")
-    left = "no device has yet to change its secret"
+    left = "no device still has to change its secret"
     wait_until(lambda: left in fleet.cloud("device", "rotate"), 60, "the device has changed")
     fleet.kill("jvm-1")
     known = fleet.log("cloud").count(online)

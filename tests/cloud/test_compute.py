@@ -38,7 +38,7 @@ def test_without_its_cluster_a_coordinator_works_alone(caplog: pytest.LogCapture
     compute = ComputeConfig("nonsense").compute()
     assert list(compute.map(pow, 2, range(5))) == [1, 2, 4, 8, 16]
     assert "compute.ray: found 'nonsense'" in caplog.text
-    assert "this process does it alone" in caplog.text
+    assert "this process does the work alone" in caplog.text
 
 
 class _Ray:
@@ -82,7 +82,9 @@ def test_whatever_ray_fails_at_the_coordinator_does_and_says_so_once(
 
     monkeypatch.setattr("sedge_cloud.compute.connected_ray", connected)
     assert list(RayCompute("local").map(pow, 2, range(6))) == [1, 2, 4, 8, 16, 32]
-    assert caplog.messages == ["Ray: ConnectionError: the cluster is gone; this process does it"]
+    assert caplog.messages == [
+        "Ray: ConnectionError: the cluster is gone; this process does the work"
+    ]
 
 
 @pytest.mark.slow
@@ -95,7 +97,7 @@ def test_a_task_that_fails_on_rays_worker_alone_is_done_here(
         return one
 
     assert list(RayCompute("local").map(odd_worker, os.getpid(), range(4))) == [0, 1, 2, 3]
-    assert caplog.messages == ["Ray: OSError: no such library here; this process does it"]
+    assert caplog.messages == ["Ray: OSError: no such library here; this process does the work"]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from sedge_edge.config import load_config
 from sedge_protocol.wire.keys import DeviceKeys
 
 pytestmark = pytest.mark.fleet
-NONE_LEFT = "no device has yet to change its secret"
+NONE_LEFT = "no device still has to change its secret"
 
 
 def known_keys(fleet: RealFleet, name: str) -> DeviceKeys:

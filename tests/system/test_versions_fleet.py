@@ -52,5 +52,5 @@ def test_a_device_that_is_a_version_behind(fleet: RealFleet, small_bundle: Path)
     fleet.stop("pi-2")
     fleet.start_agent("pi-2")
     wait_until(
-        lambda: "no device has yet to change" in fleet.cloud("device", "rotate"), 60, "the other"
+        lambda: "no device still has to change" in fleet.cloud("device", "rotate"), 60, "the other"
     )

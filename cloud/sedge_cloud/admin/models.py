@@ -74,6 +74,6 @@ def _difference(tensors: Mapping[str, NDArray[np.generic]], bundle: Bundle, init
         if not np.isfinite(tensor).all():
             return f"{name!r} holds NaN or inf"
         if name not in bundle.manifest.layout.by_name and not np.array_equal(tensor, expected):
-            return f"{name!r} is frozen, and has other values there"
+            return f"{name!r} is frozen but has different values there"
     unknown = next((name for name in tensors if name not in views), None)
     return "" if unknown is None else f"the bundle has no {unknown!r}"

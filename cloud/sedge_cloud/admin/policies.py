@@ -122,7 +122,7 @@ def read_policy(path: Path | None, trust: TrustConfig, name: str) -> bytes:
     keys = verifiers(trust.keys)
     if path is None:
         if keys.keys:
-            expected = f"a file of `sedge-cloud run sign {name}`: [trust] of cloud.toml pins keys"
+            expected = f"a file from `sedge-cloud run sign {name}`, because [trust] in cloud.toml pins keys"
             raise ConfigError("--policy", None, expected)
         return b""
     try:

@@ -36,6 +36,6 @@ def prepared_config(state: Path, name: str) -> RunConfig:
     check_id(name, "run")
     if name not in prepared_runs(state):
         raise ConfigError(
-            "name", name, f"a folder of {state / FOLDER} with {RUN_FILE} and {BUNDLE}/"
+            "name", name, f"a folder in {state / FOLDER} with {RUN_FILE} and {BUNDLE}/"
         )
     return load_run(state / FOLDER / name / RUN_FILE)

@@ -16,7 +16,7 @@ from sedge_protocol.host.privileges import as_caller
 # A running coordinator notifies the device within this many seconds.
 NOTIFY_S = 1.5
 
-SIGHUP = "Send the broker a SIGHUP, so that it reads its password file again."
+SIGHUP = "Send the broker a SIGHUP, so that it rereads its password file."
 _REVOKED = "device {} is revoked; the coordinator no longer listens to it."
 _SHUT_OUT = "The broker has ended its connection and no longer lets it in."
 _OPEN = "An open connection lasts until the broker or the device closes it."

@@ -26,22 +26,23 @@ def add_rollout_commands(commands: Commands) -> None:
             "sedge-cloud rollout start night.toml --hold 10m",
         ],
     )  # fmt: skip
-    start.add_argument("name", nargs="?", default=FLEET, help="the run; none for settings")
-    help_text = "folder made by sedge-export, or file with settings in TOML"
+    start.add_argument("name", nargs="?", default=FLEET, help="the run; omit it for settings")
+    help_text = "folder from sedge-export, or TOML file with settings"
     start.add_argument("given", type=Path, help=help_text)
     usual = RolloutPlan(())
-    help_text = "shares of the devices in percent (default: 1,10,100)"
+    help_text = "percentages of the devices (default: 1,10,100)"
     start.add_argument("--phases", default="1,10,100", metavar="P,P,…", help=help_text)
-    help_text = "how long each phase lasts at least, such as 30m, 1h or 2d (default: no time)"
+    help_text = "minimum length of each phase, such as 30m, 1h or 2d (default: none)"
     start.add_argument("--hold", default="0s", metavar="TIME", help=help_text)
     help_text = "only devices that match, such as 'site=lab and memory_mb>=512'"
     start.add_argument("--where", metavar="CONDITION", default="", help=help_text)
     help_text = (
-        "abort if this many percent more devices fail than with the previous bundle (default: 5)"
+        "abort if the share of failed devices exceeds the share among other devices by this many "
+        "percentage points (default: 5)"
     )
     start.add_argument("--abort-at", type=float, default=100 * usual.abort_at, help=help_text)
     help_text = (
-        "abort if a metric from 0 to 1 falls by this many hundredths more than elsewhere "
+        "abort if a metric from 0 to 1 falls by this many hundredths more than on other devices "
         "(default: 10)"
     )
     start.add_argument("--worse-by", type=float, default=100 * usual.worse_by, help=help_text)
@@ -57,15 +58,15 @@ def add_rollout_commands(commands: Commands) -> None:
         "status", help="show the progress of the rollouts of a run, or of settings",
         examples=["sedge-cloud rollout status first", "sedge-cloud rollout status --json"],
     )  # fmt: skip
-    status.add_argument("name", nargs="?", default=FLEET, help="the run; none for settings")
+    status.add_argument("name", nargs="?", default=FLEET, help="the run; omit it for settings")
     status.add_argument("--json", action="store_true", help="one JSON object per rollout")
     status.set_defaults(call=_status)
     back = verbs.add_parser(
         "rollback", help="end the newest rollout: its devices get back what they had before",
         examples=["sedge-cloud rollout rollback first", "sedge-cloud rollout rollback first --number 1"],
     )  # fmt: skip
-    back.add_argument("name", nargs="?", default=FLEET, help="the run; none for settings")
-    help_text = "end this rollout instead; what later ones give stays"
+    back.add_argument("name", nargs="?", default=FLEET, help="the run; omit it for settings")
+    help_text = "end this rollout instead; later ones stay in effect"
     back.add_argument("--number", type=at_least_one, metavar="N", help=help_text)
     back.set_defaults(call=_rollback)
 
@@ -75,7 +76,7 @@ def phases_of(text: str) -> tuple[float, ...]:
 
     Raises ``ConfigError`` unless they rise, start above 0 and end at 100 or less.
     """
-    expected = "growing percents from above 0 to 100, such as 1,10,100"
+    expected = "increasing percentages above 0, up to 100, such as 1,10,100"
     try:
         shares = tuple(float(word) / 100 for word in text.split(","))
     except ValueError:
@@ -133,5 +134,5 @@ def _rollback(arguments: argparse.Namespace) -> int:
     if was_in_force:
         print(f"{what} is rolled back, {'order by order' if row.run else 'device by device'}")
     else:
-        print(f"{what} is {row.state.replace('_', ' ')} already: nothing is left to roll back")
+        print(f"{what} is {row.state.replace('_', ' ')} already: there is nothing to roll back")
     return 0

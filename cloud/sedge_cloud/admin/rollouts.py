@@ -98,7 +98,7 @@ def start_settings(store: Store, file: Path, plan: RolloutPlan) -> RolloutRow:
     plan = msgspec.structs.replace(plan, bundle=file.name, settings=coded)
     devices = said(store, plan.where)
     if not devices:
-        expected = "a condition that matches a device able to take settings"
+        expected = "a condition that matches a device that supports settings"
         raise ConfigError("--where", plan.where, expected)
     if all(name == name_of(coded) for name in devices.values()):
         raise ConfigError("settings", str(file), "settings that the devices do not have yet")
@@ -117,7 +117,7 @@ def _require_version(run: Run, bundle: BundleManifest, folder: Path) -> None:
             raise ConfigError("bundle", str(folder), f"the {name} of the run's bundle")
     missing = {p.backend for p in run.manifest.programs} - {p.backend for p in bundle.programs}
     if missing:
-        expected = f"programs for {', '.join(sorted(missing))} as well, as the run's bundle has"
+        expected = f"programs for {', '.join(sorted(missing))} as well, like the run's bundle"
         raise ConfigError("bundle", str(folder), expected)
 
 
@@ -127,7 +127,7 @@ def _require_new(run: Run, store: Store, blob: bytes, devices: Sequence[str], fo
     if blob == run.bundles[0].sha256 or all(given.bundle(device) == blob for device in devices):
         expected = (
             "a bundle that the run's devices do not have yet "
-            f"(`rollout rollback {run.name}` takes a rollout's back)"
+            f"(`rollout rollback {run.name}` undoes a rollout)"
         )
         raise ConfigError("bundle", str(folder), expected)
 

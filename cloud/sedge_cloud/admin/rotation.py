@@ -18,7 +18,7 @@ from sedge_protocol.wire.joining import RENEWS
 def add_rotate_command(commands: Commands) -> None:
     """Add ``device rotate``."""
     rotate = commands.add_parser(
-        "rotate", help="give devices new secrets, over the connections that they have",
+        "rotate", help="give devices new secrets over their existing connections",
         examples=[
             "sedge-cloud device rotate pi-1 pi-2",
             "sedge-cloud device rotate --where site=lab",
@@ -26,7 +26,7 @@ def add_rotate_command(commands: Commands) -> None:
         ],
     )  # fmt: skip
     rotate.add_argument(
-        "device", nargs="*", help="without ids: list the devices that have yet to change"
+        "device", nargs="*", help="without ids: list devices that still have to change theirs"
     )
     help_text = "instead of ids: all devices that match, such as 'site=lab'"
     rotate.add_argument("--where", metavar="CONDITION", help=help_text)
@@ -38,7 +38,9 @@ def _rotate(arguments: argparse.Namespace) -> int:
     chosen: Condition | Collection[str] = arguments.device
     if arguments.where is not None:
         if arguments.device:
-            raise ConfigError("device rotate", " ".join(arguments.device), "devices, or --where")
+            raise ConfigError(
+                "device rotate", " ".join(arguments.device), "device ids or --where, not both"
+            )
         chosen = parse(arguments.where, "--where")
         store.require_known(chosen, "--where")
     if chosen:
@@ -47,8 +49,8 @@ def _rotate(arguments: argparse.Namespace) -> int:
         print(
             f"asked for new secrets: {quantity(len(names), 'device')}. A device's old secret stays"
         )
-        print("valid until it has used its new one; `sedge-cloud device rotate` lists those that")
-        print("have yet to change")
+        print("valid until it has used its new one; `sedge-cloud device rotate` lists devices that")
+        print("still have to change")
         unable = [row for row in store.devices_named(names).values() if not _renews(row)]
         for row in unable:
             print(_unable(row))
@@ -87,7 +89,7 @@ def _list(store: Store) -> None:
         since = time.strftime("%F %R", time.gmtime(row.asked))
         print(f"{row.device}: {what} (since {since} UTC)")
     if not rows:
-        print("no device has yet to change its secret")
+        print("no device still has to change its secret")
 
 
 def _renews(row: DeviceRow) -> bool:

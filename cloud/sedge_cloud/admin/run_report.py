@@ -28,8 +28,8 @@ HEAD = (
 # The coordinator's byte counts. On a narrow terminal this column and all after it are dropped.
 LAST = HEAD.index("sent")
 NOTE = (
-    "up and down: bytes of a device; dense: both as a share of the model as float32",
-    "sent and received: bytes of the coordinator",
+    "up and down: bytes per device; dense: their sum as a share of the model in float32",
+    "sent and received: the coordinator's bytes",
 )
 
 # The measurements that are not reported for a private run.
@@ -66,7 +66,7 @@ def run_report(reader: Reader, name: str, as_json: bool, width: int | None = Non
         yield from run_lines(run, facts.at)
         if counters := facts.coordinator.counters:
             counted = ", ".join(f"{event} {count}" for event, count in sorted(counters.items()))
-            yield f"the coordinator has counted since its start: {counted}"
+            yield f"since its start, the coordinator has counted: {counted}"
         problems = [it for it in facts.problems if it.run in ("", run.run)]
         if problems:
             yield "what is wrong:"

@@ -222,7 +222,9 @@ def require_policy(run: Run, config: RunConfig, sealed: bytes, order: Order | No
         if policy.last_round < config.total_rounds:
             raise PolicyError(POLICY_ROUND.format(last=policy.last_round))
     except PolicyError as exc:
-        expected = f"one of `run sign` for this run, with {config.total_rounds} rounds ({exc})"
+        expected = (
+            f"a policy from `run sign` for this run, with {config.total_rounds} rounds ({exc})"
+        )
         raise ConfigError("--policy", f"version {policy.version}", expected) from exc
 
 
@@ -232,7 +234,7 @@ def _require_link(run: Run, store: Store) -> None:
     missing = [without_link(needed, limit or MAX_PACKET_BYTES) for limit in limits]
     if missing and all(missing):
         size = run.bundles[0].size + run.model_bytes()
-        raise ConfigError("run", f"{run.name}, {size} bytes for each device", missing[0][0])
+        raise ConfigError("run", f"{run.name}, {size} bytes per device", missing[0][0])
 
 
 def stop_run(store: Store, name: str) -> None:

@@ -76,7 +76,7 @@ CLIENT_KEYS = {
     "key_file": "coordinator.key",
     "authority_key_file": "ca.key",
 }
-WHOLE = "# These hold for the whole broker.\n"
+WHOLE = "# These apply to the whole broker.\n"
 
 
 class Places:

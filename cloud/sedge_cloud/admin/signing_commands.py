@@ -34,18 +34,18 @@ def add_key_commands(commands: Commands) -> None:
     show.add_argument("file", type=Path, help="a PEM file from `key new` or openssl")
     show.set_defaults(call=_show)
     replace = verbs.add_parser(
-        "replace", help="have one key take the place of another on all devices, by NEW.chain",
+        "replace", help="write NEW.chain, with which NEW replaces OLD on all devices",
         examples=["sedge-cloud key replace fleet.pem fleet2.pem"],
     )  # fmt: skip
     replace.add_argument("old", type=Path, help="the private key that devices trust")
-    replace.add_argument("new", type=Path, help="the private key that they are to trust instead")
+    replace.add_argument("new", type=Path, help="the private key to trust instead")
     replace.set_defaults(call=_replace)
 
 
 def add_run_description(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that describe a run: its name, bundles and run file."""
     parser.add_argument("name")
-    help_text = "folder made by sedge-export; again for each form of the model with fewer channels"
+    help_text = "folder from sedge-export; repeat the option for each narrower model"
     parser.add_argument("--bundle", type=Path, required=True, action="append", help=help_text)
     help_text = "run.toml: strategy, rounds, …"
     parser.add_argument("--run-file", type=Path, required=True, help=help_text)
@@ -65,7 +65,7 @@ def add_sign_command(commands: Commands) -> None:
     signing.add_argument("--version", type=int, default=1, metavar="N", help=help_text)
     help_text = "how many days devices accept orders with it (default: forever)"
     signing.add_argument("--days", type=float, default=0.0, help=help_text)
-    help_text = "the highest round (default: what the run file plans, and one for newcomers)"
+    help_text = "the highest round (default: the run file's rounds plus one for newcomers)"
     signing.add_argument("--last-round", type=int, default=0, metavar="N", help=help_text)
     help_text = "an extension that only later rounds of your own strategy use"
     signing.add_argument("--allow", action="append", default=[], metavar="WORD", help=help_text)
@@ -86,7 +86,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _replace(arguments: argparse.Namespace) -> int:
     path = replace_key(arguments.old, arguments.new)
-    print(f"{path}: keep it beside {arguments.new}; `run sign --key {arguments.new}` reads it")
+    print(f"{path}: keep it next to {arguments.new}; `run sign --key {arguments.new}` reads it")
     return 0
 
 

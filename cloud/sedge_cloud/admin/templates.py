@@ -22,7 +22,7 @@ CLOUD_TOML = """\
 fleet = "{fleet}"
 state_dir = "{state}"
 
-# What is kept of runs that have ended: by default everything.
+# What to keep of ended runs; by default, everything.
 # [keep]
 # runs = 10
 

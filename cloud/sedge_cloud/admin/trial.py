@@ -54,7 +54,7 @@ def trial(folder: Path, url: str | None) -> Generator[str]:
         _require_empty(folder)
         _write_files(folder, url)
     elif url is not None:
-        raise ConfigError("--url", url, f"none: {folder / 'cloud.toml'} has one")
+        raise ConfigError("--url", url, f"no URL: {folder / 'cloud.toml'} has one")
     cloud, moved = _in_place(folder)
     port = BrokerSettings(cloud.broker.url, "").endpoint().port
     _require_free(port, folder)
@@ -97,14 +97,14 @@ def _in_place(folder: Path) -> tuple[CloudConfig, list[str]]:
     for file in (path, folder / "cloud.toml"):
         with translated("write", file):
             file.write_text(file.read_text().replace(str(old), str(new)))
-    return load_cloud(folder / "cloud.toml"), [f"{old} was moved here: its files name {new} now"]
+    return load_cloud(folder / "cloud.toml"), [f"{old} was moved here: its files now name {new}"]
 
 
 def _require_free(port: int, folder: Path) -> None:
     """Raise ``ConfigError`` for a port that is in use."""
     if is_free(port):
         return
-    expected = "a free port: stop what listens there, perhaps this trial in another terminal"
+    expected = "a free port: stop whatever listens there, perhaps this trial in another terminal"
     raise ConfigError("broker", f"port {port}, in use", expected, str(folder / MOSQUITTO_CONF))
 
 
@@ -141,7 +141,8 @@ def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
             else [f"  pkill -HUP -F {folder / PID_FILE}    # after each `device` command"]
         ),
         f"  {command} run start NAME --bundle FOLDER --run-file FILE",
-        f"Ctrl-C stops coordinator and broker; the same command continues. All files are in {folder}.",
+        "Ctrl-C stops the coordinator and the broker; the same command restarts them. "
+        f"All files are in {folder}.",
     ]
 
 

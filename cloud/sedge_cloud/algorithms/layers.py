@@ -27,7 +27,7 @@ def head(layout: Layout, names: Sequence[str] = ()) -> Names:
         tuple(p for p in every if any(inside(p, name) for name in names)) if names else layout.head
     )
     if len(top) == len(every):
-        raise ConfigError("head", top, "fewer tensors, so that others are the body")
+        raise ConfigError("head", top, "fewer tensors, so that some are left for the body")
     return top
 
 

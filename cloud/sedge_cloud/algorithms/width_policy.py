@@ -39,11 +39,11 @@ class WidthPolicy(Strategy, frozen=True):
     """Widths to assign, as shares of channels removed: a device whose id ends in the number d gets
     dropped[d mod length]."""
     memory_mb: tuple[Annotated[int, Meta(ge=1)], ...] = ()
-    """Megabytes of memory for the whole model, then for each narrower one, in falling order; by default,
+    """Megabytes of memory for the whole model, then for each narrower one, in descending order; by default,
     the bundles' values."""
     step_s: tuple[Annotated[float, Meta(gt=0)], ...] = ()
-    """Limits on the seconds per training step, in rising order; the device goes one width narrower for each
-    limit that its first round exceeds."""
+    """Limits on the seconds per training step, in ascending order; the device goes one width narrower for
+    each limit that its first round exceeds."""
 
     def __post_init__(self) -> None:
         if list(self.memory_mb) != _falling(self.memory_mb):
@@ -52,11 +52,13 @@ class WidthPolicy(Strategy, frozen=True):
             raise ConfigError("step_s", self.step_s, "rising numbers")
         if self.dropped and (self.memory_mb or self.step_s):
             both = (self.memory_mb, self.step_s)
-            raise ConfigError("memory_mb, step_s", both, "neither of them together with dropped")
+            raise ConfigError("memory_mb, step_s", both, "neither of them with dropped")
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
         """Return a remark if the run has only one width, in which case these options have no effect."""
-        text = f"{self.name}: the run has one form of the model, so every device trains the whole of it"
+        text = (
+            f"{self.name}: the run has no narrower models, so every device trains the whole model"
+        )
         return () if len(layouts) > 1 else (text,)
 
     @property
@@ -72,10 +74,10 @@ class WidthPolicy(Strategy, frozen=True):
         offered = [width.dropped for width in context.widths] or [0.0]
         missing = [share for share in self.dropped if share not in offered]
         if missing:
-            raise ConfigError("dropped", missing, f"those of the run's bundles, {offered}")
+            raise ConfigError("dropped", missing, f"values from the run's bundles: {offered}")
         for key in ("memory_mb", "step_s"):
             if len(getattr(self, key)) >= len(offered):
-                expected = f"fewer than the run's bundles, {len(offered)}"
+                expected = f"fewer than the run's {len(offered)} bundles"
                 raise ConfigError(key, getattr(self, key), expected)
         if context.is_evaluation and client.trained is not None:
             return client.width, client.arrays

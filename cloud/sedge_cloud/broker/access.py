@@ -90,5 +90,5 @@ def access_is_whole(cloud: CloudConfig) -> str:
     missing = [line for line in access_list(cloud.fleet).splitlines() if line not in present]
     if missing:
         lines = "; ".join(missing)
-        raise StorageError(f"{path} lacks lines: add them, and restart Mosquitto: {lines}")
+        raise StorageError(f"{path} lacks lines; add them and restart Mosquitto: {lines}")
     return str(path)

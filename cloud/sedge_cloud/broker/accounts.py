@@ -80,7 +80,7 @@ def passwords_agree(cloud: CloudConfig) -> str:
         between = {row.device for row in store.renewals()}
     for name, row in rows.items():
         if row.revoked and name in users:
-            text = f"{name} is revoked, and still in {path}"
+            text = f"{name} is revoked but still in {path}"
             raise StorageError(f"{text}: sedge-cloud device revoke {name}")
         if not row.revoked and name not in users:
             raise StorageError(f"{name} is not in {path}: sedge-cloud device reissue {name}")

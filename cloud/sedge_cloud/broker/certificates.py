@@ -70,7 +70,7 @@ class Authority:
         if not isinstance(private, EllipticCurvePrivateKey) or own.public_key() != (
             private.public_key()
         ):
-            raise ValueError("the key is not that of the certificate")
+            raise ValueError("the key does not match the certificate")
         return cls(private, own)
 
     def texts(self) -> tuple[str, str]:

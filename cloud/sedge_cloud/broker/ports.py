@@ -53,7 +53,9 @@ def wait_until_accepting(
         if accepts:
             return
         time.sleep(_POLL_S)
-    raise LinkError(f"broker on {host}:{port}: does not accept connections after {timeout_s:.0f} s")
+    raise LinkError(
+        f"broker on {host}:{port}: still accepts no connections after {timeout_s:.0f} s"
+    )
 
 
 def is_free(port: int) -> bool:

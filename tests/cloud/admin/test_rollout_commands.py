@@ -15,7 +15,7 @@ from sedge_protocol.errors import ConfigError
 
 @pytest.mark.parametrize("text", ["", "1,", "0,1", "10,10", "10,1", "50,101", "nan", "a"])
 def test_phases_that_do_not_grow_to_100_at_most_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="growing percents"):
+    with pytest.raises(ConfigError, match="increasing percentages"):
         phases_of(text)
 
 
@@ -51,7 +51,7 @@ def test_a_rollout_is_begun_looked_at_and_taken_back(
         "  succeeded 0, failed 0, waiting 1: a",
         "  phase 1: 0 of the 1 devices that it adds have trained, 1 offline, paused or not asked",
         "rollout 1 of run run is rolled back, order by order",
-        "rollout 1 of run run is rolled back already: nothing is left to roll back",
+        "rollout 1 of run run is rolled back already: there is nothing to roll back",
     ]
     assert main(["rollout", "status", RUN, "--json", "-c", str(given)]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -35,7 +35,7 @@ def begin(folder: Path, reload: bool = True) -> list[str]:
 def test_who_has_yet_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rotate = begin(tmp_path)
     assert main(rotate) == 0
-    assert "no device has yet to change its secret" in capsys.readouterr().out
+    assert "no device still has to change its secret" in capsys.readouterr().out
     assert main([*rotate, "a", "b", "c", "d", "e"]) == 0
     said = capsys.readouterr().out
     assert "asked for new secrets: 4 devices" in said
@@ -66,7 +66,7 @@ def test_a_broker_whose_passwords_are_elsewhere(
     assert main([*rotate, "a"]) == 2
     assert "broker.reload" in capsys.readouterr().err
     assert main([*rotate, "a", "--where", "site=lab"]) == 2
-    assert "devices, or --where" in capsys.readouterr().err
+    assert "device ids or --where, not both" in capsys.readouterr().err
 
 
 def test_agents_that_are_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

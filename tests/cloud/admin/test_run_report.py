@@ -29,7 +29,9 @@ def test_reasons_and_bytes_of_a_round(tmp_path: Path) -> None:
     narrow = list(run_report(seen.reader, RUN, as_json=False, width=70))
     assert max(map(len, narrow[:6])) <= 70 and not any("received" in line for line in narrow)
     lines = list(run_report(seen.reader, RUN, as_json=False))
-    (counted,) = [line for line in lines if line.startswith("the coordinator has counted")]
+    (counted,) = [
+        line for line in lines if line.startswith("since its start, the coordinator has counted")
+    ]
     assert counted.endswith("declined 1, rejected 1, updates 3, whole_models 1")
     lines = lines[: lines.index(next(line for line in lines if " open" in line))]
     assert [line.strip() for line in lines if line.startswith("      ")] == [

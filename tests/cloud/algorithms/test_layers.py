@@ -30,7 +30,7 @@ def test_an_unknown_name_lists_the_known(name: str) -> None:
 
 
 def test_something_must_be_left_for_the_body() -> None:
-    with pytest.raises(ConfigError, match="fewer tensors, so that others are the body"):
+    with pytest.raises(ConfigError, match="fewer tensors, so that some are left for the body"):
         head(LAYOUT, ("block", "fc1", "norm", "fc10"))
     alone = Layout.of([("fc.weight", (2, 2), Role.PARAMETER)])
     with pytest.raises(ConfigError, match="fewer tensors"):

@@ -35,5 +35,5 @@ def test_waiting_for_a_server() -> None:
         # A stranger on our port must not pass for a server of ours that has ended.
         with pytest.raises(LinkError, match="exited while starting"):
             wait_until_accepting("127.0.0.1", port, 5, lambda: False)
-    with pytest.raises(LinkError, match="does not accept connections"):
+    with pytest.raises(LinkError, match="still accepts no connections"):
         wait_until_accepting("127.0.0.1", port, 0.05, lambda: True)

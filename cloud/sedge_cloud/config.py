@@ -132,7 +132,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     offline_grace_s: Annotated[float, Meta(ge=0, le=604_800)] = 10.0
     """Seconds to wait for offline devices once every online device has answered."""
     late_updates: LateUpdates = "remember"
-    """What an update that arrives after its round does: ``remember`` updates only the device's client
+    """What happens to an update that arrives after its round: ``remember`` updates only the device's client
     model, ``count`` also counts in the next training round."""
     evaluate: bool = True
     """Run evaluation rounds, which measure the model without changing it; the run always ends with

@@ -33,11 +33,9 @@ def join_problems(store: Store, now: float) -> Iterator[Problem]:
 def certificate_problems(store: Store, now: float) -> Iterator[Problem]:
     """Yield certificates that expire soon because their devices have not connected for a long time."""
     for row in store.certificates_late(now):
-        text = "has not connected to get its next certificate; the one that it has ends"
+        text = "has not connected to get its next certificate; the current one expires"
         if row.until < now:
-            back = (
-                f"`sedge-cloud device token add --device {row.name}` makes a token for its way back"
-            )
+            back = f"`sedge-cloud device token add --device {row.name}` creates a token that lets it rejoin"
             text = f"has a certificate that the broker refuses: {back}; it ended"
         day = time.strftime("%F", time.gmtime(row.until))
         yield Problem(

@@ -14,7 +14,9 @@ from sedge_cloud.store.roles import Seen
 from sedge_cloud.store.rows import RoundRow, RunRow
 from sedge_cloud.store.selector import Choice, parse
 
-NEVER = "has never been heard: is its agent running, with this fleet's name and broker, and the right time?"
+NEVER = (
+    "has never been heard from: is its agent running, with the right fleet name, broker and time?"
+)
 # If a device's message was dropped this shortly before it went offline, that is assumed to be the reason.
 RESOLUTION = timedelta(seconds=2)
 # Once half of the devices have answered, one is slow if it takes SLOW_S longer than SLOW_TIMES a training
@@ -104,7 +106,7 @@ class Waits:
             case "never":
                 return "device_never", NEVER, None
             case "offline" if last_message_dropped(device):
-                return "device_unheard", f"is not heard: {device.error}", device.error_since
+                return "device_unheard", f"is ignored: {device.error}", device.error_since
             case "offline" if device.waits:
                 return "device_waits", f"waits: {device.waits}; is offline", device.since
             case "offline":

@@ -48,7 +48,7 @@ _COMING: frozenset[Code] = frozenset({"device_working", "device_slow"})
 _ABSENT: Mapping[Code, str] = {
     "device_lost": "is offline",
     "device_never": "has never connected",
-    "device_unheard": "is not heard",
+    "device_unheard": "is ignored",
     "device_unable": "cannot do the work",
     "device_waits": "waits",
 }
@@ -95,10 +95,10 @@ def _of_coordinator(facts: Fleet) -> Iterator[Problem]:
     it = facts.coordinator
     if not it.running:
         busy: Severity = "error" if any(r.status == "running" for r in facts.runs) else "warning"
-        text = "is not running, or hangs: it gives no sign of life"
+        text = "is not running or hangs: it shows no sign of life"
         yield _problem("coordinator_silent", "coordinator", text, it.heard, severity=busy)
     elif not it.link:
-        text = f"has no broker: {it.link_error or 'no connection yet'}"
+        text = f"cannot reach its broker: {it.link_error or 'no connection yet'}"
         yield _problem("broker_down", "coordinator", text, it.link_since)
     elif 0 < it.max_packet < LEAST_PACKET_BYTES:
         needed = f"needs a broker that accepts messages of {LEAST_PACKET_BYTES} bytes"
@@ -116,7 +116,7 @@ def _of_disk(facts: Fleet) -> Iterator[Problem]:
     elif disk.free < ENOUGH_FREE_BYTES:
         yield _problem("disk_low", "disk", f"is low: {free}", severity="warning")
     elif disk.full_in_days is not None and disk.full_in_days < SOON_FULL_DAYS:
-        text = f"is full in {disk.full_in_days:.0f} days as it grows now: {free}"
+        text = f"will be full in {disk.full_in_days:.0f} days at its current growth: {free}"
         yield _problem("disk_low", "disk", text, severity="warning")
 
 
@@ -203,7 +203,7 @@ def device_problems(facts: Fleet) -> Iterator[Problem]:
             text = f"is getting worse: {-100 * device.change:.0f} {less} before training than it once had"
             yield _problem("device_worse", device.device, text, severity="warning")
         if _is_unheard(facts, device):
-            text = f"is not heard: {device.error}"
+            text = f"is ignored: {device.error}"
             yield _problem("device_unheard", device.device, text, device.error_since)
         if running and device.state == "online" and device.waits:
             yield _problem(

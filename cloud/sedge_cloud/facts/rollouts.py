@@ -63,4 +63,4 @@ def settings_of(store: Store, device: str) -> str:
         coded = it.read_plan().settings
         if name_of(coded) == hello.settings:
             return f"{listed(coded)}, from rollout {it.number}"
-    return f"{hello.settings.hex()}, from no rollout of this coordinator"
+    return f"{hello.settings.hex()}, not from a rollout of this coordinator"

@@ -45,7 +45,7 @@ class Admission:
                 return True
             if self._devices.refusals.is_outdated(topic):  # it has already been refused and logged
                 return False
-            text = f"dropped a frame on {topic}: no device that is enrolled and not revoked sends there"
+            text = f"dropped a frame on {topic}: its sender is revoked or not enrolled"
             self._notes += self._log.admit("unknown senders", [Note(logging.WARNING, text)], now)
             return False
         if device.bucket.spend(now, cost(payload)):

@@ -197,7 +197,7 @@ def _require_finite(run: str, update: Update, largest: float, delta: SparseVecto
     with np.errstate(over="ignore"):
         finite = (np.isfinite(update.trained_within(b)).all() for b in blocks(update.base.size))
         if not all(finite):
-            raise CodecError(f"run {run}: an update makes a model that is not finite")
+            raise CodecError(f"run {run}: an update makes the model non-finite")
 
 
 def _show(value: object) -> str:

@@ -24,7 +24,7 @@ WARN_EVERY_S = 3600.0
 # Refusals are sent at most at this rate: a frame's version is read before its MAC is checked, so anybody
 # who can publish to the topic can provoke one.
 REFUSE_EVERY_S = 60.0
-REVOKED = Refusal("revoked", "this device takes part no longer, until `sedge-cloud device reissue`")
+REVOKED = Refusal("revoked", "this device no longer takes part until `sedge-cloud device reissue`")
 
 
 class Refusals:

@@ -328,7 +328,7 @@ class Fleet:
             return []
         why = (
             f"its start at {start_time(incarnation)} by its clock is before the one at "
-            f"{start_time(latest)} that was heard already"
+            f"{start_time(latest)} that was heard earlier"
         )
         self._failed(device, why, now)
         if now < device.warn_at:
@@ -336,8 +336,8 @@ class Fleet:
         device.warn_at = now + WARN_EVERY_S
         name = device.row.device
         text = (
-            f"device {name} is not heard: {why}. If its state was wiped, set its clock and restart "
-            "it, or `device reissue` it; otherwise somebody repeats old frames"
+            f"device {name} is ignored: {why}. If its state was wiped, set its clock and restart "
+            "it, or `device reissue` it; otherwise somebody is replaying old frames"
         )
         return [device.peer.message(Refusal("incarnation", why)), Note(logging.WARNING, text)]
 
@@ -355,10 +355,10 @@ class Fleet:
         if not device.bucket.warns(now):
             return []
         text = (
-            f"device {device.row.device} sends more than {RATE:.0f} messages a second: the excess is "
+            f"device {device.row.device} sends more than {RATE:.0f} messages per second: the excess is "
             "dropped. Is it broken, or has somebody stolen its key (`sedge-cloud device revoke`)?"
         )
-        self._failed(device, f"sends more than {RATE:.0f} messages a second", now)
+        self._failed(device, f"sends more than {RATE:.0f} messages per second", now)
         return [Note(logging.WARNING, text)]
 
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:

@@ -310,7 +310,7 @@ class Uploads:
             upload.damaged, upload.intake.have, upload.data = True, set(), b""
             return Answer(Have(0, upload.intake.bitmap(), CREDIT))
         if blob is None:
-            why = "its chunks do not make the blob of this SHA-256"
+            why = "its chunks do not match this SHA-256"
             return self._reject(device, transfer, run, upload.round, manifest, "malformed", why)
         return self._receive(device, transfer, run, upload.round, manifest, blob, not upload.data)
 
@@ -369,7 +369,7 @@ class Uploads:
 def receipt(row: UpdateRow, offered: bytes) -> Message:
     """Return the answer to an offer whose device already has this receipt for the round."""
     if row.blob != offered:
-        detail = "another update of this device was counted for this round"
+        detail = "another update from this device was counted for this round"
         return Reject(row.run, row.round, offered, "duplicate", detail)
     if row.rejected:
         return Reject(row.run, row.round, row.blob, row.rejected, row.detail)

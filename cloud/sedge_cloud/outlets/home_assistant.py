@@ -230,7 +230,7 @@ class HomeAssistant:
                 case Received(payload=b"offline"):  # this is the will of our previous connection
                     self._sent.pop(self._link_topic, None)
                 case TooLarge():
-                    _log.warning("%s: set [home_assistant] max_devices lower", event)
+                    _log.warning("%s: lower [home_assistant] max_devices", event)
                 case _:
                     pass
         for topic, payload in self._wanted.items():

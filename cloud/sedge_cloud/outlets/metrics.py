@@ -31,7 +31,7 @@ class _Facts:
         yield _gauge(
             "broker_connected", "1 while the coordinator is connected to its broker", it.link
         )
-        yield _gauge("disk_free_bytes", "Free on the state folder's disk", disk.free)
+        yield _gauge("disk_free_bytes", "Free space on the state folder's disk", disk.free)
         yield _gauge("state_bytes", "Size of the state folder", disk.used)
         if disk.daily is not None:
             yield _gauge("state_growth_bytes_per_day", "Growth of the state folder", disk.daily)
@@ -75,14 +75,14 @@ class _Facts:
             GaugeMetricFamily(f"sedge_round_{name}", text, labels=["run"])
             for name, text in (
                 ("updates", "Updates of the open round"),
-                ("updates_needed", "Updates that close the open round"),
+                ("updates_needed", "Updates needed to close the open round"),
                 ("devices_awaited", "Devices that the open round waits for"),
                 ("open_seconds", "Time since the round opened"),
             )
         ]
         accuracy = GaugeMetricFamily("sedge_accuracy", "Accuracy in the last closed round",
                                      labels=["run", "moment", "of"])  # fmt: skip
-        budgets = GaugeMetricFamily("sedge_privacy_rounds", "Rounds of training of a private run's budget",
+        budgets = GaugeMetricFamily("sedge_privacy_rounds", "Training rounds in a private run's budget",
                                     labels=["run", "of"])  # fmt: skip
         rollouts = GaugeMetricFamily("sedge_rollout_devices", "Devices of a run's newest rollout",
                                      labels=["run", "state"])  # fmt: skip

@@ -92,7 +92,7 @@ class Sender:
                 self._failed.discard(name)
             except _FAILURES as exc:
                 if name not in self._failed:
-                    _log.error("notify.%s does not take notices: %s", name, exc)
+                    _log.error("notify.%s does not accept notices: %s", name, exc)
                 self._failed.add(name)
 
 

@@ -57,7 +57,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return None
         token = named_text(self.token_file, "http.token_file").strip()
         if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable():
-            expected = f"{MIN_TOKEN} or more plain characters, as `openssl rand -hex 32` writes"
+            expected = f"{MIN_TOKEN} or more plain characters, as printed by `openssl rand -hex 32`"
             raise ConfigError("http.token_file", f"{len(token)} characters", expected)
         return token
 

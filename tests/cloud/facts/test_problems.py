@@ -168,7 +168,7 @@ def full(seen: Seen) -> None:
         (gated, "device_waits", "b", "waits: 31 % battery; round 1 continues without it"),
         (unable, "device_unable", "c", "lacks a backend of"),
         (wrong_clock, "device_unheard", "c", "start at 1970-01-01 00:00:01 UTC by its clock is before"),
-        (forged, "device_unheard", "c", "is not heard"),
+        (forged, "device_unheard", "c", "is ignored"),
         (slow, "device_slow", "c", "the others trained in 2.0 s; it was asked; round 1 waits for it"),
         (stuck, "round_stuck", "run", "passed its deadline with fewer than 2 updates"),
         (short, "run_waits", "run", "needs 2 devices online, 1 is"),
@@ -176,7 +176,7 @@ def full(seen: Seen) -> None:
         (paused, "run_waits", "run", "2 devices online, 1 is; 2 more are paused; 1 more asks to join"),
         (failed, "run_failed", "run", "3 declined"),
         (failed, "device_declined", "c", "declined round 1: TrainingDiverged: NaN"),
-        (cut, "broker_down", "coordinator", "has no broker: connection refused"),
+        (cut, "broker_down", "coordinator", "cannot reach its broker: connection refused"),
         (full, "coordinator_error", "coordinator", "disk full"),
     ],
 )  # fmt: skip

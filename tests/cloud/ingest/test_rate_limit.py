@@ -68,7 +68,9 @@ def test_a_flood_of_offers_is_cut_and_said_once(cloud: Cloud) -> None:
     assert all(isinstance(message, Reject) for answer in heard for message in answer)
     assert not any(answers[-100:])
     cloud.poll()
-    assert len([text for text in cloud.notes(logging.WARNING) if "messages a second" in text]) == 1
+    assert (
+        len([text for text in cloud.notes(logging.WARNING) if "messages per second" in text]) == 1
+    )
     # The others are heard meanwhile, and it is again when it has calmed down.
     assert isinstance(cloud.say("b", a_hello("again"))[0], Welcome)
     cloud.poll(1.0)

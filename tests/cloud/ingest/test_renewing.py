@@ -80,7 +80,7 @@ def test_the_old_secret_is_good_until_the_new_one_is_used(cloud: Cloud) -> None:
     new.peer.sent = old.peer.sent
     heard = max(numbers(cloud))
     cloud.devices["a"] = new
-    effects = cloud.arrive(new.topic, new.peer.seal(join(renew)[0]))  # no HELLO: it is not heard
+    effects = cloud.arrive(new.topic, new.peer.seal(join(renew)[0]))  # no HELLO: it is ignored
     assert known(cloud) == secret_of("a") and not [e for e in effects if isinstance(e, Send)]
     cloud.effects[:] = [note for note in cloud.effects if not isinstance(note, Send)]
     (welcome, *_) = cloud.say("a", a_hello("four", codecs=("renew",)))

@@ -54,12 +54,12 @@ def test_a_device_that_begins_again_from_an_old_count_is_named(cloud: Cloud) -> 
     cloud.devices["a"] = Device("a", incarnation=1000)
     why = (
         "its start at 1970-01-01 00:16:40 UTC by its clock is before the one at "
-        "2026-11-22 08:56:39 UTC that was heard already"
+        "2026-11-22 08:56:39 UTC that was heard earlier"
     )
     told = [cloud.say("a", a_hello("wiped")) for _ in range(3)]
     assert told == [[Refusal("incarnation", why)], [], []]
     (note,) = cloud.notes(logging.WARNING)
-    assert note.startswith(f"device a is not heard: {why}. ")
+    assert note.startswith(f"device a is ignored: {why}. ")
     cloud.now += WARN_EVERY_S
     cloud.say("a", a_hello("wiped"))
     assert len(cloud.notes(logging.WARNING)) == 2

@@ -293,7 +293,7 @@ def test_chunks_that_fit_a_manifest_that_lies_about_the_whole(cloud: Cloud) -> N
     ]
     assert cloud.store.update(RUN, 1, "a") is None and parts(cloud) == []
     (answer,) = send(cloud, lie, pieces(lie, blob), range(lie.count))
-    why = "its chunks do not make the blob of this SHA-256"
+    why = "its chunks do not match this SHA-256"
     assert answer == Reject(RUN, 1, lie.sha256, "malformed", why)
     assert offer(cloud, "a", lie, 2) == answer and parts(cloud) == []
     assert not cloud.store.blobs.has(bytes(32))

@@ -72,11 +72,11 @@ def _stopping(run: RunFacts) -> str:
     if it is not None and it.state == "open":
         left = it.cohort - it.updates - len(it.declined) - len(it.rejected)
         text += (
-            f" Round {it.round} is open with {quantity(it.updates, 'update')}, which stay. Devices that"
-            f" have not answered: {left}; their orders are cancelled."
+            f" Round {it.round} is open with {quantity(it.updates, 'update')}, which are kept. Devices"
+            f" that have not answered: {left}; their orders are cancelled."
         )
     return (
-        f"{text} Its models and receipts stay, and devices keep what they have learned."
+        f"{text} Its models and receipts are kept, and devices keep what they have learned."
         " It can be continued later."
     )
 
@@ -116,7 +116,7 @@ def _delete(name: str, facts: Fleet) -> Action:
     run = facts.run(name)
     if run is None or run.status == "running":
         raise ConfigError("name", name, "the name of a run that has ended")
-    text = "Its rounds, its models and what it knows of each device are gone for good."
+    text = "Its rounds, its models and what it knows about each device will be lost for good."
     return Action(
         "delete", name, text, lambda store, cloud, said: delete_run(store, name), ends=True
     )
@@ -153,7 +153,7 @@ def _tag(name: str, facts: Fleet) -> Action:
 def _tagged(store: Store, name: str, said: str) -> None:
     pairs = [word.partition("=") for word in said.split()]
     if not pairs or not all(sign for _, sign, _ in pairs):
-        raise ConfigError("tags", said, "KEY=VALUE, several with spaces between them")
+        raise ConfigError("tags", said, "KEY=VALUE pairs, separated by spaces")
     store.tag([name], {key: value for key, _, value in pairs})
 
 

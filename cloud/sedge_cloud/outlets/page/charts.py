@@ -45,7 +45,7 @@ def over_time(run: RunFacts, at: datetime) -> list[Plot]:
     numbers = [r.round for r in timed]
     down = count_axis(min(numbers), max(numbers), "", 0.8)
     height = min(80 + 16.0 * len(timed), 1.5 * HEIGHT)
-    plot = Plot("Rounds on the clock", x, Axis(down.high, down.low, down.ticks), height)
+    plot = Plot("Rounds over time", x, Axis(down.high, down.low, down.ticks), height)
     width = min(max(0.4 * height / len(timed), 1.5), 9)
     for colour, chosen in ((series(0), "closed"), (series(1), "open")):
         strips = [r for r in timed if (r.closed is not None) == (chosen == "closed")]
@@ -94,7 +94,7 @@ def of_device(device: DeviceFacts) -> list[Plot]:
     if len(device.history) < 2:
         return []
     back = range(1 - len(device.history), 1)
-    x = count_axis(back[0], 0, "its last rounds, the newest at 0", 0.5)
+    x = count_axis(back[0], 0, "its last rounds, newest at 0", 0.5)
     plot = Plot("Before local training", x, metric_axis(device.history, device.metric))
     plot.line(back, device.history, series(0))
     plot.dots(back, device.history, series(0), 5)

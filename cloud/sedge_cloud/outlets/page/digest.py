@@ -156,7 +156,9 @@ def pace(device: DeviceFacts, devices: Sequence[DeviceFacts]) -> str:
     if not device.num_train:
         return text
     usual = statistics.median([d.num_train for d in devices if d.num_train])
-    return f"{text}; it has {device.num_train / usual:.1f} times the fleet's median of examples"
+    return (
+        f"{text}; it has {device.num_train / usual:.1f} times the fleet's median number of examples"
+    )
 
 
 def part_in(device: str, it: RoundFacts) -> str:

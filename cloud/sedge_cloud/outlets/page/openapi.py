@@ -27,7 +27,7 @@ def document() -> dict[str, object]:
                 **_get("Devices, by id unless sorted", devices),
                 "parameters": _parameters(),
             },
-            "/api/problems": _get("What is wrong, the worst first", problems),
+            "/api/problems": _get("What is wrong, worst first", problems),
         },
         "components": {
             "schemas": schemas,

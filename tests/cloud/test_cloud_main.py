@@ -146,7 +146,7 @@ def test_a_run_from_start_to_stop(home: Path, capsys: CAPSYS, tmp_path: Path) ->
         ('strategy = "fedbn"\n', "fedbn: the model has no BatchNorm, so this is FedAvg"),
         (
             'strategy = "heterofl"\n',
-            "heterofl: the run has one form of the model, so every device trains",
+            "heterofl: the run has no narrower models, so every device trains",
         ),
         ('strategy = "fedobp"\n', ""),
         ('strategy = "fedavg"\n', ""),
@@ -327,12 +327,15 @@ def test_devices_are_tagged_and_listed_by_a_condition(
     assert call(home, "device", "list", "--where", "floor=4", "--state", "paused", "--json") == 0
     assert [json.loads(line)["device"] for line in capsys.readouterr().out.splitlines()] == ["pi-1"]
     for command, text in (
-        (["pause"], "expected ids of devices, or --where"),
+        (["pause"], "expected device ids or --where, not both"),
         (["resume", "pi-9"], "device: found 'pi-9', expected an enrolled device"),
         (["list", "--where", "flor=3"], "expected an attribute ("),
         (["tag", "pi-1"], "expected at least one KEY=VALUE"),
-        (["tag", "floor=1"], "expected ids of devices, or --where"),
-        (["tag", "--where", "floor=3", "pi-1", "floor=1"], "expected ids of devices, or --where"),
+        (["tag", "floor=1"], "expected device ids or --where, not both"),
+        (
+            ["tag", "--where", "floor=3", "pi-1", "floor=1"],
+            "expected device ids or --where, not both",
+        ),
         (["tag", "pi-1", "memory_mb=1"], "tag: found 'memory_mb', expected a tag: 1 to 32"),
         (["tag", "pi-1", "floor=a'b"], "printable characters without quotes"),
         (["tag", "pi-9", "floor=1"], "device: found 'pi-9', expected an enrolled device"),

@@ -94,7 +94,7 @@ def while_a_run_goes_on(fleet: Watched, bundle: Path) -> None:
 
     fleet.sees(
         lambda: fleet.kill("broker"),
-        Problem("broker down", "broker_down", "coordinator", "has no broker: "),
+        Problem("broker down", "broker_down", "coordinator", "cannot reach its broker: "),
     )
     fleet.start_broker()
     fleet.heals("broker_down")
@@ -136,7 +136,7 @@ def beside_good_devices(fleet: Watched, bundle: Path) -> None:
 
     fleet.sees(
         elsewhere,
-        Problem("wrong fleet name", "device_never", "elsewhere", "with this fleet's name"),
+        Problem("wrong fleet name", "device_never", "elsewhere", "with the right fleet name"),
     )
 
     with np.load(home / "nan" / "train.npz") as data:

@@ -141,7 +141,7 @@ def test_from_a_key_to_a_run_by_commands(
 
     capsys.readouterr()
     assert call("run", "start", *described) == 2
-    assert "expected a file of `sedge-cloud run sign one`" in capsys.readouterr().err
+    assert "expected a file from `sedge-cloud run sign one`" in capsys.readouterr().err
     assert main(["key", "new", "other.pem"]) == 0
     assert main(["run", "sign", *described, "--key", "other.pem", "--out", "foreign"]) == 0
     capsys.readouterr()

@@ -77,7 +77,7 @@ class WidthPolicy(Strategy, frozen=True):
             raise ConfigError("dropped", missing, f"values from the run's bundles: {offered}")
         for key in ("memory_mb", "step_s"):
             if len(getattr(self, key)) >= len(offered):
-                expected = f"fewer than the run's {len(offered)} bundles"
+                expected = f"fewer than the run's bundles ({len(offered)})"
                 raise ConfigError(key, getattr(self, key), expected)
         if context.is_evaluation and client.trained is not None:
             return client.width, client.arrays

@@ -237,8 +237,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Key of the authority in ``ca_file``, with which the ``device`` commands sign certificates for
     devices; by default, devices get none."""
     certificate_days: Annotated[int, Meta(ge=1, le=3650)] = 365
-    """Days that a device's certificate lasts; in the last third of that time, the device gets the next one
-    over its connection."""
+    """How many days a device's certificate is valid; the device renews it over its connection in the last
+    third of that time."""
 
 
 class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

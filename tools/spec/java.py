@@ -212,7 +212,7 @@ def _same(name: str, reader: str) -> JavaType:
 def _words(values: Iterable[object]) -> JavaType:
     values = list(values)
     if not all(isinstance(value, str) for value in values):
-        raise TypeError(f"one of {values}: Type.java can read only choices of texts")
+        raise TypeError(f"one of {values}: Type.java can read only choices of strings")
     return _same("String", f"Type.oneOf({', '.join(map(literal, values))})")
 
 

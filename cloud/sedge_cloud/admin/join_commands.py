@@ -160,7 +160,7 @@ def _revoke(arguments: argparse.Namespace) -> int:
     )
     joining.settle(store, cloud)
     if cloud.broker.device_password_file is None:
-        print("Remove its account at the broker.")
+        print("Remove its account from the broker.")
     elif cloud.broker.reload is None:
         print(SIGHUP)
     return 0

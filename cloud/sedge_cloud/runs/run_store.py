@@ -228,7 +228,7 @@ class RunStore(Vectors):
                 order = self.store.order(run.name, row.round, row.device)
             if order is None:
                 where = f"run {run.name}, round {row.round}"
-                raise StorageError(f"{where}: an update of {row.device}, but no order")
+                raise StorageError(f"{where}: found an update from {row.device} without an order")
             pairs.append((row, order))
         return pairs
 

@@ -137,7 +137,7 @@ class FedOBP(Strategy, frozen=True):
         if personal == 0 and self.scoring == "cloud":
             said.append(
                 "no element is personal, as in FedAvg; tied scores, such as those of a two-class head's "
-                "rows do, are left out together"
+                "rows, are left out together"
             )
         return tuple(f"{self.name}: {text}" for text in said)
 

@@ -53,7 +53,7 @@ def read_table(path: Path, inputs: int = 0) -> Table:
     except OSError as exc:
         raise DataError(f"{path}: {exc.strerror or exc}") from exc
     except (UnicodeDecodeError, csv.Error) as exc:
-        raise DataError(f"{path}: not a table in UTF-8, expected one as text (CSV UTF-8)") from exc
+        raise DataError(f"{path}: not UTF-8 text, expected a table saved as CSV UTF-8") from exc
 
 
 @dataclass

@@ -109,10 +109,10 @@ def test_a_file_that_is_no_text_or_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.csv: No such file"):
         load_source("none.csv", tmp_path)
     (tmp_path / "train.csv").write_bytes("a,b,größe\n1,2,0\n".encode("latin-1"))
-    with pytest.raises(DataError, match="not a table in UTF-8"):
+    with pytest.raises(DataError, match="not UTF-8 text"):
         load_source("train.csv", tmp_path)
     (tmp_path / "train.csv").write_bytes("a,b,y\n1,2,0\n".encode("utf-16"))
-    with pytest.raises(DataError, match="not a table in UTF-8"):
+    with pytest.raises(DataError, match="not UTF-8 text"):
         load_source("train.csv", tmp_path)
 
 

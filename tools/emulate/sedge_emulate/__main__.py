@@ -103,7 +103,7 @@ def parser() -> Parser:
     )
     run.add_argument("--out", type=Path, default=Path("runs/latest"), help="folder for the results")
     run.add_argument(
-        "--verbose", action="store_true", help="show the log of agents and coordinator"
+        "--verbose", action="store_true", help="show the logs of the agents and the coordinator"
     )
     run.set_defaults(call=_run)
     compare = commands.add_parser(

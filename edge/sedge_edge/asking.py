@@ -169,5 +169,6 @@ def _explain(reason: str, asking: Asking, tell: Callable[[str], None]) -> None:
         raise JoinRefused(f"{text} belongs to another fleet; {_NEW}")
     if time.time() < EARLIEST_CLOCK_S and "certificate" in reason:
         at = time.strftime("%F", time.gmtime())
-        reason = f"{reason}; this device's clock says {at}; if that is wrong: sudo date -s or timedatectl set-ntp true"
+        how = "sudo date -s or timedatectl set-ntp true"
+        reason = f"{reason}; this device's clock says {at}; if that is wrong: {how}"
     tell(f"{reason}; trying again")

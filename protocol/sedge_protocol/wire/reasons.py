@@ -30,7 +30,7 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         "CodecError": "The model, patch or bundle does not match the order, or the device cannot do what "
         "the order asks for.",
         "DataError": "The device's data do not fit the bundle.",
-        "MessageTooLarge": "The update does not fit into the largest packets that the brokers accept (7.5).",
+        "MessageTooLarge": "The update does not fit into packets that the brokers accept (7.5).",
         "OutOfMemory": "The device does not have enough memory.",
         "PolicyError": "The order has no policy signed by a key that the device pins, or it asks for more "
         "than its policy allows (spec/policy.md).",

@@ -77,7 +77,7 @@ def test_a_strategy_that_cannot_plan_for_this_model(store: Store, tmp_path: Path
     """It is asked before the run is there: nobody wants to hear of it from the log."""
     given.PLANS[""] = lambda context, client: Assignment(width=len(context.widths))
     config = msgspec.structs.replace(CONFIG, strategy=given.NAME)
-    with pytest.raises(ConfigError, match=r"strategy: .*width 1, the run has 1 bundles"):
+    with pytest.raises(ConfigError, match=r"strategy: .*width 1, but the run has 1 bundles"):
         start_run(store, "run", make_bundle(tmp_path / "bundle"), config)
     assert store.runs() == []
 

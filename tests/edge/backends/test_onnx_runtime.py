@@ -24,7 +24,7 @@ from sedge_protocol.wire.bundle import ONNXRUNTIME, pack
         ({"gradient": FILES["gradient"][:-100]}, "cannot be loaded"),
         (
             {"gradient": FILES["predict"]},
-            "takes theta, x and gives logits, expected theta, x, y, w",
+            "it has inputs theta, x and outputs logits, expected theta, x, y, w",
         ),
     ],
 )

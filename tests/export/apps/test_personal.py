@@ -118,7 +118,9 @@ def test_a_devices_model_runs_in_both_runtimes(
         printed, complaints = capfd.readouterr()
         assert complaints == ""
         size = f"{out}: {out.stat().st_size:,} bytes for {name}\n"
-        assert re.fullmatch(re.escape(size) + r"largest difference from torch \S+ of .*\n", printed)
+        assert re.fullmatch(
+            re.escape(size) + r"largest difference from torch: \S+ of .*\n", printed
+        )
         run = FORMATS[ending].load(out.read_bytes())
         found = np.concatenate([run(row.numpy()) for row in x[:, None]])
         assert (found.argmax(1) == y.numpy()).all()

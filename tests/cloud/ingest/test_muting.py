@@ -74,9 +74,12 @@ def test_a_burst_and_what_is_little_above_the_rate_mute_nobody(cloud: Cloud) -> 
     assert listening(cloud) == {all_up(FLEET)}
 
 
-def test_a_broker_that_ends_the_connection_for_it_is_asked_no_more(flooded: Cloud) -> None:
-    flooded.poll(REFUSED_S / 2)
+@pytest.mark.parametrize(("lasted_s", "again"), [(REFUSED_S / 2, False), (2 * REFUSED_S, True)])
+def test_a_broker_that_ends_the_connection_for_it_is_asked_no_more(
+    flooded: Cloud, lasted_s: float, again: bool
+) -> None:
+    flooded.poll(lasted_s)
     flooded.core.disconnected(flooded.now)
     flooded.effects.clear()
     flood(flooded, 5.0, 4 * RATE)
-    assert listening(flooded) == {all_up(FLEET)}
+    assert (listening(flooded) != {all_up(FLEET)}) == again

@@ -19,4 +19,4 @@ def test_the_agent_in_java_keeps_every_rule(fleet: RealFleet, class_path: str, m
     command = [sys.executable, "-m", "sedge_conformance", "-c", str(fleet.folder / "cloud.toml")]
     kept = run([*command, "candidate", "--bundle", str(means), "--gate", str(port)])
     print(kept)
-    assert "an order that is played back is dropped" in kept
+    assert "a replayed order is dropped" in kept

@@ -32,7 +32,7 @@ def test_a_result_that_is_missing_or_strange_is_left_out_with_its_command(tmp_pa
     (tmp_path / "flood.json").write_text('{"flood": [{"kind": "get"}]}')
     (tmp_path / "demo.json").write_text('{"format": 1}')
     page = results_page.page(tmp_path)
-    assert "codec.json is not what this command writes now; `python -m tools.bench codec`" in page
+    assert "codec.json is not in this command's format; `python -m tools.bench codec`" in page
     assert "flood.json is not" in page and "demo.json is not" in page
     assert "- The machine: not measured yet; `python -m tools.bench machine`" in page
     assert "\n## Codec" not in page and "\n## Coordinator" in page

@@ -74,7 +74,7 @@ def test_the_first_round_of_a_pass_does_not_count() -> None:
     ("code", "timeout_s", "expected"),
     [
         ("print('why'); raise SystemExit(3)", 60.0, "work: exit status 3, see .*work.log"),
-        ("import time; time.sleep(60)", 0.5, "work: not done after 0 s"),
+        ("import time; time.sleep(60)", 0.5, "work: not finished after 0 s"),
     ],
 )
 def test_what_fails_is_unavailable(

@@ -181,7 +181,7 @@ def test_gains_are_counted_on_training_alone_and_kept(
     ((path, svg),) = gains_figure.drawn(tmp_path / "gains.json")
     assert path.name == "gains-dir-0.1.svg"
     assert all(f">{name}</text>" in svg for name in ("FedAvg", "FedOBP", "FedPURIN"))
-    with pytest.raises(BadOption, match="--splits: found 'dir-3', expected some of"):
+    with pytest.raises(BadOption, match="--splits: found 'dir-3', expected one of"):
         gains.measure(splits=("dir-3",), out=tmp_path, kept=tmp_path / "gains.json")
     (tmp_path / "gains.json").write_text(
         (tmp_path / "gains.json").read_text().replace('"mlp"', '"avgcnn"')

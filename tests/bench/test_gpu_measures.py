@@ -60,7 +60,7 @@ def test_a_card_that_cannot_be_used_is_refused_in_one_line(monkeypatch: pytest.M
     assert "\n" not in str(old.value)
     monkeypatch.setattr(torch, "ones", elsewhere(1.0))
     monkeypatch.setattr(torch.cuda, "mem_get_info", memory(5.5))
-    with pytest.raises(Unusable, match=r"5\.5 GiB of the card's memory are free, expected 6 GiB"):
+    with pytest.raises(Unusable, match=r"5\.5 GiB of the card's memory is free, expected 6 GiB"):
         card.usable("cuda")
     monkeypatch.setattr(torch.cuda, "mem_get_info", memory(79.0))
     card.usable("cuda")
@@ -154,7 +154,7 @@ def test_an_emulation_that_is_not_done_says_how_far_it_came(tmp_path: Path) -> N
     code = "import time; print('round 1 of 2'); time.sleep(60)"
     with pytest.raises(Unavailable) as late:
         output("work", [sys.executable, "-c", code], log, 2.0)
-    assert reason(late.value, log) == "work: not done after 2 s: round 1 of 2"
+    assert reason(late.value, log) == "work: not finished after 2 s: round 1 of 2"
     with pytest.raises(Unavailable) as failed:
         output("work", [sys.executable, "-c", "print('no data'); raise SystemExit(3)"], log, 60.0)
     assert reason(failed.value, log) == "work: exit status 3: no data"

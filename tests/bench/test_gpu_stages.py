@@ -53,10 +53,10 @@ def test_a_lost_stage_loses_itself_alone(ran: Ran, tmp_path: Path) -> None:
     ]  # fmt: skip
     (row,) = result.stages[-1].rows
     assert row.figures["of_peak"] == 0.5 and row.figures["of_bandwidth"] == 0.25
-    assert "exits was lost: exit status 3: the driver says no" in lines
+    assert "exits failed: exit status 3: the driver says no" in lines
     assert "loop        avgcnn, fp32: 100 examples/s, 50.0 % of the matrix peak" in "\n".join(lines)
     (journal,) = tmp_path.glob("*.jsonl")
-    assert f"rows are kept in {journal}" in lines
+    assert f"rows are saved in {journal}" in lines
     *kept, last = journal.read_text().splitlines()
     assert decoded(last) == result
     assert sum(len(each.rows) for each in result.stages) == len(kept)
@@ -66,7 +66,7 @@ def test_a_lost_stage_loses_itself_alone(ran: Ran, tmp_path: Path) -> None:
 def test_a_stage_that_hangs_ends_with_all_that_it_has_started(ran: Ran, tmp_path: Path) -> None:
     _, result, _ = ran(stage("card", 5.0), stage("hangs", 3.0), stage("loop"), budget=68.0)
     first, *lost = whys(result, "hangs")
-    assert first == "" and all("not done after" in why for why in lost) and len(lost) == 2
+    assert first == "" and all("not finished after" in why for why in lost) and len(lost) == 2
     assert whys(result, "loop") == [""]
     pid, end = int((tmp_path / "pid").read_text()), time.monotonic() + 10
     while not ended(pid) and time.monotonic() < end:
@@ -100,7 +100,7 @@ def test_without_a_gpu_the_cpu_does_it_loudly_or_not_at_all(
     _, result, lines = ran(CARD, stage("loop"))
     assert "no GPU here: --device cuda: expected a GPU" in lines
     assert sum("CPU, NO GPU WAS AVAILABLE" in line for line in lines) == 2
-    assert result.device == "cpu" and result.remark.startswith("CPU, no GPU was available")
+    assert result.device == "cpu" and result.remark.startswith("CPU only")
     assert {goal.met for goal in result.goals} == {None}
     assert Run([CARD], 60.0, Journal(tmp_path)).run("cuda", None, None) == 2
     out, err = capsys.readouterr()
@@ -110,7 +110,7 @@ def test_without_a_gpu_the_cpu_does_it_loudly_or_not_at_all(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--budget", "0"], "--budget 0, expected some seconds"),
+        (["--budget", "0"], "--budget 0, expected more than 0 seconds"),
         (["--stage", "lop"], "invalid choice: 'lop'"),
         (["--device", "tpu"], "invalid choice: 'tpu'"),
     ],
@@ -154,10 +154,10 @@ def test_a_goal_is_met_by_the_best_right_figure_of_both_stages() -> None:
 
 
 def test_a_goal_without_a_figure_names_the_reason() -> None:
-    lost = [Row(_ALL, why="not done after 40 s")]
+    lost = [Row(_ALL, why="not finished after 40 s")]
     cnn, _, fleet = judged({"fleet": lost}, "")
     assert cnn.met is None and cnn.why == "vectorised: nothing was measured"
-    assert fleet.met is None and fleet.why == "fleet: not done after 40 s"
+    assert fleet.met is None and fleet.why == "fleet: not finished after 40 s"
     done = [Row(_ALL, {"command_s": 200.0})]
     *_, fleet = judged({"fleet": done}, "")
     assert fleet.met and fleet.measured == 200.0

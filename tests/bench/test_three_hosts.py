@@ -50,7 +50,7 @@ def test_other_bytes_are_found() -> None:
     assert checks.differs(course(closed(1, "x"), models=[b"a", b"b"]), undisturbed) == ""
     assert checks.differs(course(models=[b"a", b"B"]), undisturbed) == "models, number 2"
     assert checks.differs(course(closed(1, "y"), models=[b"a"]), undisturbed) == "rounds, number 1"
-    assert "more --rounds" in checks.differs(course(models=[b"a"] * 4), undisturbed)
+    assert "increase --rounds" in checks.differs(course(models=[b"a"] * 4), undisturbed)
 
 
 def test_devices_report_receipts(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_an_update_that_is_seen_at_once_came_before_the_fault() -> None:
 
 def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 1000)
-    assert network.missing() == "three hosts are network namespaces: run this as root"
+    assert network.missing() == "the three hosts are network namespaces: run this as root"
 
 
 def test_what_cannot_be_played_is_a_row_and_leaves_its_log(

@@ -187,7 +187,9 @@ def test_a_seed_counts_once(runs: Path) -> None:
 
 
 def test_a_folder_without_results(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no result\.json, expected one here or in seed-\*"):
+    with pytest.raises(
+        DataError, match=r"no result\.json, expected either one here or some in seed-\*"
+    ):
         compared([tmp_path])
 
 
@@ -240,7 +242,7 @@ def test_what_it_took_to_get_to_a_value(
     assert main(["compare", str(runs), "--target", "1"]) == 0
     assert f"not reached, best {100 * best:.1f} %" in capsys.readouterr().out
     assert main(["compare", str(runs), "--target", "85"]) == 2
-    assert "--target: found 85.0, expected a share of 1" in capsys.readouterr().err
+    assert "--target: found 85.0, expected a fraction from 0 to 1" in capsys.readouterr().err
 
 
 def test_unequal_work_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,7 +252,7 @@ def test_unequal_work_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
     assert main(["compare", str(written(tmp_path, of_seed(42, twice)))]) == 0
     said = capsys.readouterr().out
-    assert "Epochs of training in a round: fedavg and fedobp 1; local 2." in said
+    assert "Training epochs per round: fedavg and fedobp 1; local 2." in said
 
 
 def test_another_metric_is_no_percentage(

@@ -136,11 +136,11 @@ def test_one_round_is_too_few(
 
     monkeypatch.setattr(costs, "emulate", emulated)
     assert main(["cost", str(ran.fleet), "--rounds", "1"]) == 3
-    assert "no device came twice" in capsys.readouterr().err
+    assert "no device took part twice" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["cost", str(ran.fleet), "--days", "-1"])
 
 
 def test_a_run_without_updates_is_an_error(strategy: StrategyResult) -> None:
-    with pytest.raises(DataError, match="larger number"):
+    with pytest.raises(DataError, match="took part twice"):
         measured(replace(strategy, rounds=[]))

@@ -38,7 +38,7 @@ def test_a_damaged_entry_is_none_and_is_written_again(tmp_path: Path, damage: by
     shelf.keep(ONE, b"content", ONE)
     (tmp_path / ONE.hex()).write_bytes(damage)
     assert shelf.find(ONE) is None
-    assert shelf.said == [f"cache: {tmp_path / ONE.hex()} is damaged; it is made again"]
+    assert shelf.said == [f"cache: {tmp_path / ONE.hex()} is damaged; rebuilding it"]
     shelf.keep(ONE, b"content", ONE)
     assert shelf.find(ONE) == b"content"
 
@@ -59,7 +59,7 @@ def test_what_is_larger_than_the_cache_and_foreign_files_leave_it_as_it_is(tmp_p
     foreign.write_bytes(bytes(2000))
     os.utime(foreign, (1000, 1000))
     shelf.keep(TWO, bytes(1000), TWO)
-    assert shelf.said == ["cache: not used for 1,000 bytes: it has 1,000"]
+    assert shelf.said == ["cache: no room for 1,000 bytes and a checksum in 1,000"]
     shelf.keep(THREE, bytes(400), THREE)
     assert [shelf.find(key) is None for key in (ONE, TWO, THREE)] == [False, True, False]
     assert foreign.exists()

@@ -92,10 +92,10 @@ def test_a_strategy_may_have_its_own_training_patches_and_broadcast(tmp_path: Pa
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("widths = [0, 0.5, 0.25]", "model.widths: found [0.0, 0.5, 0.25], expected rising"),
+        ("widths = [0, 0.5, 0.25]", "model.widths: found [0.0, 0.5, 0.25], expected increasing"),
         (
             "widths = [0.5]",
-            "model.widths: found [0.5], expected rising numbers, the first of them 0",
+            "model.widths: found [0.5], expected increasing numbers that start at 0",
         ),
         ("widths = [0, 0.5, 0.5]", "model.widths: found [0.0, 0.5, 0.5]"),
         ('name = "mlp"\nfactory = "a:b"', "model.name: found 'mlp', expected none with"),
@@ -168,8 +168,12 @@ def test_a_fleet_of_one(tmp_path: Path) -> None:
         ('label = "the other"', 'label = "fedobp"', "strategies.label: found 'fedobp'"),
         ("quantile = 0.9", "quantile = 2.0", "quantile: found 2.0, expected `float` <= 1.0"),
         ("quantile = 0.9", "quantil = 0.9", "quantil: found 0.9, expected an option of fedobp"),
-        ('dataset = "digits"', 'split = "given"', "data.partition: found '', expected a file .npy"),
-        ('dataset = "digits"', 'partition = "p.npy"', "expected split = 'given' with it"),
+        (
+            'dataset = "digits"',
+            'split = "given"',
+            "data.partition: found '', expected a file (.npy",
+        ),
+        ('dataset = "digits"', 'partition = "p.npy"', "expected none unless split = 'given'"),
         (
             'dataset = "digits"',
             'split = "given"\npartition = "p.npy"\nexamples = 9',
@@ -274,7 +278,7 @@ def test_links(tmp_path: Path, link: str) -> None:
         (
             'name = "solar"',
             'name = "mains"',
-            "classes.name: found 'mains', expected each only once",
+            "classes.name: found 'mains', expected each name only once",
         ),
         (
             "cut_every_s = 600",

@@ -202,4 +202,4 @@ def test_the_agent_keeps_every_rule_over_a_real_broker(examined: RealFleet) -> N
     status = examined.processes["conformance"].wait(300)
     kept = examined.log("conformance")
     assert status == 0, kept
-    assert "an order that is played back is dropped" in kept
+    assert "a replayed order is dropped" in kept

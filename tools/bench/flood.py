@@ -456,9 +456,11 @@ def figures(found: Result) -> list[Figure]:
     target = found["target"]
     return [
         Figure(
-            f"honest devices' rate while one sends {found['rate']:,.0f} {KINDS[row['kind']]} a second",
-            f"{row['share']:.2f} of that in calm times; {row['cores']:.2f} of a core at the coordinator, "
-            f"{row['repeated']} messages are said again, {row['lines']} lines in the log",
+            f"honest devices' rate while one sends "
+            f"{found['rate']:,.0f} per second of: {KINDS[row['kind']]}",
+            f"{row['share']:.2f} of the rate without a flood; "
+            f"{row['cores']:.2f} of a core at the coordinator, {row['repeated']} messages resent, "
+            f"{row['lines']} lines in the log",
             (
                 at_least(target["share"], row["share"]),
                 at_most(target["lines"], row["lines"], "lines"),
@@ -468,7 +470,7 @@ def figures(found: Result) -> list[Figure]:
     ]
 
 
-@bench("One device's flood", figures)
+@bench("A flood from one device", figures)
 def measure(
     devices: int = 8, rate: float = 3000.0, seconds: float = 10.0, kinds: Sequence[str] = ()
 ) -> Result:

@@ -135,7 +135,7 @@ def by_sedge(log: Path, folder: Path, rounds: int) -> Pass:
     sizes = {(device.num_train, device.num_test) for device in found.devices}
     engine = found.engine
     if sizes != {(TRAIN, TEST)} or engine is None:
-        raise Unavailable(f"devices of {sizes} examples, expected {TRAIN} and {TEST}")
+        raise Unavailable(f"devices have {sizes} examples, expected {TRAIN} and {TEST}")
     beside_s = engine.wall_s - engine.train_s / engine.workers
     seconds = [one.seconds for one in found.rounds]
     return Pass(seconds, 1000 * beside_s / engine.device_rounds)
@@ -217,7 +217,7 @@ def figures(found: Result) -> list[Figure]:
             continue
         measured = (
             f"{row['round_s']:.2f} s, {row['examples_s']:,.0f} examples/s, "
-            f"{row['dispatch_ms']:.1f} ms a device without training"
+            f"{row['dispatch_ms']:.1f} ms per device besides training"
         )
         met: tuple[Target, ...] = ()
         if name == "sedge":
@@ -234,7 +234,7 @@ def measure(
 ) -> Result:
     """Measure ``rounds`` rounds per pass. The first round of a pass does not count."""
     if rounds < 2 or passes < 1:
-        raise BadOption(f"found {rounds} rounds, {passes} passes; expected 2 or more, 1 or more")
+        raise BadOption(f"found {rounds} rounds and {passes} passes, expected at least 2 and 1")
     rows = rows_of(chosen(names, ("sedge", *frameworks())), venvs, rounds, passes)
     work = {"devices": DEVICES, "steps": STEPS, "batch_size": BATCH_SIZE, "cpus": os.cpu_count()}
     return {"frameworks": rows, "work": work}

@@ -62,7 +62,7 @@ def figures(found: Result) -> Iterator[Figure]:
         if gains:
             seeds = f"{len(gains)} seed{'s' * (len(gains) > 1)}"
             measured = f"{100 * fmean(after for _, after in gains):+.1f} points, {seeds}"
-            yield Figure(f"{strategy} on {split}, {size} examples a device", measured)
+            yield Figure(f"{strategy} on {split}, {size} examples per device", measured)
 
 
 def gains_of(
@@ -123,7 +123,7 @@ def divided_data(fleet: EmulationConfig, split: str, size: int) -> DataConfig:
     Raises ``BadOption`` if that is impossible.
     """
     if split not in SPLITS:
-        raise BadOption(f"--splits: found {split!r}, expected some of {', '.join(SPLITS)}")
+        raise BadOption(f"--splits: found {split!r}, expected one of {', '.join(SPLITS)}")
     if size < 1:
         raise BadOption(f"--sizes: found {size}, expected 1 or more")
     kind, _, alpha = split.partition("-")

@@ -65,7 +65,7 @@ def figure(cells: list[Cell], split: str) -> Plot:
     low, high = min([0.0, *values]) - 1, max([0.0, *values]) + 1
     y = Axis(low, high, [(at, f"{at:+g}" if at else "0") for at in ticks(low, high, 7)])
     marks = [(size, f"{size:,}") for size in SIZES]
-    x = Axis(SIZES[0] * 0.8, SIZES[-1] * 2.2, marks, "examples a device, logarithmic", log=True)
+    x = Axis(SIZES[0] * 0.8, SIZES[-1] * 2.2, marks, "examples per device, logarithmic", log=True)
     plot = Plot(f"{WORDS[split]}: gain on training {first}, in points of accuracy", x, y)
     plot.rule(0, f"as good as {first}")
     for i, name in enumerate(others):

@@ -149,16 +149,16 @@ def attacks(fleet: RealFleet, used: str, line: str) -> Iterator[tuple[str, bool]
         for what, topic in (
             ("send as another device", other),
             ("send as the coordinator to another device", told),
-            ("send a model to all", topics.blob(FLEET, bytes(16))),
-            ("call a shard of devices", topics.hint(FLEET, "00")),
+            ("send a model to all devices", topics.blob(FLEET, bytes(16))),
+            ("send a hint to a shard of devices", topics.hint(FLEET, "00")),
         ):
             yield f"{what}, with {who} account", not passes(thief, topic, master)
         yield (
-            f"hear what another device is told, with {who} account",
+            f"read what another device receives, with {who} account",
             not passes(master, told, thief),
         )
         yield (
-            f"hear what another device sends, with {who} account",
+            f"read what another device sends, with {who} account",
             not passes(master, other, thief),
         )
         # Permitted actions succeed, so the attempts above did not fail for lack of a connection.
@@ -168,9 +168,9 @@ def attacks(fleet: RealFleet, used: str, line: str) -> Iterator[tuple[str, bool]
         thief.close()
     yield from forgeries(fleet, master)
     master.close()
-    yield "join by a used token", "is used up" in join(fleet, used, "pi-x")
+    yield "join with a used token", "is used up" in join(fleet, used, "pi-x")
     yield (
-        "join by an id that is taken",
+        "join under an id that is taken",
         "there is a device pi-1" in join(fleet, line, "pi-1", "copy"),
     )
     fleet.cloud("device", "token", "revoke", token.token)
@@ -196,7 +196,7 @@ def with_other_certificates(fleet: RealFleet, name: str) -> Iterator[tuple[str, 
         ("without a certificate", replace(good, client_pem=None), "it requires a certificate"),
         ("with an expired one", showing(ours, now - 60), "our certificate has expired"),
         (
-            "with one of another authority, by its name",
+            "with one from another authority of the same name",
             showing(other, now + 600),
             "of another auth",
         ),
@@ -219,7 +219,7 @@ def forgeries(fleet: RealFleet, master: MqttLink) -> Iterator[tuple[str, bool]]:
         before = hellos(fleet)
         master.send(topic, payload)
         run(master, PASS_S, lambda event: False)
-        yield f"{what} on a device's topic, past the broker", hellos(fleet) == before
+        yield f"{what} on a device's topic, bypassing the broker", hellos(fleet) == before
 
 
 def hellos(fleet: RealFleet) -> list[bytes | None]:
@@ -239,7 +239,7 @@ def figures(found: Result) -> list[Figure]:
     )
     every = at_least(found["devices"], found["joined"])
     rows = [
-        Figure("devices that joined by one token, and connect", f"{joined} in {minutes}", (every,))
+        Figure("devices that joined with one token and connect", f"{joined} in {minutes}", (every,))
     ]
     return rows + [
         Figure(what, "refused" if refused else "let through", (("refused", refused),))
@@ -247,7 +247,7 @@ def figures(found: Result) -> list[Figure]:
     ]
 
 
-@bench("Joining by one token, and an attacker's list", figures)
+@bench("Joining with one token, and a list of attacks", figures)
 def measure(devices: int = 50, at_once: int = 4, certificates: int = 0) -> Result:
     """Let this many devices join, at most ``at_once`` at a time; then try every attack.
 

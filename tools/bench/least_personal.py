@@ -100,7 +100,7 @@ def _mean(rows: Sequence[Result]) -> str:
     return " / ".join(percent(mean(row[key] for row in rows)) for key in ("before", "after"))
 
 
-@bench("FedOBP's default by the size of the model", figures)
+@bench("FedOBP's default by model size", figures)
 def measure(
     validation: float = 0.0,
     seeds: Sequence[int] = (42, 43, 44),

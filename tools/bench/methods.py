@@ -57,7 +57,7 @@ def methods(name: str) -> list[str]:
     there = folders(fleet, kept)
     command = f"`python -m tools.bench tables {name}`"
     if not there:
-        return [f"No cell is there yet; {command} runs them."]
+        return [f"There are no results yet; {command} runs the cells."]
     rates = dict(_rates(fleet, kept))
     runs = runs_in(there)
     found = comparison(runs)
@@ -102,7 +102,7 @@ def _partners(runs: Runs) -> Iterator[str]:
             named = listed([f"{one} with {other} ({count})" for (one, other), count in most])
             yield (
                 f"Who learned with whom: under {name}, seed {seed}, a device learned with {number:.1f} "
-                f"others in groups; most often, with the number of rounds, {named}."
+                f"others in groups; most often, with the number of rounds: {named}."
             )
 
 
@@ -132,7 +132,7 @@ def overview() -> list[str]:
     how = (
         f"Pooled accuracy in per cent, means over {len(SEEDS)} seeds: "
         f"{'/'.join(WORDS[moment] for moment in MOMENTS)}. "
-        f"Bytes are the {next(iter(TITLES.values()))}', per device and round, up and down."
+        f"Bytes are for the {next(iter(TITLES.values()))} data, per device and round, up and down combined."
     )
     return [how, "", *lines]
 

@@ -69,10 +69,15 @@ def main(argv: list[str] | None = None) -> int:
     """Measure the models, and write the page. Returns 0."""
     parser = argparse.ArgumentParser(description="Export many models, and write a table.")
     parser.add_argument("names", nargs="*", help="default: all, and some for ExecuTorch")
-    parser.add_argument("--published", action="store_true", help="all of public packages")
+    parser.add_argument("--published", action="store_true", help="all models from public packages")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--seeds", type=int, default=0, help="of the deep networks, instead")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=0,
+        help="number of seeds for the deep networks, which then run instead",
+    )
     parser.add_argument("--venvs", type=Path, default=Path("runs/published"))
     options = parser.parse_args(argv)
     torch.set_num_threads(1)

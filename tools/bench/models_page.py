@@ -44,9 +44,9 @@ _GROUP = f"""
 """
 _SEEDS_HEAD = """
 Written by `python -m tools.bench models --seeds 5`: the networks that an absolute tolerance against float32
-refused, each with the initial values and the random rows of a seed. The last column lists the
+rejected, each with the initial values and the random rows of a seed. The last column lists the
 emulator's trainers that pass the checks of `tools/emulate/sedge_emulate/training/checks.py` (steps against
-plain torch in float64, and the same bits in other groups), or says why one does not.
+plain torch in float64, and bit-identical results in other groups), or says why one does not.
 
 | model | seed | exported | error | torch's | batches replaced | trainers, or why not |
 | --- | --- | --- | --- | --- | --- | --- |

@@ -245,11 +245,11 @@ class Trees:
 
 def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Sample mutants, run the tests on each, and report the survivors."""
-    parser = argparse.ArgumentParser(description="Draw mutants, and run the tests on each.")
+    parser = argparse.ArgumentParser(description="Sample mutants and run the tests on each.")
     parser.add_argument("--sample", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("modules", nargs="*", default=CENTRAL, help="globs of modules")
+    parser.add_argument("modules", nargs="*", default=CENTRAL, help="glob patterns of modules")
     asked = parser.parse_args(words)
     begun = time.monotonic()
     paths = sorted({path.relative_to(root) for glob in asked.modules for path in root.glob(glob)})

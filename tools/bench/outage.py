@@ -72,10 +72,10 @@ def fleet_is_back(devices: int, outage_s: float, most_s: float) -> list[Row]:
         back = np.sort([next_try(link, Ended.REFUSED, outage_s) for link in links]) - outage_s
         last_s = max(last_s, float(back[-1]))
         crowd = max(crowd, int((np.searchsorted(back, back + 1) - np.arange(devices)).max()))
-    what = f"{devices:,} devices, the broker away for {outage_s:g} s"
+    what = f"{devices:,} devices, broker down for {outage_s:g} s"
     return [
-        Row(f"{what}: the last is back after", round(last_s, 1), "s", most_s),
-        Row(f"{what}: most in one second", crowd, "devices", MOST_A_SECOND),
+        Row(f"{what}: the last one is back after", round(last_s, 1), "s", most_s),
+        Row(f"{what}: most that return in one second", crowd, "devices", MOST_A_SECOND),
     ]
 
 
@@ -94,7 +94,7 @@ def cost(ended: Ended) -> Row:
         at += link.wait_s(ended, at)
         tries += 1
     kb = tries * TRY_BYTES[ended] / 1000
-    what = f"an hour of an outage for a device whose attempts end {ended.name.lower()}"
+    what = f"an hour of outage for a device whose attempts end {ended.name.lower()}"
     return Row(what, round(kb, 1), "kB", 150.0)
 
 
@@ -146,8 +146,10 @@ def real(folder: Path, devices: int, seconds: float) -> list[Row]:
             fleet.kill(process)
             time.sleep(seconds)
             welcomed_s, closed_s = fleet.back(names, returns[name])
-            what = f"{devices} real devices, the {name} away for {seconds:g} s"
-            rows.append(Row(f"{what}: the last is welcomed after", round(welcomed_s, 1), "s", 10.0))
+            what = f"{devices} real devices, {name} down for {seconds:g} s"
+            rows.append(
+                Row(f"{what}: the last one is welcomed after", round(welcomed_s, 1), "s", 10.0)
+            )
             rows.append(Row(f"{what}: the round closes after", round(closed_s, 1), "s", 15.0))
     return rows
 

@@ -61,5 +61,5 @@ def measure(
             with ProcessPoolExecutor(1, get_context("spawn")) as alone:
                 rows.append(alone.submit(compared, count, size, way).result())
         if rows[-1]["sha256"] != rows[-2]["sha256"]:
-            raise SystemExit("the two ways differ")
+            raise SystemExit("the two ways give different results")
     return {"size": size, "overlaps": rows}

@@ -44,8 +44,9 @@ def figures(found: Result) -> list[Figure]:
         Figure(
             f"MiniLM, {row['trained']:,} parameters in training: {name}, {row['rounds']} rounds",
             f"{percent(row['before'])} before, {percent(row['after'])} after training; "
-            f"{size(row['up'])} up, {size(row['down'])} down a device and round, a newcomer "
-            f"{size(row['newcomer_down'])} down; {row['seconds']:,.0f} s, {size(row['memory'])} of memory",
+            f"{size(row['up'])} up, {size(row['down'])} down per device and round, "
+            f"{size(row['newcomer_down'])} down for a newcomer; "
+            f"{row['seconds']:,.0f} s, {size(row['memory'])} of memory",
         )
         for name, row in found["fleets"].items()
     ]

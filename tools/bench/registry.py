@@ -211,9 +211,9 @@ def servers(wanted: bool, sizes: Sequence[int]) -> Generator[list[str | None]]:
 
 def line(row: Row) -> str:
     """Format a row as a line of text."""
-    cohort = "; ".join(f"{ms:.0f} ms of {n:,} by {by}" for by, (n, ms) in row.cohort.items())
+    cohort = "; ".join(f"{ms:.0f} ms for {n:,} by {by}" for by, (n, ms) in row.cohort.items())
     return (
-        f"{row.devices:>9,} devices: {row.import_per_s:,.0f} enrolled a second, {row.state_mb:.0f} MB; "
+        f"{row.devices:>9,} devices: {row.import_per_s:,.0f} enrolled per second, {row.state_mb:.0f} MB; "
         f"start {row.start_s:.2f} s, {row.start_mb:.0f} MB; idle {row.idle_share:.2%}; "
         f"a cohort {cohort}, +{row.cohort_mb:.0f} MB; device list {row.list_s:.2f} s"
     )

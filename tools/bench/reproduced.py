@@ -20,9 +20,9 @@ HEAD = """\
 Written by `python -m tools.bench pages` from the JSON files that `python -m tools.reproduce` leaves in
 `tools/bench/results/reproduce`: every cell is a run of the whole engine, agents, codec and coordinator in
 virtual time. Accuracies are per cent of all test examples of all devices, before and after local training;
-"worst 10 %" is the mean of the tenth of the devices that does worst before it; bytes are of all devices
-over the whole run. A "best" after training is over the rounds that trained, a checkpoint's accuracy after
-training is one training later. A figure in bold is further from the published one than the table's
+"worst 10 %" is the mean over the tenth of the devices that do worst before it; bytes are the total of all
+devices over the whole run. A "best" after training covers only rounds that trained; a checkpoint's accuracy
+after training is one training later. A figure in bold is further from the published one than the table's
 tolerance.
 """
 

@@ -18,16 +18,16 @@ HEAD = """\
 # What was measured
 
 Written by `python -m tools.bench pages` from the results of `make figures`, which runs every command
-below except that of the GPU; each program's docstring says exactly what it measures. Absolute times are one
-machine's at one moment; ratios are measured in turn, within one run, and carry over better. Missed targets
-are marked.
+below except the one for the GPU; each program's docstring says exactly what it measures. Absolute times
+hold for one machine at one moment. Both sides of a ratio are measured alternately within one run, so ratios
+carry over better. Missed targets are marked.
 """
 # Benchmarks that have a command line of their own.
 OTHERS: dict[str, tuple[str, Callable[[Result], Iterable[Figure]]]] = {
     "coordinator": ("Coordinator", coordinator),
     "gpu": ("Many devices on one GPU", gpu),
     "three_hosts": ("Coordinators on three hosts, with faults", three_hosts),
-    "processes": ("Coordinators by their number", processes),
+    "processes": ("Cost by number of coordinators", processes),
 }
 
 
@@ -69,7 +69,7 @@ def section(name: str, folder: Path) -> Section:
     try:
         return Section(name, title, list(figures(json.loads(path.read_text()))))
     except (SedgeError, LookupError, TypeError, ValueError):
-        return Section(name, title, why=f"{path.name} is not what this command writes now")
+        return Section(name, title, why=f"{path.name} is not in this command's format")
 
 
 def _described(name: str) -> tuple[str, Callable[[Result], Iterable[Figure]]]:

@@ -21,9 +21,9 @@ def coordinator(found: Result) -> list[Figure]:
         ]  # fmt: skip
         share, rate = row["share"], row["updates_per_s"]
         what = f"updates of the largest {share:g} in bf16 ({row['delta']}), on one core"
-        measured = f"{rate:,.0f} a second ({loose['updates_per_s']:,.0f} without fsync)"
+        measured = f"{rate:,.0f} per second ({loose['updates_per_s']:,.0f} without fsync)"
         target = TARGET_UPDATES.get(share)
-        met = (at_least(target, rate, "a second"),) if target else ()
+        met = (at_least(target, rate, "per second"),) if target else ()
         figures.append(Figure(what, measured, met))
     return figures
 
@@ -55,19 +55,25 @@ def processes(found: Result) -> list[Figure]:
     figures = [
         Figure(
             f"{row['processes']} on {row['engine']}",
-            f"{row['update_ms']:g} ms of processor an update ({row['fixed_ms']:g} ms a round and "
-            f"{row['more_ms']:g} ms more for each), {row['kb_round']:g} kB a round to the "
+            f"{row['update_ms']:g} ms of processor time per update ({row['fixed_ms']:g} ms per round and "
+            f"{row['more_ms']:g} ms more for each), {row['kb_round']:g} kB per round to the "
             f"broker; idle {100 * row['idle']:.1f} % of a core each",
         )
         for row in found["rows"]
     ]
     target, number = found["target"], found["processes"]
-    for what, key in (("processor time", "times_cpu"), ("bytes that leave", "times_bytes")):
+    for what, key in (("processor time", "times_cpu"), ("bytes sent", "times_bytes")):
         met = (at_most(target[key], found[key]),)
         figures.append(
-            Figure(f"{what} of {number}, relative to one", f"{found[key]:.2f} times", met)
+            Figure(
+                f"{what} with {number} coordinators, relative to one",
+                f"{found[key]:.2f} times",
+                met,
+            )
         )
     silence = found["silence"]
-    words = f"{silence['added_s']:g} s, {silence['removed_s']:g} s; in calm {silence['calm_s']:g} s"
-    figures.append(Figure("longest silence when a coordinator comes, goes", words))
+    words = (
+        f"{silence['added_s']:g} s, {silence['removed_s']:g} s; otherwise {silence['calm_s']:g} s"
+    )
+    figures.append(Figure("longest silence when a coordinator joins, leaves", words))
     return figures

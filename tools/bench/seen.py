@@ -103,7 +103,7 @@ def while_a_run_goes_on(fleet: Watched, bundle: Path) -> None:
     fleet.kill("cloud")
     silent = "coordinator: is not running"
     wait_until(
-        lambda: silent in fleet.cloud("run", "show", "run"), PATIENCE_S, "run show tells of it"
+        lambda: silent in fleet.cloud("run", "show", "run"), PATIENCE_S, "run show reports it"
     )
     seconds = {"run show": round(time.monotonic() - since, 2)}
     fleet.sightings.append(Sighting("coordinator killed", "coordinator_silent", seconds))
@@ -222,7 +222,7 @@ def figures(found: Result) -> list[Figure]:
     ]
 
 
-@bench("What breaks, and how soon it is named with its reason", figures)
+@bench("How soon each fault is reported with its reason", figures)
 def measure() -> Result:
     """Run all stages."""
     sightings: list[Sighting] = []

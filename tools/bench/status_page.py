@@ -189,8 +189,8 @@ def watched(fleet: Fleet, port: int, readers: int, seconds: float) -> tuple[floa
 def figures(row: Result) -> list[Figure]:
     """Return the figure for the page's cost to the coordinator and the time that a browser waits for it."""
     what = (
-        f"the status page of {row['devices']:,} devices, {row['readers']} readers, "
-        f"{row['changes_a_minute']:.0f} changes a minute told to each"
+        f"the status page for {row['devices']:,} devices, {row['readers']} readers, "
+        f"{row['changes_a_minute']:.0f} changes per minute sent to each"
     )
     measured = (
         f"{1000 * row['first_paint_s']:.0f} ms and {size(row['page_bytes'])} to the first paint; "

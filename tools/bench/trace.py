@@ -214,7 +214,7 @@ def figures(found: Result) -> list[Figure]:
     return steps + [Figure(name, f"{count} calls") for name, count in found["functions"].items()]
 
 
-@bench("What a message takes the coordinator", figures)
+@bench("What a message costs the coordinator", figures)
 def measure(devices: int = 2, folder: Path | None = None, step: str = "") -> Result:
     """Trace with a store in a new folder below ``folder`` (by default the system's temporary one).
 

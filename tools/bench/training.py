@@ -337,7 +337,7 @@ def figures(found: Result) -> list[Figure]:
         if name == BESIDE:
             for example, ratios in row.items():
                 speeds = ", ".join(f"{n} {r:.2f}" for n, r in ratios.items() if n != "autograd")
-                what = f"training of examples/{example} by other trainers, autograd is 1"
+                what = f"training of examples/{example} by other trainers, relative to autograd"
                 written.append(Figure(what, speeds))
             continue
         what = f"devices trained on one host, {name} ({row['trainer']}), against FL-bench's loop"

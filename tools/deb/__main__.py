@@ -41,7 +41,7 @@ WORDS = {
     "cloud": {
         "QUESTION": "the coordinator's keys, passwords and runs",
         "STAYS": "/etc/sedge, /etc/mosquitto/sedge and /var/lib/sedge-cloud",
-        "LOSS": "Without them no device of the fleet can be reached again, and its models are gone.",
+        "LOSS": "Without them the fleet's devices can never be reached again, and its models are lost.",
         "DELETED": "/var/lib/sedge-cloud /etc/sedge/cloud.toml /etc/sedge/coordinator-password "
         "/etc/sedge/ca.key /etc/sedge/coordinator.crt /etc/sedge/coordinator.key "
         "/etc/systemd/system/sedge-cloud-accounts.path /etc/systemd/system/sedge-cloud-accounts.service "
@@ -67,7 +67,7 @@ Recommends: {recommends}
 Section: science
 Priority: optional
 Description: Sedge {part}: personalised federated learning for small devices
- Lies in /opt/sedge, with the Python packages that it needs.
+ Installed in /opt/sedge, together with the Python packages that it needs.
 """
 # -P prevents imports from the working directory. Child processes also get PYTHONPATH.
 COMMAND = """\
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--debian", type=int, choices=PYTHONS, action="append")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument(
-        "--sign-with", metavar="KEY", help="a secret key of gpg's, such as its e-mail address"
+        "--sign-with", metavar="KEY", help="a secret key in gpg, for example by its e-mail address"
     )
     arguments = parser.parse_args()
     if lacking := repository.lacks(arguments.sign_with):

@@ -19,9 +19,9 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = "docs/reference.md"
 HEAD = """# Reference
 
-Every key of every file, and every option of every strategy, made from the code by `make spec`. On a machine
-without this page: `sedge-cloud reference run.toml`, `sedge-cloud reference fedobp`, `sedge-edge reference`,
-`sedge-emulate reference`.
+Every key of every file, and every option of every strategy, generated from the code by `make spec`. On a
+machine without this page, run `sedge-cloud reference run.toml`, `sedge-cloud reference fedobp`,
+`sedge-edge reference` or `sedge-emulate reference`.
 
 """
 FILES: dict[str, type[msgspec.Struct]] = {

@@ -47,7 +47,7 @@ def test_a_source_package_is_downloaded_to_where_it_is_read_and_not_run(
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("hash", "rows: the downloaded file has another SHA-256 than some-Rows 1.2's; try again"),
+        ("hash", "rows: the downloaded file does not have the SHA-256 of some-Rows 1.2; try again"),
         ("cut", "{here}/some-Rows-1.2.tar.gz: 3 bytes with SHA-256 *; delete it and repeat this command"),
         ("folder", "make folder {here}: File exists"),
         ("link", "rows: cannot reach the package index (*Connection refused*): "

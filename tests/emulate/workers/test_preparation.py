@@ -97,7 +97,7 @@ def test_what_a_model_imports_while_it_computes_is_not_missed(
         (tmp_path / "helpers/ops.py").write_text(f"def scaled(x):\n    return {scale} * x\n")
         made = prepare(setup, SAMPLE, 0, [(0.0, tmp_path / scale)])
         assert not made.from_cache
-        assert "its code changes while it computes" in made.notes[0]
+        assert "its code changes when it runs" in made.notes[0]
         found.append(files(tmp_path / scale))
     assert found[0] != found[1]
 

@@ -30,24 +30,24 @@ CPU_S = 3 * TOTAL_S
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the stages. Returns the exit status."""
-    parser = argparse.ArgumentParser("python -m tools.bench gpu", description="One GPU, measured.")
+    parser = argparse.ArgumentParser("python -m tools.bench gpu", description="Measure one GPU.")
     names = [stage.name for stage in STAGES]
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where it works")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if it works")
     parser.add_argument("--stage", action="append", choices=names, help="default: all")
     parser.add_argument(
         "--budget", type=float, metavar="S",
-        help=f"seconds for all (default: {TOTAL_S:.0f}; on a CPU {CPU_S:.0f})",
+        help=f"seconds for all stages (default: {TOTAL_S:.0f}; on a CPU {CPU_S:.0f})",
     )  # fmt: skip
     parser.add_argument(
         "--size", choices=tuple(SIZES), help="default: full on a GPU, small on a CPU"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("runs/bench-gpu"), help="folder for the rows"
+        "--out", type=Path, default=Path("runs/bench-gpu"), help="folder for the result rows"
     )
     parser.add_argument("--json", type=Path, help="also write the last line to this file")
     options = parser.parse_args(argv)
     if options.budget is not None and not options.budget > 0:
-        parser.error(f"--budget {options.budget:g}, expected some seconds")
+        parser.error(f"--budget {options.budget:g}, expected more than 0 seconds")
     chosen = [s for s in STAGES if not options.stage or s is CARD or s.name in options.stage]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return Run(chosen, options.budget, Journal(options.out)).run(
@@ -93,13 +93,15 @@ class Run:
     def remark(self) -> str:
         """A limitation of the figures, or "" if there is none."""
         if self.device == "cpu":
-            return f"{NO_GPU}: {self.size} sizes: they show only that the command runs, nothing about a GPU"
+            return (
+                f"{NO_GPU}: {self.size} sizes show that the command runs, but nothing about a GPU"
+            )
         return "" if self.size == FULL else f"{self.size} sizes"
 
     def _card(self, device: str | None, size: str | None) -> bool:
         """Run the first stage, on a GPU if there is one. Returns False if nothing can be measured."""
         self.device, self.size = device or "cuda", size or (SMALL if device == "cpu" else FULL)
-        print(f"rows are kept in {self.journal.path}", flush=True)
+        print(f"rows are saved in {self.journal.path}", flush=True)
         if self._stage(self.stages[0]) == UNUSABLE:
             why = self.done.pop().why
             if device:
@@ -126,7 +128,7 @@ class Run:
         rows = self.rows.get(stage.name, [])
         self.done.append(StageResult(stage.name, stage.title, end.seconds, rows, end.why))
         if end.why and end.status != UNUSABLE:
-            print(f"{stage.name} was lost: {end.why}")
+            print(f"{stage.name} failed: {end.why}")
         for goal in self._goals():
             if goal.stage == stage.name:
                 print(goal, flush=True)
@@ -170,7 +172,7 @@ class Run:
         print(f"{seconds:.0f} s; all rows are in {self.journal.path}")
         self._warn()
         if save_to is not None and not save(result, save_to):
-            print(f"{save_to} has a GPU's result and is kept")
+            print(f"{save_to} holds a GPU's result and was not overwritten")
         print(encoded(result), flush=True)
 
 

@@ -56,7 +56,7 @@ def usable(device: str) -> None:
         raise Unusable("--device cuda: the card computes a wrong product of two matrices of ones")
     if free < LEAST_BYTES:
         raise Unusable(
-            f"--device cuda: {free / 2**30:.1f} GiB of the card's memory are free,"
+            f"--device cuda: {free / 2**30:.1f} GiB of the card's memory is free,"
             f" expected {LEAST_BYTES / 2**30:.0f} GiB; does another process use it?"
         )
 

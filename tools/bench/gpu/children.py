@@ -68,9 +68,9 @@ def run_stage(
             status = child.wait(_ENDING_S)
             why = _reason(status, errors)
         except (Empty, subprocess.TimeoutExpired):
-            status, why = -signal.SIGKILL, f"not done after {limit_s:.0f} s"
+            status, why = -signal.SIGKILL, f"not finished after {limit_s:.0f} s"
     for setting in planned[count:]:
-        note(Row(setting, why=why or "the stage ended before"))
+        note(Row(setting, why=why or "the stage ended early"))
     return StageEnd(time.monotonic() - start, status, why)
 
 

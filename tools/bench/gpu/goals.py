@@ -11,7 +11,7 @@ import msgspec
 from tools.bench.gpu.cells import Missing, Row
 
 VECTORISED, COMBINED = "vectorised", "combined"
-NO_GPU = "CPU, no GPU was available"
+NO_GPU = "CPU only"
 Rows = Mapping[str, Sequence[Row]]
 
 
@@ -102,7 +102,7 @@ _GOALS = (
     ),
     _Wanted(
         "fleet",
-        "two rounds of all 10,000 devices of the 4-layer CNN",
+        "two rounds of the 4-layer CNN on all 10,000 devices",
         "at most 300 s",
         _fleet,
         lambda seconds: seconds <= 300,

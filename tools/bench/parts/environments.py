@@ -34,7 +34,7 @@ def install(packages: Sequence[Sequence[str]], venv: Path, ours: bool = False) -
         return python
     venv.parent.mkdir(parents=True, exist_ok=True)
     make = [sys.executable, "-m", "venv", "--clear", str(venv)]
-    output("making a virtual environment", make, log, INSTALL_S)
+    output("creating a virtual environment", make, log, INSTALL_S)
     if ours:
         (site,) = venv.absolute().glob("lib/python*/site-packages")
         # ``addsitedir`` also reads the .pth files in that folder; editable installations need them.
@@ -67,7 +67,7 @@ def output(what: str, words: Sequence[str], log: Path, timeout_s: float) -> str:
     except subprocess.TimeoutExpired as exc:
         if exc.output:
             log.write_bytes(exc.output)
-        raise Unavailable(f"{what}: not done after {timeout_s:.0f} s") from None
+        raise Unavailable(f"{what}: not finished after {timeout_s:.0f} s") from None
     with log.open("a") as file:
         file.write(ended.stdout)
     if ended.returncode:

@@ -206,14 +206,16 @@ def main() -> int:
     """Test everything, and print tables and a line of JSON. Returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
-        "--fault", action="append", choices=FAULTS, help="only this one; repeatable"
+        "--fault", action="append", choices=FAULTS, help="test only this fault; repeatable"
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--seed", type=int, default=0)
-    which.add_argument("--seeds", type=int, default=0, help="number of seeds, from 0")
+    which.add_argument("--seeds", type=int, default=0, help="number of seeds, starting at 0")
     parser.add_argument("--devices", type=int, default=60)
     parser.add_argument("--hosts", type=int, choices=range(1, len(HOSTS) + 1), default=3)
-    parser.add_argument("--rounds", type=int, default=UNDISTURBED_ROUNDS, help="undisturbed ones")
+    parser.add_argument(
+        "--rounds", type=int, default=UNDISTURBED_ROUNDS, help="number of undisturbed rounds"
+    )
     kept = Path(tempfile.gettempdir()) / "sedge-three-hosts-failed"
     help_text = f"folder for the files and logs of failures (default: {kept})"
     parser.add_argument("--keep", type=Path, default=kept, help=help_text)

@@ -105,7 +105,7 @@ def differs(course: Course, undisturbed: Course) -> str:
     for what in ("models", "rounds"):
         mine, others = getattr(course, what), getattr(undisturbed, what)
         if len(mine) > len(others):
-            return f"{len(mine)} rounds, and {len(others)} undisturbed ones: more --rounds"
+            return f"{len(mine)} rounds, but only {len(others)} undisturbed ones: increase --rounds"
         pairs = zip(mine, others, strict=False)
         number = next((i for i, (a, b) in enumerate(pairs, 1) if a != b), None)
         if number is not None:

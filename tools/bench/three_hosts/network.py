@@ -29,14 +29,14 @@ _NAMED = ("sh", "-c", 'hostname "$0" && exec "$@"')
 def missing() -> str | None:
     """Return a line that says what this machine lacks, or None if hosts can be simulated."""
     if os.getuid() != 0:
-        return "three hosts are network namespaces: run this as root"
+        return "the three hosts are network namespaces: run this as root"
     lacking = [name for name in ("ip", "unshare", "setpriv", "mount") if shutil.which(name) is None]
     if lacking:
-        return f"no command {', '.join(lacking)}: apt-get install iproute2 util-linux"
+        return f"missing commands {', '.join(lacking)}: apt-get install iproute2 util-linux"
     probed = subprocess.run([*_UNSHARE, "ip", "link", "add", "probe", "type", "bridge"],
                             capture_output=True, text=True, check=False)  # fmt: skip
     if probed.returncode != 0:
-        return f"no network namespace with a bridge: {probed.stderr.strip().splitlines()[-1]}"
+        return f"cannot create a network namespace with a bridge: {probed.stderr.strip().splitlines()[-1]}"
     return None
 
 

@@ -31,11 +31,13 @@ def parser() -> Parser:
     )  # fmt: skip
     found.add_argument(
         "device",
-        help="a device enrolled only for this: its client's data of other runs may be evicted",
+        help="a device enrolled only for this test: its client may delete data of other runs",
     )
     help_text = "folder made by sedge-export"
     found.add_argument("--bundle", type=Path, required=True, help=help_text)
-    help_text = "port that forwards the client to the broker and can be cut; open to the network"
+    help_text = (
+        "port that forwards the client to the broker, to test a cut connection; open to the network"
+    )
     found.add_argument("--gate", type=int, metavar="PORT", help=help_text)
     return found
 
@@ -50,13 +52,13 @@ def _play(arguments: argparse.Namespace) -> int:
 
     cloud = load_cloud(arguments.config)
     print(
-        f"start the client of {arguments.device}; this takes about a minute and its trainings",
+        f"start the client of {arguments.device}; the test takes about a minute plus its training",
         flush=True,
     )
     conforms = conform(cloud, arguments.device, arguments.bundle, arguments.gate, tell)
     print(f"{sum(kept)} of {len(kept)} kept")
     if arguments.gate is None:
-        print("not played: cutting the connection, which needs --gate")
+        print("not tested: a cut connection, which needs --gate")
     return 0 if conforms else 1
 
 

@@ -70,7 +70,9 @@ def join(run: Run) -> Act:
     yield from stage.expect("5.3", "HELLO on its topic", kind_of(Hello), TRAINED_S)
     yield from stage.quiet("5.3", "no HELLO after its WELCOME", kind_of(Hello), QUIET_S)
     yield stage.say(Welcome(bytes(16), "conformance", VERSIONS))
-    yield from stage.expect("5.5", "HELLO at once after a WELCOME of zeros", kind_of(Hello), 2.0)
+    yield from stage.expect(
+        "5.5", "HELLO at once after a WELCOME with a zero nonce", kind_of(Hello), 2.0
+    )
     yield stage.hint()
     yield from stage.expect("1.10", "HELLO soon after a hint", kind_of(Hello), 2.0)
     sealed = bytearray(stage.say(Welcome(bytes(16), "conformance", VERSIONS)).payload)
@@ -91,23 +93,23 @@ def train(run: Run) -> Act:
     heard = yield from run.offered(1)
     for name, manifest in (("bundle", order.bundle), ("model", order.model)):
         asked = stage.shelf.asked_for(manifest)
-        stage.check("8.1", bool(asked), f"the {name} is asked for")
+        stage.check("8.1", bool(asked), f"the {name} is requested")
         first = asked[0] if asked else frozenset[int]()
         stage.check(
-            "8.3", set(first) == {0}, f"the first GET of the {name} asks for its first chunk alone"
+            "8.3", set(first) == {0}, f"the first GET for the {name} requests only its first chunk"
         )
     asked = stage.shelf.asked_for(order.model)
     stage.check(
-        "8.3", asked[-1:] == [frozenset({last})], "a damaged chunk is asked for again, alone"
+        "8.3", asked[-1:] == [frozenset({last})], "a damaged chunk is requested again, alone"
     )
     again = yield from run.offered(1, AGAIN_S)
     first_offer, offer = message_of(heard, Offer), message_of(again, Offer)
     stage.check(
         "5.19",
         offer.number == first_offer.number + 1,
-        "an offer that is repeated has the next number",
+        "a repeated offer has the next number",
     )
-    stage.check("5.19", not offer.data, "an offer that is repeated has no data")
+    stage.check("5.19", not offer.data, "a repeated offer has no data")
     uploaded = yield from run.take(order, again)
     yield from run.settle(uploaded, run.receipt(uploaded))
 
@@ -130,19 +132,25 @@ def step(run: Run) -> Act:
     order = run.order(2, theta, steps=steps, patch=patch, patch_hash=hashlib.sha256(patch).digest())
     yield from run.worked(order)
     for blob in blobs:
-        stage.check("8.1", bool(stage.shelf.asked_for(blob)), "a step is asked for")
-    stage.check("8.1", not stage.shelf.asked_for(order.model), "with a step the model is not")
+        stage.check("8.1", bool(stage.shelf.asked_for(blob)), "a step is requested")
+    stage.check(
+        "8.1",
+        not stage.shelf.asked_for(order.model),
+        "the model is not requested if there is a step",
+    )
     order = run.order(3, theta, task=messages.EVALUATE)
     yield from run.worked(order)
     stage.check(
-        "8.2", not stage.shelf.asked_for(order.model), "a version that is held is not asked for"
+        "8.2",
+        not stage.shelf.asked_for(order.model),
+        "a version that the client has is not requested",
     )
     theta, coded = run.changed(4, theta)
     steps = (Step(order.model_hash, stage.shelf.put(coded)),)
     yield from run.worked(run.order(4, theta, task=messages.EVALUATE, steps=steps))
     order = run.order(5, theta)
     yield from run.worked(order)
-    text = "the version of an evaluation is held, too"
+    text = "the client also keeps the version from an evaluation"
     stage.check("9.1", not stage.shelf.asked_for(order.model), text)
 
 
@@ -156,7 +164,7 @@ def broken_step(run: Run) -> Act:
     order = run.order(2, theta, ValueCoding.INT8, steps=steps)
     yield from run.worked(order)
     stage.check(
-        "8.2", bool(stage.shelf.asked_for(order.model)), "after a wrong step the model is asked for"
+        "8.2", bool(stage.shelf.asked_for(order.model)), "the model is requested after a wrong step"
     )
 
 
@@ -169,7 +177,7 @@ def patched(run: Run) -> Act:
     blob = stage.shelf.put(coded)
     order = run.order(1, theta, patch_blob=blob, patch_hash=blob.sha256)
     uploaded = yield from run.worked(order)
-    stage.check("8.1", bool(stage.shelf.asked_for(blob)), "the patch is asked for")
+    stage.check("8.1", bool(stage.shelf.asked_for(blob)), "the patch is requested")
     start = theta.copy()
     start[where] = patch.values
     yield from run.started_from(uploaded, start, "the patch's values are written over the model")
@@ -189,10 +197,10 @@ def kept(run: Run) -> Act:
     again = yield from run.worked(run.order(2, run.changed(2)[0], work=work))
     if again.delta is not None:
         sent = again.delta.dense()[tensor.slice]
-        stage.check("T3", not sent.any(), "the delta is 0 in a tensor that is kept")
+        stage.check("T3", not sent.any(), "the delta is 0 in a kept tensor")
     start = run.changed(2)[0]
     start[tensor.slice] = own[tensor.slice]
-    yield from run.started_from(again, start, "a tensor that is kept is of the device's own model")
+    yield from run.started_from(again, start, "a kept tensor comes from the device's own model")
 
 
 def restart(run: Run) -> Act:
@@ -207,12 +215,12 @@ def restart(run: Run) -> Act:
     stage.restart()
     yield stage.say(Welcome(bytes(16), "conformance", VERSIONS))
     yield from stage.expect("5.5", "HELLO after the coordinator's restart", kind_of(Hello), 2.0)
-    text = "what had no answer is offered soon after the coordinator's restart"
+    text = "an unanswered update is offered soon after the coordinator's restart"
     heard = yield from stage.expect("7.2", text, run.mine(Offer, 1), WOKEN_S)
     uploaded = yield from run.take(order, heard)
     yield stage.say(run.receipt(uploaded, late=True), uploaded.transfer)
     yield old
-    text = "an order of the coordinator's earlier start is not acted on"
+    text = "an order from before the coordinator's restart is ignored"
     yield from stage.quiet("3.6", text, run.mine(Offer), QUIET_S)
 
 
@@ -234,7 +242,7 @@ def reject(run: Run) -> Act:
     yield run.stage.say(order)
     uploaded = yield from run.take(order, (yield from run.offered(1)))
     sha256 = uploaded.offer.manifest.sha256
-    no = messages.Reject(run.name, 1, sha256, "malformed", "the script says so")
+    no = messages.Reject(run.name, 1, sha256, "malformed", "part of a conformance test")
     yield from run.settle(uploaded, no)
 
 
@@ -243,7 +251,7 @@ def busy(run: Run) -> Act:
     stage, order = run.stage, run.order(1, run.model.theta)
     yield stage.say(order)
     heard = yield from run.offered(1)
-    no = messages.Busy(int(1000 * BUSY_S), "the script says so")
+    no = messages.Busy(int(1000 * BUSY_S), "part of a conformance test")
     yield stage.say(no, heard.frame.transfer)
     text = f"after BUSY nothing is offered for {BUSY_S:g} s"
     yield from stage.quiet("5.23", text, run.mine(Offer), BUSY_S - 1)
@@ -256,10 +264,10 @@ def cancel(run: Run) -> Act:
     stage = run.stage
     order = stage.say(run.order(1, run.changed(1)[0]))
     yield order
-    yield stage.say(messages.Cancel(run.name, 1, "the script says so"))
+    yield stage.say(messages.Cancel(run.name, 1, "part of a conformance test"))
     yield from stage.quiet("5.17", "nothing is offered after CANCEL", run.mine(Offer), QUIET_S)
     yield order
-    yield from stage.quiet("3.6", "an order that is played back is dropped", run.is_about, QUIET_S)
+    yield from stage.quiet("3.6", "a replayed order is dropped", run.is_about, QUIET_S)
 
 
 def unknown(run: Run) -> Act:
@@ -299,7 +307,7 @@ def repeated(run: Run) -> Act:
     uploaded = yield from run.take(order, (yield from run.offered(1)))
     yield stage.say(order)
     yield stage.say(run.receipt(uploaded), uploaded.transfer)
-    text = "an order whose update waits for its receipt is not worked again"
+    text = "an order whose update waits for its receipt is not executed again"
     yield from stage.quiet("5.7", text, run.is_about, QUIET_S)
 
 
@@ -310,8 +318,8 @@ def mismatched(run: Run) -> Act:
     patch = encode(first, ValueCoding.FP32, Compression.ZLIB)
     announced = () if stage.hello is None else stage.hello.codecs
     orders: list[tuple[str, str, dict[str, object]]] = [
-        ("8.2", "whose model has another hash", {"model_hash": bytes(32)}),
-        ("5.9", "whose patch has another hash", {"patch": patch, "patch_hash": bytes(32)}),
+        ("8.2", "whose model has a different hash", {"model_hash": bytes(32)}),
+        ("5.9", "whose patch has a different hash", {"patch": patch, "patch_hash": bytes(32)}),
     ]
     int4 = Codec(ValueCoding.INT4, compression=Compression.ZLIB)
     unannounced: dict[str, dict[str, object]] = {
@@ -345,7 +353,7 @@ def placed(run: Run) -> Act:
     def asked(heard: Heard) -> bool:
         return (heard.frame.kind, heard.frame.transfer) == (Kind.GET, model.transfer)
 
-    text = "a model that its place does not give is asked for over MQTT"
+    text = "a model that its server does not deliver is requested over MQTT"
     yield from stage.expect("X20", text, asked, TRAINED_S)
     uploaded = yield from run.take(order, (yield from run.offered(1)))
     yield stage.say(run.receipt(uploaded), uploaded.transfer)
@@ -365,10 +373,12 @@ def renew(run: Run) -> Act:
         agreement = Agreement.of(private, join.point, join.point, stage.fleet, stage.device)
         proof = agreement.asks(stage.device)
         stage.check(
-            "E14", join.device == stage.device and join.proof == proof, "its id, and a proof"
+            "E14",
+            join.device == stage.device and join.proof == proof,
+            "JOIN with the device's id and a valid proof",
         )
         points.add(join.point)
-    stage.check("E14", len(points) == 1, "the same key pair for the same RENEW")
+    stage.check("E14", len(points) == 1, "the same key pair for an identical RENEW")
 
 
 ACTS = (

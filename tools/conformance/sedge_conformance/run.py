@@ -116,7 +116,7 @@ class Run:
         manifest, transfer = offer.manifest, heard.frame.transfer
         parts: dict[int, bytes] = {}
         if offer.data:
-            stage.check("5.19", offer.number == 1, "an offer with data is the transfer's first")
+            stage.check("5.19", offer.number == 1, "only a transfer's first offer has data")
             parts = {i: offer.data[slice_of(manifest.span(i))] for i in range(manifest.count)}
         while len(parts) < manifest.count:
             have = messages.Have(offer.number, to_bitmap(parts, manifest.count), 1)
@@ -127,11 +127,11 @@ class Run:
             try:
                 manifest.check(chunk.frame.index, chunk.frame.body)
             except RemoteError as exc:
-                raise Broken("6.4", f"a chunk that is refused: {exc}") from exc
+                raise Broken("6.4", f"invalid chunk: {exc}") from exc
             parts[missing] = chunk.frame.body
         blob = b"".join(parts[i] for i in range(manifest.count))
         if hashlib.sha256(blob).digest() != manifest.sha256:
-            raise Broken("6.1", "the chunks of an update do not make the blob of its manifest")
+            raise Broken("6.1", "the chunks of an update do not match the SHA-256 in its manifest")
         return Uploaded(offer, transfer, *self._judged(order, blob))
 
     def _judged(self, order: Order, blob: bytes) -> tuple[Report, SparseVector | None]:
@@ -141,7 +141,7 @@ class Run:
             report, payload = decode_update(blob)
             delta = decode(bytes(payload), layout.size) if payload else None
         except RemoteError as exc:
-            raise Broken("9.3", f"an update that is malformed: {exc}") from exc
+            raise Broken("9.3", f"malformed update: {exc}") from exc
         for key, expected in (
             ("run", order.run), ("round", order.round), ("task", order.task),
             ("layout_hash", layout.hash), ("model_hash", order.model_hash),
@@ -151,13 +151,19 @@ class Run:
         hello = stage.hello
         known = 0 if hello is None else hello.num_train
         stage.check(
-            "5.28", 1 <= report.num_examples <= known, "num_examples is at most the HELLO's"
+            "5.28",
+            1 <= report.num_examples <= known,
+            "num_examples is from 1 to the HELLO's num_train",
         )
         wanted = order.task == messages.TRAIN and order.work.upload
-        stage.check("9.3", (delta is not None) == wanted, "a payload exactly where it was ordered")
+        stage.check(
+            "9.3", (delta is not None) == wanted, "a payload exactly if the order asks for one"
+        )
         rows = self.model.bundle.manifest.batch_size
         steps = -(-report.num_examples // rows) * order.training.local_epochs
-        stage.check("T4", report.steps == steps, f"{steps} steps in all, found {report.steps}")
+        stage.check(
+            "T4", report.steps == steps, f"report.steps is {report.steps}, expected {steps}"
+        )
         return report, delta
 
     def receipt(self, uploaded: Uploaded, late: bool = False) -> messages.Committed:
@@ -187,7 +193,7 @@ class Run:
         loss = (yield from self.worked(order)).report.before.loss
         found = uploaded.report.before.loss
         good = abs(found - loss) <= SAME_LOSS * max(1.0, abs(loss))
-        self.stage.check("T1", good, f"{text}: a loss before of {found:g}, expected {loss:g}")
+        self.stage.check("T1", good, f"{text}: loss before training {found:g}, expected {loss:g}")
 
 
 def slice_of(span: tuple[int, int]) -> slice:

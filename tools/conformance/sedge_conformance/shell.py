@@ -171,7 +171,7 @@ def conform(
     with as_caller():
         model = Model(*load(bundle))
     if model.bundle.frozen is not None:
-        expected = "one without, as no act plays the extension"
+        expected = "one without, because no act covers that extension"
         raise ConfigError("bundle", f"{bundle} with frozen data", expected)
     settings = broker_settings(cloud)
     with (

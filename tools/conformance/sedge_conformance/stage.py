@@ -173,12 +173,12 @@ class Stage:
         try:
             opened = self.peer.open(payload, topic)
         except RemoteError as exc:
-            self.check("3.3", False, f"a frame that is refused: {exc}")
+            self.check("3.3", False, f"invalid frame: {exc}")
             return []
         if opened is None:
             # A broker may lose, repeat and delay frames, but a client must not use a sequence number twice.
             if self._heard.get(_number(payload), _mac(payload)) != _mac(payload):
-                self.check("3.6", False, "a frame whose number was used before")
+                self.check("3.6", False, "a frame repeats an earlier frame's number")
             return []
         heard = Heard(*opened)
         if heard.frame.kind is not Kind.CHUNK:
@@ -251,7 +251,7 @@ class Stage:
     def _serve(self, transfer: bytes, get: Get) -> Iterator[Step]:
         held = self.shelf.blobs.get(transfer)
         if held is None:
-            self.check("8.1", False, f"GET of transfer {transfer.hex()}, which no order names")
+            self.check("8.1", False, f"GET of transfer {transfer.hex()}, which is in no order")
             return
         manifest, blob = held
         try:

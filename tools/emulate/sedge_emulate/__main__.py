@@ -72,25 +72,25 @@ def parser() -> Parser:
         ],
     )  # fmt: skip
     run.add_argument("fleet", type=Path, help="fleet.toml")
-    run.add_argument("--devices", type=int, help="instead of the file's")
-    run.add_argument("--rounds", type=int, help="instead of the file's")
+    run.add_argument("--devices", type=int, help="override `devices` of the fleet file")
+    run.add_argument("--rounds", type=int, help="override `num_rounds` of the fleet file")
     seed = run.add_mutually_exclusive_group()
-    seed.add_argument("--seed", type=int, help="instead of the file's")
+    seed.add_argument("--seed", type=int, help="override `seed` of the fleet file")
     seed.add_argument(
         "--seeds",
         type=_seeds,
         metavar="N,N,...",
-        help="one run for each, in --out/seed-N, then their comparison",
+        help="run once for each seed, in --out/seed-N, then compare the runs",
     )
-    run.add_argument("--only", action="append", help="only the strategies with this label")
+    run.add_argument("--only", action="append", help="only this strategy, by label; repeatable")
     run.add_argument(
         "--link",
-        help="memory, broker, mosquitto, amqtt or mqtt://host[:port]; instead of the file's",
+        help="override `link` of the fleet file: memory, broker, mosquitto, amqtt or mqtt://host[:port]",
     )
     run.add_argument(
         "--ray",
         metavar="ADDRESS",
-        help="train on the Ray cluster at host:port, or on one of this process's own: local",
+        help="train on the Ray cluster at host:port; `local` starts one for this run",
     )
     again = run.add_mutually_exclusive_group()
     again.add_argument(
@@ -99,7 +99,7 @@ def parser() -> Parser:
     again.add_argument(
         "--fresh",
         action="store_true",
-        help="discard a stopped one, start over, and take no export from the cache",
+        help="discard a stopped emulation, start over, and ignore cached exports",
     )
     run.add_argument("--out", type=Path, default=Path("runs/latest"), help="folder for the results")
     run.add_argument(
@@ -107,7 +107,7 @@ def parser() -> Parser:
     )
     run.set_defaults(call=_run)
     compare = commands.add_parser(
-        "compare", help="mean and spread over runs with several seeds",
+        "compare", help="show mean and spread over runs with several seeds",
         examples=["sedge-emulate compare runs/twenty --target 0.85"],
     )  # fmt: skip
     compare.add_argument(
@@ -115,28 +115,28 @@ def parser() -> Parser:
         type=Path,
         nargs="+",
         metavar="DIR",
-        help="that a run, or one with --seeds, wrote",
+        help="output folder of a run, with or without --seeds",
     )
     form = compare.add_mutually_exclusive_group()
-    form.add_argument("--latex", action="store_true", help="tables for LaTeX with booktabs")
-    form.add_argument("--json", action="store_true", help="for programs")
-    form.add_argument(
-        "--html", type=Path, metavar="FILE", help="a page with curves, to write there"
-    )
+    form.add_argument("--latex", action="store_true", help="print tables for LaTeX with booktabs")
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--html", type=Path, metavar="FILE", help="write a page with curves to FILE")
     compare.add_argument(
-        "--target", type=float, help="also the cost of reaching this value, such as 0.85"
+        "--target", type=float, help="also show the cost of reaching this value, such as 0.85"
     )
     compare.set_defaults(call=_compare)
     report = commands.add_parser(
         "report", help="runs of a real fleet as an HTML report", config="cloud.toml",
         examples=["sedge-emulate report first second -c fleet/cloud.toml --out report.html"],
     )  # fmt: skip
-    report.add_argument("runs", nargs="+", metavar="RUN", help="as `sedge-cloud run list` names it")
+    report.add_argument(
+        "runs", nargs="+", metavar="RUN", help="a run's name, from `sedge-cloud run list`"
+    )
     report.add_argument("--out", type=Path, default=Path("report.html"), help="the file to write")
     report.set_defaults(call=_report)
     keys = commands.add_parser("reference", help="every key of a fleet file")
     keys.set_defaults(call=_reference)
-    help_text = "what a device's link costs in a month; without a fleet file, what a fleet costs"
+    help_text = "estimate a device's monthly link costs or, without a fleet file, a fleet's costs"
     examples = ["sedge-emulate cost fleet.toml --per-mb 0.01", "sedge-emulate cost --devices 1e6"]
     _cost_parser(commands.add_parser("cost", help=help_text, examples=examples))
     return made
@@ -144,38 +144,46 @@ def parser() -> Parser:
 
 def _cost_parser(cost: argparse.ArgumentParser) -> None:
     cost.add_argument("fleet", type=Path, nargs="?", help="fleet.toml")
-    help_text = "instead of the file's; without a file, the fleet's, as 1e7"
+    help_text = (
+        "override `devices` of the fleet file; without a file, the fleet's size, such as 1e7"
+    )
     cost.add_argument("--devices", type=_count, help=help_text, metavar="N")
     cost.add_argument("--days", type=_quantity, default=30.0, help="(default: 30)", metavar="N")
     cost.add_argument("--rounds-per-day", type=_quantity, metavar="N",
-                      help="with a file, in which a device takes part (default: 24); without, of the fleet "
-                      "(default: 1)")  # fmt: skip
-    measured = cost.add_argument_group("of one device, by a short emulation of a fleet file")
-    measured.add_argument("--rounds", type=int, default=4, help="how many to measure (default: 4)")
-    measured.add_argument("--seed", type=int, help="instead of the file's")
-    measured.add_argument("--only", action="append", help="only the strategies with this label")
+                      help="with a file, rounds of a device (default: 24); without, rounds of the "
+                      "fleet (default: 1)")  # fmt: skip
+    measured = cost.add_argument_group("cost of one device, from a short emulation of a fleet file")
+    measured.add_argument(
+        "--rounds", type=int, default=4, help="number of rounds to measure (default: 4)"
+    )
+    measured.add_argument("--seed", type=int, help="override `seed` of the fleet file")
+    measured.add_argument(
+        "--only", action="append", help="only this strategy, by label; repeatable"
+    )
     _quantities(
         measured,
-        ("--online-hours", 24.0, "hours a day with a connection, which a keepalive holds open"),
-        ("--header-bytes", 80.0, "TCP, IP and acknowledgement of a packet of at most 1400 bytes"),
+        ("--online-hours", 24.0, "hours per day with a connection, kept open by keepalives"),
+        ("--header-bytes", 80.0, "TCP, IP and acknowledgement, per packet of at most 1400 bytes"),
         ("--kbit-s", 100.0, "the link's rate"),
-        ("--radio-w", 1.0, "watts of the radio while bytes move"),
-        ("--train-s", 0.0, "seconds of training in a round"),
-        ("--train-w", 3.0, "watts while it trains"),
+        ("--radio-w", 1.0, "watts of the radio during transfers"),
+        ("--train-s", 0.0, "seconds of training per round"),
+        ("--train-w", 3.0, "watts during training"),
     )
-    paper = cost.add_argument_group("of a fleet, from what the benchmarks measured")
+    paper = cost.add_argument_group("cost of a fleet, from the benchmarks' results")
     _quantities(
         paper,
-        ("--share", 0.01, "of the devices in a round"),
-        ("--online", 1.0, "the share that is connected at a time"),
+        ("--share", 0.01, "share of the devices in a round"),
+        ("--online", 1.0, "share of the devices connected at a time"),
         ("--processes", 3.0, "coordinators"),
-        ("--per-million-connection-minutes", 0.0, "price of 10^6 minutes of a connection"),
+        ("--per-million-connection-minutes", 0.0, "price per 10^6 minutes of connection"),
     )
-    paper.add_argument("--results", type=Path, metavar="DIR", help="what the benchmarks kept")
+    paper.add_argument(
+        "--results", type=Path, metavar="DIR", help="folder with the benchmarks' results"
+    )
     _quantities(
         cost.add_argument_group("prices"),
-        ("--per-mb", 0.0, "price of 10^6 bytes, whichever way"),
-        ("--per-million-units", 0.0, "price of 10^6 begun units of 5 KB"),
+        ("--per-mb", 0.0, "price per 10^6 bytes in either direction"),
+        ("--per-million-units", 0.0, "price per 10^6 units of 5 KB, each message rounded up"),
     )
     cost.set_defaults(call=_cost, link="memory", resume=False, fresh=False, ray=None)
 
@@ -189,7 +197,9 @@ def _quantities(group: argparse._ArgumentGroup, *options: tuple[str, float, str]
 def _seeds(text: str) -> tuple[int, ...]:
     seeds = text.split(",")
     if not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
-        raise argparse.ArgumentTypeError(f"{text}: expected whole numbers and commas, each once")
+        raise argparse.ArgumentTypeError(
+            f"{text}: expected different whole numbers, separated by commas"
+        )
     return tuple(map(int, seeds))
 
 

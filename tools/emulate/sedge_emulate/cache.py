@@ -66,7 +66,7 @@ class Cache:
         content = data[_DIGEST:]
         if hashlib.sha256(content).digest() == data[:_DIGEST]:
             return content
-        self.note(f"cache: {path} is damaged; it is made again")
+        self.note(f"cache: {path} is damaged; rebuilding it")
         return None
 
     def keep(self, key: bytes, content: bytes, now: bytes | None) -> None:
@@ -76,10 +76,12 @@ class Cache:
         content may depend on more than the key covers, and nothing is stored.
         """
         if now != key:
-            self.note("cache: not used for this model: its code changes while it computes")
+            self.note("cache: not used for this model: its code changes when it runs")
             return
         if _DIGEST + len(content) > self._max_bytes:
-            self.note(f"cache: not used for {len(content):,} bytes: it has {self._max_bytes:,}")
+            self.note(
+                f"cache: no room for {len(content):,} bytes and a checksum in {self._max_bytes:,}"
+            )
             return
         path = self._folder / key.hex()
         partial = path.with_suffix(f".{os.getpid()}")

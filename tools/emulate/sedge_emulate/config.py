@@ -80,8 +80,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Extra test set for every model: a share of the examples, withheld from all devices, or another
     source; 0 means none."""
     seed: Annotated[int, Meta(ge=0, lt=2**32)] | None = None
-    """Seed for the split, by default the fleet's; set it to keep one split while several seeds compare
-    first models."""
+    """Seed for the split, by default the fleet's; set it to use one split with several seeds."""
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,7 +95,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Literal["", "avgcnn", "mlp", "resnet8"] = ""
     """Built-in model; if empty, the data decides."""
     seed: Annotated[int, Meta(ge=0, lt=2**32)] | None = None
-    """Seed for the first weights, by default the fleet's."""
+    """Seed for the initial weights, by default the fleet's."""
     batch_size: Annotated[int, Meta(ge=1, le=65536)] = 32
     """Number of examples per training step."""
     widths: Annotated[tuple[Rate, ...], Meta(min_length=1, max_length=16)] = (0.0,)
@@ -116,7 +115,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metric: str = ""
     """Metric, as for ``sedge-export``; if empty, the usual one for the target."""
     guided: str = ""
-    """Guided loss that a strategy may ask for, as for ``sedge-export``; if empty, there is none."""
+    """Guided loss that a strategy may request, as for ``sedge-export``; if empty, there is none."""
 
 
 class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,7 +133,7 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Precision of products: ``fp32`` gives a real device's numbers; ``bf16``, on CUDA only, rounds
     factors and changes which elements are kept."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
-    """Processor that trains: ``cpu``, ``cuda``, or ``auto`` for CUDA where it can be used."""
+    """Processor to train on: ``cpu``, ``cuda``, or ``auto`` for CUDA where it can be used."""
     tf32: bool = False
     """Let fp32 products round their factors to 10 bits; on CUDA only."""
     graphs: bool = False
@@ -291,7 +290,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
                 raise ConfigError(f"classes[{i}].{key}", found, expected, where)
         if self.classes and all(kind.absent_rounds for kind in self.classes):
             fewest = min(kind.absent_rounds for kind in self.classes)
-            expected = "0 in one class or more, which trains in every round"
+            expected = "0 in at least one class, which then trains in every round"
             raise ConfigError("classes.absent_rounds", fewest, expected, where)
         leave_s = self.churn.leave_every_s
         if 0 < leave_s < SHORTEST_MEAN_S:
@@ -299,7 +298,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         come_and_go = leave_s > 0 or any(kind.duty for kind in self.classes)
         if come_and_go and self.rounds.fraction_available == 1:
             expected = (
-                "less than 1: with churn.leave_every_s or classes.duty not all are ever online"
+                "less than 1: with churn.leave_every_s or classes.duty, some are usually offline"
             )
             raise ConfigError("rounds.fraction_available", 1.0, expected, where)
         return self
@@ -324,12 +323,12 @@ def load_emulation(path: Path) -> EmulationConfig:
 def _check_data(data: DataConfig, where: str) -> None:
     given = data.split == "given"
     if given and not data.partition.endswith(SUFFIXES):
-        expected = f"a file {', '.join(SUFFIXES)} with split = 'given'"
+        expected = f"a file ({', '.join(SUFFIXES)}) with split = 'given'"
         raise ConfigError("data.partition", data.partition, expected, where)
     if data.partition and not given:
-        raise ConfigError("data.partition", data.partition, "split = 'given' with it", where)
+        raise ConfigError("data.partition", data.partition, "none unless split = 'given'", where)
     if data.examples and given:
-        expected = "0 with split = 'given', which names the examples itself"
+        expected = "0 with split = 'given', because the partition lists the examples"
         raise ConfigError("data.examples", data.examples, expected, where)
 
 
@@ -338,7 +337,7 @@ def _check_model(model: ModelConfig, where: str) -> None:
         raise ConfigError("model.name", model.name, "none with model.factory", where)
     widths = list(model.widths)
     if widths[0] != 0 or widths != sorted(set(widths)):
-        raise ConfigError("model.widths", widths, "rising numbers, the first of them 0", where)
+        raise ConfigError("model.widths", widths, "increasing numbers that start at 0", where)
 
 
 def _check_link(link: str, real: Sequence[str], where: str) -> None:
@@ -353,10 +352,10 @@ def _check_link(link: str, real: Sequence[str], where: str) -> None:
     _require_unique("real", real, where)
     for name in real:
         if VIRTUAL.fullmatch(name):
-            raise ConfigError("real", name, "an id unlike those of virtual devices", where)
+            raise ConfigError("real", name, "an id that no virtual device can have", where)
 
 
 def _require_unique(key: str, names: Sequence[str], where: str) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(key, name, "each only once", where)
+            raise ConfigError(key, name, "each name only once", where)

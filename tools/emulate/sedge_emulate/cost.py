@@ -79,7 +79,7 @@ def measured(strategy: StrategyResult) -> tuple[Use, Use]:
     newcomers = sum(r.newcomers for r in rounds)
     updates = sum(r.num_updates + r.late for r in rounds) - newcomers
     if updates <= 0:
-        raise DataError(f"{strategy.name}: no device came twice; give --rounds a larger number")
+        raise DataError(f"{strategy.name}: no device took part twice; increase --rounds")
     first = Use(
         sum(r.newcomer_up for r in rounds),
         sum(r.newcomer_down for r in rounds),
@@ -141,7 +141,7 @@ def _table(name: str, first: Use, later: Use, bill: Bill, prices: Prices) -> Tab
     for text, figure in (
         ("bytes with headers", f"{bill.link_bytes:,.0f}"),
         (f"airtime at {prices.kbit_s:g} kbit/s", f"{bill.airtime_s:,.0f} s"),
-        ("energy, an estimate", f"{bill.energy_j:,.0f} J"),
+        ("estimated energy", f"{bill.energy_j:,.0f} J"),
         ("price", f"{bill.price:,.4f}"),
     ):
         table.add_row(text, "", "", figure)

@@ -218,5 +218,5 @@ def _require_same(begun: RunConfig, wanted: RunConfig) -> None:
     old, new = msgspec.to_builtins(begun), msgspec.to_builtins(wanted)
     changed = sorted(key for key in new if new[key] != old[key])
     if changed:
-        expected = "the run as it was begun: over a broker it cannot change"
+        expected = "the settings that the run began with: over a broker they cannot change"
         raise ConfigError("--resume", ", ".join(changed), expected)

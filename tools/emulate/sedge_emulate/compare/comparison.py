@@ -103,7 +103,9 @@ def runs_in(folders: Sequence[Path]) -> Runs:
     runs: Runs = {}
     for path, result in zip(paths, results, strict=True):
         if not result.settings:
-            raise DataError(f"{path}: no settings, expected a result of this version: run it again")
+            raise DataError(
+                f"{path}: no settings, expected a result from this version: run it again"
+            )
         _require_same(conditions(results[0]), conditions(result), paths[0], path)
         for strategy in result.strategies:
             seeds = runs.setdefault(strategy.name, {})
@@ -139,7 +141,7 @@ def _results(folder: Path) -> list[Path]:
     one, several = folder / "result.json", sorted(folder.glob("seed-*/result.json"))
     if one.exists() == bool(several):
         found = "both a result.json and some in seed-*" if several else "no result.json"
-        raise DataError(f"{folder}: {found}, expected one here or in seed-*")
+        raise DataError(f"{folder}: {found}, expected either one here or some in seed-*")
     return several or [one]
 
 
@@ -153,7 +155,7 @@ def _require_same(
         more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
         raise DataError(
             f"{key}{more}: {old.get(key)!r} in {old_path}, {new.get(key)!r} in {new_path}, "
-            "expected runs that differ in the seed alone"
+            "expected runs that differ only in the seed"
         )
 
 

@@ -62,9 +62,9 @@ def about(found: Comparison) -> str:
 def caption(found: Comparison) -> str:
     """Return the caption that explains the figures in one or more sentences."""
     return (
-        f"{found.metric.words}: pooled over all test examples, the mean over devices, that of their worst "
-        "tenth, and the standard deviation over devices; bytes per device and round after its first: "
-        f"mean ± sample standard deviation over {_seeds(found)}. {unequal_work(found)}"
+        f"{found.metric.words}: pooled over all test examples, the mean over devices, the mean over "
+        "their worst tenth, and the standard deviation over devices; bytes per device and round after "
+        f"its first: mean ± sample standard deviation over {_seeds(found)}. {unequal_work(found)}"
     ).rstrip()
 
 
@@ -77,7 +77,7 @@ def unequal_work(found: Comparison) -> str:
     if len(by_epochs) < 2:
         return ""
     words = [f"{listed(names)} {epochs:g}" for epochs, names in sorted(by_epochs.items())]
-    return f"Epochs of training in a round: {'; '.join(words)}."
+    return f"Training epochs per round: {'; '.join(words)}."
 
 
 def print_grids(found: Comparison, made: Iterable[Grid], console: Console) -> None:

@@ -45,7 +45,9 @@ def reached(runs: Runs, target: float) -> Iterator[Reached]:
     """
     metric = a_run(runs).result.metric
     if metric.share and not 0 <= target <= 1:
-        raise ConfigError("--target", target, f"a share of 1: the metric is {metric.words}")
+        raise ConfigError(
+            "--target", target, f"a fraction from 0 to 1, because the metric is {metric.words}"
+        )
     for when, mean in MEANS.items():
         for name, found in runs.items():
             yield _reached(name, when, found, target, metric, mean)

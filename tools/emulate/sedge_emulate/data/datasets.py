@@ -174,8 +174,7 @@ def _labelled(name: str, own: Examples) -> Dataset:
     classes = int(own.targets.max(initial=0)) + 1
     if classes > MAX_CLASSES:
         raise DataError(
-            f"{name}: y holds the label {classes - 1}, expected labels that count from 0, "
-            f"at most {MAX_CLASSES - 1}"
+            f"{name}: y holds the label {classes - 1}, expected labels from 0 to {MAX_CLASSES - 1}"
         )
     return Dataset(name, own.inputs, own.targets, classes)
 
@@ -190,7 +189,7 @@ def find_fashion_mnist(folder: Path | None = None) -> Path | None:
     if named is not None:
         if not _is_there(named):
             raise DataError(
-                f"{named}: no Fashion-MNIST here, expected {FILES[0][0]} and three more"
+                f"{named}: no Fashion-MNIST here, expected {FILES[0][0]} and three other files"
             )
         return named
     return next((place for place in _standard_places() if _is_there(place)), None)
@@ -206,7 +205,7 @@ def fashion_mnist(folder: Path | None = None) -> Dataset:
         places = ", ".join(map(str, _standard_places()))
         raise DataError(
             f"Fashion-MNIST: not in {places}; install Debian's dataset-fashion-mnist, or put its four "
-            f"{FILES[0][0]}, ... into a folder and name it in ${DATA_VARIABLE}"
+            f"files ({FILES[0][0]}, ...) into a folder and set ${DATA_VARIABLE} to its path"
         )
     parts = [_read_pair(place / images, place / labels) for images, labels in FILES]
     count = sum(len(labels) for _, labels in parts)

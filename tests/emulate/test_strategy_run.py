@@ -229,7 +229,7 @@ def test_devices_of_a_class_miss_the_last_rounds(stage: Stage, progress: Progres
     assert sorted(device.class_name for device in result.devices) == ["away", "new", "steady"]
     assert result.epochs == 2  # FedRep trains its head for one epoch and its body for one
     with pytest.raises(
-        ConfigError, match=r"classes\.absent_rounds: found 1, expected 0 in one class"
+        ConfigError, match=r"classes\.absent_rounds: found 1, expected 0 in at least one class"
     ):
         msgspec.structs.replace(config, classes=classes[1:]).check()
 

@@ -113,7 +113,7 @@ def test_a_run_cannot_be_changed_when_it_is_resumed(
     run = msgspec.structs.replace(RUN, num_rounds=9, quorum=0.5)
     resumed = fleet_of(replace(strategy_run, resumed=True, config=run), setup, pool, DEAD_URL)
     with pytest.raises(
-        ConfigError, match="--resume: found 'num_rounds, quorum', expected the run as"
+        ConfigError, match="--resume: found 'num_rounds, quorum', expected the settings"
     ):
         resumed.play(watch_of(resumed))
     resumed.close()

@@ -54,7 +54,10 @@ def figures(found: Result) -> list[Figure]:
 def measure(
     size: int = 582_026, devices: Sequence[int] = (500, 1000, 5000), ray: str = "local"
 ) -> Result:
-    """Compare this many devices, with masks of ``size`` bits. ``ray`` is the cluster's address."""
+    """Compare this many devices, with masks of ``size`` bits.
+
+    ``ray`` is the address of the cluster; "local" starts one on this host.
+    """
     rows: list[Row] = []
     for count in devices:
         for way in (None, ray):

@@ -49,7 +49,7 @@ class Site:
 
 
 def enrol(store: Store, shares: Shares) -> list[bytes]:
-    """Enrol the devices that are not enrolled yet. Returns the secrets of all devices in order."""
+    """Enrol all missing devices with new secrets. Returns the secrets of all devices in order."""
     enrolled = {row.device: row.secret for row in store.devices()}
     secrets: list[bytes] = []
     for number in range(len(shares)):

@@ -121,7 +121,7 @@ def of_devices(result: Result) -> list[Plot]:
 
 
 def of_bytes(result: Result) -> list[Plot]:
-    """Plot a device's bytes per later round on logarithmic axes, next to the size of a dense model.
+    """Plot a device's bytes per later round on a logarithmic axis, next to the size of a dense model.
 
     There is one plot for each direction.
     """

@@ -164,7 +164,7 @@ def test_a_device_of_the_first_version_is_told_to_be_upgraded(cloud: Cloud) -> N
     for payload in (forged, *(old.seal(a_hello("x")) for _ in range(3))):
         cloud.effects += cloud.arrive(topic, payload)
     (send,) = cloud.sends(down)
-    assert not any("no device that is enrolled" in note for note in cloud.notes(logging.WARNING))
+    assert not any("revoked or not enrolled" in note for note in cloud.notes(logging.WARNING))
     cloud.now += REFUSE_EVERY_S
     cloud.effects += cloud.arrive(topic, old.seal(a_hello("x")))
     assert len(cloud.sends(down)) == 2 and len(cloud.notes(logging.WARNING)) == 1

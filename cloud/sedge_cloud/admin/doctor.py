@@ -154,7 +154,7 @@ def _reload(command: str) -> str:
 
 
 def _messages(cloud: CloudConfig) -> str:
-    """Measure the largest message that the broker relays, and check that every run's messages fit."""
+    """Measure the largest message that the broker relays, and check that running runs' messages fit."""
     token, there = secrets.token_bytes(16), up(cloud.fleet, ITSELF)
     with as_caller():
         limit = measure(

@@ -67,7 +67,7 @@ def over_time(run: RunFacts, at: datetime) -> list[Plot]:
 
 
 def accuracy(run: RunFacts) -> list[Plot]:
-    """Plot accuracy before and after local training, by round. Returns None before the first round."""
+    """Plot accuracy before and after local training, by round; an empty list before the first round."""
     rounds = [r for r in run.rounds[-SHOWN:] if r.before is not None]
     if not rounds:
         return []
@@ -90,7 +90,7 @@ def accuracy(run: RunFacts) -> list[Plot]:
 
 
 def of_device(device: DeviceFacts) -> list[Plot]:
-    """Plot a device's metric before training in its last rounds. Returns None before its second round."""
+    """Plot a device's metric before training in its last rounds; an empty list before its second round."""
     if len(device.history) < 2:
         return []
     back = range(1 - len(device.history), 1)
@@ -102,7 +102,7 @@ def of_device(device: DeviceFacts) -> list[Plot]:
 
 
 def moved(run: RunFacts) -> list[Plot]:
-    """Plot all devices' bytes per round on a log scale. Returns None before the first round."""
+    """Plot all devices' bytes per round on a log scale; an empty list before the first round."""
     rounds = [r for r in run.rounds[-SHOWN:] if r.up and r.down]
     if not rounds:
         return []
@@ -119,7 +119,7 @@ def moved(run: RunFacts) -> list[Plot]:
 
 
 def personal(run: RunFacts) -> list[Plot]:
-    """Plot a device's personal parameters by layer and round, stacked. Returns None if there are none."""
+    """Plot a device's personal parameters by layer and round, stacked; an empty list if there are none."""
     rounds = [r for r in run.rounds[-SHOWN:] if r.cohort]
     means = [{t: k / r.cohort for t, k in r.personal.items()} for r in rounds]
     numbers = [r.round for r in rounds]

@@ -364,7 +364,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def later_words(self) -> tuple[str, ...]:
-        """Return extensions that a device's orders use after the first one; a policy must allow them."""
+        """Return extensions that a device's orders use only after the first; a policy must allow them."""
         return ()
 
     @property

@@ -92,7 +92,9 @@ def token_text(store: Store, cloud: CloudConfig, row: TokenRow) -> str:
 
 
 def settle(store: Store, cloud: CloudConfig) -> int:
-    """Create broker accounts for accepted devices, and delete the accounts of used or expired tokens.
+    """Create broker accounts for accepted devices, and delete the accounts of spent tokens.
+
+    A token is spent if it was revoked, or has expired and no device is still joining with it.
 
     Devices that are changing their secret get their new passwords. If this machine has the authority's key,
     accepted devices get certificates, and certificates that are due are renewed. Returns how many devices

@@ -260,7 +260,7 @@ def resume_run(
             raise ConfigError("run", f"{name} ({row.status})", "the name of a run that has ended")
         config, state = msgspec.msgpack.decode(row.config, type=RunConfig), state_of(row)
         newest = next(reversed(store.rounds(name)), None)
-        spent = 0  # the number of a failed or newcomers' round after the run's last training round, else 0
+        spent = 0  # the number of a round after the run's last, if one failed or served newcomers
         if newest is not None and (row.status == FINISHED or not newest.open):
             spent = newest.round if newest.round > state.round else 0
         config = _resumed(name, config, state, spent, num_rounds)

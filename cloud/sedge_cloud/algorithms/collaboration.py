@@ -10,8 +10,8 @@ FedCAC):
 
 In the papers every device takes part in every round. Here only devices with an update in the round are
 compared. An absent device keeps its last group, whose trusted members (``strategy.ClientModel``) contribute
-their last updates. After round beta no device has a group, and a device without critical elements never has
-one.
+their last updates. After round beta no device has a group. A device without critical elements gets no
+group, and no new group includes it.
 
 Masks are bitmaps of n bits in words of 64, compared by XOR and popcount. With n = 582,026, this takes 0.06
 s for 100 devices and 6 s for 1000; with about 1500 devices or more, a cluster can help (``slices.py``).
@@ -49,7 +49,7 @@ _SEED = 5
 
 
 class Grouped(Strategy, frozen=True):
-    """The options of strategies that form groups; the defaults are those that the papers use."""
+    """The options of strategies that form groups; the defaults are those of the papers' authors."""
 
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.5
     """Share of each tensor that is critical; the paper's tau."""

@@ -111,7 +111,7 @@ def in_order(axes: Axes, made: Sequence[int]) -> tuple[tuple[int, ...], bool]:
 
     The order of the tensors that output channels breaks ties and decides where a cycle is entered.
     """
-    # For each axis, the axes read by every tensor that outputs it.
+    # For each axis, one set per tensor that outputs it: the axes which that tensor reads.
     makers: list[list[set[int]]] = [[] for _ in axes.channels]
     first = [len(axes.dims)] * len(axes.channels)
     for tensor, (dims, dim) in enumerate(zip(axes.dims, made, strict=True)):

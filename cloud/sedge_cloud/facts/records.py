@@ -118,8 +118,9 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``run`` is empty for settings. ``bundle`` and ``sha256`` name the bundle or the settings file that it
     delivers. The rollout is in ``phase`` (from 1) of ``phases``, which covers a ``share`` of the devices
     that match ``where``; ``shares`` are those of all phases. Of its ``devices``, ``succeeded``, ``failed``
-    and ``waiting`` count those that trained with it, those that failed to, and those that have yet to
-    train; ``awaited`` names a few of the last while it is in progress. ``failures`` says why each failed.
+    and ``waiting`` count those that trained with the bundle or took the settings, those that failed to, and
+    those without an outcome; ``awaited`` names a few of the last while the rollout is in progress.
+    ``failures`` says why each failed.
     ``why`` says why the rollout was aborted or rolled back. Only `rollout status` counts ``added``; it
     also counts ``succeeded`` and ``waiting`` anew.
     """

@@ -25,8 +25,8 @@ from sedge_protocol.wire.messages import Join, Joined, Renew
 # A device that is online but has not answered is asked again after AGAIN_S. Every EVERY_S, at most AT_ONCE
 # devices are asked.
 AGAIN_S, EVERY_S, AT_ONCE = 60.0, 1.0, 100
-# Each new secret forces the broker to rewrite and reload its passwords, so a device's offers are accepted
-# no more often than this.
+# For each new secret, the broker's password file is rewritten and reloaded, so a device's offers are
+# accepted no more often than this.
 OFFER_S = 60.0
 
 

@@ -79,7 +79,7 @@ def critical_places(layout: Layout, delta: SparseVector, trained: Theta, fractio
     """Return m, the ascending places at which c = |delta * trained| is in its tensor's top ``fraction``.
 
     These are int(fraction * numel) elements of each parameter tensor, plus any that tie with the smallest
-    of these. If the smallest c is 1e-10 or less, every c above 1e-20 is critical instead, as in the
+    of these. If that smallest c is 1e-10 or less, every c above 1e-20 is critical instead, as in the
     authors' code; if no c is, no element is critical (in the authors' code, all are). Statistics are never
     critical.
     """

@@ -28,7 +28,7 @@ HEAD = (
 # The coordinator's byte counts. On a narrow terminal this column and all after it are dropped.
 LAST = HEAD.index("sent")
 NOTE = (
-    "up and down: bytes per device; dense: their sum as a share of the model in float32",
+    "up and down: bytes per device; dense: their sum as a share of the float32 model sent both ways",
     "sent and received: the coordinator's bytes",
 )
 

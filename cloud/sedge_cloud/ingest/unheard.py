@@ -49,5 +49,5 @@ class Unheard:
             return []
         device.repeats, device.peer.incarnation = 0, self._kept.incarnation
         name = device.row.device
-        text = f"device {name} does not receive its welcome: it gets one with a newer start count"
+        text = f"device {name} ignores its welcome: it gets one with a newer start count"
         return [Note(logging.WARNING, text)]

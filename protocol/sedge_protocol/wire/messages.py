@@ -90,7 +90,8 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     """The first 16 bytes of the SHA-256 of the device's certificate (DER) for the broker; empty: the device
     accepts none (E19)."""
     settings: Annotated[bytes, Meta(max_length=NAME_BYTES)] | None = None
-    """The name of the settings in force (settings.md), empty for none; nil: the device accepts none."""
+    """The name of the settings that the device has accepted (settings.md), empty for none; nil: the device
+    accepts none."""
 
 
 class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -33,7 +33,7 @@ class Metrics(msgspec.Struct, frozen=True):
     loss: float
     """The mean loss over the examples."""
     metric: float
-    """The mean of the bundle's ``metric`` over the examples; from 0 to 1 if the metric is a fraction."""
+    """The mean of the bundle's ``metric`` over the examples; from 0 to 1 if the metric is a share."""
     num_examples: Count
     """The number of test examples."""
 

@@ -534,7 +534,10 @@ public final class Messages {
          * none (E19).
          */
         public final byte[] certificate;
-        /** The name of the settings in force (settings.md), empty for none; nil: the device accepts none. */
+        /**
+         * The name of the settings that the device has accepted (settings.md), empty for none; nil: the device accepts
+         * none.
+         */
         public final byte[] settings;
 
         private Hello(Object[] given) {
@@ -1206,7 +1209,7 @@ public final class Messages {
 
         /** The mean loss over the examples. */
         public final double loss;
-        /** The mean of the bundle's {@code metric} over the examples; from 0 to 1 if the metric is a fraction. */
+        /** The mean of the bundle's {@code metric} over the examples; from 0 to 1 if the metric is a share. */
         public final double metric;
         /** The number of test examples. */
         public final long numExamples;

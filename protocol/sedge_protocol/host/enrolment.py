@@ -93,7 +93,7 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
         tls = "".join(f'{keys[name]} = "{name}"\n' for name in files) + remark
         url = json.dumps(self.url, ensure_ascii=False)  # a JSON string is also a TOML string
         pins = ", ".join(f'"{key}"' for key in self.trust)
-        note = "# Orders must be signed with one of these keys."
+        note = "# Every order needs a policy signed with one of these keys."
         trust = f"\n[trust]\n{note}\nkeys = [{pins}]\n" if pins else ""
         text = EDGE_TOML.format(
             device=self.device, fleet=self.fleet, url=url, tls=tls, trust=trust, places=places

@@ -1,4 +1,4 @@
-"""Agrees with a device on its secret without sending it, when the device joins by token or renews it.
+"""Agrees on a device's secret without sending it, when the device joins by token or renews it.
 
 The device makes a key pair. The coordinator has a permanent key pair; its public key is in the token. Both
 derive the device's secret from the shared result of elliptic-curve Diffie-Hellman (spec/enrolment.md, E8 to

@@ -25,7 +25,7 @@ from sedge_protocol.wire.programs import Signature
 
 PACKAGE = "sedge_executorch"
 LIBRARY = "libsedge_executorch.so"
-# The version of the C interface. It changes whenever the functions or their behavior change.
+# The version of the C interface. It changes whenever the functions or their behaviour change.
 _ABI = 1
 _MAX_DIMS = 16
 # The types that programs use, keyed by their numbers in ExecuTorch's ScalarType.

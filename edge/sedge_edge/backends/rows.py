@@ -29,7 +29,7 @@ def _as_it_is(mean: float) -> float:
 
 
 class Objective(NamedTuple):
-    """What a model minimizes and reports: its loss, its metric, and how the mean metric is reported.
+    """What a model minimises and reports: its loss, its metric, and how the mean metric is reported.
 
     ``guided`` is a second loss for which an order may ask, or None.
     """

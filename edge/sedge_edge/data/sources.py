@@ -31,7 +31,7 @@ def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
     """Return the training and test examples of a configuration.
 
     The examples are split before they are converted, because pixels take four times as much memory in
-    float32. Raises ``DataError`` for a source that is missing, unreadable, or does not have x and y.
+    float32. Raises ``DataError`` for a source that is missing, unreadable or malformed.
     """
     if data.test is not None:
         return load_source(data.train, base), load_source(data.test, base)
@@ -43,7 +43,7 @@ def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
 def load_source(source: str, base: Path) -> Examples:
     """Return the examples of one source. Relative paths and modules are looked up in ``base``.
 
-    Raises ``DataError`` for a source that is missing, unreadable, or does not have x and y.
+    Raises ``DataError`` for a source that is missing, unreadable or malformed.
     """
     return _noted(read_source(source, base)).examples()
 

@@ -19,8 +19,8 @@ class StartJob:
 class FetchSpan:
     """Request the chunks of a blob from ``first`` to ``end`` - 1. Pass each to ``fetched``.
 
-    At the end, also pass a ``SpanEnd`` to ``fetched``. Apart from stopped
-    requests, there is only one at a time. Answers repeat the ``number`` of their request.
+    At the end, also pass a ``SpanEnd`` to ``fetched``. Apart from stopped requests, there is only one at a
+    time. Answers repeat the ``number`` of their request.
     """
 
     number: int

@@ -53,7 +53,7 @@ class Handshake:
         rng: np.random.Generator,
         runs: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        self.ever_welcomed = False  # whether any hello has been answered since the agent started
+        self.ever_welcomed = False  # whether any hello has been welcomed since the agent started
         self.fleet_devices = 0  # from the last welcome; 0 if unknown
         self._hello = hello
         self._peer = peer

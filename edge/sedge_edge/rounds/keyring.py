@@ -91,7 +91,7 @@ class Keyring:
         """Record that the coordinator accepts the keys in use.
 
         If those are the next keys, they replace the current ones. Raises ``StorageError`` if the disk
-        refuses.
+        fails.
         """
         if self._is_next:
             kept = KeptKeys(self._kept.base, self._agreement().secret)

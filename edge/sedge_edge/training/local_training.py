@@ -75,7 +75,8 @@ class LocalResult:
     phases. ``model`` (n,) is what the device predicts with from now on. ``before`` and ``after`` are the
     metrics on the test examples. ``part`` (n,) is the device's own part of a mixture, and ``mix`` is that
     part's share. If the order selects elements, ``chosen`` (k,) are the critical ones, and ``sparse`` are
-    the metrics of a model that has only these. ``picked`` is set if the device picked its own start.
+    the metrics with 0 in all that could have been chosen but were not. ``picked`` is set if the device
+    picked its own start.
     ``informed`` (n,) is the start with the device's class shares, if the device predicts better with them.
     ``moments`` is the optimizer's state after the first phase, if the device keeps it.
     """

@@ -57,7 +57,9 @@ public final class ClientCertificate {
             throw new ConfigError("certificate: " + error.getMessage());
         }
         throw new ConfigError(
-                "certificate", "one for another key", "this device's certificate, whose key is derived from its secret");
+                "certificate",
+                "one for another key",
+                "this device's certificate, whose key is derived from its secret");
     }
 
     /** Checks the key with a trial signature, as Java cannot compute a public key from a private one. */

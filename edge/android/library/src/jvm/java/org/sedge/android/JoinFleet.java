@@ -9,8 +9,8 @@ import org.sedge.edge.SedgeException;
 import java.io.IOException;
 
 /**
- * Joins a fleet as a phone, with a token. Its arguments are {@code TOKEN NAME}. If the request is still pending, asks once more. Prints
- * the phone's id, or why it could not join. Finally the phone leaves.
+ * Joins a fleet as a phone, with a token. Its arguments are {@code TOKEN NAME}. If the request is still
+ * pending, asks once more. Prints the phone's id, or why it could not join. Finally the phone leaves.
  */
 public final class JoinFleet {
     private JoinFleet() {}

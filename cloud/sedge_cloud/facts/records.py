@@ -120,9 +120,8 @@ class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
     that match ``where``; ``shares`` are those of all phases. Of its ``devices``, ``succeeded``, ``failed``
     and ``waiting`` count those that trained with the bundle or took the settings, those that failed to, and
     those without an outcome; ``awaited`` names a few of the last while the rollout is in progress.
-    ``failures`` says why each failed.
-    ``why`` says why the rollout was aborted or rolled back. Only `rollout status` counts ``added``; it
-    also counts ``succeeded`` and ``waiting`` anew.
+    ``failures`` says why each failed, ``why`` why the rollout was aborted or rolled back. Only
+    `rollout status` has ``added``, and it counts ``succeeded`` and ``waiting`` up to the moment.
     """
 
     run: str = ""

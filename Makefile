@@ -136,7 +136,7 @@ $(VENV)/demo.ready: pyproject.toml constraints.txt tools/setup
 
 $(VENV)/dev.ready: pyproject.toml constraints.txt tools/setup
 	PYTHON=$(PYTHON) tools/setup $(VENV) dev mosquitto postgresql dataset-fashion-mnist systemd openssl g++ \
-		openjdk-17-jdk-headless junit4 chromium
+		openjdk-17-jdk-headless junit4 chromium zsh fish
 	touch $@
 
 clean:

@@ -1,5 +1,6 @@
 """What each shell offers at the cursor, asked of the shells that are installed."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,7 +21,7 @@ ASK = {
 
 def offered(shell: str, file: Path, words: str, last: str) -> list[str]:
     """What the shell offers for the word ``last``."""
-    if shutil.which(shell) is None:
+    if shutil.which(shell) is None and os.environ.get("CI") != "true":
         pytest.skip(f"{shell} is not installed")
     text = ASK[shell].format(file=file, words=words, last=last)
     done = subprocess.run([shell, "-c", text], capture_output=True, text=True, check=True)

@@ -165,10 +165,10 @@ SAID: list[tuple[Callable[[], Result], str]] = [
     (without_fedavg, "no Where the personal parameters sit"),
     (lambda: each(personal=[]), "parameters of a device, by round"),
     (lambda: some(0), r"No strategy has run\."),
-    (the_usual, "The clock is virtual time"),
+    (the_usual, "Times are virtual"),
     (the_usual, r"The last round closed after 5:10\."),
     (the_usual, "round by round"),
-    (lambda: replace(the_usual(), link="mosquitto"), "The clock is the one on the wall"),
+    (lambda: replace(the_usual(), link="mosquitto"), "Times are wall-clock times"),
     *((the_usual, words) for words in ("Rounds over time", "Sent by one device", "<dt>Link</dt>")),
     (lambda: each(rounds=[replace(r, closed_s=0.0) for r in the_usual().strategies[0].rounds]),
      "no Rounds over time"),
@@ -269,7 +269,7 @@ def test_totals_and_the_coordinators_rounds() -> None:
 def test_a_single_round_says_nothing_of_later_ones() -> None:
     result = the_usual()
     first = [replace(s, rounds=s.rounds[:1]) for s in result.strategies]
-    [row, *_] = rows(spaced(replace(result, strategies=first)), "A device and round")
+    [row, *_] = rows(spaced(replace(result, strategies=first)), "Per device and round")
     assert row[7:] == ["", "", "", "", "20.0 kB", "2.00 MB", "1:15"]
 
 

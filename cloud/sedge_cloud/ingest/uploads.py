@@ -23,6 +23,7 @@ from sedge_cloud.ingest.credit import Credit
 from sedge_cloud.ingest.judge import judge, order_context
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.store.receipts import TOO_LATE
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import LATE_ROUNDS, OrderRow, RoundRow, UpdateRow
 from sedge_protocol.errors import CodecError, StorageError, UpdateRejected
@@ -277,9 +278,9 @@ class Uploads:
         # The client model would refer to these blobs, so all of them must exist. The model from an old
         # round may have been kept for other devices, so its existence does not prove that the round is
         # recent.
-        gone = not round_.open and number + LATE_ROUNDS <= run.state.round
-        if gone or not all(self._blobs.has(blob) for blob in order.blobs(round_.model)):
-            raise UpdateRejected("stale", f"round {number} closed too long ago")
+        late = not round_.open and number + LATE_ROUNDS < self._store.coming_round(run.name)
+        if late or not all(self._blobs.has(blob) for blob in order.blobs(round_.model)):
+            raise UpdateRejected("stale", TOO_LATE.format(number))
         return order, round_
 
     def _take(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run import Run, state_of
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import RunRow
 from sedge_protocol.errors import StorageError
@@ -11,7 +11,11 @@ RUNNING = "running"
 
 
 class Runs:
-    """Runs by name. Only their fixed properties may be used, as their progress is not updated."""
+    """Runs by name.
+
+    Of a run's state, only the policy may be used: the rest of it changes with every round, and only a run
+    that was replaced or resumed is reloaded.
+    """
 
     def __init__(self, store: Rows) -> None:
         self._store = store
@@ -19,12 +23,12 @@ class Runs:
         self._statuses: dict[str, str] = {}
 
     def load(self, runs: Iterable[RunRow]) -> None:
-        """Update the list of all runs. A run that was replaced is reloaded when next needed."""
+        """Update the list of all runs. A run that was replaced or resumed is reloaded when next needed."""
         rows = {row.run: row for row in runs}
         self._statuses = {name: row.status for name, row in rows.items()}
         for name, run in list(self._loaded.items()):
             row = rows.get(name)
-            if row is None or (row.created, row.config) != (run.created, run.coded_config):
+            if row is None or not _is_as_loaded(run, row):
                 del self._loaded[name]
 
     def status(self, name: str) -> str:
@@ -49,3 +53,12 @@ class Runs:
                 continue
             found += [] if run is None else [run]
         return found
+
+
+def _is_as_loaded(run: Run, row: RunRow) -> bool:
+    """Return True if a run's fixed properties and policy are still those of its row."""
+    try:
+        policy = state_of(row).policy
+    except StorageError:
+        return False  # the next ``get`` raises this error
+    return (row.created, row.config, policy) == (run.created, run.coded_config, run.state.policy)

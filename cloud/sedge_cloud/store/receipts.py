@@ -37,6 +37,7 @@ RECEIVED = (
     "SELECT * FROM updates WHERE run = ? AND round = ? UNION ALL SELECT * FROM updates"
     " WHERE run = ? AND late > 0 AND late BETWEEN ? AND ? AND rejected = '' ORDER BY round, device"
 )
+TOO_LATE = "round {} closed too long ago"
 # Errors that mean that a file is lost for good: it does not exist, or its place on the disk is unreadable.
 _GONE = (errno.ENOENT, errno.EIO)
 
@@ -178,14 +179,20 @@ class Receipts(Database):
         db.execute("RELEASE SAVEPOINT alone")
         return result
 
+    def coming_round(self, run: str) -> int:
+        """Return the number of a run's open round, or of its next one. Raises ``StorageError``."""
+        with self._db.errors():
+            sql = "SELECT MAX(round + 1 - open) FROM rounds WHERE run = ?"
+            coming: int | None = self._db.execute(sql, (run,)).fetchone()[0]
+        if coming is None:
+            raise StorageError(f"run {run}: it has had no round")
+        return coming
+
     def _late(self, db: Dialect, row: UpdateRow) -> UpdateRow:
         """Return the receipt of an update whose round has closed; a rejection if it closed too long ago."""
-        sql = "SELECT MAX(round + 1 - open) FROM rounds WHERE run = ?"
-        coming: int | None = db.execute(sql, (row.run,)).fetchone()[0]
-        if coming is None:
-            raise StorageError(f"run {row.run}: it has no round {row.round}")
+        coming = self.coming_round(row.run)
         if row.round + LATE_ROUNDS < coming:
-            return row.refused("stale", f"round {row.round} closed too long ago")
+            return row.refused("stale", TOO_LATE.format(row.round))
         self._count_receipt(db, row.run, coming)
         return msgspec.structs.replace(row, late=coming)
 

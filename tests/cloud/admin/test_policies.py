@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ from tests.cloud.helper import CONFIG, RUN, Cloud, make_bundle
 from sedge_cloud.__main__ import main
 from sedge_cloud.admin.policies import ORDINARY, Extent, make_policy
 from sedge_cloud.admin.rollouts import start_rollout
-from sedge_cloud.admin.runs import resume_run, start_run
+from sedge_cloud.admin.runs import resume_run, start_run, stop_run
 from sedge_cloud.config import RunConfig, ScheduleConfig, TrainingConfig
 from sedge_cloud.store.rollouts import RolloutPlan
 from sedge_edge.config import load_config
@@ -106,6 +107,23 @@ def test_more_rounds_need_another_policy(tmp_path: Path) -> None:
     policy = sign(make_policy(RUN, [cloud.bundle], config, Extent(version=2)), KEY)
     resume_run(cloud.store, RUN, 9, policy)
     assert cloud.state().policy == policy
+
+
+def test_a_device_that_comes_later_gets_the_policy_that_the_run_was_resumed_with(
+    tmp_path: Path,
+) -> None:
+    """The config, by which the ingest knows a changed run, stays the same."""
+    cloud = started(tmp_path, CONFIG)
+    policy = sign(make_policy(RUN, [cloud.bundle], CONFIG, Extent(version=2)), KEY)
+    with closing(cloud.second_store()) as store:
+        stop_run(store, RUN)
+        cloud.load()
+        resume_run(store, RUN, policy=policy)
+        cloud.load()
+    cloud.poll()
+    assert cloud.order("a").policy == policy
+    cloud.hello("a")  # its order is built again
+    assert cloud.order("a").policy == policy
 
 
 def test_its_bounds_are_the_run_files(tmp_path: Path) -> None:

@@ -124,7 +124,10 @@ def test_an_update_of_a_round_long_ago(tmp_path: Path, monkeypatch: pytest.Monke
         answers += cloud.offer("c", small_update(order, seed=50), order=order)
     stale, *late, current = answers
     assert isinstance(stale, Reject)
-    assert (stale.reason, stale.detail) == ("stale", "round 2 closed too long ago")
+    too_late = "stale", "round 2 closed too long ago"
+    assert (stale.reason, stale.detail) == too_late
+    unsent = cut(cloud)[1]
+    assert offer(cloud, "c", unsent, round_=2) == Reject(RUN, 2, unsent.sha256, *too_late)
     assert len(late) == LATE_ROUNDS
     assert all(isinstance(answer, Committed) and answer.late for answer in late)
     assert isinstance(current, Committed) and not current.late
@@ -329,8 +332,8 @@ CALLS = {
     },
     "small": {"update", "require_room", "commit_receipts", "commit_receipt", "settle"},
     "late": {
-        "update", "order", "round", "has", "require_room", "commit_receipts", "commit_receipt",
-        "client_model", "write", "settle",
+        "update", "order", "round", "coming_round", "has", "require_room", "commit_receipts",
+        "commit_receipt", "client_model", "write", "settle",
     },
 }  # fmt: skip
 

@@ -49,12 +49,13 @@ def test_a_line_becomes_a_device(
     (tmp_path / "pi-1" / "edge.toml").write_text(
         (tmp_path / "pi-1" / "edge.toml").read_text() + "#"
     )
-    again = msgspec.structs.replace(GIVEN, secret="00" * 32).join_text()
+    again = msgspec.structs.replace(GIVEN, secret="00" * 32, certificate="NEW\n").join_text()
     assert main(["join", again]) == 2
     assert "expected `sedge-edge join --replace`, to give pi-1" in capsys.readouterr().err
     assert main(["join", again, "--replace"]) == 0
     assert (tmp_path / "pi-1" / "secret").read_text() == "00" * 32 + "\n"
     assert (tmp_path / "pi-1" / "edge.toml").read_text().endswith("#")
+    assert (tmp_path / "pi-1" / "device.pem").read_text() == "NEW\n"
 
 
 def test_for_the_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

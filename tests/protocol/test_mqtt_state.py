@@ -1,6 +1,7 @@
 """What a link says of itself: where it cannot connect, how long it waits, what it has counted."""
 
 import itertools
+import socket
 import sys
 import time
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.loop import Loop
 from sedge_protocol.host.mqtt import BrokerSettings, MqttLink
+from sedge_protocol.host.sockets import socket_bytes
 from sedge_protocol.wire import reconnect
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts a socket's bytes")
@@ -53,6 +55,19 @@ def test_it_waits_as_long_as_was_said_and_logs_an_outage_once_an_hour(
         logged += [clock.now] if driven.losses()[-1].is_news else []
     assert len(logged) > 3
     assert all(3600 <= b - a <= 3600 + 900 for a, b in itertools.pairwise(logged))
+
+
+class OldSocket(socket.socket):
+    """As of a kernel that does not count bytes yet."""
+
+    def getsockopt(self, *_: object) -> bytes:  # type: ignore[override]
+        return bytes(range(1, 193))
+
+
+def test_where_no_bytes_are_counted_there_are_none() -> None:
+    with socket.socket() as sock, OldSocket() as old:
+        assert socket_bytes(old) == (0, 0)
+    assert socket_bytes(sock) == (0, 0), "closed"
 
 
 @linux

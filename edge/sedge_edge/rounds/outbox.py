@@ -184,7 +184,6 @@ class Outbox:
     def _give_up(self, waiting: Pending, size: int, packet: int) -> list[Effect]:
         """Drop an update for which no chunk size is small enough. Informs the coordinator and the log."""
         self._store.remove_update(waiting)
-        del self._uploads[waiting]
         text = MESSAGE_TOO_LARGE.format(size=size, packet=packet, most=self._max_packet)
         decline = Decline(waiting.run, waiting.round, "MessageTooLarge", text)
         note = Note(logging.ERROR, f"run {waiting.run}, round {waiting.round}: {text}")

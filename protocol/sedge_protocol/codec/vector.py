@@ -190,7 +190,7 @@ def stated(head: bytes) -> Stated | None:
 
     Returns None if the header is invalid. Nothing after the header is checked.
     """
-    if len(head) < HEAD_BYTES or head[0] != VERSION:
+    if len(head) < HEAD_BYTES:
         return None
     try:
         header = _read_head(memoryview(head), _HEAD.unpack_from(head)[4])

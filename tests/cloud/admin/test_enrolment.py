@@ -23,7 +23,7 @@ from sedge_cloud.store.rows import DeviceRow
 from sedge_edge.config import load_config
 from sedge_protocol.errors import ConfigError, LinkError, StorageError
 from sedge_protocol.host import enrolment as device_files
-from sedge_protocol.host.enrolment import parse_join_text
+from sedge_protocol.host.enrolment import Enrolment, parse_join_text
 from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.host.probe import probe
 from sedge_protocol.wire.keys import DeviceKeys, parse_secret
@@ -55,6 +55,8 @@ def test_modes_do_not_follow_the_umask(store: Store, tmp_path: Path, umask: int)
     before = os.umask(umask)
     try:
         add_device(store, CloudConfig("bench", broker=broker), "pi-1", tmp_path / "pi-1")
+        new = Enrolment("pi-1", "bench", broker.url, bytes(32).hex(), certificate="PEM")
+        new.replace_secret(tmp_path / "pi-1")
         write_first_files(tmp_path / "cloud", "bench", "mqtt://127.0.0.1:1883")
     finally:
         os.umask(before)

@@ -226,6 +226,20 @@ def test_everything_that_is_needed_is_named(path: Path) -> None:
     assert None not in now.state.blobs()
 
 
+def test_steps_that_are_wrong_leave_the_model_alone_to_be_fetched(path: Path) -> None:
+    """Nor are the steps kept from the run tried again: they may be what is wrong."""
+    now = memory(path)
+    first, other = order("a", 2, steps=1), order("b", 1, steps=1)
+    now.finish(first, outcome("a", 2), first.steps)
+    for given in (msgspec.structs.replace(first, round=3), other):
+        now.accept(given)
+        now.strike_steps(given)
+        whole = msgspec.structs.replace(given, steps=())
+        assert now.state.continued_orders(lambda sha256: True)[-1] == whole
+    assert now.state.runs["a"].kept == outcome("a", 2).kept
+    assert memory(path).state == now.state
+
+
 def test_what_changes_nothing_writes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An SD card is not worn out by frames that say nothing new."""
     now = memory(path)

@@ -1,7 +1,7 @@
 """What a doctor learns from one connection; test_mqtt_hostile.py has brokers that refuse it."""
 
 import pytest
-from tests.protocol.driven import connected, fresh, settings
+from tests.protocol.driven import connected, fresh, settings, settle
 
 from sedge_emulate.broker.brokers import Broker
 from sedge_protocol.errors import LinkError
@@ -23,7 +23,10 @@ def test_nobody_listens() -> None:
 
 
 def test_what_is_said_must_come_back(shared: Broker) -> None:
-    topic = fresh()
+    topic, elsewhere = fresh(), fresh()
     probe(settings(shared.url, fresh()), topic, topic)
-    with pytest.raises(LinkError, match=f"nothing came back on {topic} within 0 s"):
-        probe(settings(shared.url, fresh()), topic, "elsewhere", 0.2)
+    with connected(shared.url, fresh(), elsewhere) as other:
+        with pytest.raises(LinkError, match=f"nothing came back on {topic} within 0 s"):
+            probe(settings(shared.url, fresh()), topic, elsewhere, 0.2)
+        settle(other)
+    assert len(other.received()) == 1

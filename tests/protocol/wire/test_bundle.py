@@ -273,9 +273,15 @@ def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_bundle_that_no_device_would_take_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundles, "MAX_BUNDLE_BYTES", 1000)
-    with pytest.raises(CodecError, match="the limit is 1000"):
+    blob = pack(BUNDLE)
+    size = len(zlib.decompress(blob))
+    monkeypatch.setattr(bundles, "MAX_BUNDLE_BYTES", size)
+    assert unpack(pack(BUNDLE)).files == FILES
+    monkeypatch.setattr(bundles, "MAX_BUNDLE_BYTES", size - 1)
+    with pytest.raises(CodecError, match=f"bundle: {size} bytes, the limit is {size - 1}"):
         pack(BUNDLE)
+    with pytest.raises(CodecError, match=f"the limit of {size - 1} bytes"):
+        unpack(blob)
 
 
 def test_a_backend_without_a_gradient_trains_nothing() -> None:

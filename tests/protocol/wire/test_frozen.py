@@ -43,6 +43,7 @@ def test_frozen_values_lose_nothing(values: Theta, coding: ValueCoding) -> None:
     ("blob", "text"),
     [
         (bytes(23), "frozen data: coded vector: version 0"),
+        (frozen_blob(VALUES)[:11], "frozen data: coded vector: 11 bytes, the header alone has"),
         (
             VALUES.tobytes(),
             "6 float32 values without a header, as an earlier version exported them; export the bundle",

@@ -249,6 +249,10 @@ REFUSED: dict[str, tuple[Callable[[ModelProto], object], str]] = {
         r"initializer\[0\]: element type 8, expected one of",
     ),
     "an output": (output(2**14, 2**15), r"output\[0\]: shape \[16384, 32768\], expected at most"),
+    "an output of texts": (
+        lambda m: setattr(m.graph.output[0].type.tensor_type, "elem_type", TensorProto.STRING),
+        r"output\[0\]: element type 8, expected one of",
+    ),
     "an output's rank": (output(*[1] * 17), r"dim\[16\]: expected at most 16 dimensions"),
     "a Scan within a Scan": (
         body(lambda g: g.node.append(scan("within", "too", prefix="inner "))),

@@ -14,7 +14,7 @@ from sedge_protocol.wire.settings import (
 
 OWN = Settings(
     GatesConfig(
-        mains=False, unmetered=True, min_battery_percent=50, max_load=2.0, quiet_hours="22:00-06:00"
+        mains=False, unmetered=True, min_battery_percent=50, max_load=2.0, quiet_hours="01:00-05:00"
     ),
     LimitsConfig(orders_per_hour=100, megabytes_per_day=20_000.0),
     "info",
@@ -29,7 +29,11 @@ OWN = Settings(
         ("gates.min_battery_percent", (60,), (40, 101, "60")),
         ("gates.max_load", (1.5,), (2.5, 0)),
         ("gates.max_temperature_c", (70,), (19, 151)),
-        ("gates.quiet_hours", ("21:30-06:00",), ("23:00-06:00", "21:00-05:00", "", "night")),
+        (
+            "gates.quiet_hours",
+            ("22:00-06:00", "00:30-05:00"),
+            ("01:30-06:00", "22:00-04:59", "", "night"),
+        ),
         ("limits.orders_per_hour", (99,), (101, 0, 50.5)),
         ("limits.megabytes_per_day", (0.5, 19_999), (1e9, -1)),
         ("limits.disk_share", (0.25,), (0.75,)),

@@ -51,7 +51,9 @@ class Leader:
         )
         self._settings = SettingsRollouts(self._store, wall)
         self._retry_at = math.inf  # finite if a run could not be read, which must be retried
-        self._names: set[str] | None = None  # the names of all runs, once they have been loaded
+        self._known: set[tuple[str, float]] | None = (
+            None  # all runs, once loaded, by name and creation
+        )
 
     @property
     def runs(self) -> dict[str, Run]:
@@ -69,7 +71,7 @@ class Leader:
         ``runs`` are the current rows of all runs. Raises ``StorageError``.
         """
         effects: list[CloudEffect | Hint] = []
-        is_first, self._retry_at = self._names is None, math.inf
+        is_first, self._retry_at = self._known is None, math.inf
         if is_first:
             catch_up_all(self._store)
         effects += self._load_runs(runs, now)
@@ -116,11 +118,11 @@ class Leader:
 
     def _load_runs(self, rows: Sequence[RunRow], now: float) -> list[CloudEffect | Hint]:
         effects = list[CloudEffect | Hint]()
-        names = {row.run for row in rows}
-        for name in sorted((self._names or set()) - names):
+        known = {(row.run, row.created) for row in rows}
+        for name, _ in sorted((self._known or set()) - known):
             effects += self._rounds.forget(name)
             self._housekeeping.schedule()
-        self._names, self._rounds.serving = names, serving_run(rows)
+        self._known, self._rounds.serving = known, serving_run(rows)
         for row in rows:
             effects += self._load_run(row, now)
         return effects
@@ -128,8 +130,9 @@ class Leader:
     def _load_run(self, row: RunRow, now: float) -> list[CloudEffect | Hint]:
         live = self._rounds.live.get(row.run)
         is_new = live is None and (row.status == RUNNING or row is self._rounds.serving)
-        known = None if live is None else (live.run.status, live.run.coded_config)
-        is_resumed = row.status == RUNNING and known not in (None, (RUNNING, row.config))
+        # The stop before a resumption may have gone unnoticed.
+        is_current = live is None or (live.run.status == RUNNING and live.run.is_current(row))
+        is_resumed = row.status == RUNNING and not is_current
         if is_new or is_resumed:
             try:
                 return self._rounds.add_run(row, now)

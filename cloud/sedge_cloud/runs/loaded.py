@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from sedge_cloud.runs.run import Run, state_of
+from sedge_cloud.runs.run import Run
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import RunRow
 from sedge_protocol.errors import StorageError
@@ -28,7 +28,7 @@ class Runs:
         self._statuses = {name: row.status for name, row in rows.items()}
         for name, run in list(self._loaded.items()):
             row = rows.get(name)
-            if row is None or not _is_as_loaded(run, row):
+            if row is None or not run.is_current(row):
                 del self._loaded[name]
 
     def status(self, name: str) -> str:
@@ -53,12 +53,3 @@ class Runs:
                 continue
             found += [] if run is None else [run]
         return found
-
-
-def _is_as_loaded(run: Run, row: RunRow) -> bool:
-    """Return True if a run's fixed properties and policy are still those of its row."""
-    try:
-        policy = state_of(row).policy
-    except StorageError:
-        return False  # the next ``get`` raises this error
-    return (row.created, row.config, policy) == (run.created, run.coded_config, run.state.policy)

@@ -75,6 +75,15 @@ class Run:
         self._blobs = store.blobs
         self.widths = tuple(Width(form.dropped, form.layout) for form in self.manifests)
 
+    def is_current(self, row: RunRow) -> bool:
+        """Return True if the run's fixed properties and its policy are still those of its row."""
+        try:
+            policy = state_of(row).policy
+        except StorageError:
+            return False  # loading the run anew raises this error, where it is reported
+        found = row.created, row.config, policy
+        return found == (self.created, self.coded_config, self.state.policy)
+
     @cached_property
     def strategy(self) -> Strategy:
         """Return the run's algorithm, created on first use: an ended run can answer offers without it.

@@ -109,21 +109,24 @@ def test_more_rounds_need_another_policy(tmp_path: Path) -> None:
     assert cloud.state().policy == policy
 
 
-def test_a_device_that_comes_later_gets_the_policy_that_the_run_was_resumed_with(
-    tmp_path: Path,
-) -> None:
-    """The config, by which the ingest knows a changed run, stays the same."""
-    cloud = started(tmp_path, CONFIG)
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_run_goes_on_with_the_policy_that_it_was_resumed_with(tmp_path: Path, seen: bool) -> None:
+    """The config stays the same, and the coordinator may never have ``seen`` that the run was stopped."""
+    cloud = started(tmp_path, msgspec.structs.replace(CONFIG, evaluate=False))
     policy = sign(make_policy(RUN, [cloud.bundle], CONFIG, Extent(version=2)), KEY)
     with closing(cloud.second_store()) as store:
         stop_run(store, RUN)
-        cloud.load()
+        if seen:
+            cloud.load()
         resume_run(store, RUN, policy=policy)
         cloud.load()
     cloud.poll()
     assert cloud.order("a").policy == policy
     cloud.hello("a")  # its order is built again
     assert cloud.order("a").policy == policy
+    cloud.answer("a", "b")
+    assert cloud.order("a").round == 2 and cloud.order("a").policy == policy
+    assert cloud.state().policy == policy
 
 
 def test_its_bounds_are_the_run_files(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Runs that go on after their end, and runs that are deleted, beside a coordinator that runs."""
 
 import logging
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -180,3 +181,17 @@ def test_stopped_and_deleted_between_two_looks_of_the_service(cloud: Cloud) -> N
     assert cloud.core.runs == {} and cloud.messages("a", Cancel)
     for table in ("rounds", "orders", "updates", "client_models", "traffic"):
         assert not cloud.store._db.execute(f"SELECT * FROM {table}").fetchall()
+
+
+def test_deleted_and_begun_again_between_two_looks_of_the_service(cloud: Cloud) -> None:
+    cloud.hello()
+    cloud.answer("a", "b")
+    assert cloud.order("a").round == 2
+    with closing(cloud.second_store()) as store:
+        stop_run(store, RUN)
+        delete_run(store, RUN)
+        start_run(store, RUN, cloud.bundle, CONFIG)
+    noticed(cloud)
+    assert cloud.messages("a", Cancel) and cloud.order("a").round == 1
+    cloud.answer("a", "b")
+    assert cloud.state().round == 1

@@ -93,10 +93,15 @@ class OpenOrders:
             effects += self.over(Over(name, WHY_OVER.get(self._runs.status(name), "")))
         for name, row in rows.items():
             known = self._open.get(name)
-            if known is not None and known.row.round == row.round and row.phase != SERVING:
+            # A new run of the same name may have a round of the same number.
+            is_known = known is not None and (known.row.round, known.row.opened) == (
+                row.round,
+                row.opened,
+            )
+            if is_known and row.phase != SERVING:
                 continue
             asked = read_asked(self._store, row)
-            before = known.orders if known is not None and known.row.round == row.round else {}
+            before = known.orders if known is not None and is_known else {}
             new = tuple(name for name in asked.orders if name not in before)
             if new:
                 settled = frozenset(asked.settled)

@@ -8,11 +8,21 @@ import msgspec
 import pytest
 from tests.cloud import given
 from tests.cloud.given import assigned
-from tests.cloud.helper import BEGUN, CONFIG, FLEET, RUN, TRUSTING, Cloud, a_hello, small_update
+from tests.cloud.helper import (
+    BEGUN,
+    CONFIG,
+    FLEET,
+    RUN,
+    TRUSTING,
+    Cloud,
+    a_hello,
+    make_bundle,
+    small_update,
+)
 from tests.cloud.stores import open_store
 from tests.fleet import failing
 
-from sedge_cloud.admin.runs import stop_run
+from sedge_cloud.admin.runs import delete_run, start_run, stop_run
 from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.disk_errors import DISK_RETRY_S
@@ -108,6 +118,21 @@ def test_the_end_of_a_run_is_told_to_each_device_by_its_own_process(pair: Pair) 
     pair.go_on()
     assert pair.first.messages("a", Cancel) and pair.second.messages("b", Cancel)
     assert not pair.first.sends(down(FLEET, "b")) and not pair.second.sends(down(FLEET, "a"))
+
+
+def test_a_run_that_begins_anew_between_two_looks_of_a_process_is_another(
+    pair: Pair, tmp_path: Path
+) -> None:
+    before = pair.second.order("b")
+    stop_run(pair.second.store, RUN)
+    delete_run(pair.second.store, RUN)
+    config = msgspec.structs.replace(CONFIG, seed=CONFIG.seed + 1)
+    start_run(pair.second.store, RUN, make_bundle(tmp_path / "another"), config)
+    pair.first.load()
+    pair.first.poll()
+    pair.go_on()
+    assert pair.second.order("b").round == before.round == 1
+    assert pair.second.order("b").seed != before.seed
 
 
 def test_a_device_of_another_process_is_told_by_that_one_what_it_lacks(

@@ -1,8 +1,9 @@
 """Records the running coordinator's observations of devices, rounds, broker and disk as rows.
 
 It writes only changes, at most once a second and in one transaction, so an idle fleet costs only
-heartbeats. Nothing waits for these rows, and they are not flushed. If the disk refuses them, this is not
-treated as an error; status displays are merely out of date.
+heartbeats. These rows are not flushed. If the disk refuses them, this is not treated as an error; they are
+retried a second later. Until then, status displays are out of date and, if another process leads, it does
+not know which devices have come or gone (rounds/elsewhere.py).
 """
 
 import os

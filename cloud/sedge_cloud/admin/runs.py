@@ -238,7 +238,10 @@ def _require_link(run: Run, store: Store) -> None:
 
 
 def stop_run(store: Store, name: str) -> None:
-    """Stop a run. It keeps its models and receipts, and aggregates the updates that have arrived."""
+    """Stop a run. It keeps its models and receipts.
+
+    Its open round is not aggregated unless the run is resumed.
+    """
     row = find_run(store, name)
     if row.status != RUNNING:
         raise ConfigError("run", f"{name} ({row.status})", "the name of a running run")

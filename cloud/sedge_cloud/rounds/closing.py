@@ -1,6 +1,6 @@
-"""Closes rounds: aggregates the updates into the next global model, in one transaction.
+"""Closes rounds: aggregates the updates into the next global model, then stores it in one transaction.
 
-The result depends only on committed rows, so a retry after a crash produces the same bytes.
+The model depends only on committed rows, so a retry after a crash produces the same bytes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,9 +40,10 @@ def close_round(
     """Aggregate the updates into the next global model, and store the run's next state.
 
     ``at`` is the closing time on the wall clock; ``why`` says what closed the round. If there are too few
-    updates, or the model cannot be stored, the run fails and keeps its state. If another process writes
-    receipts in the meantime, the round is aggregated again to include their updates. A round that another
-    leader has already closed is left unchanged.
+    updates, or the next model cannot be created, the run fails and keeps its state. If another process
+    writes receipts in the meantime, the round is aggregated again to include their updates. A round that
+    another leader has already closed is left unchanged. Raises ``StorageError`` if blobs or rows cannot be
+    read or written; the run does not fail, so the caller can try again.
     """
     store, run = run_store.store, live.run
     since = counts_late_since(run.config, current.row)

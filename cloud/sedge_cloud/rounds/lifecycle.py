@@ -70,6 +70,9 @@ class Event(StrEnum):
     SHORTAGE = "time is up, with too few updates"
 
 
+EXCUSED = "every device that is not waiting has answered"
+
+
 class Phase(StrEnum):
     """What a round waits for: updates, stragglers, offline devices, newcomers, or (if closed) nothing."""
 
@@ -177,6 +180,13 @@ class OpenRound(AskedRound):
         if now < self.ends_at:
             return None
         return Event.TIME if enough else Event.SHORTAGE
+
+    def closed_by(self, event: Event) -> str:
+        """Return why ``event`` closes the round, as operators read it."""
+        if event is Event.EVERYONE:
+            return EXCUSED if self.excused else str(event)
+        # If a grace period has ended, the reason is whatever began it.
+        return str({Phase.GRACE: Event.QUORUM, Phase.OFFLINE: Event.ALONE}.get(self.phase, event))
 
     def enter(self, event: Event, config: RunConfig, now: float) -> None:
         """Apply an event. Raises ``LocalError`` for one that is illegal in this phase."""

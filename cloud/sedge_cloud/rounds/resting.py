@@ -6,7 +6,9 @@
     another reason, an update that counts, a restart of the agent, other capabilities
                         treated as if it had never declined
 
-The orders in the store record all declines, so a restart of the coordinator changes nothing.
+After a restart, the coordinator reconstructs this from the stored declines of the last ``MAX_ROUNDS``
+rounds. It then no longer knows of older declines, nor of devices that have said hello as restarted or with
+other capabilities since they declined.
 """
 
 from collections.abc import Collection, Iterable

@@ -147,7 +147,7 @@ class Scheduler:
             yield from self._reject_lost(live.run, current)
         while (event := current.due(config, now)) is not None:
             if next_state(ROUND, current.phase, event) == Phase.CLOSED:
-                at, why = self._wall(now), str(event)
+                at, why = self._wall(now), current.closed_by(event)
                 given = live, self._run_store, current, self._traffic, at, why
                 summary = close_round(*given)
                 yield from self._closed(live, current, summary)

@@ -168,7 +168,7 @@ NOTHING = Accounts("", 0, b"", b"")
 
 
 class ClosedRound(msgspec.Struct, frozen=True):
-    """Everything that is written in one transaction when a round closes.
+    """What ``Store.close_round`` writes about a round, in one transaction.
 
     ``receipts`` is the value of ``RoundRow.receipts`` from when the updates were read. ``summary`` and
     ``state`` are MessagePack of the round's ``Summary`` and the run's next ``RunState``, and ``status`` is

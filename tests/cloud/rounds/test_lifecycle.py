@@ -160,6 +160,11 @@ def replaced(**values: object) -> RunConfig:
     return msgspec.structs.replace(CONFIG, **values)
 
 
+def reasons(cloud: Cloud) -> list[str]:
+    """What closed each round, as operators read it."""
+    return [row.why for row in cloud.store.rounds(RUN) if not row.open]
+
+
 def test_what_a_round_came_to(tmp_path: Path) -> None:
     cloud = began(tmp_path, "abc", robust=TRUSTING)
     for name, (examples, before, after) in {"a": (9, 0.2, 0.4), "b": (3, 0.4, 0.8)}.items():
@@ -211,6 +216,7 @@ def test_the_quorum_closes_a_round_and_late_updates_only_refresh_the_client_mode
     late_order = cloud.order("c")
     cloud.answer("a", "b")
     assert [summary.round for summary in cloud.summaries()] == [1]
+    assert reasons(cloud) == [Event.QUORUM]
     after_round_1 = cloud.state()
     blob = small_update(late_order, seed=77)
     sha256 = hashlib.sha256(blob).digest()
@@ -267,7 +273,7 @@ def test_those_who_are_offline_have_a_grace_of_their_own(tmp_path: Path) -> None
     cloud.poll(9.9)
     assert not cloud.summaries()
     cloud.poll(0.1)
-    assert len(cloud.summaries()) == 1
+    assert reasons(cloud) == [Event.ALONE]
 
 
 def test_who_may_be_coming_back_is_waited_for(tmp_path: Path) -> None:
@@ -503,6 +509,7 @@ def test_a_round_closes_a_grace_period_after_the_quorum(tmp_path: Path) -> None:
     assert len(cloud.summaries()) == 2
     cloud.poll(1.0)  # the deadline holds in the grace period, too
     assert [len(summary.devices) for summary in cloud.summaries()] == [3, 4, 2]
+    assert reasons(cloud) == [Event.QUORUM, Event.EVERYONE, Event.QUORUM]
 
 
 def test_a_grace_period_without_updates_is_over() -> None:

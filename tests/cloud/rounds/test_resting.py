@@ -8,7 +8,7 @@ from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello, began
 
 from sedge_cloud.config import RunConfig
 from sedge_cloud.rounds.cohort import draw_cohort, plan_cohort
-from sedge_cloud.rounds.lifecycle import Event, OpenRound, Phase
+from sedge_cloud.rounds.lifecycle import EXCUSED, Event, OpenRound, Phase
 from sedge_cloud.rounds.resting import MAX_ROUNDS, Resting
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_protocol.wire.messages import Decline, Hello, Order
@@ -87,6 +87,8 @@ def test_a_device_that_begins_to_wait_holds_no_round_up(tmp_path: Path) -> None:
     assert cloud.core.open[RUN].row.round == 1
     wait(cloud, "b")
     assert cloud.core.open[RUN].row.round == 2 and asked(cloud, "b") == [1]
+    closed = cloud.store.round(RUN, 1)
+    assert closed is not None and closed.why == EXCUSED
     wait(cloud, "a")  # everybody waits: nobody is asked again, and nothing closes
     cloud.poll(61.0)
     assert cloud.core.open[RUN].row.round == 2 and asked(cloud, "a") == [1, 2]

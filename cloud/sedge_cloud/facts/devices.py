@@ -17,8 +17,8 @@ from sedge_cloud.facts.records import (
     printable,
     when,
 )
+from sedge_cloud.store.database import Store
 from sedge_cloud.store.records import Census, DevicePast
-from sedge_cloud.store.roles import Seen
 from sedge_cloud.store.rows import DeviceRow, HistoryRow, SessionRow
 from sedge_protocol import VERSION
 from sedge_protocol.wire.messages import Hello
@@ -153,7 +153,7 @@ def states_of(census: Census, running: bool) -> dict[DeviceState, int]:
     }
 
 
-def read_devices(store: Seen, names: Collection[str]) -> dict[str, KnownDevice]:
+def read_devices(store: Store, names: Collection[str]) -> dict[str, KnownDevice]:
     """Read the rows of these devices. Returns the devices that exist, by id."""
     known = {name: KnownDevice(row) for name, row in store.devices_named(names).items()}
     paused = store.paused() if known else dict[str, float]()
@@ -168,7 +168,7 @@ def read_devices(store: Seen, names: Collection[str]) -> dict[str, KnownDevice]:
 
 
 def lots_of(
-    store: Seen, names: Sequence[str], running: bool, going: Collection[Going], size: int
+    store: Store, names: Sequence[str], running: bool, going: Collection[Going], size: int
 ) -> Iterator[list[DeviceFacts]]:
     """Yield facts about these devices in batches of ``size``. Each batch describes a single moment.
 

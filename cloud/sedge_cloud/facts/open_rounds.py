@@ -10,7 +10,7 @@ import msgspec
 from sedge_cloud.facts.records import Code, DeviceFacts, RoundFacts, Waiting, printable, when
 from sedge_cloud.figures.numbers import natural, quantity
 from sedge_cloud.runs.terms import Terms
-from sedge_cloud.store.roles import Seen
+from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import RoundRow, RunRow
 from sedge_cloud.store.selector import Choice, parse
 
@@ -43,7 +43,7 @@ class Waits:
     unable: Mapping[str, str]
     now: float
 
-    def open_round(self, store: Seen, run: RunRow, row: RoundRow) -> RoundFacts:
+    def open_round(self, store: Store, run: RunRow, row: RoundRow) -> RoundFacts:
         """Build the facts of an open round, or of the round in which a finished run serves newcomers."""
         orders, came = store.answers(row.run, row.round), store.received(row.run, row.round)
         updates = came.counted
@@ -145,7 +145,7 @@ def _doing(
 
 
 def run_waits(
-    terms: Terms, devices: Iterable[DeviceFacts], unable: Mapping[str, str], store: Seen
+    terms: Terms, devices: Iterable[DeviceFacts], unable: Mapping[str, str], store: Store
 ) -> str:
     """Explain why a running run has no open round. Returns "" if its devices are not the reason."""
     devices, which = list(devices), "online"

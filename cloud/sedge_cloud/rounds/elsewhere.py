@@ -11,7 +11,7 @@ from sedge_cloud.hints import DeviceOnline, Left, ToLeader
 from sedge_cloud.rounds.reach import Meter, Reach
 from sedge_cloud.runs.asked import Presence
 from sedge_cloud.runs.terms import Terms, abilities
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import DeviceRow, TrafficRow
 from sedge_cloud.store.selector import parse
 from sedge_protocol.wire.messages import Hello
@@ -33,7 +33,7 @@ class Everywhere:
     Methods raise ``StorageError`` when a row cannot be read.
     """
 
-    def __init__(self, ours: Reach, store: Store, is_ours: Callable[[str], bool]) -> None:
+    def __init__(self, ours: Reach, store: Rows, is_ours: Callable[[str], bool]) -> None:
         self._ours = ours
         self._store = store
         self._is_ours = is_ours
@@ -137,7 +137,7 @@ def _is_another(last: _Known, known: _Known) -> bool:
 class MeterEverywhere:
     """Reads byte counts for all devices (``Meter``): ours from memory, other processes' from rows."""
 
-    def __init__(self, ours: Meter, store: Store, is_ours: Callable[[str], bool]) -> None:
+    def __init__(self, ours: Meter, store: Rows, is_ours: Callable[[str], bool]) -> None:
         self._ours = ours
         self._store = store
         self._is_ours = is_ours

@@ -37,11 +37,11 @@ Option = bool | int | float | str | list[bool | int | float | str]
 
 
 class TrainingConfig(Training, frozen=True, forbid_unknown_fields=True):
-    """[training]: how each device trains (see messages.Training)."""
+    """[training]: how each device trains (see wire/training.py)."""
 
 
 class RobustConfig(Robust, frozen=True, forbid_unknown_fields=True):
-    """[robust]: how far the coordinator trusts a single device (see robust.Robust)."""
+    """[robust]: how far the coordinator trusts a single device (see algorithms/robust.py)."""
 
 
 class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

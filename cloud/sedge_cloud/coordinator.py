@@ -2,10 +2,14 @@
 
 Its methods take frames and the time, and return effects. Whatever an effect mentions is already in the
 store, and a store method returns only once its write is durable. The process can therefore be killed
-between any two effects and restart from the store alone. ingest.py handles frames and leader.py handles
-rounds; this module passes their hints (hints.py) to each other. If several processes serve a fleet, each
-has an ingest for its shards, and one of them has the leader. When a process changes rows, the others are
-notified and reload them.
+between any two effects and restart from the store alone. It then loses the byte counts of open rounds
+(ingest/traffic.py), changes to sessions in the last second (recorder.py), counters, token buckets and
+mutes. It also loses updates accepted in the current turn, which devices offer again, and download queues,
+which devices fill again.
+
+ingest.py handles frames and leader.py handles rounds; this module passes their hints (hints.py) to each
+other. If several processes serve a fleet, each has an ingest for its shards, and one of them has the
+leader. When a process changes rows, the others are notified and reload them.
 """
 
 from collections import Counter
@@ -254,6 +258,8 @@ class Coordinator:
                     effects += self._passed_on(self._leader.hear(one, now), now)
                 else:
                     self._tell(one)
+            elif isinstance(one, Lacking):
+                self._tell(one)
             elif isinstance(one, ToIngest):
                 self._tell(one)
                 effects += self._passed_on(self.ingest.hear(one, now), now)

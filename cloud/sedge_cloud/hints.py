@@ -1,20 +1,22 @@
 """Hints: messages between ingest and leader in one process, so that neither has to poll the rows.
 
-A hint may be lost without harm: the same facts are in rows, which are reloaded when another process has
-changed something. The columns show the hint, the rows with its facts, and who reads them.
+Most hints announce facts that are also in rows, which a process reloads when another one has changed
+something. The columns show the hint, the rows with its facts, and who reads them.
 
     DeviceOnline  sessions (online, waits), devices (hello, incarnation)  leader
     Left          sessions (online)                                       leader
     Answered      updates (a receipt, good or bad)                        leader
     Declined      orders (declined)                                       leader
-    Lacking       (missing chunks of a blob sent to all; devices ask again)
-    DiskFailed    (the ingest's disk may be full, so garbage should be collected)
+    DiskFailed    none: garbage is collected, as the disk may be full     leader
     Ordered       rounds (open), orders                                   ingest
     Over          rounds (open), runs (status)                            ingest
     Begun         runs (status, config)                                   ingest
-    LeftOut       (sent to the device and logged, not stored; another process gets a signal)
+    LeftOut       none: the device is told what it lacks                  ingest
+    Lacking       none: chunks of a blob sent to all are requested        the leading process's ingest
 
-``Lacking`` and ``LeftOut`` are also signals to other processes, so their fields must not change.
+Any hint may be lost without harm: a full disk fails again, a device that lacks chunks asks again, and one
+that lacks features is left out all the same. ``Lacking`` and ``LeftOut`` are also signals to other
+processes, so their fields must not change.
 """
 
 from collections.abc import Mapping
@@ -124,6 +126,6 @@ class LeftOut(msgspec.Struct, frozen=True, array_like=True):
     features: tuple[str, ...]
 
 
-ToLeader: TypeAlias = DeviceOnline | Left | Answered | Declined | Lacking | DiskFailed
+ToLeader: TypeAlias = DeviceOnline | Left | Answered | Declined | DiskFailed
 ToIngest: TypeAlias = Ordered | Over | Begun | LeftOut
-Hint: TypeAlias = ToLeader | ToIngest
+Hint: TypeAlias = ToLeader | ToIngest | Lacking

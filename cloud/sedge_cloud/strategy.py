@@ -203,7 +203,7 @@ class Assignment:
     The device starts from the global model with ``patch`` (absolute values) written over it. Two kinds of
     tensors come from its own last model instead and are never sent: those in ``work.keep`` and, unless
     ``shares_statistics``, BatchNorm's statistics. ``work`` is everything else that the order asks for
-    (messages.Work); without ``work.training`` the run's training applies. ``arrays`` replaces the device's
+    (wire/work.py); without ``work.training`` the run's training applies. ``arrays`` replaces the device's
     ``ClientModel.arrays``.
 
     ``start`` (m,) replaces the global model, in the layout of ``Context.widths[width]``. Devices with equal

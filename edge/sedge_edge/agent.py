@@ -7,8 +7,9 @@
       -> uploading  the update is offered again after every reconnection (outbox.py)
       -> receipt    the coordinator has stored or rejected the update, which is deleted only now
 
-Every arrow is one commit (state.py), so a crash repeats at most the step that it interrupted. ``now`` is
-monotonic seconds. Effects are returned only after the state that they announce is on disk.
+Every arrow is one commit (state.py), so a crash repeats at most the step that it interrupted. A job saves a
+checkpoint only if a gate, the budget or a shutdown stops it. ``now`` is monotonic seconds. Effects are
+returned only after the state that they announce is on disk.
 """
 
 import logging
@@ -45,7 +46,7 @@ from sedge_protocol.wire.messages import Message, Order
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.signing_keys import SigningKeys
 
-# How soon to retry a job after a gate has closed. A stopped job writes a checkpoint at most this often.
+# How soon to retry a job after a gate has closed, and so how often gates can make it write a checkpoint.
 GATE_RETRY_S = 60.0
 
 

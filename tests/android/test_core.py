@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.android.java import CORE, JAVA, VECTORS, run
 from tests.edge.python_only import REASONS
+from tools.spec.__main__ import made
 
 PAGE = Path(__file__).parents[2] / "docs" / "android-client.md"
 TESTS = (
@@ -29,10 +30,14 @@ def test_on_the_jvm(class_path: str, tmp_path: Path) -> None:
 
 def test_the_page_says_how_large_the_core_is(capsys: pytest.CaptureFixture[str]) -> None:
     files = sorted((CORE / "src" / "main").rglob("*.java"))
-    lines = sum(len(path.read_text().splitlines()) for path in files)
+    sizes = {path.name: len(path.read_text().splitlines()) for path in files}
+    lines = sum(sizes.values())
     with capsys.disabled():
         print(f"\nthe core in Java: {lines} lines in {len(files)} files")
-    assert f"**The core has {round(lines, -3):,} lines**" in PAGE.read_text()
+    generated = sum(sizes[Path(path).name] for path, _ in made() if path.endswith(".java"))
+    page = PAGE.read_text()
+    assert f"**The core has {round(lines, -3):,} lines**. {round(generated, -2):,} of them" in page
+    assert f"about {round(sizes['MqttConnection.java'], -1)} lines: the parts of MQTT" in page
 
 
 def test_the_page_says_what_the_agents_tests_ask_of_python_alone() -> None:

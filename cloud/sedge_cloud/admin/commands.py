@@ -1,4 +1,8 @@
-"""The commands ``run export``, ``run resume`` and ``run delete``, ``prune``, ``backup`` and ``restore``."""
+"""Commands for runs (``export``, ``resume``, ``delete``) and for the whole state.
+
+These are ``prune``, ``backup``, ``restore`` and ``store copy``. All commands open the state through
+``open_state`` or ``open_reader``.
+"""
 
 import argparse
 from contextlib import ExitStack, closing

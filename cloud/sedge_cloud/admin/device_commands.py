@@ -1,4 +1,4 @@
-"""The commands ``device add``, ``reissue``, ``revoke`` and ``list``."""
+"""The commands ``device add``, ``reissue``, ``revoke``, ``list``, ``tag``, ``pause`` and ``resume``."""
 
 import argparse
 import time

@@ -1,7 +1,8 @@
-"""Reads the facts about a fleet from its store: consistent rows, bundles, and free disk space.
+"""Reads the facts about a fleet from its store: consistent rows, groups of devices, and free disk space.
 
-A reader caches the rows that it has read and queries only later changes, so an idle fleet costs nothing. It
-is read-only and works while the service is running, in the same process or in another one.
+A reader caches devices and closed rounds, and queries only those that have changed since. It reads runs,
+processes, joins, rollouts and disk measurements every time. It is read-only and works while the service is
+running, in the same process or in another one.
 """
 
 import statistics

@@ -5,11 +5,11 @@
     offer     -> the stored receipt | busy | have
     chunk     -> written; after the last one: validated, stored with its receipt -> committed
     decline   -> stored; the round no longer waits for this device
+    join      -> the new secret that the device offers is stored (renewing.py)
     goodbye   -> the device is offline
 
-It reads devices, sessions (once), runs, and open rounds with their orders and receipts. It writes hellos,
-receipts with their client models and updates, declines, traffic and, through recorder.py, sessions. It
-never calls the leader: rows record what the leader does, and hints (hints.py) announce it sooner.
+It reads devices with their sessions, runs, and open rounds with their orders and receipts. It writes what
+the table says, traffic and, mostly through recorder.py, sessions. It never calls the leader (hints.py).
 """
 
 import logging

@@ -19,7 +19,6 @@ from sedge_cloud.hints import (
     DeviceOnline,
     DiskFailed,
     Hint,
-    Lacking,
     Left,
     LeftOut,
     Ordered,
@@ -238,8 +237,6 @@ class Scheduler:
                     self._is_stirred = True
             case DiskFailed():
                 self._housekeeping.schedule()
-            case Lacking():
-                pass  # handled by the coordinator, not by the leader
         return []
 
     def _arrived(self, hint: DeviceOnline, now: float) -> list[CloudEffect | Hint]:

@@ -1,7 +1,7 @@
 """A store's database and blobs: opens them, checks them, and writes in transactions.
 
 A ``Dialect`` (sqlite.py, postgres.py) covers the differences between databases; the queries are in
-database.py.
+``Store`` (database.py) and its base classes.
 """
 
 from collections.abc import Collection, Generator, Iterator, Sequence

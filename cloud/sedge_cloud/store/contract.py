@@ -1,9 +1,9 @@
 """The interfaces of a store's parts: a SQL dialect for rows, blobs, and upload parts on disk.
 
-The queries are written once (database.py), in SQL that both SQLite and PostgreSQL accept: ``?`` and
-``:name`` for values, ``FOR UPDATE`` and ``FOR SHARE`` for rows that no one else may change in the meantime.
-A ``Dialect`` covers the differences. To support a third store, add a ``Dialect`` or a ``Blobs``, and a line
-in opening.py.
+Each query is written once, in SQL that both SQLite and PostgreSQL accept: ``?`` and ``:name`` for values,
+``FOR UPDATE`` and ``FOR SHARE`` for rows that no one else may change in the meantime. A ``Dialect`` covers
+the differences. To support a third store, add a ``Dialect`` or a ``Blobs``, accept its URL in settings.py,
+open it in opening.py, and run the tests on it (tests/cloud/stores.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set

@@ -1,4 +1,4 @@
-"""The coordinator's state: a database and blobs. All queries are here, in SQL for SQLite and PostgreSQL.
+"""The coordinator's state: a database and blobs. The queries are in ``Store`` and its base classes.
 
 Blobs are written and flushed before the transaction that names them, so a row never names a missing blob;
 blobs that a crash leaves unnamed are collected. Commands also write here, even while the service runs; the

@@ -1,4 +1,4 @@
-"""The strategies that a run file can name, one file per paper, and how they are created from its options.
+"""The strategies that a run file can name, and how they are created from its options.
 
 Your own strategy is a subclass of ``Strategy``, or of a strategy in this folder. Its module must be
 importable where the coordinator runs (for the emulator: next to the fleet file), and a run file names it as

@@ -132,7 +132,7 @@ class BundleTrainer:
     ) -> Trained:
         """Train on the examples; see ``Trainer.train``."""
         manifest, training = self._bundle.manifest, request.training
-        for vector in request.models:
+        for vector in request.vectors:
             manifest.layout.check(vector)
         differentiate = partial(self._differentiate, request)
         stepper = stepper_of(request, manifest.layout, differentiate)

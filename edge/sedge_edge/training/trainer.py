@@ -117,7 +117,7 @@ class TrainRequest:
     guidance: Guidance | None = None
 
     @property
-    def models(self) -> list[Theta]:
+    def vectors(self) -> list[Theta]:
         """Every vector (n,) that must fit the layout."""
         second = None if self.second is None else self.second.theta
         references = () if self.guidance is None else self.guidance.models.values()
